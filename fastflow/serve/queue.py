@@ -126,8 +126,11 @@ class Queue(Generic[AnyJob]):
             raise self._refuse((self.work + self.running) / self.rate - self.bounds.wait / 2, WAIT)
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A batch of ``tokens`` took ``seconds``; one smaller than a turn is no measure of the speed."""
-        if tokens >= self.bounds.turn and seconds > 0:
+        """A batch of ``tokens`` took ``seconds``; one smaller than a turn is no measure of the speed.
+
+        On a slow machine a turn may be more than a batch; a batch that is half full, or fuller, is measured there.
+        """
+        if tokens >= min(self.bounds.turn, self.batch // 2) and seconds > 0:
             self.rate += SMOOTH * (tokens / seconds - self.rate)
 
     def admit(self, job: AnyJob, tokens: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 
 import pytest
@@ -204,6 +205,18 @@ def test_the_batch_follows_the_speed_between_its_bounds():
     for _ in range(50):
         queue.learn(100, 0.001)
     assert queue.batch == BOUNDS.most
+
+
+@pytest.mark.parametrize("texts", [5, 20, 31])
+def test_the_speed_is_followed_however_far_it_falls(texts):
+    """Batches become shorter than a turn of the first speed, and are measured all the same, or it would never rise."""
+    queue = Queue(dataclasses.replace(BOUNDS, least=32, turn=100, wait=1e6, work=1e6), 4 * RATE)
+    admitted(queue, [texts] * 10_000)
+    for speed in (0.01 * RATE, 3 * RATE):
+        for _ in range(80):
+            queue.take(0)
+            queue.learn(queue.running, queue.running / speed)
+        assert queue.rate == pytest.approx(speed, rel=0.01)
 
 
 def test_a_full_queue_is_known_before_a_request_is_read():
