@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastflow.bench.measure.burst import COLUMNS, send_burst, table
 from fastflow.bench.measure.compare import Candidate, Errors, check, compare, least_cosine
 from fastflow.bench.measure.load import Outcome, Plan, generate, main
 from fastflow.bench.measure.machine import Neighbours, ceilings, describe, peak_gflops
@@ -238,6 +240,38 @@ def test_the_lead_is_sent_and_neither_timed_nor_counted():
     found = load(**CROWDED, lead=150)
     assert found.count() + found.unsent == 50
     assert sum(found.ended.values()) == 200
+
+
+@pytest.mark.slow  # imports openai
+def test_a_burst_counts_refusals_and_requests_that_end_in_one():
+    """By the real client, which comes back twice."""
+    pytest.importorskip("openai", reason="the official client of OpenAI is not installed")
+    vector = b'{"data": [{"embedding": "", "index": 0, "object": "embedding"}], "object": "list", "model": "m"}'
+    refused: Counter[bytes] = Counter()
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        status, again = b"200 OK", {b"once": 1, b"ever": 9}.get(body.partition(b'input":"')[2][:4], 0)
+        if refused[body] < again:
+            refused[body] += 1
+            status = b"429 Too Many Requests\r\nRetry-After-Ms: 1"
+        head = b"\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(vector)
+        writer.write(b"HTTP/1.1 " + status + head + vector)
+        await writer.drain()
+        writer.close()
+
+    async def run() -> dict:
+        async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            return await send_burst(url, ["a", "b", "once", "ever"])
+
+    found = asyncio.run(run())
+    assert (found["requests"], found["failed"], found["refusals"]) == (4, 1, 1 + 3)
+    assert 0 < found["p50_s"] <= found["p99_s"] <= found["seconds"]
+    lines = table([{"model": "m", "server": "ours", **found}]).splitlines()
+    assert lines[0].split() == ["model", "server", *COLUMNS]
+    assert lines[1].split()[:5] == ["m", "ours", "4", "1", "4"]
 
 
 def test_floor_and_levels():

@@ -1,0 +1,139 @@
+"""A burst: many requests of one sentence each at the same moment, by openai's client with its usual retries.
+
+    python -m fastflow.bench.measure.burst --out bench/results/serve-burst \
+        --server "fastflow=fastflow serve -m {model} --port {port} --any-model" --path fastflow=/v1 --model static=static
+
+Each --server is a command with {model} and {port}; each --model is a name and its directory. Of each burst, for each
+server: the requests that end in an error, the refusals that the client met on its way, and the seconds from the
+start of the burst until the answers. Servers of one model take turns. OUT.json has all rows and OUT.txt their table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from fastflow.bench.measure.machine import Neighbours, commit, describe
+from fastflow.bench.suites.texts import real_texts
+from fastflow.errors import FastflowError
+
+START_S = 300  # until a server answers
+COLUMNS = {"requests": 8, "failed": 6, "refusals": 8, "p50_s": 6, "p99_s": 6, "seconds": 7, "texts_per_s": 11}
+
+
+async def send_burst(url: str, texts: Sequence[str]) -> dict[str, float | int | None]:
+    """Send all ``texts`` at once to the client's base ``url``; seconds count from the start to each answer."""
+    import openai
+
+    refusals, start = [], time.perf_counter()
+
+    async def count(response: Any) -> None:
+        refusals.extend([response.status_code] if response.status_code in (429, 503) else [])
+
+    async def ask(client: Any, text: str) -> float | None:
+        try:
+            await client.embeddings.create(model="m", input=text)
+        except openai.OpenAIError:
+            return None
+        return time.perf_counter() - start
+
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [count]})
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", http_client=http) as client:
+        start = time.perf_counter()
+        ended = await asyncio.gather(*(ask(client, text) for text in texts))
+        seconds = time.perf_counter() - start
+    times = [each for each in ended if each is not None]
+    p50, p99 = np.quantile(times, [0.5, 0.99]).tolist() if times else (None, None)
+    return {
+        "requests": len(texts), "failed": len(texts) - len(times), "refusals": len(refusals), "p50_s": p50, "p99_s": p99,
+        "seconds": seconds, "texts_per_s": len(times) / seconds,
+    }  # fmt: skip
+
+
+@contextmanager
+def serve(command: str, model: str) -> Iterator[int]:
+    """The port of a server that runs meanwhile. Raises a FastflowError if it does not start."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(shlex.split(command.format(model=model, port=port)), stdout=log, stderr=log)
+        end = time.monotonic() + START_S
+        try:
+            while not _answers(port):
+                if process.poll() is not None or time.monotonic() > end:
+                    log.seek(0)
+                    raise FastflowError(f"bench: the server did not start: {log.read()[-500:].decode()}")
+                time.sleep(0.1)
+            yield port
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as text."""
+    wide = [max(len(str(row[name])) for row in rows) for name in ("model", "server")]
+    lines = [f"{'model':{wide[0]}}  {'server':{wide[1]}}" + "".join(f"  {name:>{n}}" for name, n in COLUMNS.items())]
+    for row in rows:
+        cells = (f"{row[name]:,.2f}" if isinstance(row[name], float) else str(row[name]) for name in COLUMNS)
+        line = "".join(f"  {cell:>{n}}" for cell, n in zip(cells, COLUMNS.values(), strict=True))
+        lines.append(f"{row['model']:{wide[0]}}  {row['server']:{wide[1]}}{line}")
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(given: Sequence[str]) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in given)
+
+
+@click.command(help=__doc__)
+@click.option("--server", "servers", multiple=True, required=True, metavar="NAME=COMMAND")
+@click.option("--path", "paths", multiple=True, metavar="NAME=PATH", help="Of the base URL of a server, such as /v1.")
+@click.option("--model", "models", multiple=True, required=True, metavar="NAME=DIR")
+@click.option("--bursts", default="100,300,1000,3000", help="Requests at once.")
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(servers: Sequence[str], paths: Sequence[str], models: Sequence[str], bursts: str, out: Path) -> None:
+    """Run every burst; a further run into the same OUT replaces the rows of its models and servers."""
+    file = out.with_suffix(".json")
+    report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
+    prefix, texts, neighbours = _pairs(paths), real_texts(None)[0], Neighbours()
+    for label, model in _pairs(models).items():
+        with ExitStack() as running:
+            ports = {name: running.enter_context(serve(line, model)) for name, line in _pairs(servers).items()}
+            for size in map(int, bursts.split(",")):
+                for name, port in ports.items():
+                    url = f"http://127.0.0.1:{port}{prefix.get(name, '')}"
+                    asyncio.run(send_burst(url, texts[:8]))  # what a server makes late is made
+                    found = asyncio.run(send_burst(url, [texts[i % len(texts)] for i in range(size)]))
+                    row = {"model": label, "server": name, **found, "load": os.getloadavg()[0]}
+                    same = {key: row[key] for key in ("model", "server", "requests")}
+                    report["rows"] = [each for each in report["rows"] if not same.items() <= each.items()] + [row]
+                    click.echo(table([row]).splitlines()[1])
+    machine = describe() | {"others_used_processors": neighbours.processors(), "commit": commit()}
+    file.write_text(json.dumps({"machine": machine, "rows": report["rows"]}, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".txt").write_text(table(report["rows"]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
