@@ -1,7 +1,7 @@
 """A burst: many requests of one sentence each at the same moment, by openai's client with its usual retries.
 
     python -m fastflow.bench.measure.burst --out bench/results/serve-burst \
-        --server "fastflow=fastflow serve -m {model} --port {port} --any-model" --path fastflow=/v1 --model static=static
+        --server "ours=fastflow serve -m {model} --port {port} --any-model" --path ours=/v1 --model static=static
 
 Each --server is a command with {model} and {port}; each --model is a name and its directory. Of each burst, for each
 server: the requests that end in an error, the refusals that the client met on its way, and the seconds from the
@@ -27,7 +27,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fastflow.bench.measure.machine import Neighbours, commit, describe
+from fastflow.bench.measure.machine import describe
 from fastflow.bench.suites.texts import real_texts
 from fastflow.errors import FastflowError
 
@@ -59,8 +59,8 @@ async def send_burst(url: str, texts: Sequence[str]) -> dict[str, float | int | 
     times = [each for each in ended if each is not None]
     p50, p99 = np.quantile(times, [0.5, 0.99]).tolist() if times else (None, None)
     return {
-        "requests": len(texts), "failed": len(texts) - len(times), "refusals": len(refusals), "p50_s": p50, "p99_s": p99,
-        "seconds": seconds, "texts_per_s": len(times) / seconds,
+        "requests": len(texts), "failed": len(texts) - len(times), "refusals": len(refusals), "p50_s": p50,
+        "p99_s": p99, "seconds": seconds, "texts_per_s": len(times) / seconds,
     }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def main(servers: Sequence[str], paths: Sequence[str], models: Sequence[str], bu
     """Run every burst; a further run into the same OUT replaces the rows of its models and servers."""
     file = out.with_suffix(".json")
     report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
-    prefix, texts, neighbours = _pairs(paths), real_texts(None)[0], Neighbours()
+    prefix, texts = _pairs(paths), real_texts(None)[0]
     for label, model in _pairs(models).items():
         with ExitStack() as running:
             ports = {name: running.enter_context(serve(line, model)) for name, line in _pairs(servers).items()}
@@ -130,8 +130,8 @@ def main(servers: Sequence[str], paths: Sequence[str], models: Sequence[str], bu
                     same = {key: row[key] for key in ("model", "server", "requests")}
                     report["rows"] = [each for each in report["rows"] if not same.items() <= each.items()] + [row]
                     click.echo(table([row]).splitlines()[1])
-    machine = describe() | {"others_used_processors": neighbours.processors(), "commit": commit()}
-    file.write_text(json.dumps({"machine": machine, "rows": report["rows"]}, indent=1) + "\n", encoding="utf-8")
+    report = {"machine": describe(), "rows": report["rows"]}
+    file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     out.with_suffix(".txt").write_text(table(report["rows"]), encoding="utf-8")
 
 
