@@ -36,7 +36,7 @@ CONTRACTS = {  # a file of tests -> the modules, or their folders, whose laws it
     "backends/test_table.py": ("fastflow/backends/torch_table.py",),
     "backends/test_trials.py": ("fastflow/cache_folder.py",),
     "bench/test_cli.py": ("bench/every.py",),
-    "bench/test_measure.py": ("bench/measure/",),
+    "bench/test_measure.py": ("bench/measure/", "bench/suites/burst.py"),
     "bench/test_peers_encoder.py": tuple(
         f"bench/peers/{name}.py" for name in ("gpu", "onnx", "pooled", "pytorch", "text_engines")
     ),

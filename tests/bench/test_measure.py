@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.bench.measure.burst import COLUMNS, send_burst, table
 from fastflow.bench.measure.compare import Candidate, Errors, check, compare, least_cosine
 from fastflow.bench.measure.load import Outcome, Plan, generate, main
 from fastflow.bench.measure.machine import Neighbours, ceilings, describe, peak_gflops
@@ -23,6 +22,7 @@ from fastflow.bench.measure.probe import Probe, TorchProbe
 from fastflow.bench.measure.row import ADDED, KEYS, Row
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
+from fastflow.bench.suites.burst import COLUMNS, send_burst, table
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.isa import amx_missing

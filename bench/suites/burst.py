@@ -1,11 +1,11 @@
 """A burst: many requests of one sentence each at the same moment, by openai's client with its usual retries.
 
-    python -m fastflow.bench.measure.burst --out bench/results/serve-burst \
+    python -m fastflow.bench.suites.burst --out bench/results/serve-burst \
         --server "ours=fastflow serve -m {model} --port {port} --any-model" --path ours=/v1 --model static=static
 
 Each --server is a command with {model} and {port}; each --model is a name and its directory. Of each burst, for each
 server: the requests that end in an error, the refusals that the client met on its way, and the seconds from the
-start of the burst until the answers. Servers of one model take turns. OUT.json has all rows and OUT.txt their table.
+start of the burst until the answers. Servers of one model take turns. OUT.json has all rows.
 """
 
 from __future__ import annotations
@@ -132,7 +132,6 @@ def main(servers: Sequence[str], paths: Sequence[str], models: Sequence[str], bu
                     click.echo(table([row]).splitlines()[1])
     report = {"machine": describe(), "rows": report["rows"]}
     file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".txt").write_text(table(report["rows"]), encoding="utf-8")
 
 
 if __name__ == "__main__":
