@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fastflow.console import say
+from fastflow.console import add_note, say
 from fastflow.errors import UsageError
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.records import Layout
@@ -90,9 +90,9 @@ def _finish(calibrated: Callable[[Run], Fit | None], out: Path, options: Options
             say(f"dry run: would {whole}fit {options.method} and write {out}")
             return
         mark = fit.save(out, run.reference)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if checkpoints.is_dir():
-            say(f"fastflow: checkpoints of the flow are in {checkpoints}; the same command with --resume continues")
+            add_note(stop, f"checkpoints of the flow are in {checkpoints}; the same command with --resume continues")
         raise
     shutil.rmtree(checkpoints, ignore_errors=True)
     seconds = time.monotonic() - started

@@ -104,11 +104,13 @@ def test_a_whole_pass_is_kept_until_the_table_is_written(teacher, tmp_path, monk
     kept, counting = Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)), stopping(teacher, 100)
     same(gathered(counting, kept=kept), whole)
     assert counting.left == 100  # no sentence was embedded again
-    kept.tell()
-    assert said[-1].startswith(f"fastflow: {whole.texts} texts are gathered in {tmp_path / 'out'}.distilling; the same")
+    stops = KeyboardInterrupt(), KeyboardInterrupt()
+    kept.note(stops[0])
+    assert stops[0].__notes__[-1].startswith(f"{whole.texts} texts are gathered in {tmp_path / 'out'}.distilling; the")
     kept.remove()
-    kept.tell()
-    assert len(said) == 2
+    kept.note(stops[1])
+    assert not hasattr(stops[1], "__notes__")
+    assert len(said) == 1
 
 
 def test_without_an_earlier_run_resume_says_so(teacher, tmp_path):

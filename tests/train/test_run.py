@@ -34,7 +34,9 @@ def test_an_interruption_says_how_to_continue(train, tmp_path, monkeypatch):
     done = train(*FLOW)
     assert done.exit_code == 130
     place = checkpoints_of(tmp_path / "m")
-    assert f"checkpoints of the flow are in {place}; the same command with --resume continues" in done.stderr
+    *_, fault, hint = done.stderr.splitlines()
+    assert fault == "fastflow: interrupted"
+    assert f"checkpoints of the flow are in {place}; the same command with --resume continues" in hint
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.console import add_note
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
 from fastflow.progress import counted
@@ -90,11 +91,11 @@ class Kept:
             lock.unlink(missing_ok=True)
             handle.close()
 
-    def tell(self) -> None:
-        """Say how many texts the file holds, after an interruption."""
+    def note(self, stop: KeyboardInterrupt) -> None:
+        """Have the command say, after that it was interrupted, how many texts the file holds."""
         if self.path.is_file():
             done = f"{self._saved:,} texts are gathered in {self.path}"
-            self._voice.say(f"fastflow: {done}; the same command with --resume continues after them")
+            add_note(stop, f"{done}; the same command with --resume continues after them")
 
     def remove(self) -> None:
         """The model is whole, so nothing is left to continue."""

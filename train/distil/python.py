@@ -90,9 +90,9 @@ def distil_files(
             teacher = Teacher(model, workers)
             found = distil(texts, named(paths), teacher, settings, voice, resumed, total)
             mark = found.save(out)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             for keeper in keepers:
-                keeper.tell()
+                keeper.note(stop)
             raise
         for keeper in keepers:
             keeper.remove()
