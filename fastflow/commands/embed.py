@@ -177,7 +177,8 @@ def embed(
     """Embed the texts of files.
 
     All are of one format; 'data/*.txt' in quotes stands for the files that match, sorted. A .txt holds one text a line.
-    Row i of the output is text i of the inputs in the order given, empty texts too.
+    Row i of the output is text i of the inputs in the order given, empty texts too; --errors skip and --only-new leave
+    rows out.
     """
     from fastflow.files.checks import check_inputs, check_target
     from fastflow.files.embed import embed_file

@@ -28,7 +28,7 @@ def checked(where: str, columns: Sequence[str]) -> str:
             break
         name = token["name"]
         if name is not None and folded(name.replace('""', '"')) not in known:
-            raise refused(where, f"no column is called {name!r}, and texts stand in single quotes", columns)
+            raise refused(where, f"no column is called {name!r} (a text needs single quotes)", columns)
     if depth or not where.strip():
         raise refused(where, "its parentheses do not match" if depth else "it is empty", columns)
     return f"(\n{where}\n)"  # a comment at its end is over before the parenthesis
@@ -46,7 +46,7 @@ def refused(where: str, why: object, columns: Sequence[str]) -> UsageError:
     ):  # it quotes what we put after it
         why = "a quote is not closed"
     if why.startswith("no such column: "):
-        why += ", and texts stand in single quotes"
+        why += " (a text needs single quotes)"
     if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis is ours
         why = "it ends too soon"
     return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")

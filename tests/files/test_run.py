@@ -85,9 +85,8 @@ def test_a_row_that_is_refused_is_said_first_and_then_the_options_that_continue(
     stopped = run(*words, "x.npy", *options)
     said, hint = stopped.stderr.splitlines()
     assert (stopped.exit_code, f"in.txt, line 21: {fault}" in said) == (1, True)
-    assert hint.endswith(
-        f"finished rows are in x.npy.partial; the same command with {mends} --resume continues after them"
-    )
+    again = f"finished rows are in x.npy.partial; the same command with {mends} --resume continues after them"
+    assert hint.endswith(again + ", or with --errors skip to leave such rows out" * (mends == "--errors replace"))
     assert fault in run(*words, "x.npy", *options, "--resume").stderr
     assert run(*words, "x.npy", "--resume", *mends.split()).stderr == ""
     assert run(*words, "whole.npy", *mends.split()).exit_code == 0

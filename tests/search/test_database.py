@@ -64,9 +64,9 @@ def test_rows_of_a_condition(path):
         ("1) UNION SELECT 1, 2 WHERE (1", "its parentheses do not match"),
         ("row in (1", "its parentheses do not match"),
         ("  ", "it is empty"),
-        ('title = "en"', "no column is called 'en', and texts stand in single quotes"),
+        ('title = "en"', "no column is called 'en' (a text needs single quotes)"),
         # SQLite's words, without those on our parenthesis
-        ("titel = 1", "no such column: titel, and texts stand in single quotes; the columns are"),
+        ("titel = 1", "no such column: titel (a text needs single quotes); the columns are"),
         ('title = "x', "a quote is not closed"),
         ("row IN (SELECT name FROM run)", "run"),
         ("1; DELETE FROM texts", 'near ";"'),

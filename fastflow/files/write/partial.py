@@ -240,7 +240,8 @@ class State:
             return f"{written:,} finished rows are in {self._partial}, but a pipe cannot be read again to continue them"
         where = f"{self.rows:,} finished rows are in {self._partial}"
         if isinstance(error, RowFault):
-            return f"{where}; the same command with {error.option} --resume continues after them"
+            skip = ", or with --errors skip to leave such rows out" * (error.option == "--errors replace")
+            return f"{where}; the same command with {error.option} --resume continues after them{skip}"
         if isinstance(error, FastflowError) and not _may_pass(error.__cause__):
             return f"{where}, but a mended input is another one, whose run begins again"
         again = "the same command with --resume continues after them"
