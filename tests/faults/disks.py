@@ -48,7 +48,7 @@ def filled(shop: Shop, subject: Subject, rng: random.Random, counts: Counter[str
         there = [name for name in files(folder, subject.kept) if name.split("/")[0] == subject.out]
         if code not in (0, 1):
             return f"exit code {code}: {said[-300:]}"
-        if code and (there or "Traceback" in said or not SAID.search(said.splitlines()[-1])):
+        if code and (there or "Traceback" in said or not SAID.search(said)):
             return f"after exit code 1 there are {there}, and it said: {said[-300:]}"
         counts["full" if code else "enough"] += 1
         subprocess.run(["mount", "-o", f"remount,size={ENOUGH}", folder], check=True)

@@ -156,7 +156,7 @@ def test_options_of_python_are_arguments(bert):
             fastflow.distill(bert, TEXTS, **options)
     with pytest.raises(UsageError, match="distill takes texts as a list"):
         fastflow.distill(bert, "a text")
-    with pytest.raises(FastflowError, match="the corpus holds 2 texts"):
+    with pytest.raises(FastflowError, match="the corpus holds 2 distinct texts"):
         fastflow.distill(bert, TEXTS[:2])
     assert Settings(penalty=0.5).penalty == 0.5
 

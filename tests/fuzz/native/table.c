@@ -18,11 +18,13 @@ static float row_number(const ff_table *t, int64_t i)
 static void check_text(const ff_table *t, const int32_t *ids, int64_t tokens, const float *out)
 {
     for (int64_t c = 0; c < t->width; c++) {
-        volatile float whole = 0, sum = 0, total = t->weights ? 0 : (float)tokens;
+        volatile float whole = 0, sum = 0, excess = 0, more, next, total = t->weights ? 0 : (float)tokens;
         for (int64_t i = 0; i < tokens; i++) {
             volatile float factor = t->weights ? t->weights[ids[i]] : 1, x;
-            if (i && i % t->run == 0)
-                whole = whole + sum, sum = 0;
+            if (i && i % t->run == 0) {
+                more = sum - excess, next = whole + more;
+                excess = (next - whole) - more, whole = next, sum = 0;
+            }
             if (t->weights)
                 total = total + t->weights[ids[i]];
             if (t->scales)
@@ -32,7 +34,8 @@ static void check_text(const ff_table *t, const int32_t *ids, int64_t tokens, co
                 x = factor * x;
             sum = sum + x;
         }
-        volatile float wanted = tokens ? (whole + sum) / total : 0;
+        more = sum - excess;
+        volatile float wanted = tokens ? (whole + more) / total : 0;
         const float one = wanted;
         CHECK(same_floats(out + c, &one, 1), "column %lld: %g is not %g", (long long)c, (double)out[c], (double)one);
     }
