@@ -83,7 +83,7 @@ def _settle_added(settings: Settings, found: Whole) -> list[Token]:
         if content not in said and out[content] | {"id": None} not in again:
             said_of = f"lacks {short(content)}, which tokenizer.json adds: {DIFFER}; {KEEP}"
             raise settings.refuse("added_tokens_decoder", said_of)
-    out |= {content: _with_id(token, found) for content, token in said.items()}
+    out |= {content: _add_id(token, found) for content, token in said.items()}
     for field, file, token in settings.special:
         content = token["content"]
         if content in out or (not file and found.id_of(content) is None):  # no text has a default of no vocabulary
@@ -91,11 +91,11 @@ def _settle_added(settings: Settings, found: Whole) -> list[Token]:
         if field not in (*SPECIAL, *LISTS) or (field == "mask_token" and settings.kind in BYTES):
             said_of = f"is {short(content)}, which the added_tokens of tokenizer.json lack: {DIFFER}"
             raise settings.refuse(field, said_of, file or CONFIG)
-        out[content] = _with_id(token, found)
+        out[content] = _add_id(token, found)
     return list(out.values())
 
 
-def _with_id(token: Token, found: Whole) -> Token:
+def _add_id(token: Token, found: Whole) -> Token:
     number = found.id_of(token["content"])
     return token if number is None else {"id": number} | token
 
@@ -103,7 +103,7 @@ def _with_id(token: Token, found: Whole) -> Token:
 def _check_ends(settings: Settings, found: Whole, fields: tuple[str, str]) -> None:
     """Raise unless a text's ends are the tokens that the fields name."""
     for field, number in zip(fields, (found.ends[:1], found.ends[1:]), strict=True):
-        content = settings.named(field)
+        content = settings.get_content(field)
         if number != (found.id_of(content),):
             raise settings.refuse(
                 field, f"is {short(content)}, and the post_processor of tokenizer.json has another token; {KEEP}"
@@ -117,7 +117,7 @@ def _settle_normalizer(settings: Settings, found: Whole) -> dict[str, Any]:
         "model.type": (model["type"], "WordPiece"),
         "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), "##"),
         "model.max_input_chars_per_word": (model.get("max_input_chars_per_word"), 100),
-        "model.unk_token": (model.get("unk_token"), settings.named("unk_token")),
+        "model.unk_token": (model.get("unk_token"), settings.get_content("unk_token")),
         "pre_tokenizer": ((tree["pre_tokenizer"] or {}).get("type"), "BertPreTokenizer"),
         "normalizer": (normalizer.get("type"), "BertNormalizer"),
         "normalizer.clean_text": (normalizer.get("clean_text"), True),
@@ -138,7 +138,7 @@ def _check_pieces(settings: Settings, found: Whole) -> None:
     _check_ends(settings, found, ("bos_token", "eos_token"))
     if settings.fields.get("add_prefix_space") is False:
         raise settings.refuse("add_prefix_space", f"must be true: {DIFFER}")
-    if (unknown := settings.named("unk_token")) not in {token["content"] for token in found.tree["added_tokens"]}:
+    if (unknown := settings.get_content("unk_token")) not in {token["content"] for token in found.tree["added_tokens"]}:
         raise settings.refuse(
             "unk_token", f"is {short(unknown)}, which the added_tokens of tokenizer.json lack: {DIFFER}"
         )
@@ -146,7 +146,7 @@ def _check_pieces(settings: Settings, found: Whole) -> None:
     if found.tree["model"].get("unk_id") != number:
         said = f"must be {number} for a {settings.kind}Tokenizer: {DIFFER}; {KEEP}"
         raise settings.refuse("model.unk_id", said, TOKENIZER)
-    rules = {part: _rules(found.tree[part], part) for part in SENTENCEPIECE}
+    rules = {part: _list_rules(found.tree[part], part) for part in SENTENCEPIECE}
     splits = {"Metaspace"} <= rules["pre_tokenizer"] and (
         "WhitespaceSplit" in rules["pre_tokenizer"] or "Replace" in rules["normalizer"]
     )
@@ -156,7 +156,7 @@ def _check_pieces(settings: Settings, found: Whole) -> None:
             raise settings.refuse(part, said, TOKENIZER)
 
 
-def _rules(rule: dict[str, Any] | None, part: str) -> set[str]:
+def _list_rules(rule: dict[str, Any] | None, part: str) -> set[str]:
     """The types of a normalizer or a pre_tokenizer, or of its parts."""
     parts = (rule or {}).get(f"{part.replace('_', '')}s", [rule] if rule else [])
     return {each["type"] for each in parts}

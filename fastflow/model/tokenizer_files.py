@@ -121,7 +121,7 @@ def _add_tokens(settings: Settings, library: Any, tokens: list[dict[str, Any]]) 
         library.add_tokens([AddedToken(token["content"], **flags)])
         number = library.token_to_id(token["content"])
         if settings.vocabulary is not None and number >= settings.vocabulary:
-            field, file = settings.source(token["content"])
+            field, file = settings.find_source(token["content"])
             said = f"adds {short(token['content'])}, and the encoder's table has only {settings.vocabulary:,} rows"
             raise settings.refuse(field, said, file)
 

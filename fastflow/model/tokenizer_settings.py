@@ -77,11 +77,11 @@ class Settings(NamedTuple):
         place = f", field {name}" if name else ""
         return FastflowError(f"{self.directory / file}{place}: {said}")
 
-    def named(self, field: str) -> str:
+    def get_content(self, field: str) -> str:
         """The content of the special token that ``field`` names, "" for null."""
         return next((each.token["content"] for each in self.special if each.field == field), "")
 
-    def source(self, content: str) -> tuple[str, str]:
+    def find_source(self, content: str) -> tuple[str, str]:
         """The field and the file that add a token."""
         if any(token["content"] == content for token in self.added):
             return ("added_tokens_decoder", CONFIG) if self.decoder else ("", ADDED)
@@ -102,11 +102,11 @@ def read_settings(directory: Path) -> Settings:
     files = [(CONFIG, fields)] if out.decoder else [(MAP, _read(directory / MAP)), (CONFIG, fields)]
     seen: set[str] = set()
     for file, found in files:
-        out.special.extend(each for each in _special_tokens(out, file, found) if each.field not in seen)
+        out.special.extend(each for each in _list_special(out, file, found) if each.field not in seen)
         seen |= found.keys() - set(LISTS)
     defaults = {field: content for field, content in NAMED.get(out.kind, {}).items() if field not in seen}
-    out.special.extend(Special(field, "", _plain(out, field, content)) for field, content in defaults.items())
-    out.added.extend(_added_tokens(out))
+    out.special.extend(Special(field, "", _make_plain(out, field, content)) for field, content in defaults.items())
+    out.added.extend(_read_added(out))
     return out
 
 
@@ -130,7 +130,7 @@ def _check_fields(settings: Settings) -> None:
             raise settings.refuse(name, f"must be true or false, not {short(value)}")
 
 
-def _special_tokens(settings: Settings, file: str, found: dict[str, Any]) -> Iterator[Special]:
+def _list_special(settings: Settings, file: str, found: dict[str, Any]) -> Iterator[Special]:
     for field, value in found.items():
         if value is None:
             continue
@@ -141,17 +141,21 @@ def _special_tokens(settings: Settings, file: str, found: dict[str, Any]) -> Ite
         else:
             continue
         for each in values:
-            token = _plain(settings, field, each) if isinstance(each, str) else _token(settings, field, each, file)
+            token = (
+                _make_plain(settings, field, each)
+                if isinstance(each, str)
+                else _parse_token(settings, field, each, file)
+            )
             yield Special(field, file, token | {"special": True})
 
 
-def _plain(settings: Settings, field: str, content: str) -> Token:
+def _make_plain(settings: Settings, field: str, content: str) -> Token:
     """A special token of which only the content is known; the mask of some classes takes the space before it."""
     strips = field == "mask_token" and settings.kind in (*PIECES, "MPNet")
     return dict.fromkeys(FLAGS, False) | {"lstrip": strips, "special": True, "content": content}
 
 
-def _token(settings: Settings, field: str, value: Any, file: str) -> Token:
+def _parse_token(settings: Settings, field: str, value: Any, file: str) -> Token:
     found = value if isinstance(value, dict) else {}
     special = file == MAP or found.get("special") is True
     flags = dict.fromkeys(SPACES, False) | {"normalized": not special, "special": special}
@@ -161,17 +165,17 @@ def _token(settings: Settings, field: str, value: Any, file: str) -> Token:
     return token
 
 
-def _added_tokens(settings: Settings) -> list[Token]:
+def _read_added(settings: Settings) -> list[Token]:
     special = {each.token["content"] for each in settings.special}
     if not settings.decoder:
         found = _read(settings.directory / ADDED)
         if odd := [number for number in found.values() if type(number) is not int]:
             raise settings.refuse("", f"must be an object of token ids, not {short(odd[0])}", ADDED)
-        kinds = {True: _plain(settings, "", ""), False: dict.fromkeys(FLAGS, False) | {"normalized": True}}
+        kinds = {True: _make_plain(settings, "", ""), False: dict.fromkeys(FLAGS, False) | {"normalized": True}}
         return [kinds[content in special] | {"content": content} for content in sorted(found, key=found.__getitem__)]
     field = "added_tokens_decoder"
     found = settings.fields[field]
     if not isinstance(found, dict) or not all(number.isdecimal() for number in found):
         raise settings.refuse(field, f"must be an object of tokens by id, not {short(found)}")
-    tokens = [_token(settings, field, found[number], CONFIG) for number in sorted(found, key=int)]
+    tokens = [_parse_token(settings, field, found[number], CONFIG) for number in sorted(found, key=int)]
     return [token | {"special": token["special"] or token["content"] in special} for token in tokens]
