@@ -98,7 +98,7 @@ def test_a_resumed_run_has_the_same_numbers_whatever_their_file(model, corpus, f
         run(*words, target, "--ranges", file)
     for options in ((), ("--ranges", tmp_path / "other.npy")):
         refused = run(*words, target, "--resume", *options)
-        assert_one_sentence(refused, 1, "set of options; give the same again")
+        assert_one_sentence(refused, 1, "set of options (ranges); give the same again")
     assert run(*words, target, "--resume", "--ranges", tmp_path / "same.npy").exit_code == 0
     assert target.read_bytes() == (tmp_path / "whole.npy").read_bytes()
 

@@ -118,6 +118,13 @@ def _loosened(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _flatten(options: Any) -> dict[str, Any]:
+    """The options of a run, with those of its input's layout among them."""
+    found = dict(options) if isinstance(options, dict) else {}
+    layout = found.pop("layout", None)
+    return found | layout if isinstance(layout, dict) else found
+
+
 def _identity(path: Path) -> list[int]:
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
@@ -216,6 +223,10 @@ class State:
         if not isinstance(other, dict):
             return "version of fastflow"
         found = [names.get(name, name) for name, value in self._run.items() if other.get(name) != value]
+        if "set of options" in found:
+            mine, theirs = (_flatten(run.get("options")) for run in (self._run, other))
+            if changed := [name for name, value in mine.items() if theirs.get(name) != value]:
+                found[found.index("set of options")] = f"set of options ({', '.join(changed)})"
         before, now = other.get("input"), self._run["input"]
         if "input" in found and len(self._paths) > 1 and isinstance(before, list) and len(before) == len(now):
             changed = [path for path, a, b in zip(self._paths, before, now, strict=True) if a != b]
