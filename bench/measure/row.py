@@ -28,7 +28,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     ),
 }
 # at the end of the rows that have them; quantiles of single calls are taken end to end on a GPU
-ADDED = ("p95_ms", "p99_ms", "compute_fraction", "operations", "synchronisations")
+ADDED = ("p95_ms", "p99_ms", "gpu_ms", "compute_fraction", "operations", "synchronisations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,7 @@ class Row:
     max_abs_err: float | None = None  # against float64 (flow) or PyTorch in float32
     p95_ms: float | None = None
     p99_ms: float | None = None
+    gpu_ms: float | None = None  # flow: as one of many in a CUDA graph; encoder: of its kernels and copies alone
     relative_err: float | None = None
     err_against_unfused: float | None = None
     least_cosine: float | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,14 +28,25 @@ LOWER = ("float16", "bfloat16")
 # family -> precisions; torch.compile's modes by their names, "torch-graph" is the unfused module in a CUDA graph
 PEERS: dict[str, tuple[str, ...]] = {
     "torch-eager": ("float32", "tf32", *LOWER),
-    "torch-compile": ("float32", "bfloat16"),
-    "torch-reduce-overhead": ("float32", "bfloat16"),
+    "torch-compile": ("bfloat16",),
+    "torch-reduce-overhead": ("bfloat16",),
     "torch-max-autotune": ("bfloat16",),
     "torch-graph": ("float32", "tf32", *LOWER),
-    "sentence-transformers": ("float32", "bfloat16"),
+    "sentence-transformers": ("float32", *LOWER),
 }
 MODES = {"torch-compile": "default", "torch-reduce-overhead": "reduce-overhead", "torch-max-autotune": "max-autotune"}
 TEXTS_ONLY = "sentence-transformers"
+
+
+def busy_ms(call: Callable[[], Any], calls: int = 10) -> float:
+    """Milliseconds that a call keeps the GPU busy: its kernels and copies, without the gaps between them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+    return sum(found.self_device_time_total for found in seen.key_averages()) / 1e3 / calls
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,7 @@ class Gpu:
 
     device: str = "cuda"
     watch: Watch = cuda_watch
+    busy: Callable[[Call], float] = busy_ms  # milliseconds that a call keeps the device busy
     side: int = SIDE  # of the matrices that the probe multiplies
     capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = captured
 
@@ -98,8 +111,11 @@ def _prepare(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Callable[[A
     return prepare
 
 
-def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Call:
-    """The module in a graph: no mask, which would be looked at on the host, and so texts of equal length only."""
+def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
+    """The module in a graph: no mask, which would be looked at on the host, and so texts of equal length only.
+
+    The call takes other ids of the same shape, if they shall be others.
+    """
     if not mask.all():
         raise ValueError("a graph without masks needs texts of equal length")
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)
@@ -108,11 +124,28 @@ def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Call:
     with products(dtype):
         replay = gpu.capture(lambda x: module.unmasked(x, vectors), there)
 
-    def call() -> Array:
+    def call(other: Array | None = None) -> Array:
+        if other is not None:
+            here.copy_(torch.from_numpy(other))
         there.copy_(here, non_blocking=True)
         return np.asarray(replay().cpu().numpy())
 
     return call
+
+
+class GraphOfEachLength:
+    """One text -> its vector (1, D), by the module in a CUDA graph for each number of tokens."""
+
+    def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
+        module = pooled(subject, torch_dtype(dtype)).to(gpu.device)
+        self._prepare, self._tokenize = partial(_graph, module, dtype, gpu), tokenize
+        self._graphs: dict[int, Callable[[Array], Array]] = {}
+
+    def __call__(self, texts: Sequence[str]) -> Array:
+        ids = self._tokenize(texts).ids.astype(np.int64)[None]
+        if ids.shape[1] not in self._graphs:
+            self._graphs[ids.shape[1]] = self._prepare(ids, np.ones_like(ids))
+        return self._graphs[ids.shape[1]](ids)
 
 
 def sentence_transformers(subject: Subject, dtype: str, gpu: Gpu) -> Callable[[Sequence[str]], Array]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fastflow.bench.measure.timing import cuda_watch
 
 
 @contextmanager
@@ -39,6 +42,16 @@ def compiling() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
+
+
+def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20) -> float:
+    """Milliseconds of a call of ``function`` on ``x`` as one of ``calls`` in a CUDA graph: no launch from Python."""
+
+    def many(x: Tensor) -> Any:
+        return [function(x) for _ in range(calls)][-1]
+
+    replay = captured(many, x)
+    return statistics.median(cuda_watch(replay, 5) for _ in range(9)) / 5 / calls * 1e3
 
 
 def captured(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:

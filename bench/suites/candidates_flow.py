@@ -31,6 +31,7 @@ class FlowCandidate(Candidate):
     piece: int | None = None  # very large batches are given by this many rows at a time; None: whole
     optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
     counts: dict[str, int] = field(default_factory=dict)  # operations and synchronisations, for its rows
+    graph: Function | None = None  # what its CUDA graph holds
 
 
 COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
@@ -100,6 +101,7 @@ def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list
                 FlowCandidate(
                     name, "float32", "torch", prepare, whole=mode == "graph", piece=PIECE[device],
                     optional=mode in COMPILED, counts=counts if mode == "eager" else {},
+                    graph=function if mode == "graph" else None,
                 )
             )  # fmt: skip
     return peers, skipped
@@ -167,7 +169,7 @@ def triton_candidates(workload: Workload, device: str = "cuda") -> list[FlowCand
     except ValueError as error:  # kernels raise no FastflowError
         raise FastflowError(str(error)) from error
     return [
-        FlowCandidate("fastflow", "tf32x3", "triton", partial(_replayed, flow)),
+        FlowCandidate("fastflow", "tf32x3", "triton", partial(_replayed, flow), graph=flow),
         FlowCandidate("fastflow-launches", "tf32x3", "triton", partial(_launched, flow), whole=True),
     ]
 

@@ -8,7 +8,7 @@ measured ceilings allow for both: in bfloat16 and int8 those of AMX's tiles, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -81,9 +81,12 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
 
 def measure(
     subject: Subject, engines: list[EncoderCandidate], shapes: Sequence[Shape], effort: Callable[[int, int], Effort],
-    limits: Limits, threads: int, say: Say, results: Results,
+    limits: Limits, threads: int, say: Say, results: Results, busy: Callable[[Call], float] | None = None,
 ) -> None:  # fmt: skip
-    """Check and time everybody at every shape that the encoder takes; adds to ``results``."""
+    """Check and time everybody at every shape that the encoder takes; adds to ``results``.
+
+    ``busy``: on a GPU, the milliseconds that a call keeps it busy.
+    """
     exact, longest = reference(subject), subject.shape.positions - subject.shape.position_start
     vocabulary = int(read_config(subject.encoder)["vocab_size"])
     for batch, tokens in shapes:
@@ -92,7 +95,7 @@ def measure(
         say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
         ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary, (batch, tokens))
         most = effort(batch, tokens)
-        results.add(measure_shape(subject, engines, ids, exact, threads, limits, results.skipped, most))
+        results.add(measure_shape(subject, engines, ids, exact, threads, limits, results.skipped, most, busy))
 
 
 def floors_ms(limit: Ceilings, read: float, dtype: str, flop: float, traffic: float) -> tuple[float, float]:
@@ -171,6 +174,7 @@ def effort_of(batch: int, tokens: int, quick: bool) -> Effort:
 def measure_shape(
     subject: Subject, candidates: list[EncoderCandidate], ids: Array, reference: Callable[[Array, Array], Array],
     threads: int, limits: Limits, skipped: list[dict[str, Any]], effort: Effort,
+    busy: Callable[[Call], float] | None = None,
 ) -> list[Row]:  # fmt: skip
     """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
     batch, tokens = ids.shape
@@ -188,12 +192,22 @@ def measure_shape(
         skipped.append(left_out(subject, candidate.name, candidate.dtype, f"{batch} x {tokens}: {reason}"))
         candidates.remove(candidate)
 
+    calls: dict[str, Call] = {}
+
+    def timer(admitted: Mapping[str, Call]) -> Mapping[str, Timing]:
+        calls.update(admitted)
+        return alternate(admitted, effort)
+
     measured = compare(
         [c for c in candidates if c.shapes is None or (batch, tokens) in c.shapes], admit,
-        timer=lambda calls: alternate(calls, effort),
-        excuse=excuse, leave_out=leave_out,
+        timer=timer, excuse=excuse, leave_out=leave_out,
     )  # fmt: skip
-    return [row(subject, found, batch, tokens, threads, limits) for found in measured]
+    rows = [row(subject, found, batch, tokens, threads, limits) for found in measured]
+    if busy is None:
+        return rows
+    return [
+        replace(one, gpu_ms=busy(calls[found.candidate.key])) for one, found in zip(rows, measured, strict=True)
+    ]
 
 
 def row(

@@ -23,7 +23,7 @@ WHERE = Gpu()  # a dry run puts another in its place
 
 
 def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
-    """Run the suite on the model given, else on BERT-base with random weights."""
+    """Run the suite on the model given, else on random weights of the shape given, BERT-base's if none is."""
     results, families = Results(), chosen(against)
     say("encoder: measuring the GPU's ceilings")
     limits = WHERE.ceilings(sizes.gpu_probe_s)
@@ -44,7 +44,7 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
             engines.append(replace(peer, shapes=shapes))
         effort = sizes.encoder.effort or effort_of(sizes.quick)
         every, floors = sizes.encoder.gpu, limits.floors_ms
-        measure(subject, engines, every, lambda batch, tokens: effort, floors, threads, say, results)
+        measure(subject, engines, every, lambda batch, tokens: effort, floors, threads, say, results, WHERE.busy)
     results.ratios = gpu_encoder_ratios(results.rows)
     return results
 

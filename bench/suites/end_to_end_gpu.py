@@ -6,6 +6,7 @@ fastflow returns calibrated vectors, its peers stop at pooled ones, which is a l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +16,15 @@ from fastflow.bench.measure.compare import Agreement, Measured, compare
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.peers.encoder import excuse, left_out, said
-from fastflow.bench.peers.gpu import PEERS, TEXTS_ONLY, chosen, open_peers, ours, sentence_transformers
+from fastflow.bench.peers.gpu import (
+    PEERS,
+    TEXTS_ONLY,
+    GraphOfEachLength,
+    chosen,
+    open_peers,
+    ours,
+    sentence_transformers,
+)
 from fastflow.bench.peers.pytorch import settings
 from fastflow.bench.peers.text_engines import Embed, TextCandidate, plain_layers
 from fastflow.bench.report.ratios_texts import gpu_text_ratios
@@ -28,15 +37,16 @@ from fastflow.bench.suites.workbench import Workbench
 Say = Callable[[str], None]
 SHORT = 32  # tokens of the longest text timed alone
 PADDED = ("torch-eager",)  # the others would compile or capture for every shape
+ALONE = "torch-graph"  # one text at a time: a graph for each of the few lengths that short texts have
 
 
 def run_end_to_end_gpu(
     bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say
 ) -> Results:
-    """Run the suite on BERT-base with random weights and on the model given, else the one in the package."""
+    """Run the suite on the model or the shape given, else on the model in the package and BERT-base's shape."""
     families, results = chosen(against), Results()
     texts, source = real_texts(sizes.texts.most)
-    for subject in dict.fromkeys((bench.named(), bench.base())):
+    for subject in bench.subjects():
         say(f"end-to-end: {subject.label}: opening the engines")
         with settings(threads):
             run_subject(subject, texts, source, families, threads, sizes, say, results)
@@ -63,8 +73,10 @@ def run_subject(
 
     def timer(calls: Mapping[str, Embed]) -> dict[str, tuple[list[float], list[float]]]:
         say(f"end-to-end: {subject.label}: {len(short)} texts one at a time, then {len(texts)} together")
-        alone, together = in_turn(calls, [[text] for text in short]), in_turn(calls, [texts] * sizes.texts.together)
-        return {key: (alone[key], together[key]) for key in calls}
+        alone = in_turn(calls, [[text] for text in short])
+        many = {key: call for key, call in calls.items() if not key.startswith(ALONE)}
+        together = in_turn(many, [texts] * sizes.texts.together)
+        return {key: (alone[key], together.get(key, [])) for key in calls}
 
     def leave_out(candidate: TextCandidate, reason: str) -> None:
         results.skipped.append(left_out(subject, candidate.name, candidate.dtype, reason))
@@ -75,7 +87,10 @@ def run_subject(
         (0, 1, SHORT, subject.flop(1, mean)),
         (1, len(texts), int(lengths.sum()), sum(subject.flop(1, int(n)) for n in lengths)),
     ):
-        results.add(row(subject, found, found.timing[which], threads, batch, tokens, flop) for found in measured)
+        results.add(
+            row(subject, found, seconds, threads, batch, tokens, flop)
+            for found in measured if (seconds := found.timing[which])
+        )  # fmt: skip
 
 
 def row(
@@ -114,6 +129,9 @@ def _candidates(
     padding = [family for family in families if family in PADDED]
     engines = open_peers(subject, padding, encoder_gpu.WHERE, quick, skipped)
     found += [on_padded(engine, tokenize) for engine in engines]
+    for dtype in PEERS[ALONE] if ALONE in families else ():
+        graphs = GraphOfEachLength(subject, dtype, encoder_gpu.WHERE, tokenize)
+        found.append(replace(of_texts(ALONE, dtype, "torch", graphs), alone=True))
     for dtype in PEERS[TEXTS_ONLY] if TEXTS_ONLY in families else ():
         try:
             embed = sentence_transformers(subject, dtype, encoder_gpu.WHERE)

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from fastflow.bench.measure.machine import Ceilings, ceilings, cuda_ceilings
 from fastflow.bench.measure.row import Results, Row
 from fastflow.bench.measure.timing import Call, Timing, Watch, alternate, cpu_watch, cuda_watch
 from fastflow.bench.peers import flow as peers_flow
-from fastflow.bench.peers.pytorch import compiling, settings
+from fastflow.bench.peers.pytorch import compiling, device_ms, settings
 from fastflow.bench.report.ratios import flow_ratios
 from fastflow.bench.suites.candidates_flow import FlowCandidate, chosen, names, ours, torch_peers
 from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_out, too_large
@@ -33,6 +34,7 @@ from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
+MOST_IN_GRAPH = 1024  # rows of a call that is timed as one of many in a graph: beyond, launches do not matter
 Say = Callable[[str], None]
 
 
@@ -41,6 +43,8 @@ def run_flow(
 ) -> Results:
     """Run the suite on ``device`` (cpu or cuda); ``threads`` None: OMP_NUM_THREADS, else one for each core."""
     peers = frozenset(chosen(against, device, sizes.quick))
+    if device == "cuda":
+        sizes = replace(sizes, flow=sizes.gpu_flow)
     threads = threads or (default_threads() if device == "cpu" else torch.get_num_threads())
     if model is not None:
         load_model(model)  # one that cannot be measured is refused before anything is
@@ -83,8 +87,9 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: fl
     peers, cannot = torch_peers(one.workload, device, set(one.peers))
     candidates = [*ours(one.workload, device, one.threads, one.sizes.quick), *peers]
     results.skipped += cannot
-    exact = peers_flow.unfused(one.workload.stages, "cpu", torch.float64)(torch.from_numpy(one.workload.x)).numpy()
-    whole = one.sizes.flow.whole
+    x = torch.from_numpy(one.workload.x).to(device)
+    exact = peers_flow.unfused(one.workload.stages, device, torch.float64)(x).cpu().numpy()
+    whole, few = one.sizes.flow.whole, one.sizes.flow.compiled
     speed: dict[str, float] = {}  # seconds a row, the best so far: medians follow the machine's moods
     for batch in one.batches:
         say(f"{one.workload.label}: {batch} rows, threads: {one.threads}")
@@ -92,7 +97,8 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: fl
         if reason or time.monotonic() > end:
             results.skipped.append(left_out(one, batch, "*", reason or "the suite has used up its time"))
             continue
-        taking_part = [c for c in candidates if batch <= whole or not c.whole]
+        compiled = few is None or batch in few
+        taking_part = [c for c in candidates if (batch <= whole or not c.whole) and (compiled or not c.optional)]
         taking_part, too_slow = affordable(taking_part, speed, batch, one)
         x = torch.from_numpy(one.workload.rows(batch)).to(device)
         out = torch.empty(batch, exact.shape[1], device=device) if batch > whole else None
@@ -130,7 +136,11 @@ def measure(
         leave_out=lambda candidate, reason: skipped.append(left_out(one, batch, candidate.name, reason)),
         end=math.inf if out is None else time.monotonic() + one.allowance_s(batch),
     )  # fmt: skip
-    return [row(one, found, batch, out is not None, limits, scale) for found in measured]
+    rows = [row(one, found, batch, out is not None, limits, scale) for found in measured]
+    if device == "cuda" and batch <= MOST_IN_GRAPH:
+        graphs = {c.name: c.graph for c in candidates if c.graph is not None}
+        rows = [replace(r, gpu_ms=device_ms(graphs[r.name], x)) if r.name in graphs else r for r in rows]
+    return rows
 
 
 def excuse(candidate: FlowCandidate, error: Exception) -> str | None:

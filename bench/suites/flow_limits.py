@@ -33,11 +33,7 @@ class Pass:
             return size.effort
         if batch > size.whole:
             return Effort(budget_s=0, min_runs=3, sample_s=0, limit_s=self.allowance_s(batch))
-        return (
-            Effort(budget_s=2.5, min_runs=5)
-            if self.sizes.quick
-            else Effort(budget_s=6.0 if batch < size.whole else 10.0)
-        )
+        return Effort(budget_s=size.budgets[batch >= size.whole], min_runs=5)
 
     def allowance_s(self, batch: int) -> float:
         """The seconds that a comparison on ``batch`` rows may take; ``affordable`` drops the slowest candidates."""

@@ -21,6 +21,8 @@ class FlowSizes:
     dim: int = 768  # channels of the synthetic vectors
     model_rows: int = 256  # distinct sentences embedded for a model's own inputs
     seconds: float = 300  # no comparison is begun later: a busy machine shall not keep anybody for an hour
+    budgets: tuple[float, float] = (6.0, 10.0)  # seconds for a comparison, and for one on ``whole`` rows
+    compiled: frozenset[int] | None = None  # batches of peers that have to be compiled; None: all
     effort: Effort | None = None  # for every comparison; None: by its batch
 
 
@@ -30,8 +32,8 @@ class EncoderSizes:
 
     shapes: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
     chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # for forced instruction sets and compiled PyTorch
-    gpu: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128), (128, 128))
-    gpu_compiled: frozenset[Shape] = frozenset({(1, 16), (1, 32), (32, 128)})  # torch.compile takes long for each
+    gpu: tuple[Shape, ...] = ((1, 12), (1, 128), (32, 32), (256, 128))
+    gpu_compiled: frozenset[Shape] = frozenset({(1, 12), (256, 128)})  # torch.compile takes long for each
     effort: Effort | None = None  # for every shape; None: by its tokens
 
 
@@ -40,8 +42,8 @@ class TextSizes:
     """Texts of the end-to-end suites."""
 
     most: int | None = None  # spread over the list; None: all
-    alone: int = 300  # embedded one at a time, on a GPU
-    together: int = 4  # times that the whole list is embedded, on a GPU
+    alone: int = 100  # embedded one at a time, on a GPU
+    together: int = 3  # times that the whole list is embedded, on a GPU
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ class Sizes:
     probe_s: float = 0.4  # for each of a CPU's ceilings
     gpu_probe_s: float = 0.1
     flow: FlowSizes = FlowSizes()
+    gpu_flow: FlowSizes = FlowSizes(
+        batches=(1, 32, 1024, 65_536, 1_000_000), affine=(1, 1024), whole=65_536, budgets=(1.5, 1.5),
+        compiled=frozenset({1, 1024}),
+    )  # fmt: skip
     encoder: EncoderSizes = EncoderSizes()
     texts: TextSizes = TextSizes()
     serve: ServeSizes = ServeSizes()
@@ -73,7 +79,8 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    quick=True, probe_s=0.1, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35),
-    encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 16), (8, 32))), texts=TextSizes(most=128, alone=40),
+    quick=True, probe_s=0.1, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35, budgets=(2.5, 2.5)),
+    gpu_flow=FlowSizes(batches=(1, 1024), seconds=20, budgets=(0.5, 0.5)),
+    encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 12), (32, 32))), texts=TextSizes(most=128, alone=40),
     serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, lead=0.2, most=2000, connections=64), starts=2,
 )  # fmt: skip

@@ -61,7 +61,10 @@ class Check:
         if candidate.layers not in self._exact:
             run = reference(self.subject, candidate.layers)
             self._exact[candidate.layers] = padded(run, self.tokenize)(self.few)
-        z = candidate.prepare(self.few)() if candidate.pool is None else candidate.pool(self.few)
+        if candidate.alone:
+            z = np.concatenate([candidate.prepare([text])() for text in self.few])
+        else:
+            z = candidate.prepare(self.few)() if candidate.pool is None else candidate.pool(self.few)
         return agreement(candidate, np.array(z), self._exact[candidate.layers])
 
 

@@ -11,7 +11,8 @@ flow, which updates u in place.
 Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units, in blocks of
 UB = min(WP, 32) in the order of the tiles; ``kernels.flow.triton_layout`` makes all this. Pointers are float32 and rows
 contiguous unless stated; tables are int32; sums are float32. D and N are multiples of VEC, which shows the compiler how
-wide a load may be. A launch needs B >= 1: the caller answers B = 0 itself.
+wide a load may be. B and ``layer_pitch`` change with the batch and are not specialised: a kernel compiled for one of
+their values would sum in another order. A launch needs B >= 1: the caller answers B = 0 itself.
 """
 # ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -37,7 +38,7 @@ from fastflow.kernels.flow.triton_parts import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def flow_loop(
     x_ptr, z_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, step_ptr, link_ptr, G_ptr, B_ptr, d_ptr,
     chunk_ptr, block_ptr, V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
@@ -70,20 +71,20 @@ def flow_loop(
             rescale(z_ptr, squares, row, chunks, B, N // VEC * VEC, BM, BN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "layer_pitch"])
 def flow_read(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, a_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr,
     B, D, layers, layer_pitch, C, pitch,
     BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, SCHEME: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
     """First of the split pair: a (rows padded to whole blocks, C); grid (blocks of BM rows, tiles)."""
-    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     row, tile = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
     a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, POOL)
     tl.store(a_ptr + (row + tl.arange(0, BM))[:, None] * C + tile * HB + tl.arange(0, HB)[None, :], a)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "layer_pitch"])
 def flow_write(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, a_ptr, h_ptr, m_ptr, s_ptr, step_ptr, link_ptr, G_ptr,
     B_ptr, d_ptr, chunk_ptr, block_ptr, V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
@@ -92,7 +93,7 @@ def flow_write(
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Second of the split pair: z (B, N) from a; grid (blocks of BM rows, chunks), h (programs, BM, C) its scratch."""
-    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
     h_ptr += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + chunk) * BM * C
@@ -102,7 +103,7 @@ def flow_write(
     store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def flow_state(
     x_ptr, z_ptr, log_det_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, B_ptr, d_ptr,
     span_ptr, V_ptr, R_ptr, p_ptr, q_ptr, t_ptr, gather_ptr, sz_ptr,
@@ -175,19 +176,19 @@ def flow_state(
             rescale(z_ptr, squares, row, tl.cdiv(N, BN), B, N // VEC * VEC, BM, BN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "layer_pitch"])
 def pool_mean(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, B, D, layers, layer_pitch,
     BN: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Hidden states (layers, tokens, D) -> their means (B, D), as in ``inputs``; grid (B, chunks of BN channels)."""
-    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, D // VEC * VEC, B)
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     x = inputs(source, row, chunk * BN + tl.arange(0, BN), 1, BN, POOL)
     store(z_ptr, x, row, chunk, B, D // VEC * VEC, 1, BN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def unit_rows(z_ptr, B, N, BM: tl.constexpr, BN: tl.constexpr, VEC: tl.constexpr) -> None:
     """z (B, N) to unit length in place, for the split pair, whose programs see one chunk each; grid (blocks of BM,)."""
     pitch, row = N // VEC * VEC, tl.program_id(0).to(tl.int64) * BM

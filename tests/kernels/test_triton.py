@@ -45,6 +45,22 @@ def test_the_stored_configurations_compile(tmp_path):
     assert min(counts) >= 79
 
 
+@NEEDS
+def test_a_batch_of_another_size_runs_the_same_kernel():
+    """Triton compiles anew for an argument that is 1 or a multiple of 16, and its sums then have another order."""
+    from triton.runtime.jit import JITFunction
+
+    from fastflow.kernels.flow import triton_bodies
+
+    kernels = [
+        kernel for kernel in vars(triton_bodies).values()
+        if isinstance(kernel, JITFunction) and kernel.__module__ == triton_bodies.__name__
+    ]  # fmt: skip
+    changing = [p for kernel in kernels for p in kernel.params if p.name in ("B", "layer_pitch")]
+    assert len(changing) == 9
+    assert all(p.do_not_specialize for p in changing)
+
+
 @pytest.mark.parametrize("front", ["flow", "encoder"])
 def test_importing_a_front_loads_neither_torch_nor_triton(tmp_path, front):
     code = f"import sys, fastflow.kernels.{front}.triton; print(sorted({{'torch', 'triton'}} & set(sys.modules)))"

@@ -1,0 +1,32 @@
+# Part `fast` of bench/gpu.sh, which runs this: what the flow, the encoder and whole texts cost, beside their peers.
+
+eager=torch,torch-ukp-eager,torch-lean-eager,torch-lean-graph,torch-folded-eager,torch-folded-graph
+eager=$eager,torch-folded-state-eager,torch-folded-state-graph
+compiled=torch-lean-compile,torch-lean-reduce-overhead,torch-folded-state-compile,torch-folded-state-reduce-overhead
+encoders=torch-eager,torch-graph,sentence-transformers
+
+# suite NAME SECONDS SUITE PEERS OPTION... : one run of `fastflow bench` on the GPU
+suite() {
+  local name=$1 limit=$2 suite=$3 peers=$4
+  shift 4
+  TAIL=70 step "$name" "$limit" bash -c 'fastflow bench --device cuda "$@"' "$name" --suite "$suite" --against "$peers" \
+    --json "$out/$name.json" "$@"
+}
+
+if [ -n "$dry" ]; then
+  TAIL=12 step suites 200 "$python" tests/triton_interpret/dry_gpu.py "$out"
+  TAIL=12 step table 60 "$python" -m fastflow.bench.research.triton_table --out "$out/table.json"
+  step peers 60 "$python" -c "import sys; from fastflow.bench.suites.candidates_flow import chosen
+print(sorted(chosen(sys.argv[1].split(','), 'cuda', False)))" "$eager,$compiled"
+  for name in flow encoder end-to-end; do suite "$name-options" 60 "$name" "$eager" --help; done
+else
+  # In the order of what is missed most; what torch.compile takes minutes for comes last.
+  suite flow 50 flow "$eager" --plot "$out/flow.png"
+  suite texts-minilm-l6 40 end-to-end "$encoders" --shape minilm-l6
+  TAIL=60 step table 70 "$python" -m fastflow.bench.research.triton_table --out "$out/table.json" --seconds 65
+  suite encoder-bert-base 40 encoder "$encoders" --shape bert-base
+  suite encoder-minilm-l6 30 encoder "$encoders" --shape minilm-l6
+  suite texts-bert-base 50 end-to-end "$encoders" --shape bert-base
+  suite flow-compiled 60 flow "$compiled"
+  suite encoder-compiled "$(left)" encoder torch-compile,torch-reduce-overhead --shape bert-base
+fi
