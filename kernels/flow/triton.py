@@ -27,7 +27,7 @@ UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 class TritonFlow:
     """One calibration, as folded plans to be run in order, resident on one GPU.
 
-    Products are exact for one row and tf32x3 beyond, an error of float32 grade. ``device`` is a CUDA device, or cpu
+    Products are exact for few rows and tf32x3 beyond, an error of float32 grade. ``device`` is a CUDA device, or cpu
     under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,) float32 above 0: the weight in
     pooling of a token of each id; None: every token counts 1. ``shares``: those of the pooled layers in their sum;
     None: equal shares. Raises ValueError, in one sentence, if torch, triton or a GPU is missing.
@@ -199,7 +199,6 @@ class _Part:
         layout, arrays = self.laid_out(config)
         blocks, bodies = -(-rows // config.BM), self.flow.bodies
         a = self._scratch(blocks * config.BM * layout.columns)
-        h = self._scratch(layout.chunks * blocks * config.BM * layout.columns)
         common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": layout.inputs, "C": layout.columns, "pitch": layout.pitch}
         common |= pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0} | UNWEIGHTED
         fused = pooling is not None
@@ -207,9 +206,13 @@ class _Part:
             bodies.flow_read, (blocks, layout.tiles), constants(config, "flow_read", layout, self.width, pool=fused),
             arrays, **common,
         )  # fmt: skip
+        unrolled = config.AHEAD is not None and layout.chain is not None
+        body, scratch = "flow_chain" if unrolled else "flow_write", {}
+        if not unrolled:
+            scratch["h_ptr"] = self._scratch(layout.chunks * blocks * config.BM * layout.columns)
         self.flow.launch(
-            bodies.flow_write, (blocks, layout.chunks), constants(config, "flow_write", layout, self.width, pool=fused),
-            arrays, **common, z_ptr=z, h_ptr=h, N=layout.outputs,
+            getattr(bodies, body), (blocks, layout.chunks), constants(config, body, layout, self.width, pool=fused),
+            arrays, **common, **scratch, z_ptr=z, N=layout.outputs,
         )  # fmt: skip
         if normalize:
             self.flow.launch(
@@ -252,12 +255,14 @@ def constants(
     """The compile-time constants and launch options of the kernel ``body`` in one configuration."""
     names = {
         "flow_loop": "BM BN BK HB WP SCHEME VEC DENSE NORMALIZE", "flow_read": "BM BK HB SCHEME VEC POOL",
-        "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL", "flow_state": "BM BN BK WP SCHEME VEC LOGDET NORMALIZE",
+        "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL",
+        "flow_chain": "BM BN BK WP SCHEME VEC DENSE POOL BLOCKS READERS LINKS AHEAD",
+        "flow_state": "BM BN BK WP SCHEME VEC LOGDET NORMALIZE",
     }  # fmt: skip
     values = vars(config) | {
         "WP": width, "VEC": math.gcd(layout.inputs, layout.outputs, 16), "DENSE": layout.dense, "NORMALIZE": normalize,
         "POOL": POOL if pool else 0, "LOGDET": log_det,
-    }  # fmt: skip
+    } | (layout.chain._asdict() if layout.chain else {})  # fmt: skip
     return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)
 
 

@@ -5,8 +5,8 @@
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
 ``flow_loop`` does all three for BM rows in one launch; ``flow_read`` and ``flow_write`` are the split pair, whose
-writer repeats the short recursion for each chunk, so that no program waits for another; ``flow_state`` is the affine
-flow, which updates u in place.
+writer repeats the short recursion for each chunk, so that no program waits for another; ``flow_chain`` is that writer
+with the steps unrolled, for few rows; ``flow_state`` is the affine flow, which updates u in place.
 
 Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units, in blocks of
 UB = min(WP, 32) in the order of the tiles; ``kernels.flow.triton_layout`` makes all this. Pointers are float32 and rows
@@ -25,10 +25,13 @@ import triton.language as tl
 from fastflow.kernels.flow.triton_parts import (
     add,
     centred,
+    chain,
     emit,
     inputs,
     layer,
+    layer_weights,
     layer_wide,
+    pass_on,
     read,
     recur,
     rescale,
@@ -103,6 +106,26 @@ def flow_write(
     store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
 
 
+@triton.jit(do_not_specialize=["B", "layer_pitch"])
+def flow_chain(
+    x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, a_ptr, m_ptr, s_ptr, G_ptr, B_ptr, d_ptr,
+    V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
+    B, D, N, layers, layer_pitch, C, pitch,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
+    VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr, BLOCKS: tl.constexpr,
+    READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
+) -> None:  # fmt: skip
+    """``flow_write`` of a plan whose steps are few, and unrolled as in ``chain``; grid (blocks of BM rows, chunks)."""
+    source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
+    linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
+    row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
+    own = chunk * BN + tl.arange(0, BN)
+    z = pass_on(source, (m_ptr, s_ptr), linear, row, own, D, BM, BN, BK, SCHEME, POOL, DENSE)
+    z += tl.load(t_ptr + own)[None, :]
+    z += chain(a_ptr + row * C, G_ptr, (B_ptr, d_ptr), V_ptr, own, C, BM, BN, WP, SCHEME, BLOCKS, READERS, LINKS, AHEAD)
+    store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
+
+
 @triton.jit(do_not_specialize=["B"])
 def flow_state(
     x_ptr, z_ptr, log_det_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, B_ptr, d_ptr,
@@ -140,7 +163,7 @@ def flow_state(
                     acc = add(acc, u, tl.load(U_ptr + own[:, None] * pitch + cols[None, :]), SCHEME)
                 a = tl.maximum(total(acc, SCHEME) + tl.load(c_ptr + own)[None, :], 0.0)
                 if WP == UB:
-                    h = layer(a, inner, k, WP, BM, SCHEME)
+                    h = layer(a, layer_weights(inner, k, WP), WP, BM, SCHEME)
                 else:
                     tl.store(r_ptr + rows + (unit + units)[None, :], a)
             if WP > UB:

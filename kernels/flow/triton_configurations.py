@@ -1,7 +1,8 @@
 """Stored configurations of the Triton flow, chosen by kind of plan and batch; nothing is tuned at run time.
 
-Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64), for any
-width of the couplings. Batch thresholds are estimates from counts: none of this has been timed on a GPU yet.
+``hidden`` was timed on an H100 with the paper's flow, 3 x 3 x 32 on 768 channels, at 1, 32, 1,024, 65,536 and 1,000,000
+rows (``bench/research/triton_table.py``); the thresholds between are estimates. ``dense`` and ``state`` come from the
+compiler's resource report on sm_80 and sm_90, and were not timed.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ class Config:
     warps: int
     stages: int
     per_sm: int = 1  # resident programs per multiprocessor, for bodies that loop over blocks of rows
+    AHEAD: int | None = None  # the pair's writer has its steps unrolled, if they are few, and loads so many steps ahead
 
 
 ANY = float("inf")
 CONFIGURATIONS: dict[str, tuple[Config, ...]] = {
     "hidden": (
-        Config(1, "pair", 1, 32, 128, 16, "fma", 4, 3),
-        Config(1024, "pair", 16, 64, 64, 32, "tf32x3", 4, 3),
-        Config(8192, "loop", 32, 32, 32, 64, "tf32x3", 4, 3, 2),
-        Config(32768, "loop", 64, 32, 32, 64, "tf32x3", 4, 3, 2),
-        Config(ANY, "loop", 128, 32, 16, 64, "tf32x3", 8, 5),
+        Config(4, "pair", 1, 32, 512, 16, "fma", 8, 3, AHEAD=2),
+        Config(64, "pair", 16, 32, 64, 32, "tf32x3", 4, 3, AHEAD=0),
+        Config(4096, "pair", 16, 128, 64, 32, "tf32x3", 4, 3),
+        Config(ANY, "loop", 64, 64, 32, 64, "tf32x3", 4, 3, 2),
     ),
     "dense": (
-        Config(1, "pair", 1, 16, 128, 16, "fma", 4, 3),
+        Config(1, "pair", 1, 16, 128, 16, "fma", 8, 3, AHEAD=2),
         Config(1024, "pair", 16, 32, 64, 32, "tf32x3", 4, 3),
         Config(ANY, "loop", 64, 32, 32, 32, "tf32x3", 4, 3, 2),
     ),

@@ -7,7 +7,7 @@ are zero, so results are exact.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
 
 Array = NDArray[Any]
+MOST_TILES = 40  # of weights that a program of the unrolled writer keeps in registers: the paper's flow has 33
 UNIT = 32  # hidden units that are multiplied at once: wider blocks would spill registers
+
+
+class Chain(NamedTuple):
+    """The steps, unrolled: the block of columns of each; step READERS[i] reads the earlier step LINKS[i]."""
+
+    BLOCKS: tuple[int, ...]
+    READERS: tuple[int, ...]
+    LINKS: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class Layout:
     pitch: int  # D padded
     dense: bool
     log_det: float
+    chain: Chain | None = None  # None if the steps are too many or too wide to be unrolled
 
 
 def padded_width(width: int) -> int:
@@ -79,7 +89,10 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
         "chunk_ptr": np.column_stack([[max(ks, default=-1) + 1 for ks in reach_of], _bounds(reach_of, width // unit)]),
         "block_ptr": _units(blocks, reach_of, width // unit), "V_ptr": write,
     }  # fmt: skip
-    return _layout(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch)
+    pairs = [(step, j) for step, js in enumerate(links) for j in js]
+    chain = Chain(tuple(blocks.tolist()), tuple(step for step, _ in pairs), tuple(j for _, j in pairs))
+    few = k > 0 and width <= UNIT and 2 * k + len(chain.LINKS) <= MOST_TILES
+    return replace(_layout(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch), chain=chain if few else None)
 
 
 def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:

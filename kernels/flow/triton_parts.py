@@ -4,7 +4,8 @@ Letters and conventions are those of ``kernels.flow.triton_bodies``. SCHEME is h
 float32, for one row; else tf32x3, the ``input_precision`` of ``tl.dot`` at float32 grade. All sums are float32.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# ruff: noqa: RUF005 - Triton has no unpacking of tuples
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,assignment"
 
 from __future__ import annotations
 
@@ -108,13 +109,22 @@ def read(
 
 
 @triton.jit
-def layer(a, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """(BM, WP): h_k = relu(B_k a + d_k) of a (BM, WP), for WP <= 32; weights = (B (K, WP, WP), d (K, WP))."""
+def layer_weights(weights, k, WP: tl.constexpr):
+    """(B_k (WP, WP), d_k (1, WP)) for ``layer``, of weights = (B (K, WP, WP), d (K, WP)).
+
+    They depend on nothing: loaded before what is waited for, they come meanwhile.
+    """
     B_ptr, d_ptr = weights
     units = tl.arange(0, WP)
     weight = tl.load(B_ptr + (k * WP + units)[:, None] * WP + units[None, :])
-    acc = add(zero(BM, WP, WP, SCHEME), a, weight, SCHEME)
-    return tl.maximum(total(acc, SCHEME) + tl.load(d_ptr + k * WP + units)[None, :], 0.0)
+    return weight, tl.load(d_ptr + k * WP + units)[None, :]
+
+
+@triton.jit
+def layer(a, loaded, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
+    """(BM, WP): h_k = relu(B_k a + d_k) of a (BM, WP), for WP <= 32; ``loaded``: layer_weights' result."""
+    weight, bias = loaded
+    return tl.maximum(total(add(zero(BM, WP, WP, SCHEME), a, weight, SCHEME), SCHEME) + bias, 0.0)
 
 
 @triton.jit
@@ -145,23 +155,64 @@ def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constex
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
     for k in range(0, steps):
         block = tl.load(step_ptr + 3 * k) * UB
+        if WP == UB:
+            loaded = layer_weights(inner, k, WP)
         for part in range(0, WP, UB):
             own = block + part + units
             a = tl.load(a_ptr + rows + own[None, :])
             acc = zero(BM, UB, UB, SCHEME)
-            for at in range(tl.load(step_ptr + 3 * k + 1), tl.load(step_ptr + 3 * k + 2)):
+            # not pipelined: of two or three turns that gains nothing
+            for at in tl.range(tl.load(step_ptr + 3 * k + 1), tl.load(step_ptr + 3 * k + 2), num_stages=1):
                 other = tl.load(link_ptr + at) * UB + units
                 h = tl.load(h_ptr + rows + other[None, :])
                 acc = add(acc, h, tl.load(G_ptr + own[:, None] * C + other[None, :]), SCHEME)
             a = tl.maximum(a + total(acc, SCHEME), 0.0)
             if WP == UB:
                 tl.debug_barrier()
-                tl.store(h_ptr + rows + own[None, :], layer(a, inner, k, WP, BM, SCHEME))
+                tl.store(h_ptr + rows + own[None, :], layer(a, loaded, WP, BM, SCHEME))
             else:
                 tl.store(h_ptr + rows + (C - WP + part + units)[None, :], a)
         if WP > UB:
             layer_wide(h_ptr + C - WP, h_ptr + block, C, inner, k, WP, BM, SCHEME)
         tl.debug_barrier()
+
+
+@triton.jit
+def chain(
+    a_ptr, G_ptr, inner, V_ptr, own, C,
+    BM: tl.constexpr, BN: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr, BLOCKS: tl.constexpr,
+    READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """(BM, BN): V h in the channels ``own``, from a (BM, C); ``recur`` for few rows, whose time is waiting.
+
+    BLOCKS (K,): the block of WP columns of each step; step READERS[i], not decreasing, reads the earlier step LINKS[i].
+    Weights are loaded AHEAD steps before they are needed, so that they come while others are waited for, and hidden
+    units never leave the registers: for WP <= 32 and few steps.
+    """
+    rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, WP)
+    weights, biases, grams, writes, before, hidden = (), (), (), (), (), ()
+    z = zero(BM, BN, WP, SCHEME)
+    for coming in tl.static_range(len(BLOCKS) + AHEAD):
+        if coming < len(BLOCKS):
+            columns = BLOCKS[coming] * WP + units
+            weight, bias = layer_weights(inner, coming, WP)
+            weights, biases = weights + (weight,), biases + (bias,)
+            writes = writes + (tl.load(V_ptr + own[:, None] * C + columns[None, :]),)
+            before = before + (tl.load(a_ptr + rows + columns[None, :]),)
+            for at in tl.static_range(len(LINKS)):
+                if READERS[at] == coming:
+                    other = BLOCKS[LINKS[at]] * WP + units
+                    grams = grams + (tl.load(G_ptr + columns[:, None] * C + other[None, :]),)
+        if coming >= AHEAD:
+            acc = zero(BM, WP, WP, SCHEME)
+            for at in tl.static_range(len(LINKS)):
+                if READERS[at] + AHEAD == coming:
+                    acc = add(acc, hidden[LINKS[at]], grams[at], SCHEME)
+            a = tl.maximum(before[coming - AHEAD] + total(acc, SCHEME), 0.0)
+            h = layer(a, (weights[coming - AHEAD], biases[coming - AHEAD]), WP, BM, SCHEME)
+            z = add(z, h, writes[coming - AHEAD], SCHEME)
+            hidden = hidden + (h,)
+    return total(z, SCHEME)
 
 
 @triton.jit
@@ -173,12 +224,10 @@ def emit(
     """(BM, BN): z = S u + V h + t in the channels of ``chunk``.
 
     outs = (chunk (chunks, 3): steps needed, then first and last entry of block; block: the blocks of UB hidden units
-    that reach these channels; V (N, C); t (N,)). linear = (gather (N,), m[gather], S s[gather], S, S_pitch): the first
-    three unless DENSE, else S (N, S_pitch). Rows are padded to whole chunks.
+    that reach these channels; V (N, C); t (N,)). linear: as ``pass_on`` takes it. Rows are padded to whole chunks.
     """
     UB: tl.constexpr = min(WP, 32)
     chunk_ptr, block_ptr, V_ptr, t_ptr = outs
-    gather_ptr, mz_ptr, sz_ptr, S_ptr, S_pitch = linear
     own, rows, units = chunk * BN + tl.arange(0, BN), tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
     acc = zero(BM, BN, UB, SCHEME)
     for at in range(tl.load(chunk_ptr + 3 * chunk + 1), tl.load(chunk_ptr + 3 * chunk + 2)):
@@ -186,16 +235,29 @@ def emit(
         h = tl.load(h_ptr + rows + block[None, :])
         acc = add(acc, h, tl.load(V_ptr + own[:, None] * C + block[None, :]), SCHEME)
     z = total(acc, SCHEME) + tl.load(t_ptr + own)[None, :]
+    return z + pass_on(source, centre, linear, row, own, D, BM, BN, BK, SCHEME, POOL, DENSE)
+
+
+@triton.jit
+def pass_on(
+    source, centre, linear, row, own, D,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SCHEME: tl.constexpr, POOL: tl.constexpr, DENSE: tl.constexpr,
+):  # fmt: skip
+    """(BM, BN): S u in the channels ``own``.
+
+    linear = (gather (N,), m[gather], S s[gather], S, S_pitch): the first three unless DENSE, else S (N, S_pitch).
+    """
+    gather_ptr, mz_ptr, sz_ptr, S_ptr, S_pitch = linear
     if DENSE:
         acc = zero(BM, BN, BK, SCHEME)
         for start in range(0, D, BK):
             cols = start + tl.arange(0, BK)
             u = centred(source, centre, row, cols, BM, BK, POOL)
             acc = add(acc, u, tl.load(S_ptr + own[:, None] * S_pitch + cols[None, :]), SCHEME)
-        return z + total(acc, SCHEME)
+        return total(acc, SCHEME)
     else:
         x = inputs(source, row, tl.load(gather_ptr + own), BM, BN, POOL)
-        return z + (x - tl.load(mz_ptr + own)[None, :]) * tl.load(sz_ptr + own)[None, :]
+        return (x - tl.load(mz_ptr + own)[None, :]) * tl.load(sz_ptr + own)[None, :]
 
 
 @triton.jit

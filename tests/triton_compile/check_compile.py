@@ -15,7 +15,7 @@ from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS
-from fastflow.kernels.flow.triton_layout import Layout
+from fastflow.kernels.flow.triton_layout import Chain, Layout
 from fastflow.plan.fold import fold
 
 from support.triton_gates import NoDevice, assert_within_limits, compile_for, skip_twin
@@ -23,11 +23,14 @@ from support.triton_gates import NoDevice, assert_within_limits, compile_for, sk
 TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id")}
 STATES = ("*fp32", "*fp16", "*bf16")
 ALIGNED = {"C", "pitch"}  # always multiples of 16; D and N are when they are 768, say
-LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write"), "state": ("flow_state",)}
+LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write", "flow_chain"), "state": ("flow_state",)}
+LINKS = ((), (0,), (1,), (1,), (1, 3), (1, 4), (1, 4), (1, 4, 6), (1, 4, 7))  # of the paper's flow
+PAIRS = [(step, j) for step, js in enumerate(LINKS) for j in js]
+CHAIN = Chain(tuple(range(len(LINKS))), tuple(step for step, _ in PAIRS), tuple(j for _, j in PAIRS))
 
 
 def packed(dim, dense):
-    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0)
+    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0, CHAIN)
 
 
 def cases():
@@ -47,7 +50,10 @@ def cases():
         for config in configs:
             one, hidden = config.SCHEME == "fma", kind == "hidden"
             for body in LAUNCHES[config.body]:
-                for width in (32, 16, 64) if config in (configs[1], configs[-1]) else (32,):
+                if body == "flow_chain" and config.AHEAD is None:
+                    continue
+                wide = (64,) if body != "flow_chain" else ()
+                for width in (32, 16, *wide) if config in (configs[1], configs[-1]) else (32,):
                     add(body, constants(config, body, packed(768, dense), width, True, one and hidden, True))
                 for x in STATES if one and hidden else ():
                     for weighted in (False, True):
@@ -95,7 +101,7 @@ def label(value):
 def test_a_stored_configuration_compiles_within_the_limits(name, options, x, arch, tmp_path):
     skip_twin({"*fp16": "float16", "*bf16": "bfloat16"}.get(x, x), arch)
     kernel = compiled(name, options, x, arch)
-    assert_within_limits(kernel, tmp_path, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
+    assert_within_limits(kernel, tmp_path, arch, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     assert ".nc" not in kernel.asm["ptx"]  # a read-only load might return what was there before a barrier
 
 
@@ -125,7 +131,8 @@ def test_calls_compile_with_the_arguments_they_really_have(compiling):
     flow(rows[:1])
     flow(rows[:1].bfloat16(), offsets=torch.tensor([0, 1], dtype=torch.int32))
     flow(torch.zeros(2, 200, 48), offsets=torch.tensor([0, 1, 200], dtype=torch.int32), normalize=True)
-    flow(torch.zeros(1025, 48))
+    flow(torch.zeros(65, 48))
+    flow(torch.zeros(4097, 48))
     affine = trained_like(x, 1, levels=1, depth=1, width=40, coupling="affine")
     flow_triton.TritonFlow(fold([affine], 48), "cpu").with_log_det(rows[:1])
     flow_triton.TritonFlow(fold([], 48), "cpu")(rows[:17])
@@ -137,7 +144,7 @@ def test_calls_compile_with_the_arguments_they_really_have(compiling):
     shared(torch.zeros(2, 32, 48), offsets=torch.tensor([0, 32], dtype=torch.int32))
     shared.pool(torch.zeros(2, 33, 48), torch.tensor([0, 1, 20], dtype=torch.int32))
     assert compiling == [
-        *("flow_read", "flow_write", "flow_read", "flow_write", "pool_mean", "flow_read", "flow_write", "unit_rows"),
-        *("flow_loop", "flow_state", "flow_write", "flow_read", "flow_write", "pool_mean"),
-        *("flow_read", "flow_write", "pool_mean"),
+        *("flow_read", "flow_chain", "flow_read", "flow_chain", "pool_mean", "flow_read", "flow_chain", "unit_rows"),
+        *("flow_read", "flow_write", "flow_loop", "flow_state", "flow_write", "flow_read", "flow_chain", "pool_mean"),
+        *("flow_read", "flow_chain", "pool_mean"),
     ]

@@ -76,7 +76,7 @@ def label(value):
 def test_a_stored_configuration_compiles_within_the_limits(name, dtype, words, options, arch, tmp_path):
     skip_twin(dtype, arch)
     kernel = compiled(name, dtype, words, options, arch)
-    assert_within_limits(kernel, tmp_path, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
+    assert_within_limits(kernel, tmp_path, arch, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     if name == "attend":
         assert "mma" in kernel.asm["ptx"], "attention is on the tensor cores"
 
