@@ -9,8 +9,8 @@ import sysconfig
 
 import pytest
 from click.testing import CliRunner
+from commands_page import main, page
 
-from fastflow.bench.research.commands import main, page
 from fastflow.cli import NAMES
 
 from support.places import ROOT, USERS
@@ -57,7 +57,7 @@ def test_the_page_of_the_commands_is_that_of_their_help(tmp_path):
     assert done.exit_code == 0
     assert (tmp_path / "commands.md").read_text(encoding="utf-8") == page()
     assert re.findall(r"^## fastflow (\S+)$", page(), re.M) == sorted(NAMES)
-    again = "docs/commands.md is older than --help: python -m fastflow.bench.research.commands --out docs/commands.md"
+    again = "docs/commands.md is older than --help: python release/commands_page.py --out docs/commands.md"
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page(), again
 
 

@@ -1,6 +1,6 @@
 """docs/commands.md: every command and its options, from ``--help``.
 
-python -m fastflow.bench.research.commands --out docs/commands.md
+python release/commands_page.py --out docs/commands.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fastflow.train.cli import main as train
 WIDTH = 100  # letters of a line of help
 HEAD = """# Commands
 
-What `--help` prints, made by `python -m fastflow.bench.research.commands --out docs/commands.md`. Exit codes: 0 done,
+What `--help` prints, made by `python release/commands_page.py --out docs/commands.md`. Exit codes: 0 done,
 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 
 Shell completion: put the line of your shell into its start-up file.

@@ -5,11 +5,11 @@ import inspect
 import re
 
 import pytest
+from api_page import HEAD, SUBJECTS, calls, entries, main, page, parts, properties
 from click.testing import CliRunner
 
 import fastflow
 from fastflow.backends.choose import BACKENDS, DTYPES
-from fastflow.bench.research.api import HEAD, SUBJECTS, calls, entries, main, page, parts, properties
 
 from support.places import ROOT
 
@@ -45,7 +45,7 @@ def test_the_page_is_that_of_the_docstrings(tmp_path):
     done = CliRunner().invoke(main, ["--out", str(tmp_path / "api.md")], catch_exceptions=False)
     assert done.exit_code == 0
     assert (tmp_path / "api.md").read_text() == page()
-    again = "docs/api.md is older than the docstrings: python -m fastflow.bench.research.api --out docs/api.md"
+    again = "docs/api.md is older than the docstrings: python release/api_page.py --out docs/api.md"
     assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page(), again
 
 

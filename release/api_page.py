@@ -1,6 +1,6 @@
 """docs/api.md: the calls that ``import fastflow`` offers, from their docstrings.
 
-python -m fastflow.bench.research.api --out docs/api.md
+python release/api_page.py --out docs/api.md
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the cal
 )  # fmt: skip
 HEAD = """# The Python API
 
-Every public call of `import fastflow`, made from its docstring by `python -m fastflow.bench.research.api --out
+Every public call of `import fastflow`, made from its docstring by `python release/api_page.py --out
 docs/api.md`. Most programs need `Runtime.encode` and `Runtime.similarity`, and `Index.search` to find rows of a file;
 `fastflow.fit` calibrates. `B` texts give `(B, D')` numbers: `D` is the width of a pooled vector, which the calibration
 turns into an embedding of `D'`. Errors are a `fastflow.FastflowError`; wrong usage is a `fastflow.UsageError`, a
