@@ -10,7 +10,7 @@ from typing import Any
 
 from fastflow import console
 from fastflow.bench.measure.machine import Neighbours, describe
-from fastflow.bench.measure.row import Results
+from fastflow.bench.measure.row import Results, keeping
 from fastflow.bench.report.plot import plot
 from fastflow.bench.report.table import table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
@@ -38,7 +38,8 @@ def run(
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda if there is one).
     ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK where
     ``quick`` is set, else FULL. ``shape``: one of ``workbench.SHAPES``, in BERT-base's place.
-    The report is {machine, rows, ratios, subjects, skipped, quick, seconds}.
+    The report is {machine, rows, ratios, subjects, skipped, quick, seconds}. A run that is stopped leaves the rows
+    measured so far beside ``json_path``, in a file named so with ``.part`` behind it, one a line.
     """
     for suite in suites:
         if suite not in SUITES:
@@ -58,7 +59,8 @@ def run(
         _check_shape(shape, model, suites)
     device, sizes = _device(device), sizes or (QUICK if quick else FULL)
     start, neighbours = time.monotonic(), Neighbours()
-    results = _run(model, suites, against, sizes, device, threads, shape)
+    with keeping(Path(f"{json_path}.part") if json_path is not None else None):
+        results = _run(model, suites, against, sizes, device, threads, shape)
     others = neighbours.processors()
     machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
     report = {

@@ -5,8 +5,9 @@
 #   bench/gpu.sh fast [FOLDER]      what they cost: at most 240 seconds
 #   bench/gpu.sh PART --dry-run [FOLDER]   no GPU needed: every command of the part, tiny, the kernels interpreted
 #
-# Results go into FOLDER (default bench/results/gpu): logs, JSON and the compiled kernels, which a later run reuses.
-# SECONDS_MOST is the time for all steps together. A step that fails does not stop the others.
+# Results go into FOLDER (default bench/results/gpu): logs, JSON and the compiled kernels, which a later run reuses
+# (TRITON_CACHE_DIR names another folder for them). SECONDS_MOST is the time for all steps together; what is cut off
+# keeps its rows. A step that fails does not stop the others.
 #
 # Needs python3 (PYTHON names another) with torch, triton, transformers, tokenizers, safetensors, click, pytest,
 # pytest-xdist, hypothesis, scipy and matplotlib, and no network; the package need not be installed. Sentence
@@ -32,12 +33,15 @@ failed=()
 
 left() { echo $((most - SECONDS > 5 ? most - SECONDS : 5)); }
 
+# stamped BEGUN : each line with the seconds since then
+stamped() { while IFS= read -r line || [ -n "$line" ]; do printf '%3d  %s\n' $((SECONDS - $1)) "$line"; done; }
+
 # step NAME SECONDS COMMAND... : run it, at most so long, into FOLDER/NAME.log; a failure is remembered, not fatal
 step() {
   local name=$1 limit=$2 begun=$SECONDS status
   shift 2
-  timeout -s INT -k 10 "$((limit < $(left) ? limit : $(left)))" "$@" >"$out/$name.log" 2>&1
-  status=$?
+  timeout -s INT -k 10 "$((limit < $(left) ? limit : $(left)))" "$@" 2>&1 | stamped "$begun" >"$out/$name.log"
+  status=${PIPESTATUS[0]}
   echo "== $name: $((SECONDS - begun)) s"
   tail -n "${TAIL:-4}" "$out/$name.log"
   if [ "$status" -ne 0 ]; then

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fastflow.bench.measure.timing import Timing
@@ -90,6 +93,22 @@ class Row:
         return {key: getattr(self, key) for key in KEYS[self.suite]} | added
 
 
+_kept_in: Path | None = None  # the file that each row is appended to as soon as it is measured
+
+
+@contextmanager
+def keeping(path: Path | None) -> Iterator[None]:
+    """Inside the block rows are appended to ``path``, a line of JSON each, which goes when the block ends well."""
+    global _kept_in
+    _kept_in = path
+    try:
+        yield
+        if path is not None:
+            path.unlink(missing_ok=True)
+    finally:
+        _kept_in = None
+
+
 @dataclass
 class Results:
     """The results of a suite: the parts of the JSON besides ``machine``."""
@@ -102,4 +121,8 @@ class Results:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append ``rows`` as the JSON has them."""
-        self.rows += [row.as_dict() for row in rows]
+        made = [row.as_dict() for row in rows]
+        self.rows += made
+        if _kept_in is not None:
+            with _kept_in.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in made)

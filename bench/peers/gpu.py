@@ -6,6 +6,7 @@ and waiting count for everybody. ``Gpu`` decides where tensors live and how a ca
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,15 +39,12 @@ MODES = {"torch-compile": "default", "torch-reduce-overhead": "reduce-overhead",
 TEXTS_ONLY = "sentence-transformers"
 
 
-def busy_ms(call: Callable[[], Any], calls: int = 10) -> float:
-    """Milliseconds that a call keeps the GPU busy: its kernels and copies, without the gaps between them."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
-    return sum(found.self_device_time_total for found in seen.key_averages()) / 1e3 / calls
+def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
+    """Milliseconds of GPU time of a call whose attribute ``replay`` launches a graph, on ``stream``; else None."""
+    if not hasattr(call, "replay"):
+        return None
+    with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):
+        return statistics.median(cuda_watch(call.replay, calls) for _ in range(5)) / calls * 1e3
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Gpu:
 
     device: str = "cuda"
     watch: Watch = cuda_watch
-    busy: Callable[[Call], float] = busy_ms  # milliseconds that a call keeps the device busy
+    busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
     side: int = SIDE  # of the matrices that the probe multiplies
     capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = captured
 
@@ -130,6 +128,7 @@ def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callab
         there.copy_(here, non_blocking=True)
         return np.asarray(replay().cpu().numpy())
 
+    call.replay = replay  # type: ignore[attr-defined]
     return call
 
 

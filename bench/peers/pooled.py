@@ -113,12 +113,15 @@ def pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Poo
     return Pooled(subject, dtype, attention)
 
 
-def reference(subject: Subject, layers: tuple[int, ...] | None = None) -> Callable[[Array, Array], Array]:
+def reference(
+    subject: Subject, layers: tuple[int, ...] | None = None, device: str = "cpu"
+) -> Callable[[Array, Array], Array]:
     """PyTorch in float32, what everybody is checked against; ``layers`` as for Pooled."""
     module = pooled(subject, torch.float32) if layers is None else Pooled(subject, torch.float32, layers=layers)
+    module.to(device)
 
     def run(ids: Array, mask: Array) -> Array:
         with torch.inference_mode():
-            return np.asarray(module(torch.from_numpy(ids), torch.from_numpy(mask)).numpy())
+            return np.asarray(module(*(torch.from_numpy(a).to(device) for a in (ids, mask))).cpu().numpy())
 
     return run

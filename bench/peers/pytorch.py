@@ -44,14 +44,17 @@ def compiling() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20) -> float:
-    """Milliseconds of a call of ``function`` on ``x`` as one of ``calls`` in a CUDA graph: no launch from Python."""
+def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20, replays: int = 5) -> float:
+    """Milliseconds of a call of ``function`` on ``x`` as one of ``calls`` in a CUDA graph: no launch from Python.
+
+    The median of seven samples of ``replays`` replays each.
+    """
 
     def many(x: Tensor) -> Any:
         return [function(x) for _ in range(calls)][-1]
 
     replay = captured(many, x)
-    return statistics.median(cuda_watch(replay, 5) for _ in range(9)) / 5 / calls * 1e3
+    return statistics.median(cuda_watch(replay, replays) for _ in range(7)) / replays / calls * 1e3
 
 
 def captured(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:

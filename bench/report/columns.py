@@ -50,12 +50,12 @@ SUITES = {
         TIMES + "in a graph=gpu_ms:time, x ours=ours:.1f, GFLOP/s=gflops:.1f, GB/s=gbs:.1f, x floor=times_floor:.1f, "
         "max error=max_abs_err:.1e, x unfused=err_against_unfused:.2f",
         "flow: GFLOP/s and GB/s count what the folded plan needs, whoever computes it; x floor is the time over the "
-        "least that the measured ceilings allow;\nin a graph: a call as one of many in a CUDA graph; max error is against float64, x unfused that error over the unfused "
-        "equations' in float32.",
+        "least that the measured ceilings allow;\nin a graph: a call as one of many in a CUDA graph; max error is "
+        "against float64, x unfused that error over the unfused equations' in float32.",
     ),
     "encoder": Suite(
         "encoder {batch} x {tokens} tokens",
-        TIMES + "GPU busy=gpu_ms:time, x ours=ours:.2f, GFLOP/s=gflops:.0f, of peak=compute_fraction:.0%, GB/s=gbs:.1f, "
+        TIMES + "GPU=gpu_ms:time, x ours=ours:.2f, GFLOP/s=gflops:.0f, of peak=compute_fraction:.0%, GB/s=gbs:.1f, "
         "of reads=bandwidth_fraction:.0%, x floor=times_floor:.1f, cosine=least_cosine:.6f",
     ),
     "end-to-end": Suite(
@@ -83,7 +83,7 @@ SUITES = {
 }
 MEANING = {  # of a column
     "x ours": "x ours: the time over fastflow's in the same dtype",
-    "GPU busy": "GPU busy: kernels and copies of a call, without the gaps between them",
+    "GPU": "GPU: the same call's graph, replayed again and again without waiting for it",
     "GFLOP/s": "GFLOP/s count the encoder's products",
     "of peak": "of peak: GFLOP/s over the ceiling that was measured for that dtype, on a CPU AMX's tiles where there "
     "are any, else 1, 2 and 4 times float32's for float32, bfloat16 and int8; wrong where others kept the machine busy",

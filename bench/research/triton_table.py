@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import asdict
 from functools import cache, partial
 from multiprocessing import get_context
@@ -31,12 +31,16 @@ from fastflow.bench.suites.workloads import Workload, synthetic
 from fastflow.kernels.encoder import triton_bodies as encoder_bodies
 from fastflow.kernels.encoder.triton_configurations import Attention, attend_constants, attention
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import Config, choose
+from fastflow.kernels.flow import triton_configurations
+from fastflow.kernels.flow.triton_configurations import Config
+from fastflow.train.options import DEFAULTS
+from fastflow.train.options import LARGE as LARGE_FLOW
 
 INTERPRETED = triton.knobs.runtime.interpret
 DEVICE = "cpu" if INTERPRETED else "cuda"
 FLOW_ERROR, ATTENTION_ERROR = 2e-6, 1e-2  # relative, the most that a candidate may have
 CHECKED = 4096  # rows
+COMPILING = 0.6  # of the time
 
 
 class Case(NamedTuple):
@@ -48,87 +52,116 @@ class Case(NamedTuple):
     stored: bool
 
 
+# candidates: BM, BN, BK, HB, warps, stages, programs an SM (0: the pair, which has a program for each block), and
+# AHEAD (None: not unrolled)
+Numbers = tuple[int | None, ...]
+ONE: tuple[Numbers, ...] = (  # BN, HB, warps, AHEAD
+    (32, 16, 8, 0), (32, 16, 8, 1), (32, 16, 8, 9), (16, 16, 8, 2), (16, 16, 4, 2), (32, 16, 4, 2), (32, 8, 8, 2),
+    (64, 16, 8, 1), (16, 16, 8, None),
+)  # fmt: skip
+FEW: tuple[Numbers, ...] = (  # BM, BN, warps, AHEAD
+    (16, 32, 8, 0), (16, 64, 4, 0), (16, 64, 8, 1), (16, 32, 4, 1), (16, 32, 4, None), (16, 128, 8, 0),
+)  # fmt: skip
+MANY: tuple[Numbers, ...] = (  # BM, BN, BK, warps, AHEAD
+    (16, 64, 64, 4, 0), (16, 128, 64, 8, 0), (32, 128, 64, 4, None), (16, 128, 32, 4, None), (16, 128, 64, 8, None),
+)  # fmt: skip
+LOOPS = (
+    (64, 32, 32, 64, 4, 3, 2), (64, 128, 32, 64, 4, 3, 2), (64, 64, 32, 128, 4, 3, 2), (64, 128, 32, 128, 4, 2, 2),
+    (64, 64, 64, 64, 4, 3, 2), (64, 64, 32, 64, 4, 2, 3), (64, 64, 32, 64, 4, 1, 3), (128, 128, 32, 64, 8, 3, 1),
+    (128, 64, 32, 128, 8, 3, 1), (32, 128, 32, 64, 4, 3, 4), (32, 64, 32, 64, 2, 2, 6),
+)  # fmt: skip
+Candidates = list[tuple[Any, int | None]]
+HIDDEN: dict[int, Candidates] = {
+    1: [((1, bn, 512, hb, warps, 3, 0), ahead) for bn, hb, warps, ahead in ONE],
+    8: [((1, 32, 512, 16, 8, 3, 0), 2), ((1, 32, 512, 16, 8, 3, 0), 0)],
+    32: [((1, 32, 512, 16, 8, 3, 0), 2), *(((bm, bn, 64, 32, warps, 3, 0), ahead) for bm, bn, warps, ahead in FEW)],
+    1024: [((bm, bn, bk, 32, warps, 3, 0), ahead) for bm, bn, bk, warps, ahead in MANY],
+    8192: [((16, 128, 64, 32, 4, 3, 0), None), *((loop, None) for loop in LOOPS[:3])],
+    65_536: [(loop, None) for loop in LOOPS],
+    1_000_000: [(loop, None) for loop in LOOPS[1:9]],
+}
+DENSE: dict[int, Candidates] = {
+    1: [
+        ((1, bn, bk, 16, warps, 3, 0), None)
+        for bn, bk, warps in ((16, 128, 4), (16, 512, 8), (8, 512, 4), (32, 256, 8))
+    ],
+    1024: [((16, 64, 64, 32, 4, 3, 0), None), ((32, 64, 64, 32, 4, 3, 0), None)],
+}
+
+
 def flow_cases() -> Iterator[Case]:
-    """The flow at 3 x 3 x 32 on 768 channels."""
-    exact = ("fma", 1)
-    shapes: dict[int, list[tuple[Any, ...]]] = {  # rows -> body, BM, BN, BK, HB, warps, stages, programs an SM
-        1: [("pair", 1, bn, bk, hb, w, 3, 1) for bn, bk, hb, w in (
-            (32, 256, 16, 4), (16, 128, 16, 4), (16, 256, 16, 4), (32, 128, 16, 2), (32, 128, 16, 8), (64, 128, 16, 4),
-            (16, 512, 16, 8), (16, 128, 16, 2), (16, 128, 32, 4))],
-        32: [("pair", 16, bn, bk, hb, w, s, 1) for bn, bk, hb, w, s in (
-            (32, 64, 32, 4, 3), (64, 128, 32, 4, 3), (32, 128, 32, 4, 3), (32, 128, 32, 2, 3), (128, 64, 32, 4, 3),
-            (64, 64, 32, 8, 3), (32, 64, 16, 2, 3), (64, 64, 32, 4, 4))],
-        1024: [("pair", bm, bn, bk, 32, w, s, 1) for bm, bn, bk, w, s in (
-            (16, 128, 64, 4, 3), (16, 256, 64, 4, 3), (32, 64, 64, 4, 3), (32, 128, 64, 4, 3), (16, 64, 128, 4, 3),
-            (32, 128, 32, 4, 4), (64, 128, 32, 4, 3))] + [("loop", 16, bn, bk, 64, w, 3, 1) for bn, bk, w in (
-            (32, 32, 4), (64, 64, 4), (64, 64, 8))],
-        65_536: [("loop", bm, bn, bk, hb, w, s, p) for bm, bn, bk, hb, w, s, p in (
-            (64, 32, 32, 64, 4, 3, 1), (64, 64, 32, 64, 4, 3, 2), (64, 32, 64, 64, 4, 3, 2), (64, 32, 32, 64, 4, 4, 2),
-            (64, 32, 32, 64, 4, 2, 3), (64, 32, 32, 32, 4, 3, 2), (128, 32, 32, 64, 8, 3, 1), (128, 64, 32, 64, 8, 3, 1),
-            (32, 32, 32, 64, 4, 3, 4), (32, 64, 64, 64, 4, 3, 3), (128, 32, 16, 64, 8, 3, 2), (64, 32, 32, 64, 8, 3, 2))],
-    }  # fmt: skip
-    shapes[1_000_000] = shapes[65_536] + [("loop", 128, 32, 32, 64, 8, 4, 1), ("loop", 128, 64, 16, 64, 8, 4, 1)]
-    for rows, entries in shapes.items():
-        stored = choose("hidden", rows)
-        yield Case("flow", (rows,), stored, True)
-        for body, bm, bn, bk, hb, warps, stages, per_sm in entries:
-            scheme = exact[0] if bm == exact[1] else "tf32x3"
-            config = Config(stored.rows, body, bm, bn, bk, hb, scheme, warps, stages, per_sm)
-            if config != stored:
-                yield Case("flow", (rows,), config, False)
+    """The paper's flow, 3 x 3 x 32 on 768 channels, and dense, the default's with recolour after it."""
+    for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
+        for rows, entries in sizes.items():
+            stored = triton_configurations.choose(kind, rows)
+            yield Case(what, (rows,), stored, True)
+            for (bm, *blocks, per_sm), ahead in entries:
+                body, scheme = "loop" if per_sm else "pair", "fma" if bm == 1 else "tf32x3"
+                bn, bk, hb, warps, stages = blocks
+                config = Config(stored.rows, body, bm, bn, bk, hb, scheme, warps, stages, per_sm or 1, ahead)
+                if config != stored:
+                    yield Case(what, (rows,), config, False)
 
 
 def attention_cases() -> Iterator[Case]:
     """bfloat16: texts, tokens and heads of 32 or 64 channels, as all-MiniLM-L6-v2 and BERT-base have them."""
-    for size in ((1, 16, 32), (1, 128, 32), (32, 32, 32), (256, 128, 32), (1, 16, 64), (32, 32, 64), (256, 128, 64),
-                 (64, 512, 64)):  # fmt: skip
+    for size in ((1, 16, 32), (32, 32, 32), (256, 128, 32), (1, 128, 64), (32, 32, 64), (256, 128, 64), (64, 512, 64)):
         stored = attention(2, size[2], size[1])
         yield Case("attention", size, stored, True)
-        for bm, bn, warps, stages in ((16, 16, 1, 2), (16, 32, 1, 2), (16, 32, 4, 2), (32, 32, 2, 2), (32, 64, 4, 2),
-                                      (64, 32, 4, 2), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 2), (128, 64, 4, 2),
-                                      (128, 64, 4, 3), (128, 64, 8, 2), (128, 128, 8, 2)):  # fmt: skip
+        short = ((16, 16, 1, 2), (16, 16, 4, 2), (16, 32, 1, 2), (32, 32, 2, 2))
+        long = ((32, 64, 4, 2), (64, 64, 4, 2), (64, 128, 4, 2), (128, 64, 4, 2), (128, 64, 8, 3), (128, 128, 8, 2))
+        for bm, bn, warps, stages in short if size[1] <= 32 else (*short[-1:], *long):
             config = Attention(stored.head, stored.tokens, bm, bn, warps, stages)
             if config != stored and max(bm, bn) <= 2 * size[1]:
                 yield Case("attention", size, config, False)
 
 
 @cache
-def workload() -> Workload:
-    """The paper's flow, and rows to check with."""
-    return synthetic(1, 2, 8, "additive", 64, 64) if INTERPRETED else synthetic(3, 3, 32, "additive", CHECKED)
+def workload(what: str) -> Workload:
+    """The calibration of the cases ``what``, and rows to check with."""
+    if INTERPRETED:
+        return synthetic(1, 2, 8, "additive", 64, 64)
+    if what == "flow":
+        return synthetic(3, 3, 32, "additive", CHECKED)
+    return synthetic(DEFAULTS.levels, **LARGE_FLOW, coupling="additive", rows=CHECKED, recolour=True)
 
 
 @cache
-def exact() -> Any:
-    """Its float64 results."""
-    x = torch.from_numpy(workload().x).to(DEVICE)
-    return unfused(workload().stages, DEVICE, torch.float64)(x).cpu().numpy()
+def flow_of(what: str) -> tuple[flow_triton.TritonFlow, Any]:
+    """The flow on the device, and its float64 results."""
+    made = workload(what)
+    x = torch.from_numpy(made.x).to(DEVICE)
+    return flow_triton.TritonFlow(made.plans, DEVICE), unfused(made.stages, DEVICE, torch.float64)(x).cpu().numpy()
 
 
 @cache
-def inputs(rows: int) -> Any:
+def inputs(what: str, rows: int) -> Any:
     """(rows, D) on the device."""
-    x = torch.from_numpy(workload().x).to(DEVICE)
+    x = torch.from_numpy(workload(what).x).to(DEVICE)
     return x.repeat(-(-rows // len(x)), 1)[:rows].contiguous()
 
 
 def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
-    """The call, its input, and the error of its result."""
-    return (_prepare_flow if case.what == "flow" else _prepare_attention)(case)
+    """The call, its input, and the error of its result; a call gives the same bits again, or is a race."""
+    call, x, wanted = (_prepare_attention if case.what == "attention" else _prepare_flow)(case)
+    z = call(x)
+    if not torch.equal(z, call(x)):
+        raise ValueError("two runs differ")
+    found = z[:CHECKED].double().cpu().numpy()
+    return call, x, float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-def _prepare_flow(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
-    flow, x = flow_triton.TritonFlow(workload().plans, DEVICE), inputs(min(case.size[0], 8) if INTERPRETED else case.size[0])
+def _prepare_flow(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
+    (flow, exact), rows = flow_of(case.what), min(case.size[0], 8) if INTERPRETED else case.size[0]
 
     def call(x: Any) -> Any:
-        flow_triton.choose = lambda *_: case.config
+        flow_triton.choose = lambda *_: case.config  # type: ignore[attr-defined]
         return flow(x)
 
-    z, wanted = call(x)[:CHECKED].cpu().numpy(), exact()[: len(x)]
-    return call, x, float(np.linalg.norm(z - wanted) / np.linalg.norm(wanted))
+    return call, inputs(case.what, rows), exact[:rows]
 
 
-def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
+def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
     texts, tokens, head = (1, 16, 16) if INTERPRETED else case.size
     heads, config = 1 if INTERPRETED else 12, case.config
     dtype = torch.float32 if INTERPRETED else torch.bfloat16
@@ -146,7 +179,7 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
 
     q, k, v = qkv.float().view(texts, tokens, 3, heads, head).permute(2, 0, 3, 1, 4)
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(qkv), -1)
-    return call, qkv, float((call(qkv).float() - wanted).norm() / wanted.norm())
+    return call, qkv, wanted[:CHECKED].double().cpu().numpy()
 
 
 def compile_one(case: Case) -> float | str:
@@ -159,9 +192,21 @@ def compile_one(case: Case) -> float | str:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
+def compile_all(cases: list[Case], processes: int, seconds: float) -> list[float | str]:
+    """What ``compile_one`` says of each of ``cases``; of one not reached in ``seconds``, that there was no time."""
+    pool = ProcessPoolExecutor(processes, get_context("spawn"))
+    waiting = [pool.submit(compile_one, case) for case in cases]
+    done = wait(waiting, timeout=seconds).done
+    found = [one.result() if one in done else "no time to compile it" for one in waiting]
+    for process in list(pool._processes.values()):  # a compilation that went on would disturb the measurement
+        process.kill()
+    pool.shutdown(wait=True, cancel_futures=True)
+    return found
+
+
 def _small(case: Case) -> Case:
     """The case on fewer rows: the kernels are the same."""
-    return case._replace(size=(min(case.size[0], CHECKED),)) if case.what == "flow" else case
+    return case if case.what == "attention" else case._replace(size=(min(case.size[0], CHECKED),))
 
 
 def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator[dict[str, Any]]:
@@ -169,14 +214,14 @@ def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator
     timing = partial(cpu_watch, calls=1) if INTERPRETED else None
     for case, error in zip(cases, found, strict=True):
         entry = {"what": case.what, "size": case.size, "stored": case.stored, "config": asdict(case.config)}
-        limit = FLOW_ERROR if case.what == "flow" else ATTENTION_ERROR
+        limit = ATTENTION_ERROR if case.what == "attention" else FLOW_ERROR
         if isinstance(error, str) or not error <= limit or time.monotonic() > end:
             yield entry | {"left_out": error if isinstance(error, str) else f"error {error:.1e}, or out of time"}
             continue
         with torch.inference_mode():
             call, x, error = prepare(case)
-            calls = 20 if x.numel() < 1 << 24 else 3
-            ms = timing(partial(call, x)) * 1e3 if timing else device_ms(call, x, calls)
+            many = (20, 5) if x.numel() < 1 << 22 else (1, 1)
+            ms = timing(partial(call, x)) * 1e3 if timing else device_ms(call, x, *many)
         yield entry | {"ms": ms, "error": error}
 
 
@@ -186,19 +231,20 @@ def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator
 @click.option("--processes", default=max(1, (os.cpu_count() or 1) - 2), help="That compile at once.")
 def main(out: Path, seconds: float, processes: int) -> None:
     """Time the configurations of the Triton kernels on this GPU."""
-    end, cases = time.monotonic() + seconds, [*flow_cases(), *attention_cases()]
+    start, cases = time.monotonic(), [*flow_cases(), *attention_cases()]
     if INTERPRETED:
-        cases = [next(case for case in cases if case.what == what) for what in ("flow", "attention")]
+        cases = [next(case for case in cases if case.what == what) for what in ("flow", "dense", "attention")]
         found = [compile_one(case) for case in cases]
     else:
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            found = list(pool.map(compile_one, cases))
+        found = compile_all(cases, processes, seconds * COMPILING)
     entries = []
-    for entry in measure(cases, found, end):
+    for entry in measure(cases, found, start + seconds):
         entries.append(entry)
         out.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     for group in sorted({(e["what"], e["size"]) for e in entries}):
-        timed = sorted((e for e in entries if (e["what"], e["size"]) == group and "ms" in e), key=lambda e: float(e["ms"]))
+        timed = sorted(
+            (e for e in entries if (e["what"], e["size"]) == group and "ms" in e), key=lambda e: float(e["ms"])
+        )
         print(*group, *(f"{e['ms'] * 1e3:.1f} us{' (stored)' * e['stored']}" for e in timed[:4]), sep="  ")
         for e in timed[:3]:
             print("    ", {k: v for k, v in e["config"].items() if k not in ("rows", "tokens", "head", "SCHEME")})

@@ -92,7 +92,7 @@ def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list
             skipped += [{"subject": workload.label, "name": name, "reason": reasons[family]} for name in rows]
             continue
         with torch.inference_mode():
-            operations, reads = peers_flow.count_operations(function, torch.from_numpy(workload.rows(1)).to(device))
+            operations, reads = peers_flow.count_operations(function, torch.from_numpy(workload.x[:1]).to(device))
         counts = {"operations": operations, "synchronisations": reads}
         for name in rows:
             mode = name.removeprefix(f"{family}-")

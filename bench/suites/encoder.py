@@ -81,13 +81,15 @@ def run_encoder(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, t
 
 def measure(
     subject: Subject, engines: list[EncoderCandidate], shapes: Sequence[Shape], effort: Callable[[int, int], Effort],
-    limits: Limits, threads: int, say: Say, results: Results, busy: Callable[[Call], float] | None = None,
+    limits: Limits, threads: int, say: Say, results: Results, busy: Callable[[Call], float | None] | None = None,
+    device: str = "cpu",
 ) -> None:  # fmt: skip
     """Check and time everybody at every shape that the encoder takes; adds to ``results``.
 
-    ``busy``: on a GPU, the milliseconds that a call keeps it busy.
+    ``busy``: on a GPU, the milliseconds of its time that a call takes, None for one that does not show them.
+    ``device``: where the vectors are computed that everybody is checked against.
     """
-    exact, longest = reference(subject), subject.shape.positions - subject.shape.position_start
+    exact, longest = reference(subject, device=device), subject.shape.positions - subject.shape.position_start
     vocabulary = int(read_config(subject.encoder)["vocab_size"])
     for batch, tokens in shapes:
         if tokens > longest:
@@ -174,7 +176,7 @@ def effort_of(batch: int, tokens: int, quick: bool) -> Effort:
 def measure_shape(
     subject: Subject, candidates: list[EncoderCandidate], ids: Array, reference: Callable[[Array, Array], Array],
     threads: int, limits: Limits, skipped: list[dict[str, Any]], effort: Effort,
-    busy: Callable[[Call], float] | None = None,
+    busy: Callable[[Call], float | None] | None = None,
 ) -> list[Row]:  # fmt: skip
     """The rows of one shape. Who is wrong or fails is named in ``skipped`` and, among the peers, not asked again."""
     batch, tokens = ids.shape
@@ -205,9 +207,7 @@ def measure_shape(
     rows = [row(subject, found, batch, tokens, threads, limits) for found in measured]
     if busy is None:
         return rows
-    return [
-        replace(one, gpu_ms=busy(calls[found.candidate.key])) for one, found in zip(rows, measured, strict=True)
-    ]
+    return [replace(one, gpu_ms=busy(calls[found.candidate.key])) for one, found in zip(rows, measured, strict=True)]
 
 
 def row(

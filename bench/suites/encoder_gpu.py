@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fastflow.backends.triton import Task
 from fastflow.bench.measure.row import Results
+from fastflow.bench.measure.subject import Array
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.encoder import EncoderCandidate
 from fastflow.bench.peers.gpu import MODES, Gpu, chosen, open_peers, ours
@@ -34,9 +37,7 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
     say("encoder: opening the engines")
     with settings(threads), nullcontext() if sizes.quick else compiling():
         engines = [
-            EncoderCandidate(
-                "fastflow", dtype, "triton", lambda ids, mask, rt=runtime._opened.backend: packed(rt, ids, mask)
-            )
+            EncoderCandidate("fastflow", dtype, "triton", partial(prepare, runtime._opened.backend))
             for dtype, runtime in ours(subject)
         ]
         for peer in open_peers(subject, families, WHERE, sizes.quick, results.skipped):
@@ -44,14 +45,33 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
             engines.append(replace(peer, shapes=shapes))
         effort = sizes.encoder.effort or effort_of(sizes.quick)
         every, floors = sizes.encoder.gpu, limits.floors_ms
-        measure(subject, engines, every, lambda batch, tokens: effort, floors, threads, say, results, WHERE.busy)
+        measure(
+            subject,
+            engines,
+            every,
+            lambda batch, tokens: effort,
+            floors,
+            threads,
+            say,
+            results,
+            WHERE.busy,
+            WHERE.device,
+        )
     results.ratios = gpu_encoder_ratios(results.rows)
     return results
 
 
+def prepare(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
+    """The call of ``packed``, with its graph's ``replay`` and ``stream`` if it is small enough for a graph."""
+    call: Any = packed(backend, ids, mask)
+    if (graph := backend._graph(*ids.shape, Task(False, False))) is not None:
+        call.replay, call.stream = graph._graph.replay, backend._computing
+    return call  # type: ignore[no-any-return]
+
+
 def effort_of(quick: bool) -> Effort:
     """Time for one shape, all candidates together; single calls, since the quantiles of single calls are asked for."""
-    return Effort(budget_s=1.0 if quick else 3.0, min_runs=20, max_runs=300, limit_s=15.0, sample_s=0, pause_s=0)
+    return Effort(budget_s=1.0 if quick else 2.5, min_runs=5, max_runs=300, limit_s=10.0, sample_s=0, pause_s=0)
 
 
 def latency_quantiles(seconds: Sequence[float]) -> dict[str, Any]:

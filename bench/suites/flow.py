@@ -87,8 +87,8 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: fl
     peers, cannot = torch_peers(one.workload, device, set(one.peers))
     candidates = [*ours(one.workload, device, one.threads, one.sizes.quick), *peers]
     results.skipped += cannot
-    x = torch.from_numpy(one.workload.x).to(device)
-    exact = peers_flow.unfused(one.workload.stages, device, torch.float64)(x).cpu().numpy()
+    distinct = torch.from_numpy(one.workload.x).to(device)
+    exact = peers_flow.unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
     whole, few = one.sizes.flow.whole, one.sizes.flow.compiled
     speed: dict[str, float] = {}  # seconds a row, the best so far: medians follow the machine's moods
     for batch in one.batches:
@@ -100,7 +100,7 @@ def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: fl
         compiled = few is None or batch in few
         taking_part = [c for c in candidates if (batch <= whole or not c.whole) and (compiled or not c.optional)]
         taking_part, too_slow = affordable(taking_part, speed, batch, one)
-        x = torch.from_numpy(one.workload.rows(batch)).to(device)
+        x = distinct.repeat(-(-batch // len(distinct)), 1)[:batch].contiguous()
         out = torch.empty(batch, exact.shape[1], device=device) if batch > whole else None
         if out is not None:  # pieces are not a smaller batch, so try one
             tried = sound_out(taking_part, x, out, WATCHES[device], whole)

@@ -42,10 +42,6 @@ class Workload:
     x: Floats
     inputs: str  # where x comes from, in words
 
-    def rows(self, batch: int) -> Floats:
-        """(batch, D): x repeated as often as needed, C-contiguous."""
-        return np.ascontiguousarray(self.x[np.arange(batch) % len(self.x)] if batch > len(self.x) else self.x[:batch])
-
     @cached_property
     def sparse(self) -> tuple[Plan, ...]:
         """The plans with the fewest products, float64: what the compiled kernels run, and what the floor counts."""

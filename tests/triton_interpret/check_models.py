@@ -13,7 +13,6 @@ from triton_interpret.dry_gpu import DryBackend
 from fastflow import Runtime
 from fastflow.backends import choose
 from fastflow.backends.gpu import self_test
-from fastflow.backends.torch import TorchBackend
 from fastflow.errors import UnsupportedArchitecture
 
 from support.builders import calm, make_encoder, make_model, make_sentences
@@ -22,7 +21,11 @@ INTERPRETED = triton.knobs.runtime.interpret
 # tokens after a bucket's last text are computed from whatever memory held, and never read
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 TOKENS = (1, 2) if INTERPRETED else (1, 13, 14, 15, 61, 62, 63, 125, 253, 509)  # of texts, two special tokens less
-FLOOR = {"float32": 1e-6, "float16": 2e-4, "bfloat16": 2e-3}  # relative: a vector is rounded more often than it is computed
+FLOOR = {
+    "float32": 1e-6,
+    "float16": 2e-4,
+    "bfloat16": 2e-3,
+}  # relative: a vector is rounded more often than it is computed
 WIDE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 # name: (family, settings, stages)
@@ -81,7 +84,8 @@ def error(found, exact):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*SIZES, *(name for name in PACKAGED if name != "static")])
 def test_vectors_are_as_good_as_pytorchs(name, dtype, models, monkeypatch, record_property):
-    monkeypatch.setattr(TorchBackend, "dtypes", (*TorchBackend.dtypes, "float16"))  # which it runs on a GPU alone
+    in_half = choose.BACKENDS["torch"]._replace(dtypes=DTYPES)
+    monkeypatch.setitem(choose.BACKENDS, "torch", in_half)  # users are not offered its float16
     model, texts = models(name), texts_of_every_length()
     exact = Runtime(model, backend="reference", dtype="float64").encode(texts)
     where = "cpu" if INTERPRETED else "cuda"

@@ -26,7 +26,9 @@ DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 def launch_flows(kind: str) -> None:
     """Each configuration of ``kind``, on one program."""
     x, coupling = pooled_like(300, 64, 1), "affine" if kind == "state" else "additive"
-    flow = flow_triton.TritonFlow(fold([trained_like(x, 1, levels=2, depth=2, width=32, coupling=coupling)], 64), DEVICE)
+    flow = flow_triton.TritonFlow(
+        fold([trained_like(x, 1, levels=2, depth=2, width=32, coupling=coupling)], 64), DEVICE
+    )
     flow.programs = 1
     for config in CONFIGURATIONS[kind]:
         flow_triton.choose = lambda *_, config=config: config
