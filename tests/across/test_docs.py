@@ -33,7 +33,6 @@ NOT_RUN = {  # every documented command that no test here runs, and why
     "pip install -e '.[gpu]'": INSTALLS,
     "pip install -e '.[ray]' -c constraints.txt": INSTALLS,
     "fastflow embed examples/novels.txt --device cuda --dtype bfloat16 -o vectors.npy": "needs a GPU",
-    "bench/gpu.sh": "needs a GPU; tests/across/test_gpu_script.py runs it dry",
 }
 SLOW = ("fastflow-train ", "fastflow report ", "fastflow bench ")  # run with -m whole
 
@@ -174,7 +173,7 @@ def test_the_list_of_commands_not_run_is_exact():
     documented = {command for page in PAGES for command in commands(page)}
     assert set(NOT_RUN) <= documented, "stale entries"
     for command, reason in NOT_RUN.items():
-        runs_nothing = command.startswith("pip install") or "cuda" in command or command == "bench/gpu.sh"
+        runs_nothing = command.startswith("pip install") or "cuda" in command
         assert runs_nothing, f"{command}: {reason} is no reason"
     assert len(documented - set(NOT_RUN)) > 20, "the commands were not found"
 
@@ -217,7 +216,7 @@ def test_every_page_is_reached_from_the_readme():
 def test_pages_are_short():
     lengths = {page_name(page): len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
     assert lengths.pop("README.md") <= 100
-    assert lengths.pop("docs/api.md")  # references, looked up and not read: test_research_api.py, test_site.py
+    assert lengths.pop("docs/api.md")  # references, looked up and not read: test_api_page.py, test_site.py
     assert lengths.pop("docs/commands.md")
     assert {name: length for name, length in lengths.items() if length >= 150} == {}
 

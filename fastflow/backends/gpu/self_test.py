@@ -1,7 +1,7 @@
 """The self-test of a backend on a GPU: at opening, its bodies compute a few rows, which NumPy computes too.
 
 Kernels are compiled at their first launch, for the GPU at hand. A body that fails there, or has wrong numbers, is found
-before a user's text comes. Written without a GPU: tests run it on a stand-in and in Triton's interpreter only.
+before a user's text comes.
 """
 
 from __future__ import annotations
