@@ -105,10 +105,7 @@ def test_a_batch_that_does_not_fit_says_what_it_needs(monkeypatch):
     assert "GiB are free" in flow_limits.too_large(subject, 10, "cpu")
 
 
-def test_rows_repeat_and_pieces_cover_the_tail():
-    subject = synthetic(1, 1, 4, "additive", 5, dim=8)
-    assert np.array_equal(subject.rows(3), subject.x[:3])
-    assert np.array_equal(subject.rows(12), np.concatenate([subject.x, subject.x, subject.x[:2]]))
+def test_pieces_cover_the_tail_and_repeated_rows_are_checked():
     x, out = torch.arange(22.0).view(11, 2), torch.full((11, 2), -1.0)
     assert torch.equal(candidates_flow.in_pieces(lambda part: part * 2, x, out, 4), x * 2)
     exact = np.random.default_rng(2).standard_normal((5, 3))
