@@ -6,9 +6,9 @@ two := "-n 2 --dist loadfile --no-loadscope-reorder"
 _list:
     @just --list --unsorted
 
-# lint and the quick tests: within a minute
+# lint and the first case of each quick test: within a minute
 check: lint
-    pytest -q {{ two }} --quick
+    pytest -q {{ two }} --cases 1
 
 # ruff, codespell and mypy
 lint:
@@ -17,13 +17,17 @@ lint:
     codespell
     tests/typed.sh
 
-# every test but the whole scripts and the compilations, with coverage
+# every case of the quick tests, with coverage
 test:
-    pytest {{ two }} --cov --cov-report=term:skip-covered
+    pytest {{ two }} --cases 0 --cov --cov-report=term:skip-covered
 
-# whole scripts and studies, attacks, and every Triton configuration compiled
-slow:
-    pytest -q {{ two }} -m 'slow or whole or compile'
+# what CI runs once the package is installed
+gate:
+    python tests/gate.py
+
+# every case of every test, and the libraries that take our models
+night:
+    python tests/gate.py --night
 
 # models in other libraries, each in a process of its own: needs pip install -e '.[doors]' -c constraints.txt
 doors:

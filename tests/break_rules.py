@@ -86,7 +86,7 @@ def copied() -> Iterator[Path]:
 
 def fails(checkout: Path, tests: list[str], *options: str) -> bool:
     """Whether the files of ``tests`` fail in ``checkout``, or run for more than 15 minutes."""
-    command = [sys.executable, "-m", "pytest", "-x", *options, *(f"tests/{file}" for file in tests)]
+    command = [sys.executable, "-m", "pytest", "-x", "--cases", "0", *options, *(f"tests/{file}" for file in tests)]
     own = os.environ | {"PYTHONPATH": str(checkout)}
     try:
         ran = subprocess.run(command, cwd=checkout, env=own, capture_output=True, timeout=900, check=False)

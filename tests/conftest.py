@@ -27,8 +27,9 @@ ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--quick``, for ``just check``."""
-    parser.addoption("--quick", action="store_true", help="only the first case of each parametrized test")
+    """``--cases N``."""
+    help = "of each parametrized test: the first case and N - 1 drawn by the commit (0: all)"
+    parser.addoption("--cases", type=int, default=2, metavar="N", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,13 +42,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--quick``, keep the first case of each test that the markers leave."""
-    if not config.getoption("--quick"):
+    """Keep ``--cases`` of each test that the markers leave, unless a case is named."""
+    most = config.getoption("--cases")
+    if not most or any("[" in argument for argument in config.args):
         return
-    from support.quick import first_cases
+    from support.quick import chosen, commit
 
-    kept, others = first_cases(items)
-    config.hook.pytest_deselected(items=others)
+    kept = chosen(items, most, commit())
+    names = {item.nodeid for item in kept}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
     items[:] = kept
 
 

@@ -8,8 +8,6 @@ in ``tests/across``, and what happens to them if disk, memory, clock or process 
 
 from pathlib import Path
 
-import pytest
-
 from support.places import ROOT, TESTS
 
 ROOMS = {"fastflow": "", "kernels": "kernels", "train": "train", "bench": "bench"}
@@ -111,27 +109,22 @@ def modules() -> dict[str, str]:
 MODULES = modules()
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if "/research/" not in name])
-def test_every_module_has_its_tests(module):
-    exists = (TESTS / MODULES[module]).is_file()
-    if module in UNTESTED:
-        assert not exists, "it has tests now: take it off the list"
-    else:
-        assert exists or contract_of(module), f"tests/{MODULES[module]} is missing"
+def test_every_module_has_its_tests():
+    wanted = [name for name in MODULES if "/research/" not in name and name not in UNTESTED]
+    without = [f"tests/{MODULES[m]}" for m in wanted if not ((TESTS / MODULES[m]).is_file() or contract_of(m))]
+    assert without == [], "missing"
+    assert [name for name in UNTESTED if (TESTS / MODULES[name]).is_file()] == [], "take them off the list"
 
 
 def files() -> list[str]:
     return sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py"))
 
 
-@pytest.mark.parametrize("file", [name for name in files() if not name.startswith(("across/", "faults/"))])
-def test_every_file_of_tests_is_named_after_a_module(file):
-    stem = file.removesuffix(".py")
+def test_every_file_of_tests_is_named_after_a_module():
     named = {where.removesuffix(".py") for where in MODULES.values()}
-    of_one = stem in named or any(stem.startswith(f"{name}_") for name in named)
-    assert of_one or file in BEHAVIOURS or file in CONTRACTS, (
-        f"no module for tests/{file}; behaviours of many modules go into tests/across"
-    )
+    alone = {file for file in files() if not file.startswith(("across/", "faults/"))} - BEHAVIOURS - set(CONTRACTS)
+    of_none = [f for f in alone if not any(f"{f.removesuffix('.py')}_".startswith(f"{name}_") for name in named)]
+    assert of_none == [], "no module has these names; behaviours of many modules go into tests/across"
 
 
 def test_the_lists_are_exact():

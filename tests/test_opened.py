@@ -141,6 +141,7 @@ def test_errors_of_one_call_name_the_text(joined):
     assert runtime.encode([]).shape == (0, runtime.dim)
 
 
+@pytest.mark.slow
 def test_a_closed_model_embeds_no_text_in_one_call(tmp_path, bert, sentences):
     runtime = fastflow.Runtime(make_model(tmp_path / "m", bert, sentences, "none", pooling="words"), backend="cpu")
     call = weakref.ref(runtime._opened._whole)

@@ -56,6 +56,7 @@ def test_everything_that_is_exported_is_on_the_page():
     assert {"Runtime.encode", "Runtime.similarity", "Index.search", "Fit.save"} <= set(CALLS)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", CALLS)
 def test_a_docstring_names_every_argument_and_what_comes_back(name):
     call, found = CALLS[name], parts(CALLS[name].__doc__)

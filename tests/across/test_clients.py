@@ -59,6 +59,7 @@ def test_openai_gets_the_vectors_of_the_runtime(server, vectors, options):
     assert found.usage.prompt_tokens == found.usage.total_tokens > 0
 
 
+@pytest.mark.slow
 def test_openai_without_v1(server, vectors):
     openai, client = openai_client(server, base_url=server.url)
     found = client.embeddings.create(model="default", input=TEXTS, extra_body={"input_type": "search_document"})
@@ -163,6 +164,7 @@ def tiktoken_of_bytes(monkeypatch):
     monkeypatch.setattr(tiktoken, "encoding_for_model", lambda name: of_bytes)
 
 
+@pytest.mark.slow
 def test_langchain_is_told_why_its_token_ids_are_refused(server, tiktoken_of_bytes):
     with pytest.raises(Exception, match=r"OpenAIEmbeddings\(check_embedding_ctx_length=False\)"):
         langchain(server).embed_documents(TEXTS)

@@ -223,6 +223,7 @@ def claimed(page: Path) -> Iterator[tuple[str, list[str], list[str], int]]:
                 yield unit, figures, files, 1 if table else 2
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_measured_figure_has_a_source(page):
     without = [unit for unit, figures, files, most in claimed(page) if not found_together(figures, files, most)]

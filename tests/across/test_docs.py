@@ -194,6 +194,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("page", LINKED, ids=page_name)
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))

@@ -44,6 +44,7 @@ def numbers(ratio: dict) -> list[float]:
     return [value for value in ratio.values() if isinstance(value, float)]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_every_figure_is_in_a_linked_report(row):
     case, *speeds, sources = row
@@ -60,6 +61,7 @@ def test_the_table_is_read():
     assert FIGURE.findall("0.99 to 1.5 ×, 2,758 of int8; 178 × and MiniLM-L6 1.7 ×") == ["0.99", "1.5", "178", "1.7"]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("row", QUALITY, ids=lambda row: row[0])
 def test_every_figure_of_quality_is_the_mean_over_seeds(row):
     runs = {each["name"]: each["runs"] for each in read(ROOT / "bench" / "results" / "quality.json")["rows"]}

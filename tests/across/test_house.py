@@ -2,20 +2,18 @@
 
 import ast
 
-import pytest
 from house import counts, length, parameters
 
-COUNTS = counts()
+
+def test_what_is_reached_stays():
+    found = counts()
+    above = {name: count for name, count in found.items() if count.held and count.value > count.goal}
+    assert above == {}, "python tests/house.py names the worst"
+    assert found["product"].value > 30_000
+    assert found["bench/results"].value > 1
 
 
-@pytest.mark.parametrize("name", [name for name, count in COUNTS.items() if count.held])
-def test_what_is_reached_stays(name):
-    assert COUNTS[name].value <= COUNTS[name].goal, "python tests/house.py names the worst"
-
-
-def test_they_are_counted():
-    assert COUNTS["product"].value > 30_000
-    assert COUNTS["bench/results"].value > 1
+def test_functions_are_measured():
     function, command = ast.parse(
         'def f(a, /, b, *, c):\n    """Words."""\n    def g():\n        return 1\n    return (\n        g())\n'
         "@click.command()\ndef run(a, b): ...\n"

@@ -61,6 +61,7 @@ def test_no_circle_among_linked_files_of_c():
     assert circle(graph) == []
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("room", ABOVE)
 def test_dependencies_point_one_way(room):
     """Commands may import what they start, inside their functions."""

@@ -26,7 +26,7 @@ SCRATCH = shutil.ignore_patterns(
 )
 
 
-PURE = pytest.param("FASTFLOW_NO_EXT", id="pure")
+PURE = pytest.param("FASTFLOW_NO_EXT", id="pure", marks=pytest.mark.slow)
 COMPILED = pytest.param("FASTFLOW_REQUIRE_EXT", id="compiled", marks=pytest.mark.whole)
 
 
@@ -103,11 +103,14 @@ def test_an_editable_install_again_compiles_only_if_a_source_is_newer(checkout, 
 
 
 def test_readme_and_ci_run_the_same_commands():
+    """The README's ``pytest`` is the first of the gate's tests, which has ruff before it and the types beside it."""
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
-    commands = re.search(r"```bash\n(.*?)```", readme, re.S)[1].strip().splitlines()
-    assert len(commands) == 2
-    for command in commands:
-        assert re.search(rf"^{re.escape(command)}( >.*)?$", ci, re.M), command
+    first, second = re.search(r"```bash\n(.*?)```", readme, re.S)[1].strip().splitlines()
+    install, and_then, test = second.partition(" && ")
+    assert (and_then, test) == (" && ", "pytest")
+    lines = [f"{first} > ", f"{install}\n", "python tests/gate.py\n"]
+    places = [ci.index(f"\n{line}") for line in lines]
+    assert places == sorted(places)
 
 
 def requirements(lines: list[str], python: str) -> list[Requirement]:
@@ -118,6 +121,7 @@ def requirements(lines: list[str], python: str) -> list[Requirement]:
     return [each for each in found if each.marker is None or each.marker.evaluate(where)]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
 def test_every_requirement_of_every_extra_is_pinned_once(python):
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
@@ -140,13 +144,6 @@ def test_the_hooks_have_the_pinned_versions():
     assert hooks == [("ruff-pre-commit", pins["ruff"]), ("codespell", pins["codespell"])]
 
 
-def test_ci_lints_before_it_tests_and_types_what_the_readme_says():
-    ci, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
-    commands = re.findall(r"^pip install -e .*$", readme, re.M)[:2]
-    places = [ci.index(words) for words in (commands[0], "just lint", commands[1], "just slow")]
-    assert places == sorted(places)
-
-
 def packages() -> dict[str, Path]:
     """Package name -> folder, of every folder that holds Python files to be shipped."""
     folders = {path.parent for room in ROOMS.values() for path in (ROOT / room).rglob("*.py")} - {RESEARCH}
@@ -163,7 +160,7 @@ def test_every_folder_with_python_files_is_a_package():
         assert (folder / "__init__.py").is_file(), f"{package}: setup.py ships folders with an __init__.py"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("variable", [PURE], indirect=True, scope="module")
 def test_every_module_of_the_wheel_imports(installed, tmp_path):
     """Outside the checkout; a module may lack an extra that is not installed, and nothing of ours."""

@@ -110,6 +110,7 @@ def test_a_peer_of_a_table_with_other_vectors_is_left_out(monkeypatch):
     assert any(reason.startswith("model2vec: ") for reason in left_out)
 
 
+@pytest.mark.slow
 def test_the_peers_of_a_model_without_layers_compute_none():
     """ONNX Runtime's file holds no layer, so it is what the others are compared with."""
     found = module.here(None, 1)

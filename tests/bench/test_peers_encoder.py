@@ -123,6 +123,7 @@ print([entry["name"] for entry in skipped])
     assert (done.returncode, done.stdout) == (0, "['xllamacpp']\n['zentorch float32']\n"), done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [*ENGINES, "xllamacpp"])
 def test_installed_peers_agree_with_pytorch(family):
     needs(*PEERS[family][0], *peers_encoder.MODULES.get((family, "int8"), ()))
@@ -154,6 +155,7 @@ def test_who_forgets_the_weights_is_refused(weighted_subject):
     assert "plain float32 differs from PyTorch in float32: cosine 0.9" in skipped[0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ENGINES)
 def test_installed_peers_weigh_too(weighted_subject, ragged, family):
     needs(*PEERS[family][0], *peers_encoder.MODULES.get((family, "int8"), ()))
@@ -172,7 +174,7 @@ def test_installed_peers_weigh_too(weighted_subject, ragged, family):
 @pytest.mark.slow
 def test_the_gpus_peers_weigh_too(weighted_subject, monkeypatch):
     monkeypatch.setattr(peers_gpu, "LOWER", ("bfloat16",))
-    gpu, skipped = Gpu("cpu", cpu_watch, 32, lambda function, x: lambda: function(x)), []
+    gpu, skipped = Gpu("cpu", cpu_watch, side=32, capture=lambda function, x: lambda: function(x)), []
     ids = np.random.default_rng(2).integers(5, len(weighted_subject.weights), (2, 9))
     exact = reference(weighted_subject)(ids, np.ones_like(ids))
     for engine in peers_gpu.open_peers(weighted_subject, ["torch-eager", "torch-graph"], gpu, True, skipped):
@@ -182,6 +184,7 @@ def test_the_gpus_peers_weigh_too(weighted_subject, monkeypatch):
     assert skipped == []
 
 
+@pytest.mark.slow
 def test_onnxruntimes_process_starts_with_the_weights(weighted_subject):
     needs(*PEERS["onnxruntime"][0])
     import onnx

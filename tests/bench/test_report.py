@@ -298,6 +298,7 @@ def test_kept_results_are_drawn(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
 
 
+@pytest.mark.slow
 def test_nothing_half_written(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(FastflowError, match="nothing was measured"):

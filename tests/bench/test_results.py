@@ -38,6 +38,7 @@ def test_every_file_is_in_the_table_and_the_table_names_no_other():
     assert all((RESULTS / name).exists() for name in outside)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_file_of_a_machine_is_of_a_run_or_in_the_table(machine):
     runs = {*RUNS, RANGES.removesuffix(".json")}
@@ -47,6 +48,7 @@ def test_every_file_of_a_machine_is_of_a_run_or_in_the_table(machine):
             assert path.with_suffix(".json").is_file()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("path", [RESULTS / "README.md", *(p for p in KEPT if p.suffix == ".md")], ids=lambda p: p.name)
 def test_the_commands_name_modules_that_exist(path):
     for module in set(re.findall(r"python -m (fastflow[\w.]*\w)", path.read_text(encoding="utf-8"))):

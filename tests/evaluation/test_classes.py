@@ -26,6 +26,7 @@ def test_v_measure_by_hand():
     assert v_measure(np.array([0, 0, 1, 1]), np.arange(4), once) == pytest.approx(200 / 3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=20))
 def test_v_measure_of_a_draw_is_scikit_learns(rows):

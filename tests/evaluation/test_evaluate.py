@@ -172,6 +172,7 @@ def test_the_small_encoders_published_figure(shared_data, tmp_path):
     assert abs(result["rows"][0]["wmean"] - 59.5) <= 0.1
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=30))
 def test_auc_is_the_share_of_pairs_ranked_right(rows):

@@ -135,6 +135,7 @@ def test_memory_that_ends_is_a_sentence(name, megabytes, inputs, vector_model, t
     assert done.returncode == 0 or megabytes < 768
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["cache", "train", "distill", "transform"])
 def test_a_clock_that_jumps_changes_no_byte(name, inputs, model, bert, vector_model, tmp_path, run_python, whole):
     first, second = tmp_path / "first", shutil.copytree(whole(name), tmp_path / "second")

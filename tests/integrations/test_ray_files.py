@@ -125,6 +125,7 @@ def test_a_null_is_found_where_it_is_read(tmp_path):
         rows_of(parts, columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [

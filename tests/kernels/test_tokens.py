@@ -419,7 +419,7 @@ def test_every_character_next_to_a_word_that_is_not_cut(steps):
     assert rows(ours(cpu, rules).tokenize(texts, 64)) == [each.ids for each in theirs.encode_batch_fast(texts)]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_tables_are_those_of_the_library():
     """Made with the version that the header names; another one may know more of Unicode."""
     script = runpy.run_path(str(TESTS / "native" / "unicode.py"))

@@ -101,6 +101,7 @@ def whole(model, data, tmp_path_factory):
     return (folder / "r.html").read_text(), json.loads((folder / "r.json").read_text())
 
 
+@pytest.mark.slow
 def test_page_stands_alone_and_fits_a_phone(whole):
     page = Page(whole[0])
     assert page.open == []
@@ -321,6 +322,7 @@ def test_sections_without_data_are_named(model, data, tmp_path):
     assert 'id="left-out"' in (tmp_path / "r.html").read_text()
 
 
+@pytest.mark.slow
 def test_scored_pairs_of_a_task_folder_are_similarity_and_search_has_bm25(model, data, tmp_path):
     pytest.importorskip("bm25s", reason="bm25s is not installed")
     (tmp_path / "own").mkdir()

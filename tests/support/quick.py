@@ -1,14 +1,38 @@
-"""``pytest --quick``: the first case of each test."""
+"""``pytest --cases N``: the first case of each test, and N - 1 drawn by the commit, so that pushes walk through all.
 
+A test marked ``each`` keeps every case: each is a law of its own, such as a page or a figure.
+"""
+
+import random
+import subprocess
+from collections import defaultdict
 from collections.abc import Sequence
 
 import pytest
 
+from fastflow.version import __version__
 
-def first_cases(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The first item of each test function, in their order, and the other items."""
-    first: dict[str, pytest.Item] = {}
+from support.places import ROOT
+
+
+def chosen(items: Sequence[pytest.Item], most: int, seed: str) -> list[pytest.Item]:
+    """At most ``most`` items of each test function, in their order: the first, and others drawn by ``seed``."""
+    of_test = defaultdict(list)
     for item in items:
-        first.setdefault(item.nodeid.partition("[")[0], item)
-    kept = list(first.values())
-    return kept, [item for item in items if item is not first[item.nodeid.partition("[")[0]]]
+        of_test[item.nodeid.partition("[")[0]].append(item)
+    kept: set[str] = set()
+    for test, (first, *others) in of_test.items():
+        drawn = others
+        if not first.get_closest_marker("each"):
+            drawn = random.Random(f"{seed} {test}").sample(others, min(most - 1, len(others)))
+        kept.update(item.nodeid for item in (first, *drawn))
+    return [item for item in items if item.nodeid in kept]
+
+
+def commit() -> str:
+    """The hash of the commit that is checked out, or the version outside git."""
+    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return __version__

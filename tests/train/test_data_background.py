@@ -213,6 +213,7 @@ GERMAN = ["Der Hund läuft über die Wiese, und das Kind sieht ihm dabei zu."] *
 OF_GERMAN = "der 30000\ndie 30000\nund 26000\ndas 14000\nzu 10000\nüber 2400\nHund 200\nKind 190\nselten 99000\n"
 
 
+@pytest.mark.slow
 def test_a_list_of_another_language_shows_by_its_common_words(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text(OF_GERMAN + "".join(f"rar{'x' * i} 80\n" for i in range(9000)), encoding="utf-8")

@@ -1,0 +1,159 @@
+"""The gate, once the package is installed: what finds faults first comes first.
+
+    python tests/gate.py            quick tests with the types beside them, four cases of each slow test, a whole script
+                                    of each kind, and the groups whose files changed since the main branch or the last
+                                    commit
+    python tests/gate.py --night    every case of every test, and the libraries that take our models
+
+It goes on after a failure, prints what each part took, and exits with 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+ROOT = Path(__file__).parents[1]
+TWO = ("-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+LONG = "slow or whole or compile"
+SLOW = "slow and not whole and not compile and not doors"
+# one whole script of each kind: a page as a reader types it, a browser, a fuzz target, an attack, a rehearsal for a GPU
+WHOLE = (
+    "tests/across/test_docs.py::test_every_command_and_program_runs_as_a_reader_types_it[README.md]",
+    "tests/serve/test_page_browser.py::test_it_orders_texts_when_it_is_opened",
+    "tests/across/test_fuzz.py::test_python_targets_hold_on_fixed_inputs[files]",
+    "tests/across/test_attacks.py::test_no_fault_is_found[writers.py --rounds 8 --seed 1]",
+    "tests/across/test_native_products.py",
+)
+
+
+class Group(NamedTuple):
+    """Long tests that run whole if a file changed that they guard; ``paths`` as fnmatch has them."""
+
+    paths: tuple[str, ...]
+    tests: tuple[str, ...] = ()
+    command: str = ""
+
+
+GROUPS = {
+    "triton": Group(
+        ("kernels/*triton*", "kernels/launch.py", "fastflow/backends/gpu/*", "bench/*gpu*", "bench/research/triton*",
+         "tests/triton*", "tests/support/triton*"),
+        ("tests/kernels/test_triton.py", "tests/across/test_gpu_script.py"),
+    ),
+    "c": Group(
+        ("kernels/c/*", "kernels/*.pyx", "kernels/*.pxi", "setup.py", "tests/native/*"),
+        ("tests/kernels", "tests/across/test_native_broken.py", "tests/across/test_native_products.py"),
+    ),
+    "tokens": Group(
+        ("tests/fuzz/*", "kernels/c/tokens/*", "kernels/tokens/*"),
+        ("tests/across/test_fuzz.py", "tests/kernels/test_tokens.py"),
+    ),
+    "package": Group(
+        ("setup.py", "pyproject.toml", "MANIFEST.in", "constraints.txt", "release/*", "fastflow/default/*"),
+        ("tests/across/test_packaging.py", "tests/across/test_release.py"),
+    ),
+    "pages": Group(
+        ("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py", "tests/across/test_notebook.py")
+    ),
+    "server": Group(
+        ("fastflow/serve/*",), ("tests/serve", "tests/across/test_clients.py", "tests/faults/test_load.py")
+    ),
+    "files": Group(
+        ("fastflow/files/*", "fastflow/replacing.py", "tests/attacks/*"),
+        ("tests/files", "tests/faults", "tests/across/test_attacks.py"),
+    ),
+    "models": Group(
+        ("fastflow/model/*", "fastflow/exports/*"),
+        ("tests/model", "tests/exports", "tests/across/test_sentence_transformers.py",
+         "tests/across/test_sentence_transformers_models.py"),
+    ),
+    "training": Group(("train/*",), ("tests/train",)),
+    "ray": Group(("fastflow/integrations/*ray*",), ("tests/integrations",)),
+    "bench": Group(("bench/*.py",), ("tests/bench",)),
+    "doors": Group(
+        ("fastflow/integrations/*", "fastflow/familiar.py", "constraints.txt"),
+        command="pip install -q -e '.[doors]' -c constraints.txt && just doors",
+    ),
+    "old libraries": Group(
+        ("fastflow/model/tokenizer*", "tests/support/fields.py", "tests/old-libraries.txt"),
+        command="just old-libraries",
+    ),
+}  # fmt: skip
+Part = tuple[str, list[str]]
+
+
+def changed() -> list[str] | None:
+    """The files changed since the merge base with origin/main, or by the last commit; None if git cannot tell."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    head, base = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "origin/main")
+    base = base if base not in ("", head) else git("rev-parse", "HEAD~1")
+    return git("diff", "--name-only", base).splitlines() if base else None
+
+
+def touched(files: list[str] | None) -> dict[str, Group]:
+    """The groups that guard one of ``files``; all if it is not known what changed."""
+    if files is None:
+        return GROUPS
+    return {n: group for n, group in GROUPS.items() if any(fnmatch(f, path) for f in files for path in group.paths)}
+
+
+def by_day(groups: dict[str, Group]) -> Iterator[Part]:
+    yield "quick", ["pytest", *TWO]
+    yield "slow, four cases", ["pytest", *TWO, "-m", SLOW, "--cases", "4"]
+    yield "one of each kind", ["pytest", *TWO, "-m", "", *WHOLE]
+    tests = sorted({path for group in groups.values() for path in group.tests})
+    if tests:
+        yield f"groups: {', '.join(groups)}", ["pytest", *TWO, "-m", LONG, "--cases", "0", *tests]
+    for name, group in groups.items():
+        if group.command:
+            yield name, ["bash", "-c", group.command]
+
+
+def by_night() -> Iterator[Part]:
+    yield "every quick case", ["pytest", *TWO, "--cases", "0"]
+    yield "every long test", ["pytest", *TWO, "-m", LONG, "--cases", "0"]
+    for name in ("doors", "old libraries"):
+        yield name, ["bash", "-c", GROUPS[name].command]
+
+
+def run(name: str, command: list[str]) -> tuple[str, float, bool]:
+    """(name, seconds, whether it passed) of a part, whose output goes on."""
+    click.secho(f"== {name}: {' '.join(command)}", bold=True)
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, check=False)
+    return name, time.monotonic() - start, done.returncode == 0
+
+
+@click.command(help=__doc__.replace("    python", "\b\n    python", 1))
+@click.option("--night", is_flag=True, help="Every case of every test.")
+def main(night: bool) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of two processes: more would wait for each other
+    results = [run("lint", ["bash", "-c", "ruff check -q . && ruff format --check -q . && codespell"])]
+    types, start = subprocess.Popen(["tests/typed.sh"], cwd=ROOT, stdout=subprocess.PIPE, text=True), time.monotonic()
+    parts = [*by_night()] if night else [*by_day(touched(changed()))]
+    results.append(run(*parts[0]))
+    said, _ = types.communicate()
+    print(said)
+    results.append(("types, beside", time.monotonic() - start, types.returncode == 0))
+    results += [run(*part) for part in parts[1:]]
+    print("\n| part | seconds | |\n| --- | ---: | --- |")
+    for name, seconds, passed in results:
+        print(f"| {name} | {seconds:.0f} | {'' if passed else 'FAILED'} |")
+    sys.exit(not all(passed for _, _, passed in results))
+
+
+if __name__ == "__main__":
+    main()
