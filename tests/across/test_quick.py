@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
-from support.quick import chosen, commit
+import gate
+
+from support.places import TESTS
+from support.quick import changed_first, chosen, commit
 
 NAMES = [
     *(f"a.py::f[{i}]" for i in range(20)),
@@ -30,6 +33,16 @@ def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
     assert {name for (name,) in drawn} == set(NAMES[1:20]), "pushes walk through all"
     assert names(2) == names(2)
     assert names(100) == NAMES
+
+
+def test_the_tests_of_what_changed_come_first(monkeypatch):
+    monkeypatch.setattr(gate, "changed", lambda: ["fastflow/replacing.py", "tests/test_values.py", "README.md"])
+    paths = ["across/test_docs.py", "test_replacing.py", "test_values.py", "model/test_tokens.py"]
+    items = [SimpleNamespace(path=TESTS / path) for path in paths]
+    changed_first(items)
+    assert [item.path.name for item in items] == [
+        *("test_replacing.py", "test_values.py"), *("test_docs.py", "test_tokens.py")
+    ]  # fmt: skip
 
 
 def test_it_is_an_option_and_slow_tests_are_left_out(pytestconfig):

@@ -12,7 +12,7 @@ import pytest
 
 from fastflow.version import __version__
 
-from support.places import ROOT
+from support.places import ROOT, TESTS
 
 
 def chosen(items: Sequence[pytest.Item], most: int, seed: str) -> list[pytest.Item]:
@@ -27,6 +27,18 @@ def chosen(items: Sequence[pytest.Item], most: int, seed: str) -> list[pytest.It
             drawn = random.Random(f"{seed} {test}").sample(others, min(most - 1, len(others)))
         kept.update(item.nodeid for item in (first, *drawn))
     return [item for item in items if item.nodeid in kept]
+
+
+def changed_first(items: list[pytest.Item]) -> None:
+    """Sort ``items``: first those of files that changed, or whose modules did, since the main branch."""
+    from break_rules import tests_of  # here, for a check that runs without the other helpers
+    from gate import changed
+    from test_mirror import MODULES
+
+    files = changed() or []
+    touched = {test for file in files if file in MODULES for test in tests_of(file)}
+    touched |= {file.removeprefix("tests/") for file in files if file.startswith("tests/")}
+    items.sort(key=lambda item: item.path.relative_to(TESTS).as_posix() not in touched)
 
 
 def commit() -> str:
