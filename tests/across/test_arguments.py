@@ -36,6 +36,7 @@ def test_they_are_counted():
     assert long("@click.command()\ndef f(a, b, c, d, e, f, g, h, i): ...") == set()
 
 
+@pytest.mark.slow
 def test_only_what_users_call_takes_more():
     found = {}
     for room in ("fastflow", "train"):

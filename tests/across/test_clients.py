@@ -80,6 +80,7 @@ def test_huggingface_hub_knows_the_address_only(server, vectors, monkeypatch):
         client.feature_extraction(TEXTS, prompt_name="none")
 
 
+@pytest.mark.slow
 def test_openai_asks_for_base64_by_itself(server, monkeypatch):
     """The hot path: were its default another one, the test above would not show base64 in use."""
     from fastflow.serve import openai as routes

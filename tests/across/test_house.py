@@ -2,9 +2,11 @@
 
 import ast
 
+import pytest
 from house import counts, length, parameters
 
 
+@pytest.mark.slow
 def test_what_is_reached_stays():
     found = counts()
     above = {name: count for name, count in found.items() if count.held and count.value > count.goal}

@@ -89,6 +89,7 @@ def test_where_no_layer_is_needed_the_peer_that_computes_all_is_marked():
     assert "*" not in module.table(found)
 
 
+@pytest.mark.slow
 def test_a_table_is_compared_with_those_that_open_it(tmp_path):
     pytest.importorskip("model2vec")
     found = module.here("static", 1)

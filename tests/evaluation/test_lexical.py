@@ -23,6 +23,7 @@ def by_definition(a: tuple, b: tuple) -> int:
     return min(by_definition(a[1:], b) + 1, by_definition(a, b[1:]) + 1, change)
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(words, words)
 def test_levenshtein_is_its_definition(a, b):

@@ -226,6 +226,7 @@ def test_a_killed_process_leaves_its_windows_and_no_lock(
     assert np.array_equal(found, embed_corpus(sentences, opened(bert), tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_a_second_run_waits_for_the_first(bert, sentences, tmp_path, monkeypatch, capsys, passes):
     """Two threads are as two processes: a lock is of the open file."""
     at_work, go_on, run = threading.Event(), threading.Event(), Embedder.__call__
