@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from support.places import ROOT
 
 MOST = 8
