@@ -54,7 +54,7 @@ class Row:
     max_abs_err: float | None = None  # against float64 (flow) or PyTorch in float32
     p95_ms: float | None = None
     p99_ms: float | None = None
-    gpu_ms: float | None = None  # flow: as one of many in a CUDA graph; encoder: of its kernels and copies alone
+    gpu_ms: float | None = None  # of GPU time; flow: a call among many in one CUDA graph; encoder: its graph, replayed
     relative_err: float | None = None
     err_against_unfused: float | None = None
     least_cosine: float | None = None

@@ -30,7 +30,7 @@ class TextCandidate(Candidate):
 
     pool: Embed | None = None  # texts -> the pooled vectors that are checked; None: those of the timed call
     layers: tuple[int, ...] | None = None  # it averages these layers, all tokens alike; None: the model's own pooling
-    alone: bool = False  # it takes one text at a time only
+    alone: bool = False  # it takes one text a call, no list
 
 
 def open_texts(
