@@ -40,7 +40,7 @@ TEXTS_ONLY = "sentence-transformers"
 
 
 def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
-    """Milliseconds of GPU time of a call with an attribute ``replay`` that launches its graph, on ``stream``; else None."""
+    """Milliseconds of GPU time of a call, if its attribute ``replay`` launches a graph on ``stream``; else None."""
     if not hasattr(call, "replay"):
         return None
     with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):
