@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from support.arrows import GRAPH, UNITS, circle, includes, links
 from support.places import ROOT, USERS
+from support.processes import run_limited
 
 CODE = {".py", ".pyx", ".pxi", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
 MADE = {"kernels/_cpu.c", "kernels/c/tokens/unicode.h"}  # of kernels/_cpu.pyx, and by native/unicode.py
@@ -78,7 +78,7 @@ def entered(*arguments: object) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "in.txt").write_text("the dog\n", encoding="utf-8")
         command, own = [sys.executable, "-c", ENTERED, *map(str, arguments)], USERS | {"XDG_CACHE_HOME": folder}
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=own, timeout=120, check=False)
+        done = run_limited(command, cwd=folder, env=own, seconds=120)
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()[-1].split()
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from support.places import ROOT, USERS
+from support.processes import run_limited
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
 from support.static_dirs import model2vec_dir
 
@@ -98,9 +99,7 @@ def copy_model(folder: Path, name: str = MODEL) -> None:
 def do(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     env = USERS | {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "home" / "cache"), "PATH": path}
-    return subprocess.run(
-        arguments, cwd=folder, env=env, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
-    )
+    return run_limited(arguments, cwd=folder, env=env, seconds=600, stdin=subprocess.DEVNULL)
 
 
 def failure(folder: Path, arguments: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Limits of tests count processor time: a busy machine fails none."""
 
+import re
 import signal
 import sys
 import time
@@ -7,7 +8,15 @@ import time
 import hypothesis
 import pytest
 
+from support.places import TESTS
 from support.processes import run_limited
+
+
+def test_no_test_gives_a_process_a_limit_of_the_clock():
+    call = re.compile(r"subprocess\.run\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\btimeout=")
+    own = {"break_rules.py"}  # a tool, that ends what runs for 15 minutes
+    files = [path for path in TESTS.rglob("*.py") if path.name not in own]
+    assert [path.name for path in files if call.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_an_example_of_hypothesis_has_no_deadline():

@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
 from support.places import ROOT, USERS
+from support.processes import run_limited
 
 NOTEBOOK = ROOT / "examples" / "calibrate.ipynb"
 RUN = """
@@ -43,7 +43,7 @@ def test_its_cells_run_in_order(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     command = [sys.executable, "-W", "error", "-W", "default::UserWarning", "-c", RUN, str(NOTEBOOK)]
     env = USERS | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False)
+    done = run_limited(command, cwd=tmp_path, env=env, seconds=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "recolour(" in done.stdout
     scores = {name: float(value) for name, value in re.findall(r"(raw|before|after|packaged): ([\d.]+)", done.stdout)}

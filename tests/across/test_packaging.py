@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from support.places import ROOT
+from support.processes import run_limited
 
 ROOMS = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
 RESEARCH = ROOT / "bench" / "research"  # studies: in the checkout alone
@@ -277,9 +278,7 @@ def test_a_wheel_in_an_environment_of_its_own(built, tmp_path):
     for line, wanted in runs.items():
         name, *words = line.split()
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-        done = subprocess.run(
-            [program / name, *words], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120
-        )
+        done = run_limited([program / name, *words], cwd=tmp_path, env=environment, seconds=120)
         assert wanted in done.stdout + done.stderr, line
         assert done.returncode == ("run pip" in wanted), line
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sysconfig
 
 import numpy as np
 import pytest
 
 from support.places import ROOT, USERS
+from support.processes import run_limited
 
 
 @pytest.mark.slow
@@ -26,6 +26,6 @@ def test_the_job_makes_every_part(tmp_path):
     command = command.replace("/data/", f"{data}/").replace(f"/{of} ", "/2 ")
     for index in ("0", "1"):
         env = USERS | {"PATH": path, "JOB_COMPLETION_INDEX": index}
-        done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, text=True, timeout=120)
+        done = run_limited(["bash", "-c", command], env=env, seconds=120)
         assert done.returncode == 0, done.stderr
     assert [len(np.load(part)) for part in sorted((data / "parts").glob("*.npy"))] == [1, 2]

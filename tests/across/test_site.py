@@ -14,6 +14,7 @@ from commands_page import main, page
 from fastflow.cli import NAMES
 
 from support.places import ROOT, USERS
+from support.processes import run_limited
 
 BASE_MB, MOST_MB = 52, 200  # of the packages of Debian in the image's base, and of the whole image
 
@@ -72,7 +73,7 @@ def test_a_shell_completes_commands_and_options(words, wanted):
         "_FASTFLOW_COMPLETE": "bash_complete",
     }
     program = os.path.join(sysconfig.get_path("scripts"), "fastflow")
-    done = subprocess.run([program], capture_output=True, text=True, env=env, timeout=60)
+    done = run_limited([program], env=env, seconds=60)
     assert {line.partition(",")[2] for line in done.stdout.split()} == wanted
 
 
@@ -89,14 +90,12 @@ def test_the_lines_of_the_image_install_a_server_that_embeds(tmp_path):
     compiler.chmod(0o755)
     for run in runs:
         here = re.sub(r"(?<![\w.])/(venv|src)", rf"{tmp_path}/\1", run)
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", here], env=os.environ | {"CC": str(compiler)}, capture_output=True,
-            text=True, timeout=600,
-        )  # fmt: skip
+        env = os.environ | {"CC": str(compiler)}
+        done = run_limited(["bash", "-euo", "pipefail", "-c", here], env=env, seconds=600)
         assert done.returncode == 0, run + done.stdout[-2000:] + done.stderr[-2000:]
     files = [path.stat().st_size for path in (tmp_path / "venv").rglob("*") if path.is_file() and not path.is_symlink()]
     assert sum(files) < (MOST_MB - BASE_MB) * 1e6
     program = str(tmp_path / "venv" / "bin" / "fastflow")
-    done = subprocess.run([program, "embed", "-"], input="a text\n", capture_output=True, text=True, timeout=60)
+    done = run_limited([program, "embed", "-"], input="a text\n", seconds=60)
     assert done.stdout.startswith('{"'), done.stderr
-    assert subprocess.run([program, "serve", "--help"], capture_output=True, timeout=60).returncode == 0
+    assert run_limited([program, "serve", "--help"], seconds=60).returncode == 0

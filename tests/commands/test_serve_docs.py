@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
@@ -11,6 +10,7 @@ from fastflow.serve.metrics import COUNTERS
 from fastflow.serve.settings import MIB, Settings
 
 from support.places import ROOT, USERS
+from support.processes import run_limited
 from support.servers import serving_process
 
 NO_COUNTERS = ("fastflow_queue_seconds", "fastflow_tokens_per_second", "fastflow_search_duration")
@@ -29,7 +29,7 @@ def test_every_curl_of_the_page_is_answered(tmp_path):
         for command in commands:
             assert "127.0.0.1:8080" in command
             command = command.replace("curl -s", "curl -sf").replace("127.0.0.1:8080", f"{server.host}:{server.port}")
-            done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=USERS, capture_output=True, timeout=60)
+            done = run_limited(["bash", "-c", command], cwd=tmp_path, env=USERS, seconds=60)
             assert done.returncode == 0, command
     assert (tmp_path / "vector.f32").stat().st_size == 256 * 4
 

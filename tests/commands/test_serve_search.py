@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
@@ -11,6 +10,7 @@ from fastflow.serve.page import PATHS
 
 from support.commands import run
 from support.places import ROOT, USERS
+from support.processes import run_limited
 from support.servers import serving, serving_process
 
 PAGE = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
@@ -35,8 +35,8 @@ def test_it_says_what_it_searches_and_answers_the_curl_of_the_page(novels):
         assert asked
         for line in asked:
             line = line.replace("curl -s", "curl -sf").replace("127.0.0.1:8080", f"127.0.0.1:{server.port}")
-            done = subprocess.run(["bash", "-c", line], env=USERS, capture_output=True, timeout=60)
-            assert (done.returncode, b'"hits":[[' in done.stdout) == (0, True), line
+            done = run_limited(["bash", "-c", line], env=USERS, seconds=60)
+            assert (done.returncode, '"hits":[[' in done.stdout) == (0, True), line
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 
@@ -17,6 +16,7 @@ import pytest
 
 from support.matrices import make_vectors
 from support.places import USERS
+from support.processes import run_limited
 
 pytestmark = pytest.mark.slow
 MAIN = "import sys; from fastflow.cli import main; main(sys.argv[1:])"
@@ -87,7 +87,7 @@ def whole(tmp_path_factory, inputs, model, bert, vector_model):
         if name not in found:
             out = tmp_path_factory.mktemp(name)
             words = [sys.executable, "-c", MAIN, *map(str, command(name, inputs, model, bert, vector_model, out))]
-            subprocess.run(words, env=USERS, cwd=out, check=True, capture_output=True, timeout=600)
+            assert run_limited(words, env=USERS, cwd=out, seconds=600).returncode == 0
             found[name] = out
         return found[name]
 
@@ -203,8 +203,6 @@ if __name__ == "__main__":
 
 def test_eight_threads_of_a_thousand_calls_with_forks_and_spawns_meanwhile(tmp_path):
     (tmp_path / "shared.py").write_text(SHARED)
-    done = subprocess.run(
-        [sys.executable, "shared.py"], capture_output=True, text=True, cwd=tmp_path, env=USERS, timeout=300, check=False
-    )
+    done = run_limited([sys.executable, "shared.py"], cwd=tmp_path, env=USERS, seconds=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "equal\n"

@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import os
-import subprocess
 import sys
 import threading
 import traceback
@@ -23,6 +22,7 @@ from fastflow.stages.calibration import apply
 
 from support import stages as make
 from support.places import TESTS
+from support.processes import run_limited
 from support.tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
 
 LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
@@ -357,7 +357,7 @@ for caller in callers:
 print("done")
 """
     command = [sys.executable, "-W", "ignore", "-c", code.format(tests=str(TESTS), isa=float_isa)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=TESTS)
+    done = run_limited(command, seconds=120, cwd=TESTS)
     assert done.stdout == "done\n", done.stderr
 
 

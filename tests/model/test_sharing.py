@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from fastflow.model.artifact import verify
 
 from support.hub import LARGE, Hub, serving
 from support.places import USERS
+from support.processes import run_limited
 from support.static_dirs import model2vec_dir
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def fastflow(hub, tmp_path):
             env = USERS | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "hf_test"} | more
             env = {name: value for name, value in env.items() if not name.endswith("_OFFLINE")}
             command = [sys.executable, "-c", program, *map(str, words)]
-            done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120)
+            done = run_limited(command, env=env, cwd=tmp_path, seconds=120)
             return done.returncode, done.stdout, done.stderr
 
         yield run

@@ -3,7 +3,6 @@
 The rules themselves are tested next to the modules that have them: these cases are how a command reports each kind.
 """
 
-import subprocess
 import sys
 
 import pytest
@@ -17,6 +16,7 @@ from fastflow.train.cli import main
 
 from support.commands import assert_one_sentence
 from support.places import ROOT
+from support.processes import run_limited
 
 
 def written(path, content):
@@ -119,7 +119,7 @@ def test_debug_shows_the_error_itself(bert, corpus, tmp_path):
 def test_missing_extra_names_the_command(tmp_path, module):
     program = f"import sys; sys.modules[{module!r}] = None; from fastflow.train.cli import main; main()"
     arguments = ["corpus.txt", "--encoder", "x", "-o", str(tmp_path / "m")]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
+    done = run_limited([sys.executable, "-c", program, *arguments], seconds=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"fastflow: {missing_extra('train', module, 'fastflow-train')}")
     assert (SMALL_TORCH in done.stderr, done.stderr.count("\n")) == (module == "torch", 1)
