@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154
 # Part `fast` of bench/gpu.sh, which runs this: what the flow, the encoder and whole texts cost, beside their peers.
 
 eager=torch-ukp-eager,torch-lean-eager,torch-lean-graph,torch-folded-eager,torch-folded-graph

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154
 # Part `right` of bench/gpu.sh, which runs this: every body against float64, whole models, races and bounds.
 
 # A process a core, for most of the time goes into compiling. The models come first: they are missed most.
