@@ -46,10 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     most = config.getoption("--cases")
     if not most or any("[" in argument for argument in config.args):
         return
-    from support.quick import changed_first, chosen, commit
+    from support.quick import chosen, commit, touched
 
-    changed_first(items)
-    kept = chosen(items, most, commit())
+    kept = chosen(items, most, commit(), touched())
     names = {item.nodeid for item in kept}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
     items[:] = kept

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import gate
 
 from support.places import TESTS
-from support.quick import changed_first, chosen, commit
+from support.quick import chosen, commit, touched
 
 NAMES = [
     *(f"a.py::f[{i}]" for i in range(20)),
@@ -17,12 +17,13 @@ NAMES = [
 ]
 
 
-def names(most, seed="1"):
-    items = [
-        SimpleNamespace(nodeid=name, get_closest_marker=lambda mark, name=name: "each[" in name or None)
-        for name in NAMES
-    ]
-    return [item.nodeid for item in chosen(items, most, seed)]
+def item(name):
+    mark = "each[" in name or None
+    return SimpleNamespace(nodeid=name, path=TESTS / name.partition("::")[0], get_closest_marker=lambda _: mark)
+
+
+def names(most, seed="1", whole=()):
+    return [item.nodeid for item in chosen([*map(item, NAMES)], most, seed, whole)]
 
 
 def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
@@ -35,14 +36,12 @@ def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
     assert names(100) == NAMES
 
 
-def test_the_tests_of_what_changed_come_first(monkeypatch):
-    monkeypatch.setattr(gate, "changed", lambda: ["fastflow/replacing.py", "tests/test_values.py", "README.md"])
-    paths = ["across/test_docs.py", "test_replacing.py", "test_values.py", "model/test_tokens.py"]
-    items = [SimpleNamespace(path=TESTS / path) for path in paths]
-    changed_first(items)
-    assert [item.path.name for item in items] == [
-        *("test_replacing.py", "test_values.py"), *("test_docs.py", "test_tokens.py")
-    ]  # fmt: skip
+def test_the_tests_of_what_changed_come_first_with_every_case(monkeypatch):
+    monkeypatch.setattr(gate, "changed", lambda: ["fastflow/replacing.py", "tests/a.py", "README.md"])
+    files = touched()
+    assert files == {TESTS / "test_replacing.py", TESTS / "a.py"}
+    assert names(1, whole=files)[:21] == [name for name in NAMES if name.startswith("a.py")]
+    assert names(1, whole=files)[21:] == ["b.py::f[1]", "b.py::C::f[1]", "c.py::each[1]", "c.py::each[2]"]
 
 
 def test_it_is_an_option_and_slow_tests_are_left_out(pytestconfig):

@@ -1,12 +1,14 @@
 """``pytest --cases N``: the first case of each test, and N - 1 drawn by the commit, so that pushes walk through all.
 
-A test marked ``each`` keeps every case: each is a law of its own, such as a page or a figure.
+A test marked ``each`` keeps every case: each is a law of its own, such as a page or a figure. So do the tests of what
+changed since the main branch, or by the last commit, and they come first.
 """
 
 import random
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,30 +17,31 @@ from fastflow.version import __version__
 from support.places import ROOT, TESTS
 
 
-def chosen(items: Sequence[pytest.Item], most: int, seed: str) -> list[pytest.Item]:
-    """At most ``most`` items of each test function, in their order: the first, and others drawn by ``seed``."""
+def chosen(items: Sequence[pytest.Item], most: int, seed: str, whole: Collection[Path] = ()) -> list[pytest.Item]:
+    """At most ``most`` items of each test function: the first, and others drawn by ``seed``; all of the files ``whole``,
+    which come first.
+    """
     of_test = defaultdict(list)
     for item in items:
         of_test[item.nodeid.partition("[")[0]].append(item)
     kept: set[str] = set()
     for test, (first, *others) in of_test.items():
         drawn = others
-        if not first.get_closest_marker("each"):
+        if not first.get_closest_marker("each") and first.path not in whole:
             drawn = random.Random(f"{seed} {test}").sample(others, min(most - 1, len(others)))
         kept.update(item.nodeid for item in (first, *drawn))
-    return [item for item in items if item.nodeid in kept]
+    return sorted((item for item in items if item.nodeid in kept), key=lambda item: item.path not in whole)
 
 
-def changed_first(items: list[pytest.Item]) -> None:
-    """Sort ``items``: first those of files that changed, or whose modules did, since the main branch."""
+def touched() -> set[Path]:
+    """The files of tests that changed, or whose modules did."""
     from break_rules import tests_of  # here, for a check that runs without the other helpers
     from gate import changed
     from test_mirror import MODULES
 
     files = changed() or []
-    touched = {test for file in files if file in MODULES for test in tests_of(file)}
-    touched |= {file.removeprefix("tests/") for file in files if file.startswith("tests/")}
-    items.sort(key=lambda item: item.path.relative_to(TESTS).as_posix() not in touched)
+    tests = {test for file in files if file in MODULES for test in tests_of(file)}
+    return {TESTS / test for test in tests} | {ROOT / file for file in files if file.startswith("tests/")}
 
 
 def commit() -> str:
