@@ -18,8 +18,9 @@ from support.places import ROOT, TESTS
 
 
 def chosen(items: Sequence[pytest.Item], most: int, seed: str, whole: Collection[Path] = ()) -> list[pytest.Item]:
-    """At most ``most`` items of each test function: the first, and others drawn by ``seed``; all of the files ``whole``,
-    which come first.
+    """At most ``most`` items of each test function: the first, and others drawn by ``seed``.
+
+    All items of the files ``whole`` are kept, and come first.
     """
     of_test = defaultdict(list)
     for item in items:
