@@ -93,7 +93,7 @@ def flow_cases() -> Iterator[Case]:
     """The paper's flow, 3 x 3 x 32 on 768 channels, and dense, the default's with recolour after it."""
     for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
         for rows, entries in sizes.items():
-            stored = triton_configurations.choose(kind, rows)
+            stored = triton_configurations.choose(kind, rows, hopper=True)
             yield Case(what, (rows,), stored, True)
             for (bm, *blocks, per_sm), ahead in entries:
                 body, scheme = "loop" if per_sm else "pair", "fma" if bm == 1 else "tf32x3"

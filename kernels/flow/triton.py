@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.flow.plan import Plan
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, POOL, POOL_FUSED, SMALL, WIDE, Config, choose
+from fastflow.kernels.flow.triton_configurations import (
+    CONFIGURATIONS,
+    HOPPER,
+    POOL,
+    POOL_FUSED,
+    SMALL,
+    WIDE,
+    Config,
+    choose,
+)
 from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, padded_width, without_prologue
 from fastflow.kernels.launch import options, prepare
 
@@ -43,6 +52,7 @@ class TritonFlow:
         self.bodies = importlib.import_module("fastflow.kernels.flow.triton_bodies")
         self.anchor = self.torch.empty(0, device=device)
         self.device = self.anchor.device
+        self.hopper = self.device.type == "cuda" and self.torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.weights = None if weights is None else self._table(weights)
         self.shares = None
         if shares is not None:  # kernels divide by the number of layers
@@ -159,7 +169,7 @@ class _Part:
         self.kind = kind(plan)
         self.width = padded_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
-        for config in CONFIGURATIONS[self.kind]:
+        for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
             self.laid_out(config)  # now: a later call, which a graph may capture, must copy nothing
 
     def laid_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
@@ -176,7 +186,7 @@ class _Part:
         self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
     ) -> Tensor:
         """z (rows, N) of x; adds to ``log_det`` (rows,) if it is given."""
-        config = choose(self.kind, rows)
+        config = choose(self.kind, rows, self.flow.hopper)
         z = self.flow.torch.empty(rows, self.plan.outputs, device=self.flow.device)
         if log_det is not None and config.body != "state":
             log_det += self.plan.logdet

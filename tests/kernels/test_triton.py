@@ -14,7 +14,7 @@ import pytest
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, choose
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, choose
 from fastflow.kernels.flow.triton_layout import lay_out_hidden, padded_width, without_prologue
 from fastflow.kernels.launch import INSTALL, options, prepare
 from fastflow.plan.fold import fold
@@ -134,7 +134,8 @@ def test_each_table_of_the_flow_serves_every_batch_in_order(kind):
     assert configs[-1].rows == float("inf")
     first = int(configs[0].rows)
     assert [choose(kind, rows) for rows in (1, first, first + 1, 10**8)] == [configs[i] for i in (0, 0, 1, -1)]
-    for config in configs:
+    assert (choose("hidden", 10**6, hopper=True), choose("hidden", 9, hopper=True)) == (HOPPER, choose("hidden", 9))
+    for config in (*configs, HOPPER):
         assert (config.SCHEME == "fma") == (config.BM == 1)
         assert all(size & (size - 1) == 0 for size in (config.BM, config.BN, config.BK, config.HB))
         assert config.SCHEME in ("fma", "tf32x3")

@@ -19,7 +19,7 @@ import fastflow
 from fastflow.bench.suites.workloads import pooled_like, trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, POOL_FUSED
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, POOL_FUSED
 from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
@@ -31,7 +31,8 @@ DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed
 LIMIT = 2e-6  # relative: float32 sums of a text's tokens against float64
 LONG = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter takes long for the same paths; needs a GPU")
-BODIES = {kind: range(len(CONFIGURATIONS[kind])) for kind in ("hidden", "dense", "state")}
+TABLES = CONFIGURATIONS | {"hidden": (*CONFIGURATIONS["hidden"], HOPPER)}
+BODIES = {kind: range(len(TABLES[kind])) for kind in ("hidden", "dense", "state")}
 
 
 def poisoned(*size, **options):
@@ -78,7 +79,7 @@ SMALL = {"levels": 2, "depth": 2, "width": 8}
 
 def use(monkeypatch, number):
     """Serve every batch with one configuration of the table."""
-    monkeypatch.setattr(flow_triton, "choose", lambda kind, rows: CONFIGURATIONS[kind][number])
+    monkeypatch.setattr(flow_triton, "choose", lambda kind, *_: TABLES[kind][number])
 
 
 def vectors(rows, dim, seed=7):
