@@ -127,7 +127,7 @@ if DEVICE == "cpu":
 def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch):
     x = vectors(64, dim)
     use(monkeypatch, number)
-    assert_body([trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(CONFIGURATIONS["hidden"][number].BM, 37)])
+    assert_body([trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(TABLES["hidden"][number].BM, 37)])
 
 
 @pytest.mark.parametrize("number", [1, 2])
