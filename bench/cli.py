@@ -61,15 +61,15 @@ def run(
     start, neighbours = time.monotonic(), Neighbours()
     with keeping(Path(f"{json_path}.part") if json_path is not None else None):
         results = _run(model, suites, against, sizes, device, threads, shape)
-    others = neighbours.processors()
-    machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
-    report = {
-        "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
-        "skipped": results.skipped, "quick": sizes.quick, "seconds": time.monotonic() - start,
-    }  # fmt: skip
-    print(table(report))
-    if json_path is not None:
-        write_json(report, Path(json_path))
+        others = neighbours.processors()
+        machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
+        report = {
+            "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
+            "skipped": results.skipped, "quick": sizes.quick, "seconds": time.monotonic() - start,
+        }  # fmt: skip
+        print(table(report))
+        if json_path is not None:
+            write_json(report, Path(json_path))
     if plot_path is not None:
         plot(report, Path(plot_path))
     return report

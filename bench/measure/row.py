@@ -98,10 +98,15 @@ _kept_in: Path | None = None  # the file that each row is appended to as soon as
 
 @contextmanager
 def keeping(path: Path | None) -> Iterator[None]:
-    """Inside the block rows are appended to ``path``, a line of JSON each, which goes when the block ends well."""
+    """Inside the block rows are appended to ``path``, a line of JSON each; it is removed when the block ends well.
+
+    Rows that an earlier run left there are removed first.
+    """
     global _kept_in
     _kept_in = path
     try:
+        if path is not None:
+            path.unlink(missing_ok=True)
         yield
         if path is not None:
             path.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ class Tokens(NamedTuple):
 
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
         """The texts numbered ``rows``, in that order."""
-        if len(rows) == 1 == len(self.offsets) - 1:  # one text alone, whose time is waited for
+        if len(rows) == 1 == len(self.offsets) - 1:  # one text: a caller waits for it
             return self
         lengths = np.diff(self.offsets)[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)

@@ -115,7 +115,7 @@ def flow_chain(
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``flow_write`` of a plan whose steps are few, and unrolled as in ``chain``; grid (blocks of BM rows, chunks)."""
+    """``flow_write`` of a plan with few steps, unrolled as in ``chain``; grid (blocks of BM rows, chunks)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)

@@ -30,7 +30,7 @@ class Config:
     warps: int
     stages: int
     per_sm: int = 1  # resident programs per multiprocessor, for bodies that loop over blocks of rows
-    AHEAD: int | None = None  # the pair's writer has its steps unrolled, if they are few, and loads so many steps ahead
+    AHEAD: int | None = None  # steps that the pair loads ahead when its few steps are unrolled; None: never unrolled
 
 
 ANY = float("inf")

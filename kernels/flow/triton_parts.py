@@ -183,7 +183,7 @@ def chain(
     BM: tl.constexpr, BN: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """(BM, BN): V h in the channels ``own``, from a (BM, C); ``recur`` for few rows, whose time is waiting.
+    """(BM, BN): V h in the channels ``own``, from a (BM, C); ``recur`` for few rows, which spend their time waiting.
 
     BLOCKS (K,): the block of WP columns of each step; step READERS[i], not decreasing, reads the earlier step LINKS[i].
     Weights are loaded AHEAD steps before they are needed, so that they come while others are waited for, and hidden

@@ -10,7 +10,7 @@ import torch
 
 from fastflow import Runtime
 from fastflow.backends.gpu.device import CudaDevice
-from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Bucket, BucketGraph, Graphs, bucket_for
+from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Bucket, BucketGraph, Buffers, Graphs, bucket_for
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import positions
 from fastflow.model.tokens import Tokens
@@ -206,3 +206,12 @@ def test_the_stand_in_shows_a_missing_wait(standin, model, sentences, monkeypatc
     with pytest.raises(error) as caught:
         on_standin(model).encode(sentences, batch_size=40)
     assert careless is not None or "text 0 gives NaN or infinity" in str(caught.value)
+
+
+def test_vectors_of_a_graph_stay_when_its_buffers_are_used_again():
+    buffers = Buffers(StandIn(), texts=2, tokens=4, width=3)
+    buffers.host_out.fill_(1)
+    found = buffers.vectors(2)
+    buffers.host_out.fill_(2)
+    assert found.shape == (2, 3)
+    assert (found == 1).all()

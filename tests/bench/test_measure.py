@@ -19,7 +19,7 @@ from fastflow.bench.measure.compare import Candidate, Errors, check, compare, le
 from fastflow.bench.measure.load import Outcome, Plan, generate, main
 from fastflow.bench.measure.machine import Neighbours, ceilings, describe, peak_gflops
 from fastflow.bench.measure.probe import Probe, TorchProbe
-from fastflow.bench.measure.row import ADDED, KEYS, Row
+from fastflow.bench.measure.row import ADDED, KEYS, Results, Row, keeping
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
 from fastflow.bench.suites.burst import COLUMNS, send_burst, table
@@ -362,3 +362,25 @@ def test_the_work_of_a_batch_is_that_counted_by_hand():
     assert weighted == subject
     assert "weights" not in repr(weighted)
     assert BYTES["float32"] == 2 * BYTES["bfloat16"] == 4 * BYTES["int8"]
+
+
+def a_row(batch):
+    timing = summarise([0.5], 1)
+    who = {"suite": "flow", "subject": "s", "name": "n", "backend": "cpu", "dtype": "float32", "threads": 1}
+    return Row.timed(timing, **who, batch=batch, tokens=None)
+
+
+def test_a_run_that_is_stopped_leaves_its_rows_and_no_other_runs(tmp_path):
+    path = tmp_path / "x.json.part"
+    path.write_text('{"batch": 7}\n')
+    with suppress(KeyboardInterrupt), keeping(path):
+        Results().add([a_row(1), a_row(2)])
+        raise KeyboardInterrupt
+    assert [json.loads(line)["batch"] for line in path.read_text().splitlines()] == [1, 2]
+    with keeping(path):
+        Results().add([a_row(3)])
+        assert path.is_file()
+    assert not path.exists()
+    with keeping(None):
+        Results().add([a_row(4)])
+    assert list(tmp_path.iterdir()) == []
