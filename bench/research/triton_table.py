@@ -193,7 +193,7 @@ def compile_one(case: Case) -> float | str:
 
 
 def compile_all(cases: list[Case], processes: int, seconds: float) -> list[float | str]:
-    """The result of ``compile_one`` for each of ``cases``; for one not reached in ``seconds``, that there was no time."""
+    """The result of ``compile_one`` for each of ``cases``; for one not reached in ``seconds``: no time."""
     pool = ProcessPoolExecutor(processes, get_context("spawn"))
     waiting = [pool.submit(compile_one, case) for case in cases]
     done = wait(waiting, timeout=seconds).done
