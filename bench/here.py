@@ -17,8 +17,8 @@ from fastflow.bench.report.table import busy
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.isa import isa
 from fastflow.kernels.threads import default_threads
-from fastflow.model.architecture import is_static
 from fastflow.model.artifact import load_model
+from fastflow.model.encoder.architecture import is_static
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.runtime import Runtime
 

@@ -15,7 +15,7 @@ from fastflow.errors import UsageError
 from fastflow.values import short
 
 if TYPE_CHECKING:
-    from fastflow.model.tokens import Tokenizer
+    from fastflow.model.tokenizer.encode import Tokenizer
     from fastflow.opened import Opened
     from fastflow.types import Matrix, Vector
 

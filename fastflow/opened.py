@@ -12,9 +12,9 @@ from fastflow.backends.base import Backend, Calibrator
 from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.errors import FastflowError, warn
 from fastflow.model.artifact import Opening, packaged_name
-from fastflow.model.fragmentation import Seen
 from fastflow.model.kinds import Model, VectorModel, no_encoder
-from fastflow.model.tokens import Loading, Tokenizer, Tokens
+from fastflow.model.tokenizer.encode import Loading, Tokenizer, Tokens
+from fastflow.model.tokenizer.fragmentation import Seen
 from fastflow.progress import Progress
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
@@ -259,7 +259,7 @@ class Opened:
 
     def unsuited(self, texts: Sequence[str]) -> str | None:
         """One sentence if the words of ``texts`` do not suit the encoder's vocabulary, None if they do."""
-        from fastflow.model.fragmentation import unsuited
+        from fastflow.model.tokenizer.fragmentation import unsuited
 
         warning = unsuited(self.tokenizer, texts)
         return f"{warning} ({ENGLISH})" if warning and self.packaged else warning

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 

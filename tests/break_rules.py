@@ -3,7 +3,7 @@
     python tests/break_rules.py --seed 0 --count 20
 
 A rule is a comparison, a condition, an "and" or "or", or a number in a function of Python. It is broken in a copy of
-the checkout; the tests are those that test_mirror.py maps to the module, slow ones included, and after them the quick
+the checkout; the tests are those of its room that import the module, slow ones included, and after them the quick
 ones of the same folder. A rule that nothing notices may change nothing, such as ``<=`` for ``<`` between floats: read
 it, then sharpen a test or leave it.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from test_mirror import CONTRACTS, MODULES, UNTESTED, files
+from test_mirror import MODULES, folder_of, pick_tests
 
 from support.places import ROOT
 
@@ -66,13 +66,6 @@ def replaced(source: str, node: ast.expr, by: ast.expr) -> str:
     return (whole[:start] + f"({ast.unparse(by)})".encode() + whole[end:]).decode()
 
 
-def tests_of(module: str) -> list[str]:
-    """The files that test ``module``: its own, those on one aspect of it, and the contract that names it."""
-    own = MODULES[module].removesuffix(".py")
-    aspects = [file for file in files() if file == f"{own}.py" or file.startswith(f"{own}_")]
-    return aspects + [file for file, subjects in CONTRACTS.items() if module.startswith(subjects)]
-
-
 @contextmanager
 def copied() -> Iterator[Path]:
     """A copy of the checkout, first on the path of its tests; the other rooms are folders of fastflow there."""
@@ -97,8 +90,8 @@ def fails(checkout: Path, tests: list[str], *options: str) -> bool:
 
 def noticed(checkout: Path, module: str, changed: str) -> str:
     """Whose tests fail if ``module`` is ``changed``: its own (red), others of the folder, or nobody's (GREEN)."""
-    path, source, own = checkout / module, (checkout / module).read_text(encoding="utf-8"), tests_of(module)
-    folder = [file for file in files() if Path(file).parent == Path(MODULES[module]).parent]
+    path, source, own = checkout / module, (checkout / module).read_text(encoding="utf-8"), pick_tests(module)
+    folder = [file.relative_to(ROOT / "tests").as_posix() for file in sorted(folder_of(module).glob("test_*.py"))]
     path.write_text(changed, encoding="utf-8")
     try:
         if fails(checkout, own, "-m", "not whole and not compile"):
@@ -113,7 +106,7 @@ def noticed(checkout: Path, module: str, changed: str) -> str:
 @click.option("--count", default=20, show_default=True)
 @click.option("--only", default="", help="Break modules whose path begins so.")
 def main(seed: int, count: int, only: str) -> None:
-    modules = [name for name in MODULES if name.startswith(only) and "/research/" not in name and name not in UNTESTED]
+    modules = [name for name in MODULES if name.startswith(only) and "/research/" not in name]
     with copied() as checkout:
         texts = {name: (checkout / name).read_text(encoding="utf-8") for name in modules}
         found = [(name, *rule) for name in modules for rule in rules(ast.parse(texts[name]))]

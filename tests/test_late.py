@@ -66,8 +66,8 @@ def describes(rt: Runtime) -> Any:
     return rt.similarity(["a dog"], ["a cat"])
 
 
-LIBRARY = "fastflow.model.tokenizer_files.Saved.library"
-LONG_TEXTS, CUTS = "fastflow.model.long_texts.LongTexts.__init__", "fastflow.model.cuts.find_cuts"
+LIBRARY = "fastflow.model.tokenizer.files.Saved.library"
+LONG_TEXTS, CUTS = "fastflow.model.tokenizer.long_texts.LongTexts.__init__", "fastflow.model.tokenizer.cuts.find_cuts"
 OF_FLOW, FOLD = "fastflow.backends.base.density_of", "fastflow.backends.cpu.fold"
 CASES = [
     Late("flow", LIBRARY, pieces),
@@ -89,8 +89,8 @@ CASES = [
     Late("StaticEmbedding of Unigram", LONG_TEXTS, encode),
 ]
 IMPORTS = [
-    Late("xlm-roberta", "fastflow.model.long_texts", encode),
-    Late("xlm-roberta", "fastflow.model.cuts", encode),
+    Late("xlm-roberta", "fastflow.model.tokenizer.long_texts", encode),
+    Late("xlm-roberta", "fastflow.model.tokenizer.cuts", encode),
     Late("flow", "fastflow.stages.similarity", describes),
     Late("StaticEmbedding and Dense", "fastflow.kernels.search.cpu", encode),
 ]

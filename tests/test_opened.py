@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 import fastflow
 from fastflow.errors import FastflowError, FastflowWarning, UsageError
 from fastflow.model.kinds import Prompts
-from fastflow.model.static_write import write_static
+from fastflow.model.static.write import write_static
 from fastflow.streaming import StreamOptions
 from fastflow.values import MOST
 

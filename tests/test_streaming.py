@@ -9,7 +9,7 @@ import pytest
 
 from fastflow import Runtime, streaming
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.streaming import WINDOW, StreamOptions, ahead, check_text, in_order, one_of
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.fragmentation import unsuited
 from fastflow.model.kinds import tokenizer_of
+from fastflow.model.tokenizer.fragmentation import unsuited
 from fastflow.train.data.background import Words, caseless, random_sentences, unlike, words_of
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus

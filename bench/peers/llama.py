@@ -26,7 +26,7 @@ import torch
 
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.peers.pooled import Pooled
-from fastflow.model.architecture import read_config
+from fastflow.model.encoder.architecture import read_config
 
 Call = Callable[[], Any]
 TYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}  # of the layers' matrices; all else is float32

@@ -14,7 +14,7 @@ from fastflow.bench.measure.subject import Array, Subject
 from fastflow.errors import missing_extra
 from fastflow.evaluation.agreement import quiet
 from fastflow.kernels.encoder.shape import WORDS
-from fastflow.model.architecture import max_tokens
+from fastflow.model.encoder.architecture import max_tokens
 
 
 class Pooled(torch.nn.Module):

@@ -40,9 +40,9 @@ from fastflow.bench.report.ratios_texts import encoder_ratios
 from fastflow.bench.suites.sizes import Shape, Sizes
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
-from fastflow.model.architecture import read_config
 from fastflow.model.artifact import load_model
-from fastflow.model.tokens import Tokens
+from fastflow.model.encoder.architecture import read_config
+from fastflow.model.tokenizer.encode import Tokens
 
 FORCED = ("avx2", "portable")
 DTYPES = ("float32", "bfloat16", "int8")

@@ -32,7 +32,7 @@ from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.texts import padded
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.runtime import Runtime
 
 TEXT = "The river was quiet that morning."

@@ -32,11 +32,11 @@ from fastflow.bench.suites.startup import REPORT, TEXT, memory_of, start
 from fastflow.bench.suites.texts import of_texts, real_texts
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import UsageError
-from fastflow.model.architecture import is_model2vec
 from fastflow.model.artifact import DEFAULT, load_model
-from fastflow.model.static import open_table
-from fastflow.model.static_write import write_static
-from fastflow.model.tokenizer_files import load_tokenizer
+from fastflow.model.encoder.architecture import is_model2vec
+from fastflow.model.static.table import open_table
+from fastflow.model.static.write import write_static
+from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.runtime import Runtime
 
 PEERS = ("model2vec", "sentence-transformers", "tokenizers-numpy")

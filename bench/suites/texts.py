@@ -15,7 +15,7 @@ from fastflow.bench.peers.pooled import reference
 from fastflow.bench.peers.text_engines import Embed, TextCandidate
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokenizer.encode import Tokens
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"

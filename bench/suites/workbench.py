@@ -18,8 +18,8 @@ import torch
 from fastflow.bench.measure.subject import Subject
 from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet
-from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import DEFAULT, load_model
+from fastflow.model.encoder.architecture import encoder_shape, read_config
 
 SEED = 0
 # the widths and depths that people run, as settings of transformers' BertConfig

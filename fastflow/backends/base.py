@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastflow.kernels.flow.plan import Plan, execute_with_log_det
 from fastflow.late import late
 from fastflow.model.kinds import Calibrated, Model
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.density import Densities, Density, density_of, log_normal
 

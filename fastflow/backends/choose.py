@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fastflow.backends.base import Backend, Calibrator
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu, missing_extra, warn
-from fastflow.model.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.stages.vectors import check_count
 from fastflow.values import short

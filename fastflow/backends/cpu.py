@@ -12,10 +12,10 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import folded
 from fastflow.kernels.flow.plan import Plan
 from fastflow.late import late, making
-from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Calibrated, Model
-from fastflow.model.tokens import Tokenizer, Tokens
-from fastflow.model.weights import MappedWeights
+from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
 from fastflow.stages.density import Densities, log_normal
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.table.cpu import CpuTable
-    from fastflow.model.int8 import Int8
+    from fastflow.model.encoder.int8 import Int8
     from fastflow.stages.truncation import Truncation
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for

@@ -18,10 +18,10 @@ from fastflow.backends.base import Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import UsageError
 from fastflow.kernels.panels import widen
-from fastflow.model.int8 import Int8
+from fastflow.model.encoder.int8 import Int8
+from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
-from fastflow.model.tokens import Tokens
-from fastflow.model.weights import MappedWeights
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages.vectors import paired_cosine
 from fastflow.values import short
 

@@ -10,10 +10,10 @@ import numpy as np
 from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.kernels.encoder import reference, texts
 from fastflow.kernels.encoder.shape import Head
-from fastflow.model.architecture import encoder_shape, read_config
+from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
-from fastflow.model.tokens import Tokens
-from fastflow.model.weights import load_weights
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.stages.density import Densities

@@ -15,8 +15,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.table import reference
 from fastflow.model.kinds import Model
-from fastflow.model.static import open_table
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.static.table import open_table
+from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 
 if TYPE_CHECKING:
     from fastflow.kernels.embed.cpu import Texts

@@ -16,10 +16,10 @@ from fastflow.backends.words import states_of, words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.panels import LARGEST
-from fastflow.model.architecture import encoder_shape, encoder_size, read_config
+from fastflow.model.encoder.architecture import encoder_shape, encoder_size, read_config
+from fastflow.model.encoder.weights import BAD, load_weights
 from fastflow.model.kinds import Calibrated, Model
-from fastflow.model.tokens import Tokens
-from fastflow.model.weights import BAD, load_weights
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
 from fastflow.stages.density import Densities, Density, log_normal
 from fastflow.stages.vectors import shorten

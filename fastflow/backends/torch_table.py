@@ -12,8 +12,8 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.table.reference import WHOLE
 from fastflow.model.kinds import Model
-from fastflow.model.static import open_table
-from fastflow.model.tokens import Tokens
+from fastflow.model.static.table import open_table
+from fastflow.model.tokenizer.encode import Tokens
 
 
 class TorchTable(TorchCalibrator, Backend):

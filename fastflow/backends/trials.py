@@ -24,9 +24,9 @@ from fastflow.backends import precision
 from fastflow.backends.base import Backend
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
 from fastflow.errors import FastflowError
-from fastflow.model.int8 import Int8, checked
+from fastflow.model.encoder.int8 import Int8, checked
+from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
-from fastflow.model.weights import MappedWeights
 from fastflow.replacing import replace_bytes
 from fastflow.values import open_regular
 from fastflow.version import __version__

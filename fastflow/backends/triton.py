@@ -25,10 +25,10 @@ from fastflow.backends.gpu.pipeline import Pipeline
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.kernels.encoder.reference import positions
 from fastflow.kernels.encoder.texts import apply_head
-from fastflow.model.architecture import CPU_ONLY, encoder_shape, read_config, whole_number
+from fastflow.model.encoder.architecture import CPU_ONLY, encoder_shape, read_config, whole_number
+from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
-from fastflow.model.tokens import Tokens
-from fastflow.model.weights import load_weights
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.density import Densities, log_normal
 from fastflow.stages.vectors import shorten

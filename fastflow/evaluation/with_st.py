@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.agreement import ROUNDINGS, TOLERANCE, Agreement, apart, probe_texts, quiet
 from fastflow.exports.record import read_record
-from fastflow.model.architecture import is_static
-from fastflow.model.sentence_transformers import read_modules
+from fastflow.model.encoder.architecture import is_static
+from fastflow.model.sentence.directory import read_modules
 from fastflow.runtime import Runtime
 from fastflow.values import reason
 

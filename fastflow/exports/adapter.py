@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fastflow.errors import UsageError
 from fastflow.exports.record import Record
+from fastflow.model.encoder.weights import weight_files
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.kinds import Model
-from fastflow.model.weights import weight_files
 
 
 def left_out(model: Model) -> list[str]:

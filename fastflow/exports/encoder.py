@@ -18,10 +18,10 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.exports.folder import write_json, write_tensors
 from fastflow.kernels.encoder.shape import WORDS, mean_position
 from fastflow.kernels.panels import widen
-from fastflow.model.architecture import encoder_shape, read_config, size_of
+from fastflow.model.encoder.architecture import encoder_shape, read_config, size_of
+from fastflow.model.encoder.weights import WEIGHT_INDEX, MappedWeights, weight_files
 from fastflow.model.kinds import Model
 from fastflow.model.tensors import MappedTensors
-from fastflow.model.weights import WEIGHT_INDEX, MappedWeights, weight_files
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 POSITIONS = "embeddings.position_embeddings.weight"

@@ -10,10 +10,10 @@ from fastflow.errors import FastflowError
 from fastflow.exports.folder import write_json, write_tensors
 from fastflow.exports.record import Record
 from fastflow.kernels.encoder.shape import Unit
-from fastflow.model.architecture import MODEL2VEC, is_static
+from fastflow.model.encoder.architecture import MODEL2VEC, is_static
 from fastflow.model.kinds import Model
-from fastflow.model.static import CONFIG, NAMES, TOKENIZER, WEIGHTS, open_table, read_rules
-from fastflow.model.tokenizer_files import load_tokenizer
+from fastflow.model.static.table import CONFIG, NAMES, TOKENIZER, WEIGHTS, open_table, read_rules
+from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.stages.calibration import describe
 from fastflow.values import MOST
 

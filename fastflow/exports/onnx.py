@@ -15,10 +15,10 @@ from fastflow.exports.onnx_texts import after, calibrated, of_table, pooled, uni
 from fastflow.exports.record import Record
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
 from fastflow.kernels.encoder.shape import Dense
-from fastflow.model.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
-from fastflow.model.static import open_table
-from fastflow.model.weights import load_weights
+from fastflow.model.static.table import open_table
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import output_dim
 

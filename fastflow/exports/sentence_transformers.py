@@ -21,13 +21,13 @@ from fastflow.exports.folder import write_json, write_tensors
 from fastflow.exports.record import Record
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
 from fastflow.kernels.encoder.shape import LEAST, Dense, Head, Norm, Unit
-from fastflow.model.architecture import is_static, size_of
+from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.hashing import MODULES
 from fastflow.model.kinds import Model
-from fastflow.model.sentence_modules import ACTIVATIONS, LEGACY_MODES
-from fastflow.model.sentence_settings import SETTINGS
-from fastflow.model.sentence_weights import WEIGHTS
-from fastflow.model.static import BAG, open_table
+from fastflow.model.sentence.modules import ACTIVATIONS, LEGACY_MODES
+from fastflow.model.sentence.settings import SETTINGS
+from fastflow.model.sentence.weights import WEIGHTS
+from fastflow.model.static.table import BAG, open_table
 
 NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # the releases: of most modules, StaticEmbedding, use_residual
 FOLDERS = {"StaticEmbedding": "Table"}  # in 0_StaticEmbedding model2vec takes the table, without the other modules

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.exports.folder import write_json
-from fastflow.model.architecture import read_config
+from fastflow.model.encoder.architecture import read_config
 from fastflow.model.kinds import Model
-from fastflow.model.static_tokens import StaticTokenizer
-from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
+from fastflow.model.static.tokens import StaticTokenizer
+from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.values import MOST, read_object, system_errors
 
 SETTINGS = "tokenizer_config.json"

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import Unit
-from fastflow.model.architecture import is_model2vec, is_static, size_of
+from fastflow.model.encoder.architecture import is_model2vec, is_static, size_of
+from fastflow.model.encoder.weights import has_pooler
 from fastflow.model.hashing import (
     HUB_RECORD,
     MANIFEST,
@@ -50,7 +51,6 @@ from fastflow.model.manifest import (
     takes_vectors,
 )
 from fastflow.model.tensors import Arrays, read_tensors
-from fastflow.model.weights import has_pooler
 from fastflow.stages import calibration as calibrations
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WORDS, Pooling
@@ -58,8 +58,8 @@ from fastflow.stages.spread import read_spread
 from fastflow.values import is_whole, short
 
 if TYPE_CHECKING:
-    from fastflow.model.int8 import Int8
-    from fastflow.model.sentence_transformers import Modules
+    from fastflow.model.encoder.int8 import Int8
+    from fastflow.model.sentence.directory import Modules
     from fastflow.stages.truncation import Truncation
 
 PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
@@ -194,8 +194,8 @@ class Opening:
 
     def _sentence(self, directory: Path) -> Model:
         """The model of a directory that Sentence Transformers saved."""
-        from fastflow.model.sentence_transformers import read_modules  # few models need its many readers
-        from fastflow.model.sentence_weights import files_of
+        from fastflow.model.sentence.directory import read_modules  # few models need its many readers
+        from fastflow.model.sentence.weights import files_of
 
         modules = read_modules(directory)
         assert modules is not None  # noqa: S101 - for the type checker: modules.json is there
@@ -213,7 +213,7 @@ class Opening:
 
     def _table(self, directory: Path) -> Model:
         """The model of a directory that model2vec saved."""
-        from fastflow.model.static import check_modules, open_table, read_rules  # as in _sentence
+        from fastflow.model.static.table import check_modules, open_table, read_rules  # as in _sentence
 
         check_modules(directory)
         open_table(directory)  # raises if it is missing or misshapen
@@ -244,7 +244,7 @@ class Opening:
         if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
         from fastflow.model.hub import referenced_encoder
-        from fastflow.model.sentence_transformers import encoder_folder
+        from fastflow.model.sentence.directory import encoder_folder
 
         found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))
         files = encoder_files(found)
@@ -280,7 +280,7 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
 
 def _uncalibrated(directory: Path, modules: Modules) -> Model:
     """The model of the modules alone."""
-    from fastflow.model.sentence_weights import head_of, pooling_of
+    from fastflow.model.sentence.weights import head_of, pooling_of
 
     encoder = modules.transformer.directory
     size = size_of(encoder)
@@ -292,8 +292,8 @@ def _uncalibrated(directory: Path, modules: Modules) -> Model:
 
 def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
     """The model of a manifest that calibrates the vectors of a directory of Sentence Transformers, kept next to it."""
-    from fastflow.model.sentence_transformers import read_modules
-    from fastflow.model.sentence_weights import files_of
+    from fastflow.model.sentence.directory import read_modules
+    from fastflow.model.sentence.weights import files_of
 
     where = f"{directory / MANIFEST}, field"
     if manifest["pooling"] != MODULES_POOLING:
@@ -360,7 +360,7 @@ def _truncation(arrays: Arrays, dim: int, where: str) -> Truncation | None:
 def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     if "int8" not in manifest:
         return None
-    from fastflow.model.int8 import read_int8  # few models record a trial
+    from fastflow.model.encoder.int8 import read_int8  # few models record a trial
 
     return read_int8(directory, manifest)
 
@@ -372,7 +372,7 @@ def verify(path: Path) -> list[str]:
     finite.
     """
     if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
-        from fastflow.model import sentence_verify as without
+        from fastflow.model.sentence import verify as without
 
         model = load_model(path)
         if model.modules is not None:
@@ -387,7 +387,7 @@ def verify(path: Path) -> list[str]:
         raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
     saved = open_model(path)
     if isinstance(saved, Model) and is_static(saved.encoder):
-        from fastflow.model.static import check_rows
+        from fastflow.model.static.table import check_rows
 
         check_rows(saved.encoder)  # others are checked when a backend opens them
     return [

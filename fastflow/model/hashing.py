@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.model.tokenizer_settings import FILES as SETTINGS_FILES
-from fastflow.model.weights import WEIGHT_INDEX, weight_files
+from fastflow.model.encoder.weights import WEIGHT_INDEX, weight_files
+from fastflow.model.tokenizer.settings import FILES as SETTINGS_FILES
 from fastflow.values import open_regular
 
 MANIFEST = "fastflow.json"

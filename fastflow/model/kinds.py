@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.shape import Head, head_width
-from fastflow.model.architecture import is_static, size_of
+from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.hashing import Later
 from fastflow.model.manifest import Likelihood
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.spread import unit_variance
 from fastflow.values import short
 
 if TYPE_CHECKING:
-    from fastflow.model.int8 import Int8
-    from fastflow.model.sentence_transformers import Modules
+    from fastflow.model.encoder.int8 import Int8
+    from fastflow.model.sentence.directory import Modules
     from fastflow.stages.truncation import Truncation
 
 TASKS = ("query", "document")  # prompts that every model of Sentence Transformers has, empty if it stores none
@@ -161,7 +161,7 @@ class VectorModel(Calibrated):
 def tokenizer_of(directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> Tokenizer:
     """An encoder's tokenizer, limited to ``max_length`` tokens; ``lower`` and ``proved`` are those of Tokenizer."""
     if is_static(directory):
-        from fastflow.model.static_tokens import StaticTokenizer  # few encoders are one
+        from fastflow.model.static.tokens import StaticTokenizer  # few encoders are one
 
         return StaticTokenizer(directory, max_length)
     return Tokenizer(directory, max_length, lower, proved)

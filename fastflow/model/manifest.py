@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import WORDS
-from fastflow.model.architecture import vocabulary_of
+from fastflow.model.encoder.architecture import vocabulary_of
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.isotropy import isoscore, mean_cosine, singular_values
 from fastflow.evaluation.words import NEIGHBOURS, word_bands
-from fastflow.model.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model, tokenizer_of
-from fastflow.model.static import open_table
-from fastflow.model.weights import load_weights
+from fastflow.model.static.table import open_table
 from fastflow.report import plots
 from fastflow.report.parts import HIGHEST, LOWEST, Columns, Line, Plot, Section, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastflow.errors import UsageError
 from fastflow.model.kinds import VectorModel
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.opened import Opened
 from fastflow.runtime import Runtime
 from fastflow.serve.batch import Floats, How

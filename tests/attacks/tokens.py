@@ -29,7 +29,7 @@ import zstandard
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastflow.model.artifact import DEFAULT
-from fastflow.model.wordpiece import read_native
+from fastflow.model.tokenizer.wordpiece import read_native
 
 from support.unicode import ORDERED, changed, mixed
 

@@ -9,7 +9,7 @@ from fastflow.backends.base import Backend
 from fastflow.backends.info import describe
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.model.artifact import load_model
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.opened import Opened
 
 

@@ -14,8 +14,8 @@ from fastflow import Runtime
 from fastflow.backends import choose as choice
 from fastflow.backends.choose import BACKENDS, OF_VECTORS
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
-from fastflow.model.architecture import encoder_size, read_config
 from fastflow.model.artifact import load_model
+from fastflow.model.encoder.architecture import encoder_size, read_config
 
 from support.builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
 

@@ -15,10 +15,10 @@ from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, S
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
-from fastflow.model.architecture import encoder_shape, read_config
 from fastflow.model.artifact import load_model
-from fastflow.model.int8 import FILE
-from fastflow.model.weights import load_weights
+from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder.int8 import FILE
+from fastflow.model.encoder.weights import load_weights
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.packed import random_encoder

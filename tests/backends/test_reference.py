@@ -11,7 +11,7 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.stages.calibration import apply
 from fastflow.stages.vectors import paired_cosine
 

@@ -12,8 +12,8 @@ from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files import embed
 from fastflow.files.run import Run
-from fastflow.model.architecture import CPU_ONLY
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.encoder.architecture import CPU_ONLY
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.stages.vectors import paired_cosine
 
 from support.builders import FAMILIES, VOCABULARY, make_model, make_sentences

@@ -25,7 +25,7 @@ from fastflow.cache_folder import cache_directory
 from fastflow.console import Terminated
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import encoder_hash
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 
 from support.benches import ENCODER, SMALL, absent, needs, plain, subject_of
 from support.builders import make_model

@@ -9,7 +9,7 @@ from fastflow.bench import cli
 from fastflow.bench.suites import static
 from fastflow.bench.suites.workbench import workbench
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.static_write import write_static
+from fastflow.model.static.write import write_static
 
 from support.benches import ENCODER, LIMITS
 from support.builders import wordpiece

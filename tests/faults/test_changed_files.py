@@ -13,8 +13,8 @@ from fastflow.errors import FastflowError
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.kernels.mapped import CHANGED
 from fastflow.model.artifact import Opening
+from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.tensors import MappedTensors, read_tensors
-from fastflow.model.weights import MappedWeights
 from fastflow.search import Index
 
 from support.databases import make

@@ -70,7 +70,7 @@ ROOMS = {  # target -> where the code lies that it is meant to reach
     "tasks": ("fastflow/evaluation/rows.py", "fastflow/evaluation/pairs.py", "fastflow/evaluation/retrieval.py"),
     "files": ("fastflow/model/",),
     "models": ("fastflow/model/",),
-    "tokenizer": ("fastflow/model/wordpiece.py",),
+    "tokenizer": ("fastflow/model/tokenizer/wordpiece.py",),
     "wordpiece": ("kernels/tokens/",),
     "database": ("fastflow/search/",),
     "shards": ("fastflow/files/parts/",),

@@ -10,7 +10,7 @@ from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Unit
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 from fastflow.model.kinds import Model
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.stages.pooling import Pooling
 
 from support.encoders import assert_near, assert_pools, defined

@@ -15,8 +15,8 @@ from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles, rotary_table, rotate
 from fastflow.kernels.encoder.shape import Dense, Norm, Unit, folded, head_width
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, apply_head, pool
-from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.weights import load_weights
+from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder.weights import load_weights
 
 from support.builders import FAMILIES, make_encoder
 from support.states import assert_same, ours, random_tokens

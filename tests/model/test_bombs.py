@@ -10,7 +10,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.model.artifact import DEFAULT
-from fastflow.model.bombs import GROWTH, check_rules
+from fastflow.model.tokenizer.limits import GROWTH, check_rules
 
 from support.refusals import refuses, spoil
 

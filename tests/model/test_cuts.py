@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
-from fastflow.model import cuts
-from fastflow.model.cuts import find_cuts
+from fastflow.model.tokenizer import cuts
+from fastflow.model.tokenizer.cuts import find_cuts
 
 from support import builders
 

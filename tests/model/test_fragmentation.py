@@ -8,10 +8,10 @@ import warnings
 import pytest
 
 from fastflow import FastflowWarning, Runtime
-from fastflow.model.architecture import read_config
 from fastflow.model.artifact import DEFAULT
-from fastflow.model.fragmentation import LOOKED_AT, Seen, unsuited
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.encoder.architecture import read_config
+from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, unsuited
 
 from support.builders import make_sentences
 

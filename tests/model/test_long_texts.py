@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError
-from fastflow.model import long_texts
-from fastflow.model.long_texts import LongTexts, last
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer import long_texts
+from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer.long_texts import LongTexts, last
 
 from support.builders import byte_level, unigram, vocabulary_only, wordpiece
 from support.places import USERS
@@ -113,7 +113,7 @@ def test_texts_are_joined_up_to_a_number_of_characters(monkeypatch):
 CHILD = """
 import resource, sys
 from pathlib import Path
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 tokenizer = Tokenizer(Path(sys.argv[1]), 128)
 many = 2_000_000
 texts = ["the dog sleeps. " * (many // 16), " " * many, "a" * many, "中文" * (many // 2), "e" + "\\u0301" * many,

@@ -9,8 +9,8 @@ import pytest
 import transformers
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.model.architecture import encoder_shape, encoder_size, max_tokens
-from fastflow.model.modernbert import LONGEST, biases
+from fastflow.model.encoder.architecture import encoder_shape, encoder_size, max_tokens
+from fastflow.model.encoder.modernbert import LONGEST, biases
 
 BASE = {
     "model_type": "modernbert", "num_hidden_layers": 7, "hidden_size": 48, "num_attention_heads": 4,

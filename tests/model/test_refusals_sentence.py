@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastflow.model.artifact import load_model
-from fastflow.model.sentence_modules import read_normalize, read_transformer
+from fastflow.model.sentence.modules import read_normalize, read_transformer
 
 from support.builders import VOCABULARY
 from support.refusals import NAN, copy_of, each, refuses, spoil

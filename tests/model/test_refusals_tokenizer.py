@@ -10,7 +10,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.backends.choose import open_backend
 from fastflow.model.artifact import load_model
-from fastflow.model.tokens import Tokenizer, Tokens
+from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 
 from support.builders import VOCABULARY, vocabulary_only
 from support.gpu_standin import use_standin

@@ -12,7 +12,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import hashing
 from fastflow.model.artifact import load_model, verify
-from fastflow.model.static_write import write_static
+from fastflow.model.static.write import write_static
 
 from support.builders import wordpiece
 from support.sentence_dirs import theirs

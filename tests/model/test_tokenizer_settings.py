@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from fastflow.model.artifact import load_model
 from fastflow.model.hashing import encoder_hash
-from fastflow.model.tokenizer_files import load_tokenizer
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer.files import load_tokenizer
 
 from support.builders import VOCABULARY, make_model, make_sentences, vocabulary_only
 from support.fields import ADDED, MAP, SETTINGS, TOKENIZER, special

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.model.tokens import Loading, Tokenizer, Tokens
+from fastflow.model.tokenizer.encode import Loading, Tokenizer, Tokens
 
 from support.builders import FAMILIES, VOCABULARY, WORDS, vocabulary_only
 

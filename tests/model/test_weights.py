@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
-from fastflow.model.architecture import encoder_shape, read_config
-from fastflow.model.weights import load_weights
+from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder.weights import load_weights
 
 from support.builders import make_encoder
 from support.refusals import copy_of

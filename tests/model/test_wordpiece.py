@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.model.tokenizer_files import NotNativeError, load_tokenizer
-from fastflow.model.tokens import Tokenizer
-from fastflow.model.wordpiece import read_native
+from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer.files import NotNativeError, load_tokenizer
+from fastflow.model.tokenizer.wordpiece import read_native
 
 from support.builders import FAMILIES, VOCABULARY, fairseq_wordpiece, vocabulary_only, wordpiece
 from support.refusals import refuses, spoil
@@ -211,7 +211,7 @@ def test_mpnet_runs_natively(tmp_path):
 
 
 def test_without_the_extension_the_library_runs(bert_copy, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastflow.model.wordpiece", None)
+    monkeypatch.setitem(sys.modules, "fastflow.model.tokenizer.wordpiece", None)
     tokenizer = Tokenizer(bert_copy, 16)
     assert tokenizer.runs == "tokenizers: the compiled kernels are not installed"
     assert tokenizer(["the dog"]).ids.tolist()[0] == VOCABULARY.index("[CLS]")
@@ -225,7 +225,7 @@ def test_info_names_the_tokenizer(model, encoders):
 QUICK = """
 import sys
 from pathlib import Path
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 tokenizer = Tokenizer(Path(sys.argv[1]), 16)
 tokenizer.prompted(["the dog"], "a ", False), tokenizer.special, tokenizer.pieces(["dog"]), tokenizer.size
 assert "tokenizers" not in sys.modules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.serve.batch import How, Part, compute, joined, some
 
 

@@ -12,7 +12,7 @@ from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import reference
 from fastflow.model.kinds import Model
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling, pooling_name
 
 from support.builders import make_model

@@ -12,7 +12,7 @@ from fastflow.backends import choose as encoder
 from fastflow.backends import triton as backend_triton
 from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.flow.plan import execute, execute_with_log_det
-from fastflow.model.weights import load_weights
+from fastflow.model.encoder.weights import load_weights
 from fastflow.plan.fold import fold
 
 from support.standin import StandIn

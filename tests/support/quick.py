@@ -36,12 +36,11 @@ def chosen(items: Sequence[pytest.Item], most: int, seed: str, whole: Collection
 
 def touched() -> set[Path]:
     """The files of tests that changed, or whose modules did."""
-    from break_rules import tests_of  # here, for a check that runs without the other helpers
-    from gate import changed
-    from test_mirror import MODULES
+    from gate import changed  # here, for a check that runs without the other helpers
+    from test_mirror import MODULES, pick_tests
 
     files = changed() or []
-    tests = {test for file in files if file in MODULES for test in tests_of(file)}
+    tests = {test for file in files if file in MODULES for test in pick_tests(file)}
     return {TESTS / test for test in tests} | {ROOT / file for file in files if file.startswith("tests/")}
 
 

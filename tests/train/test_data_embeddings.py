@@ -17,7 +17,7 @@ from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.reuse import cache as kept
 from fastflow.model.manifest import fingerprint
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import embeddings
 from fastflow.train.data.background import english
 from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs

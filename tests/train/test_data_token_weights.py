@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, verify
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, background, english
 from fastflow.train.data.embeddings import Embedder, open_encoder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastflow.errors import UsageError
-from fastflow.model.wordpiece import read_native
+from fastflow.model.tokenizer.wordpiece import read_native
 from fastflow.train.distil.bags import Bags, add_words, special_ids, split_words
 
 from support.builders import VOCABULARY, make_sentences, unigram, wordpiece

@@ -10,7 +10,7 @@ import fastflow
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.stages.calibration import Stage
 from fastflow.stages.density import density_of
 from fastflow.train.methods.against import fit_named

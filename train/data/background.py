@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.model.fragmentation import UNSPACED, WORD
-from fastflow.model.tokens import Tokenizer
+from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths beyond the fewest fall off exponentially
 LOOKED_AT = 2000  # words of a corpus

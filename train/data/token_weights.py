@@ -18,7 +18,7 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.model.architecture import vocabulary_of
+from fastflow.model.encoder.architecture import vocabulary_of
 from fastflow.model.kinds import tokenizer_of
 from fastflow.train.data.background import Words, background
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder

@@ -15,7 +15,7 @@ import click
 from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
-from fastflow.model.architecture import is_static
+from fastflow.model.encoder.architecture import is_static
 from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.data.sharded import Workers

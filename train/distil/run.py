@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
-from fastflow.model.static_write import DTYPES, write_static
+from fastflow.model.static.write import DTYPES, write_static
 from fastflow.stages import calibration
 from fastflow.train.choice.tuned import probe
 from fastflow.train.data.corpus import clean

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, packaged_name
-from fastflow.model.tokenizer_files import load_tokenizer, lowercase_first
-from fastflow.model.tokens import Tokens
+from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.opened import Count, Opened
 from fastflow.streaming import StreamOptions
 from fastflow.train.data.sharded import Workers

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.model.artifact import open_model, verify
+from fastflow.model.encoder.int8 import FIELD as INT8
+from fastflow.model.encoder.int8 import FILE as INT8_FILE
+from fastflow.model.encoder.weights import weight_files
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
-from fastflow.model.int8 import FIELD as INT8
-from fastflow.model.int8 import FILE as INT8_FILE
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -30,10 +31,9 @@ from fastflow.model.manifest import (
     WEIGHTS_ARRAY,
     fingerprint,
 )
-from fastflow.model.sentence_weights import files_of
-from fastflow.model.tokenizer_files import load_tokenizer
-from fastflow.model.tokenizer_settings import FILES
-from fastflow.model.weights import weight_files
+from fastflow.model.sentence.weights import files_of
+from fastflow.model.tokenizer.files import load_tokenizer
+from fastflow.model.tokenizer.settings import FILES
 from fastflow.replacing import growing
 from fastflow.stages import calibration
 from fastflow.stages.rows import Rows

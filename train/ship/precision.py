@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fastflow.backends.cpu import CpuBackend
-from fastflow.model.architecture import is_static
-from fastflow.model.int8 import Int8
+from fastflow.model.encoder.architecture import is_static
+from fastflow.model.encoder.int8 import Int8
 from fastflow.model.kinds import Model
 from fastflow.train.data.embeddings import who_runs
 

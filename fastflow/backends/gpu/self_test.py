@@ -16,10 +16,10 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.table import ReferenceTable
 from fastflow.backends.vectors import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu
-from fastflow.model.architecture import is_static, read_config, whole_number
+from fastflow.model.encoder.architecture import is_static, read_config, whole_number
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.static import open_table
-from fastflow.model.tokens import Tokens
+from fastflow.model.static.table import open_table
+from fastflow.model.tokenizer.encode import Tokens
 from fastflow.values import reason
 
 # tokens of the texts of a batch: one text, a graph of two, and more than a graph takes, with a long text

@@ -7,8 +7,8 @@ import tokenizers
 from harness import Finding
 from tokens import RULES
 
-from fastflow.model.tokenizer_files import NotNativeError
-from fastflow.model.wordpiece import read_native
+from fastflow.model.tokenizer.files import NotNativeError
+from fastflow.model.tokenizer.wordpiece import read_native
 
 from support.builders import wordpiece
 

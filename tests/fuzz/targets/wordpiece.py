@@ -10,7 +10,7 @@ import tokens
 from harness import Choices, Finding
 
 from fastflow.kernels.tokens import reference
-from fastflow.model.wordpiece import _read
+from fastflow.model.tokenizer.wordpiece import _read
 
 CHOICES = 3  # bytes of an input that choose the tokenizer and the limit
 FILES = list(tokens.files().values())

@@ -7,11 +7,11 @@ from contextlib import suppress
 import numpy as np
 
 from fastflow.errors import UnsupportedArchitecture
-from fastflow.model.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
-from fastflow.model.sentence_weights import files_of
-from fastflow.model.static import check_rows
-from fastflow.model.weights import load_weights
+from fastflow.model.sentence.weights import files_of
+from fastflow.model.static.table import check_rows
 
 
 def verify_modules(model: Model) -> list[str]:

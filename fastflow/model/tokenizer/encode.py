@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.late import late
-from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.encoder.architecture import read_config, whole_number
 from fastflow.model.hashing import in_thread
-from fastflow.model.tokenizer_files import NotNativeError, Saved, lowercase_first, read_saved
+from fastflow.model.tokenizer.files import NotNativeError, Saved, lowercase_first, read_saved
 from fastflow.values import MOST, panics, reason
 
 if TYPE_CHECKING:
     from fastflow.kernels.tokens.cpu import WordPiece
-    from fastflow.model.long_texts import LongTexts
-    from fastflow.model.wordpiece import Native
+    from fastflow.model.tokenizer.long_texts import LongTexts
+    from fastflow.model.tokenizer.wordpiece import Native
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 LONGEST_WORD = 1000  # letters of a word that are looked at, to judge the vocabulary
@@ -154,7 +154,7 @@ class Tokenizer:
 
     @late
     def _long(self) -> LongTexts:
-        from fastflow.model.long_texts import LongTexts
+        from fastflow.model.tokenizer.long_texts import LongTexts
 
         return LongTexts(self._tokenizer, self.max_length)
 
@@ -323,7 +323,7 @@ class Loading:
 def _natively(saved: Saved, lower: bool) -> Native:
     """The compiled tokenizer; raises NotNativeError."""
     try:
-        from fastflow.model.wordpiece import read_native
+        from fastflow.model.tokenizer.wordpiece import read_native
     except ImportError as error:
         raise NotNativeError("the compiled kernels are not installed") from error
     return read_native(saved.data, lower, saved.settings)

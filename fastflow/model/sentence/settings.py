@@ -7,7 +7,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import is_file
-from fastflow.model.sentence_modules import check_fields
+from fastflow.model.sentence.modules import check_fields
 from fastflow.values import is_whole, read_object, short
 
 SETTINGS = "config_sentence_transformers.json"

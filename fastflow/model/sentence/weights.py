@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import LIGHTEST, Dense, Head, Norm, Unit
 from fastflow.kernels.panels import usable
-from fastflow.model.architecture import read_config, whole_number
+from fastflow.model.encoder.architecture import read_config, whole_number
+from fastflow.model.encoder.weights import BAD
 from fastflow.model.hashing import MODULES, encoder_files, is_file
-from fastflow.model.sentence_modules import TRANSFORMER_FILES, DenseModule, LayerNormModule, StaticModule
-from fastflow.model.sentence_settings import SETTINGS
-from fastflow.model.sentence_tokens import LayersModule, read_word_weights
-from fastflow.model.sentence_transformers import Modules
+from fastflow.model.sentence.directory import Modules
+from fastflow.model.sentence.modules import TRANSFORMER_FILES, DenseModule, LayerNormModule, StaticModule
+from fastflow.model.sentence.settings import SETTINGS
+from fastflow.model.sentence.tokens import LayersModule, read_word_weights
 from fastflow.model.tensors import Arrays, read_tensors
-from fastflow.model.weights import BAD
 from fastflow.stages.pooling import WORDS, Pooling
 
 WEIGHTS = "model.safetensors"

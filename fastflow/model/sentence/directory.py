@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
 
 from fastflow.errors import FastflowError
-from fastflow.model.architecture import is_model2vec, read_config, size_of
+from fastflow.model.encoder.architecture import is_model2vec, read_config, size_of
 from fastflow.model.hashing import MODULES, is_file
-from fastflow.model.sentence_modules import (
+from fastflow.model.sentence.modules import (
     DenseModule,
     LayerNormModule,
     NormalizeModule,
@@ -29,9 +29,9 @@ from fastflow.model.sentence_modules import (
     read_pooling,
     read_transformer,
 )
-from fastflow.model.sentence_settings import read_settings
-from fastflow.model.sentence_tokens import LayersModule, WordWeightsModule, read_layers
-from fastflow.model.static import open_table
+from fastflow.model.sentence.settings import read_settings
+from fastflow.model.sentence.tokens import LayersModule, WordWeightsModule, read_layers
+from fastflow.model.static.table import open_table
 from fastflow.values import read_json, short
 
 KNOWN = (

@@ -19,9 +19,9 @@ from fastflow.kernels.encoder.shape import HEAVIEST
 from fastflow.kernels.mapped import CHANGED, was_changed
 from fastflow.kernels.panels import widen
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
+from fastflow.model.encoder.weights import WEIGHT_INDEX
 from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.tensors import MappedTensors
-from fastflow.model.weights import WEIGHT_INDEX
 from fastflow.values import MOST, is_whole, read_config, read_json, short
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"

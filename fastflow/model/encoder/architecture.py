@@ -68,7 +68,7 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
     if config.get("is_decoder"):
         raise UnsupportedArchitecture(f"{where / 'config.json'}, field is_decoder: causal attention is not supported")
     if family == "modernbert":
-        from fastflow.model.modernbert import modernbert_shape  # few encoders are one
+        from fastflow.model.encoder.modernbert import modernbert_shape  # few encoders are one
 
         shape = modernbert_shape(config, where, ACTIVATIONS[activation])
     else:
@@ -166,7 +166,7 @@ def is_static(directory: Path) -> bool:
 def size_of(directory: Path) -> EncoderSize:
     """The size of the encoder in ``directory``; a token table has no layers, and MOST tokens if it has no limit."""
     if is_static(directory):
-        from fastflow.model.static import open_table, read_rules  # few encoders are one
+        from fastflow.model.static.table import open_table, read_rules  # few encoders are one
 
         return EncoderSize(0, open_table(directory).rows.shape[1], read_rules(directory).max_length)
     return encoder_size(read_config(directory), directory)
@@ -175,7 +175,7 @@ def size_of(directory: Path) -> EncoderSize:
 def vocabulary_of(directory: Path) -> int:
     """The token ids that the encoder in ``directory`` has a vector for."""
     if is_static(directory):
-        from fastflow.model.static import open_table  # as in size_of
+        from fastflow.model.static.table import open_table  # as in size_of
 
         return open_table(directory).vocabulary
     return whole_number(read_config(directory), "vocab_size", directory)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.kernels.panels import quantised
-from fastflow.model.architecture import MODEL2VEC
+from fastflow.model.encoder.architecture import MODEL2VEC
 from fastflow.model.hashing import MODULES
-from fastflow.model.static import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
+from fastflow.model.static.table import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
 from fastflow.replacing import check_out, growing
 from fastflow.values import system_errors
 

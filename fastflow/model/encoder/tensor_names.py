@@ -85,7 +85,7 @@ def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -
 
 
 def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    from fastflow.model.modernbert import biases  # few encoders are one
+    from fastflow.model.encoder.modernbert import biases  # few encoders are one
 
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
-from fastflow.model.architecture import is_static
-from fastflow.model.tokenizer_classes import Whole, settle
-from fastflow.model.tokenizer_settings import FLAGS, WORDPIECE, Settings, read_settings
+from fastflow.model.encoder.architecture import is_static
+from fastflow.model.tokenizer.classes import Whole, settle
+from fastflow.model.tokenizer.settings import FLAGS, WORDPIECE, Settings, read_settings
 from fastflow.values import open_regular, panics, read_object, reason, short
 
 BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTokenizerFast|")
@@ -36,7 +36,7 @@ class Saved(NamedTuple):
         """The ``tokenizers.Tokenizer`` as the settings change it; raises a FastflowError for a file that is none."""
         import tokenizers
 
-        from fastflow.model.bombs import check_rules
+        from fastflow.model.tokenizer.limits import check_rules
 
         check_rules(self.data, self.path)
         try:

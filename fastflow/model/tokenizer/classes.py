@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fastflow.model.tokenizer_settings import (
+from fastflow.model.tokenizer.settings import (
     BYTES,
     CONFIG,
     LISTS,

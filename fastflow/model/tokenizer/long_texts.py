@@ -12,7 +12,7 @@ from fastflow.errors import FastflowError
 from fastflow.late import late
 
 if TYPE_CHECKING:
-    from fastflow.model.cuts import Cuts
+    from fastflow.model.tokenizer.cuts import Cuts
 
 SHARE = 16  # characters of a text that are tokenized first, for each token of the limit; English has 4 to 5 a token
 LEAST = 1024  # characters that are never too many
@@ -32,7 +32,7 @@ class LongTexts:
 
     @late
     def _cuts(self) -> Cuts | None:
-        from fastflow.model.cuts import find_cuts  # when the first long text comes
+        from fastflow.model.tokenizer.cuts import find_cuts  # when the first long text comes
 
         return find_cuts(self._tokenizer)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import HEAVIEST, LEAST
-from fastflow.model.sentence_modules import check_fields, module_config
+from fastflow.model.sentence.modules import check_fields, module_config
 from fastflow.values import is_whole, short
 
 

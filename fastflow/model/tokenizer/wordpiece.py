@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
 from fastflow.kernels.tokens.rules import Rules
-from fastflow.model.tokenizer_classes import Whole, settle
-from fastflow.model.tokenizer_files import NotNativeError
-from fastflow.model.tokenizer_settings import Settings
+from fastflow.model.tokenizer.classes import Whole, settle
+from fastflow.model.tokenizer.files import NotNativeError
+from fastflow.model.tokenizer.settings import Settings
 
 KEY, COLON = b'"vocab"', re.compile(rb"\s*:\s*(?=\{)")
 EMPTY = "{}"  # in the place of the vocabulary

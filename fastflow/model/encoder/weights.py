@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import EncoderShape
 from fastflow.kernels.panels import LARGEST, usable, widen
-from fastflow.model.tensor_names import layout, word_tensor
+from fastflow.model.encoder.tensor_names import layout, word_tensor
 from fastflow.model.tensors import Arrays, MappedTensors
 from fastflow.values import read_object, short
 

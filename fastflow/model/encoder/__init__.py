@@ -1,0 +1,1 @@
+"""An encoder: its configuration and its weights."""

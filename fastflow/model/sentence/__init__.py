@@ -1,0 +1,1 @@
+"""A directory saved by Sentence Transformers."""

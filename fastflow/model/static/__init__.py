@@ -1,0 +1,1 @@
+"""A static encoder: a table of token vectors and a tokenizer."""
