@@ -77,7 +77,7 @@ def table_of(model: str | None) -> Path | None:
 
 def has_layers(runtime: Runtime) -> bool:
     """Whether the model computes layers; without any all its dtypes are the same float32."""
-    model = runtime._opened.model
+    model = runtime.session.model
     return not (isinstance(model, Model) and model.pooling.of_embeddings)
 
 
@@ -94,7 +94,7 @@ def ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], l
                 raise
             skipped.append(f"fastflow {dtype}: {error}")
             continue
-        if isinstance(runtime._opened.model, VectorModel):
+        if isinstance(runtime.session.model, VectorModel):
             raise UsageError(f"{model} calibrates vectors: time it with fastflow bench --suite flow -m {model}")
         calls["fastflow", dtype] = runtime.encode
         if not has_layers(runtime):

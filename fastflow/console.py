@@ -272,7 +272,7 @@ def write_json(path: str, value: Any) -> None:
 
 def write_text(path: str, text: str) -> None:
     """``text`` to a file, by way of a temporary name."""
-    from fastflow.replacing import replace_text  # embed and serve write no such file
+    from fastflow.atomic import replace_text  # embed and serve write no such file
 
     try:
         replace_text(Path(path), text)

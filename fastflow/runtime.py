@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from numpy.typing import ArrayLike
 
-from fastflow.familiar import Embedder, Familiar, check_foreign
+from fastflow.compatibility import LibraryCalls, Properties, check_foreign
 from fastflow.model.artifact import given
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.opened import Opened
-from fastflow.prompting import Prompting
+from fastflow.options import Options, pick_texts
+from fastflow.session import Session
 from fastflow.stages.calibration import describe
-from fastflow.streaming import StreamOptions, one_of
+from fastflow.tasks import Tasks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastflow.types import Info, Matrix, Scores, Vector
 
 
-class Runtime(Prompting, Familiar, Embedder):
+class Runtime(Tasks, Properties, LibraryCalls):
     """A model ready to embed texts; one without an encoder calibrates vectors alone.
 
     Safe to call from several threads; survives fork; pickles to its path. Use it as a context manager, or call
@@ -59,13 +59,13 @@ class Runtime(Prompting, Familiar, Embedder):
             "model": given(model, allow_download), "device": device, "dtype": dtype, "threads": threads,
             "backend": backend, "allow_download": allow_download,
         }  # fmt: skip
-        self._opened = Opened(**self._arguments)
+        self.session = Session(**self._arguments)
 
     def __repr__(self) -> str:
-        opened, name = self._opened, self._opened.packaged or str(self._opened.model.path)
-        if opened.closed:
+        name = self.session.packaged or str(self.session.model.path)
+        if self.session.closed:
             return f"<Runtime: {name}, closed>"
-        calibration = describe(opened.model.calibration)
+        calibration = describe(self.session.model.calibration)
         return f"<Runtime: {name}, calibration {calibration}, {self.dim} dimensions, {self.backend} {self.dtype}>"
 
     @overload
@@ -134,11 +134,12 @@ class Runtime(Prompting, Familiar, Embedder):
             >>> fastflow.Runtime().encode("A cat sat.", truncate_dim=64).shape
             (64,)
         """
-        check_foreign(foreign, self.device)
-        o = StreamOptions(
+        if foreign:
+            check_foreign(foreign, self.device)
+        options = Options(
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, prompt_name=prompt_name, ranges=ranges
         )
-        out = self._opened.encode(one_of(inputs, sentences), o, bool(show_progress_bar))
+        out = self.session.encode(pick_texts(inputs, sentences), options, bool(show_progress_bar))
         return out if convert_to_numpy or out.ndim == 1 else list(out)
 
     def stream(
@@ -167,10 +168,10 @@ class Runtime(Prompting, Familiar, Embedder):
             >>> [(start, z.shape) for start, z in fastflow.Runtime().stream(["A cat."] * 3, window=2)]
             [(0, (2, 256)), (2, (1, 256))]
         """
-        options = StreamOptions(
+        options = Options(
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window, prompt_name, ranges
         )  # fmt: skip
-        return ((start, z) for start, (z,) in self._opened.stream(iterable, options, self._opened.embed))
+        return ((start, vectors) for start, vectors, _ in self.session.blocks(iterable, options))
 
     def stream_with_log_prob(
         self, iterable: Iterable[str], **options: Unpack[types.StreamOptions]
@@ -187,10 +188,7 @@ class Runtime(Prompting, Familiar, Embedder):
         Raises:
             FastflowError: As ``stream`` and ``log_prob``.
         """
-        backend = self._opened.backend
-        _ = backend.density  # raises if there is none
-        blocks = self._opened.stream(iterable, StreamOptions(**options), backend.embed_with_log_prob)
-        return ((start, z, log_probs) for start, (z, log_probs) in blocks)
+        return (tuple(block) for block in self.session.blocks(iterable, Options(**options), scored=True))  # type: ignore[misc]
 
     def transform(
         self, array: ArrayLike, *, normalize_embeddings: bool = False, precision: str = "float32",
@@ -213,8 +211,8 @@ class Runtime(Prompting, Familiar, Embedder):
             >>> rt.transform(rt.pool(["A cat sat."])).shape
             (1, 256)
         """
-        o = StreamOptions(None, normalize_embeddings, precision, truncate_dim, ranges=ranges)
-        return self._opened.transform(array, o)
+        options = Options(None, normalize_embeddings, precision, truncate_dim, ranges=ranges)
+        return self.session.transform(array, options)
 
     def log_prob(
         self, inputs: Iterable[str] | ArrayLike, batch_size: int | None = None, prompt: str | None = None
@@ -234,7 +232,7 @@ class Runtime(Prompting, Familiar, Embedder):
         Raises:
             FastflowError: The calibration has no flow, or drops directions before it; or as ``pool`` and ``transform``.
         """
-        return self._opened.log_prob(inputs, batch_size, prompt)
+        return self.session.log_prob(inputs, batch_size, prompt)
 
     def pool(
         self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None, *,
@@ -254,7 +252,7 @@ class Runtime(Prompting, Familiar, Embedder):
         Raises:
             FastflowError: As ``encode``.
         """
-        return self._opened.pool(texts, batch_size, prompt, batch_tokens)
+        return self.session.pool(texts, batch_size, prompt, batch_tokens)
 
     def info(self) -> Info:
         """The model and how it runs on this machine.
@@ -265,11 +263,11 @@ class Runtime(Prompting, Familiar, Embedder):
         """
         from fastflow.backends import info  # few programs ask
 
-        return info.describe(self._opened)
+        return info.describe(self.session)
 
     def close(self) -> None:
         """Free the weights; the Runtime cannot be used afterwards."""
-        self._opened.close()
+        self.session.close()
 
     def __enter__(self) -> Runtime:
         return self

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 import fastflow
+from fastflow.atomic import replace_text
 from fastflow.exports.export import Exported
-from fastflow.replacing import replace_text
 from fastflow.train.distil.result import Distilled
 from fastflow.train.options import Options
 from fastflow.train.python import COMMAND_ONLY

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from fastflow.atomic import replace_text
 from fastflow.cli import main as fastflow
-from fastflow.replacing import replace_text
 from fastflow.train.cli import main as train
 
 WIDTH = 100  # letters of a line of help

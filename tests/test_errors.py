@@ -46,7 +46,7 @@ def test_every_extra_that_an_error_names_exists():
 def test_a_warning_names_the_line_that_called_fastflow(model):
     rt, long = fastflow.Runtime(model), ["dog " * 200]
     for call in (rt.encode, rt.encode_query, rt.pool, lambda texts: list(rt.stream(texts))):
-        rt._opened.truncated = 0
+        rt.session.truncated = 0
         with pytest.warns(fastflow.FastflowWarning, match="longer than 64 tokens are cut") as warned:
             call(long)
         assert [each.filename for each in warned] == [__file__]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fastflow
-from fastflow.familiar import BASES
+from fastflow.compatibility import BASES
 
 TEXTS = [
     "The dog runs across the field.", "A cat sleeps on the sofa.", "Two dogs play with a ball.", "The kitten drinks.",

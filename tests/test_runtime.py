@@ -197,7 +197,7 @@ def test_long_texts_are_cut_counted_and_said_once(model):
 
 
 def test_stream_gives_blocks_in_order_and_reads_no_further_than_it_must(rt, monkeypatch):
-    monkeypatch.setattr("fastflow.streaming.WINDOW", 10)
+    monkeypatch.setattr("fastflow.options.WINDOW", 10)
     texts, taken = make_sentences(35, seed=1), []
     blocks = rt.stream((taken.append(text) or text for text in texts), normalize_embeddings=True, precision="float16")
     assert taken == []

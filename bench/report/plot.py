@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fastflow.atomic import replace_bytes
 from fastflow.bench.report.columns import Row, name_of, size, threads, together
 from fastflow.bench.report.table import machine_line
 from fastflow.errors import FastflowError, missing_extra
-from fastflow.replacing import replace_bytes
 
 OURS, PEERS = "#d62728", "#7f9fbf"
 

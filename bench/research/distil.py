@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from fastflow.bench.research.distil_corpus import CORPORA, mixture
 from fastflow.bench.research.study import read, table, write
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
-from fastflow.opened import Opened
 from fastflow.runtime import Runtime
+from fastflow.session import Session
 from fastflow.train.data.sharded import SHARD
 from fastflow.train.distil import ridge
 from fastflow.train.distil.choosing import Held, best_prior, fit_table
@@ -51,7 +51,7 @@ class Cached(Teacher):
 
     def __init__(self, name: str, directory: str, corpus: Sequence[str], cache: Path) -> None:
         super().__init__(directory)
-        self.opened = Opened(self.model, "auto", "bfloat16", None, "auto", False)
+        self.opened = Session(self.model, "auto", "bfloat16", None, "auto", False)
         self._known: dict[str, int] = {}
         if len(self.targets) == 1:  # a calibrated model in the package is as fast
             path = cache / f"{name}.npy"

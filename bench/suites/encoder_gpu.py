@@ -37,7 +37,7 @@ def run_encoder_gpu(bench: Workbench, against: Sequence[str] | None, sizes: Size
     say("encoder: opening the engines")
     with settings(threads), nullcontext() if sizes.quick else compiling():
         engines = [
-            EncoderCandidate("fastflow", dtype, "triton", partial(prepare, runtime._opened.backend))
+            EncoderCandidate("fastflow", dtype, "triton", partial(prepare, runtime.session.backend))
             for dtype, runtime in ours(subject)
         ]
         for peer in open_peers(subject, families, WHERE, sizes.quick, results.skipped):

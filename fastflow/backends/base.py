@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,9 @@ from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.density import Densities, Density, density_of, log_normal
 
-if TYPE_CHECKING:
-    from fastflow.kernels.embed.cpu import Texts
-
 Floats = NDArray[np.floating[Any]]
+# (texts, normalize, truncate, pooled (B, D) to be filled or None) -> (embeddings (B, D'), the texts that were cut)
+FusedCall = Callable[..., tuple[Floats, int]]
 
 
 class Calibrator(ABC):
@@ -81,8 +80,8 @@ class Backend(Calibrator):
         super().__init__(model, model.pooled_dim, dtype, device)
         self._pooling, self._head = model.pooling, model.head
 
-    def in_one_call(self, tokenizer: Tokenizer) -> Texts | None:
-        """Texts -> embeddings in one compiled call, with the bits of the steps; None if the model needs more steps."""
+    def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
+        """Join all steps in one compiled call with the same bits; None if the model needs several."""
         return None
 
     @abstractmethod

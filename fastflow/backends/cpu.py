@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends.base import Backend, Calibrator, Floats, FusedCall
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import folded
 from fastflow.kernels.flow.plan import Plan
@@ -22,12 +23,11 @@ from fastflow.stages.density import Densities, log_normal
 
 if TYPE_CHECKING:
     from fastflow.backends.trials import Tried
-    from fastflow.kernels.embed.cpu import Texts
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.encoder.shape import EncoderShape
+    from fastflow.kernels.flow.cpu import CpuFlow
     from fastflow.kernels.table.cpu import CpuTable
     from fastflow.model.encoder.int8 import Int8
-    from fastflow.stages.truncation import Truncation
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
 
@@ -60,7 +60,7 @@ class CpuCalibration:
 
     def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
-        self._cuts: dict[int, Any] = {}  # width -> the calibration with its cut folded in, the last used at the end
+        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, the last used at the end
         self._latent: Any = None  # the stages that give the density, made when first asked for
         try:
             self._flow = self._folded(model.calibration, threads)
@@ -70,9 +70,7 @@ class CpuCalibration:
 
     def __call__(self, x: Floats, normalize: bool, truncate: int | None) -> Floats:
         """As the reference, without intermediate arrays; same bits for a row whatever its company."""
-        flow = self._flow
-        if truncate is not None and self._order is not None:
-            flow, truncate = self._cut(truncate, self._order), None
+        flow, truncate = self._flow_for(truncate)
         return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
 
     def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
@@ -87,29 +85,39 @@ class CpuCalibration:
         with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
             return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
 
-    def _folded(self, stages: Sequence[Stage], threads: int | None) -> Any:
+    def _folded(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
         from fastflow.kernels.flow.cpu import CpuFlow
 
         return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
 
-    def _cut(self, width: int, truncation: Truncation) -> Any:
-        """The calibration cut to its leading ``width`` directions, folded into one call."""
+    def _flow_for(self, width: int | None) -> tuple[CpuFlow, int | None]:
+        """Return the compiled call of embeddings cut to ``width``, and the columns to keep of its result."""
+        if width is None or self._order is None:
+            return self._flow, width
         with making:  # changes _cuts
             found = self._cuts.pop(width, None)
             if found is None:
-                found = self._folded([*self._stages, truncation.stage(width)], self.threads)
+                found = self._folded([*self._stages, self._order.stage(width)], self.threads)
             self._cuts[width] = found
             if len(self._cuts) > CUTS:
                 del self._cuts[next(iter(self._cuts))]
-        return found
+        return found, None
 
-    def in_one_call(self, tokenizer: Tokenizer, pooling: CpuEncoder | CpuTable) -> Texts | None:
-        """The tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
+    def fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | CpuTable) -> FusedCall | None:
+        """Join the tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
         if (words := tokenizer.compiled) is None:
             return None
         from fastflow.kernels.embed.cpu import Texts
 
-        return Texts(words, pooling, self._flow, tokenizer.max_length, tokenizer.ended, tokenizer.left_out)
+        fused = Texts(words, pooling, tokenizer.max_length, tokenizer.ended, tokenizer.left_out)
+
+        def embed(
+            texts: Sequence[str], normalize: bool, truncate: int | None, pooled: NDArray[np.float32] | None
+        ) -> tuple[Floats, int]:
+            flow, keep = self._flow_for(truncate)
+            return fused(flow, texts, normalize, keep, pooled)
+
+        return embed
 
 
 class CpuCalibrator(Calibrator):
@@ -204,9 +212,9 @@ class CpuBackend(CpuCalibrator, Backend):
         except ValueError as error:  # as in CpuCalibration
             raise UsageError(str(error)) from error
 
-    def in_one_call(self, tokenizer: Tokenizer) -> Texts | None:
-        """Texts -> embeddings in one compiled call, of an encoder none of whose layers is computed."""
-        return self._calibration.in_one_call(tokenizer, self._encoder) if self._pooling.of_embeddings else None
+    def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
+        """As in ``Backend``, for an encoder whose layers are not computed."""
+        return self._calibration.fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""

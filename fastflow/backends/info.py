@@ -8,20 +8,20 @@ from fastflow.model.kinds import Model
 from fastflow.stages import calibration
 
 if TYPE_CHECKING:
-    from fastflow.opened import Opened
+    from fastflow.session import Session
     from fastflow.types import Info
 
 
-def describe(opened: Opened) -> Info:
+def describe(session: Session) -> Info:
     """``Runtime.info()`` of a model.
 
     A model without an encoder takes vectors, and has no pooling, no max_length and no tokenizer: they are None.
     """
-    model, runs = opened.model, opened.calibrator
+    model, runs = session.model, session.calibrator
     texts = model if isinstance(model, Model) else None
-    seen = [] if texts is None else opened.seen.notes(opened.tokenizer)
+    seen = [] if texts is None else session.seen.notes(session.tokenizer)
     return {
-        "model": opened.packaged or str(model.path),
+        "model": session.packaged or str(model.path),
         "fingerprint": model.fingerprint,
         "takes": "vectors" if texts is None else "texts",
         "backend": runs.name,
@@ -30,8 +30,8 @@ def describe(opened: Opened) -> Info:
         "dim": model.truncate_dim or calibration.output_dim(model.calibration, runs.pooled_dim),
         "pooled_dim": runs.pooled_dim,
         "pooling": None if texts is None else texts.pooling.describe(),
-        "max_length": None if texts is None else opened.max_length,
-        "tokenizer": None if texts is None else opened.tokenizer.runs,
+        "max_length": None if texts is None else session.max_length,
+        "tokenizer": None if texts is None else session.tokenizer.runs,
         "modules": None if model.modules is None else model.modules.names(),
         "prompts": dict(model.prompts.texts),
         "default_prompt": model.prompts.default,

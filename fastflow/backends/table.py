@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Floats
+from fastflow.backends.base import Backend, Floats, FusedCall
 from fastflow.backends.cpu import CpuCalibration, CpuCalibrator
 from fastflow.backends.reference import ReferenceCalibrator
 from fastflow.errors import FastflowError, UsageError
@@ -17,9 +16,6 @@ from fastflow.kernels.table import reference
 from fastflow.model.kinds import Model
 from fastflow.model.static.table import open_table
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
-
-if TYPE_CHECKING:
-    from fastflow.kernels.embed.cpu import Texts
 
 
 class CpuTable(CpuCalibrator, Backend):
@@ -47,9 +43,9 @@ class CpuTable(CpuCalibrator, Backend):
             f"{self._table.isa}, {self._table.threads} threads"
         )
 
-    def in_one_call(self, tokenizer: Tokenizer) -> Texts | None:
-        """Texts -> embeddings in one compiled call, of a table without modules after it."""
-        return None if self._head else self._calibration.in_one_call(tokenizer, self._table)
+    def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
+        """As in ``Backend``, for a table without modules after it."""
+        return None if self._head else self._calibration.fuse(tokenizer, self._table)
 
     def pool(self, tokens: Tokens) -> Floats:
         """(B, D) pooled vectors: the mean of each text's rows, 0 without tokens, then the modules after it."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fastflow.atomic import replace_bytes
 from fastflow.backends import precision
 from fastflow.backends.base import Backend
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
@@ -27,7 +28,6 @@ from fastflow.errors import FastflowError
 from fastflow.model.encoder.int8 import Int8, checked
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
-from fastflow.replacing import replace_bytes
 from fastflow.values import open_regular
 from fastflow.version import __version__
 

@@ -219,7 +219,7 @@ def embed(
         if fit:
             opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
-        prompt = runtime._opened.model.prompts.resolve(settings.prompt, prompt_name)
+        prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
             settings = replace(settings, prompt=prompt)
         if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):

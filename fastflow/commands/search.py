@@ -100,7 +100,7 @@ def search(
                 paragraphs = paragraphs or are_paragraphs([hit.text for hit in hits if hit.text])
                 if json_file not in (None, "-"):
                     answers.append(_object(text, hits))
-    if paragraphs and runtime._opened.packaged and not quiet:
+    if paragraphs and runtime.session.packaged and not quiet:
         say(PARAGRAPHS)
     if json_file is not None and json_file != "-":
         write_text(json_file, "\n".join(answers) + "\n" * bool(answers))
@@ -148,7 +148,7 @@ def _table(query: str | None, hits: Sequence[Hit], similarity: str | None) -> st
 
 def usual_cosine(runtime: Runtime) -> float | None:
     """The mean cosine of two texts of the corpus that the model was fitted to; None if it is not recorded."""
-    record: Any = runtime._opened.model.manifest
+    record: Any = runtime.session.model.manifest
     for name in ("training", "isotropy", "after", "mean_cosine"):
         record = record.get(name) if isinstance(record, dict) else None
     return record if isinstance(record, float) else None

@@ -9,12 +9,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from fastflow.atomic import check_out, growing
 from fastflow.errors import UsageError, missing_extra
 from fastflow.exports.card import write_card
 from fastflow.exports.record import Record, write_record
 from fastflow.model.artifact import open_model
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.replacing import check_out, growing
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.vectors import check_truncation
 

@@ -17,10 +17,10 @@ from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, Settings, Summary, write
 from fastflow.files.windows import Pace, Unlike, characters, looked_at, one_text, windows
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
+from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_truncation
-from fastflow.streaming import WINDOW, windowed
 
 if TYPE_CHECKING:
     from fastflow.files.parts.counting import Split
@@ -42,7 +42,7 @@ def embed_file(
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, run.resume, run.cache)
-    check_truncation(settings.dim, runtime._opened.width, "--dim")
+    check_truncation(settings.dim, runtime.session.width, "--dim")
     if settings.ranges is not None:
         settings.ranges.check_width(settings.dim or runtime.dim)
     with Sources(paths, run.opened) as sources:
@@ -89,7 +89,7 @@ class Embedded:
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
-        likelihood = runtime._opened.likelihood if run.judge and not run.quiet else None
+        likelihood = runtime.session.likelihood if run.judge and not run.quiet else None
         self._unlike = None if likelihood is None else Unlike(likelihood)
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
         self._counts, self._skipped = Summary(), source.skipped
@@ -102,7 +102,7 @@ class Embedded:
         """Write the rows after the ``finished`` ones of an earlier run; pooled vectors come from ``store`` if there."""
         if self._settings.only_new and store is not None:
             self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
-        scored = self._settings.log_prob or (self._unlike is not None and not self._runtime._opened.backend.overlaps)
+        scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.session.backend.overlaps)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
         total, about = self._expected() if shown else (None, False)
         progress = Progress("embed", total, "texts", shown, done=finished, about=about)
@@ -146,7 +146,7 @@ class Embedded:
         with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
             writer.types = types
             writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
-            place = runtime._opened.packaged or os.path.abspath(runtime._opened.model.path)
+            place = runtime.session.packaged or os.path.abspath(runtime.session.model.path)
             writer.about |= {"id_field": settings.layout.id_field, "model": place}
             if part is not None:
                 begun, writer.of_shard = part, True
@@ -159,7 +159,7 @@ class Embedded:
 
     def before(self, rows: int) -> Iterator[Block]:
         """See ``BlockSource``."""
-        for done in windowed(islice(self._rows, rows), WINDOW, characters):
+        for done in cut_windows(islice(self._rows, rows), WINDOW, characters):
             yield self._block(done, [], None, None)
 
     def empty(self) -> Block:
@@ -191,7 +191,7 @@ class Embedded:
 
         decided = decides(self._runtime, self._settings.prompt)
         together = 1 if self._source.identity is None else WINDOW  # a pipe may have no more for now
-        for some in windowed(rows, together, characters):
+        for some in cut_windows(rows, together, characters):
             keys = keys_of(map(one_text, some), decided)
             known = store.known(keys, since or 0)
             yield from (row for row, key in zip(some, keys, strict=True) if key not in known)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fastflow.files.read.sources import Sources
 from fastflow.files.run import Settings
 from fastflow.files.windows import Window
-from fastflow.opened import Count
+from fastflow.options import Options
 from fastflow.runtime import Runtime
-from fastflow.streaming import StreamOptions
+from fastflow.session import Count
 
 if TYPE_CHECKING:
     from fastflow.files.reuse.store import Store
@@ -102,10 +102,8 @@ class Encoder:
             "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
             "batch_tokens": s.batch_tokens, "window": self._window, "ranges": self._ranges,
         }  # fmt: skip
-        opened, scored = self._runtime._opened, self.scored
-        embed = opened.backend.embed_with_log_prob if scored else opened.embed
-        blocks = opened.stream(texts, StreamOptions(**options), embed, self._count)
-        return (VectorBlock(stored(z), scores[0] if scored else None) for _, (z, *scores) in blocks)
+        blocks = self._runtime.session.blocks(texts, Options(**options), self._count, self.scored)
+        return (VectorBlock(stored(block.vectors), block.log_probs) for block in blocks)
 
     def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
         """(B, D) pooled vectors; those that ``store`` lacks are computed and added to it."""
@@ -118,7 +116,7 @@ class Encoder:
         found = store.find(list(distinct))
         new = {key: text for key, text in distinct.items() if key not in found}
         before, listed = runtime.truncated, list(new.values())
-        pooled = runtime._opened.pool(listed, None, s.prompt, s.batch_tokens, self._count)
+        pooled = runtime.session.pool(listed, None, s.prompt, s.batch_tokens, self._count)
         cut: Iterable[int] = ()
         if runtime.truncated > before:
             cut = runtime.tokenizer([decided["prompt"] + text for text in listed]).cut

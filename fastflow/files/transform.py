@@ -66,7 +66,7 @@ def transform_file(
         )
     for path in [source] if settings.ranges is None else [source, settings.ranges.path]:
         check_output(target, path)
-    check_truncation(settings.dim, runtime._opened.width, "--dim")
+    check_truncation(settings.dim, runtime.session.width, "--dim")
     if settings.ranges is not None:
         settings.ranges.check_width(settings.dim or runtime.dim)
     if resume:

@@ -16,7 +16,7 @@ from fastflow.files.read.records import RowFault
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.read.texts import unit_of
 from fastflow.files.run import Settings
-from fastflow.streaming import windowed
+from fastflow.options import cut_windows
 
 if TYPE_CHECKING:
     from fastflow.model.manifest import Likelihood
@@ -77,7 +77,7 @@ def looked_at(
     look at the first too, where log-densities cost another pass of the encoder.
     """
     for number, window in enumerate(windows):
-        if number == 0 and (warning := runtime._opened.unsuited(window.texts)):
+        if number == 0 and (warning := runtime.session.warn_of(window.texts)):
             say(f"fastflow: WARNING: {warning}")
         if number == 0 and unlike is not None:
             unlike.look(window.texts, runtime.log_prob(window.texts, prompt=prompt))
@@ -118,7 +118,7 @@ def characters(row: Row) -> int:
 
 
 def _windowed(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[list[Row]]:
-    """``windowed``, of the rows that are there: a window ends before its reader waits."""
+    """``cut_windows``, of the rows that are there: a window ends before its reader waits."""
 
     def there() -> Iterator[Row]:
         for row in rows:
@@ -126,5 +126,5 @@ def _windowed(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[list
             if source.waits():
                 return
 
-    while window := next(windowed(there(), pace.size, characters), None):
+    while window := next(cut_windows(there(), pace.size, characters), None):
         yield window

@@ -63,7 +63,7 @@ class StoreModel:
 
     def __init__(self, model: Source) -> None:
         self.runtime = opened(model)
-        self.similarity = self.runtime._opened.model.similarity
+        self.similarity = self.runtime.session.model.similarity
 
     def documents(self, texts: Iterable[str]) -> NDArray[Any]:
         """B texts -> (B, D') with the model's prompt of documents; raises a FastflowError as ``encode`` does."""

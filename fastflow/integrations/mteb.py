@@ -27,7 +27,7 @@ class FastflowEncoder:
 
     def __init__(self, model: Source = None, revision: str | None = None, **_: Any) -> None:
         self.runtime = opened(model)
-        path = self.runtime._opened.model.path
+        path = self.runtime.session.model.path
         known = {"name": f"fastflow/{path.name}", "revision": self.runtime.fingerprint, "embed_dim": self.runtime.dim}
         self.mteb_model_meta = ModelMeta.create_empty(overwrites=known)
 

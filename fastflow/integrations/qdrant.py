@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any
 
 from fastflow.integrations.adapter import library
+from fastflow.options import WINDOW
 from fastflow.runtime import Runtime
-from fastflow.streaming import WINDOW
 
 with library("qdrant-client"):
     from qdrant_client.models import Distance, PointStruct, VectorParams
@@ -29,7 +29,7 @@ DISTANCES = {"cosine": "COSINE", "dot": "DOT", "euclidean": "EUCLID", "manhattan
 
 def vector_params(runtime: Runtime) -> VectorParams:
     """The width of the model's embeddings, and the distance by which it compares."""
-    return VectorParams(size=runtime.dim, distance=Distance[DISTANCES[runtime._opened.model.similarity]])
+    return VectorParams(size=runtime.dim, distance=Distance[DISTANCES[runtime.session.model.similarity]])
 
 
 def points(runtime: Runtime, texts: Iterable[str], start: int = 0) -> Iterator[PointStruct]:

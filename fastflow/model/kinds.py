@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.shape import Head, head_width
+from fastflow.late import late
 from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.hashing import Later
 from fastflow.model.manifest import Likelihood
@@ -101,8 +102,12 @@ class Calibrated:
         """The root mean square of each of ``dim`` dimensions that ``truncate`` keeps; None if it is not known."""
         if self.truncation is not None and truncate is not None:
             return self.truncation.deviation[:truncate]
-        spread = np.ones(dim) if unit_variance(self.calibration) else self.spread
+        spread = np.ones(dim) if self._unit_variance else self.spread
         return None if spread is None else spread[:truncate]
+
+    @late
+    def _unit_variance(self) -> bool:
+        return unit_variance(self.calibration)
 
     def describe_truncation(self) -> str:
         """The dimensions that truncate_dim keeps, in words."""

@@ -12,10 +12,10 @@ from hashlib import sha1
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.model.hashing import HUB_RECORD, file_hash
 from fastflow.model.hub import HUB_ID
-from fastflow.replacing import replace_text
 from fastflow.values import reason, short
 
 TAKEN = (".safetensors", ".json", ".txt", ".model", ".md")  # weights, settings, vocabularies, cards

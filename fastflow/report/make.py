@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
 from fastflow.progress import Progress, counted
-from fastflow.replacing import replace_text
 from fastflow.report import geometry as report_geometry
 from fastflow.report import sections as report_sections
 from fastflow.report import verdict as report_verdict
@@ -78,7 +78,7 @@ def make_report(
     corpus = read_texts(settings.corpus, settings.sample, settings.seed)
     paired = list(dict.fromkeys(text for pairs in sets for text in [*pairs.first, *pairs.second]))
     texts = corpus or thin(paired, settings.sample, settings.seed)
-    model = load_model(runtime._opened.model.path)
+    model = load_model(runtime.session.model.path)
     wanted = {*texts, *paired, *(text for task in tasks for text in task.texts)}
     if questions:
         wanted |= {*questions.first, *questions.second}

@@ -38,7 +38,7 @@ class Pool:
 
     def __call__(self, texts: Sequence[str], task: str | None = None) -> Matrix:
         """(n, D), in the runtime's dtype and the order of ``texts``; ``task`` (query or document) names a prompt."""
-        prompts = self.runtime._opened.model.prompts
+        prompts = self.runtime.session.model.prompts
         prompt = prompts.resolve() if task is None else prompts.of_task(task)
         new = [text for text in dict.fromkeys(texts) if (prompt, text) not in self._where]
         if new:

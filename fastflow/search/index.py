@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.options import iterate_in_order
 from fastflow.runtime import Runtime
 from fastflow.search.database import Database
 from fastflow.search.held import Held
@@ -19,7 +20,6 @@ from fastflow.search.matrix import MatrixSource
 from fastflow.search.scan import SIGNS, Best
 from fastflow.search.source import Hit, Source
 from fastflow.stages.vectors import check_count, check_vectors
-from fastflow.streaming import in_order
 from fastflow.values import short
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Index:
             return vectors
         if self._runtime is None:
             raise UsageError(f"{self._source.path} was opened without a model: search with vectors, or give runtime=")
-        return np.asarray(self._runtime.encode_query(list(in_order(queries)), **self.query_options()))
+        return np.asarray(self._runtime.encode_query(list(iterate_in_order(queries)), **self.query_options()))
 
     def _similarity(self, runtime: Runtime | None) -> str:
         name = "cosine" if runtime is None else str(runtime.info()["similarity"])

@@ -14,10 +14,10 @@ import numpy as np
 from fastflow.errors import UsageError
 from fastflow.model.kinds import VectorModel
 from fastflow.model.tokenizer.encode import Tokens
-from fastflow.opened import Opened
 from fastflow.runtime import Runtime
 from fastflow.serve.batch import Floats, How
 from fastflow.serve.refusals import Refused
+from fastflow.session import Session
 
 WORDS = "the quick brown fox jumps over the lazy dog while two birds sing in an old tree near the river "
 PROBE = 0.05  # seconds of computing that the speed is measured on
@@ -30,7 +30,7 @@ class ServedModel:
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         """Raises a UsageError for a model without an encoder."""
-        self.runtime, self.opened, self.info = runtime, runtime._opened, runtime.info()
+        self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
         runtime.tokenizer.threads = 1  # those of other calls compute a batch meanwhile, and share one pool
         self.max_length: int = runtime.tokenizer.max_length
         path = self.info["model"]
@@ -40,7 +40,7 @@ class ServedModel:
 
     def tokens(self, texts: Sequence[str], prompt: str) -> Tokens:
         """Texts -> tokens, ``prompt`` before each; raises a FastflowError for a text that the tokenizer cannot take."""
-        return self.opened.prompted(texts, prompt)
+        return self.opened.tokenize(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
         """Tokens -> vectors (B, D'), or (B, 2 D): raw, then pooled ones.
@@ -53,7 +53,7 @@ class ServedModel:
         return self.opened.embed_tokens(tokens, how.normalize, how.dim)
 
     @cached_property
-    def plain(self) -> Opened | None:
+    def plain(self) -> Session | None:
         """The model with every token alike, for raw vectors; None if its tokens have no weights.
 
         Also None if it computes layers, which would be in memory twice: its raw vectors keep the weights.
@@ -62,7 +62,7 @@ class ServedModel:
         if isinstance(model, VectorModel) or model.pooling.weights is None or not model.pooling.of_embeddings:
             return None
         pooled = replace(model, pooling=replace(model.pooling, weights=None))
-        return Opened(**self.runtime._arguments | {"model": pooled, "allow_download": False})
+        return Session(**self.runtime._arguments | {"model": pooled, "allow_download": False})
 
     @property
     def raw_pooling(self) -> str:

@@ -20,15 +20,14 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N): tokens of ``words``, at most ``limit``, pooled, then the plans of the calibration.
+    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate.
 
-    The steps are those of the three compiled kernels, and so are the bits, float32; a text has the same ones whatever
-    the other texts, their order and the number of threads. Safe from several Python threads at once, and after fork.
+    The bits are those of the three compiled kernels; a text has the same ones whatever the other texts, their order and
+    the number of threads. Safe from several Python threads at once, and after fork.
 
     Args:
         words: the tokenizer.
         pooling: a table, or an encoder whose pooled layers need no product.
-        flow: the folded calibration.
         limit: the ids of a text, those at its ends counted; MOST for no limit.
         special: whether a text gets ids at its ends.
         left_out: an id that is left out of a text after the cut; None: no id is.
@@ -38,28 +37,28 @@ class Texts:
     """
 
     def __init__(
-        self, words: WordPiece, pooling: CpuTable | CpuEncoder, flow: CpuFlow, limit: int, special: bool = True,
+        self, words: WordPiece, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
         left_out: int | None = None,
     ) -> None:  # fmt: skip
-        self.threads, self._outputs = flow.threads, flow.outputs
         self._check = getattr(pooling, "check", None)  # of a table, whose rows lie in a file
         self.compiled = _cpu.Embedder(
-            words.compiled, pooling.compiled, flow.compiled, min(limit, MOST), special,
-            -1 if left_out is None else left_out,
-        )  # fmt: skip
+            words.compiled, pooling.compiled, min(limit, MOST), special, -1 if left_out is None else left_out
+        )
 
     def __call__(
-        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float32] | None = None
-    ) -> tuple[NDArray[np.float32], int]:
-        """(embeddings (B, N), the number of texts that were cut); ``normalize`` divides a row by its L2 norm.
+        self, flow: CpuFlow, texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
+        pooled: NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
+        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
 
-        ``pooled`` (B, D), C-contiguous, receives the pooled vectors.
+        ``flow`` is the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
+        (B, D), C-contiguous, receives the pooled vectors.
 
         Raises ValueError if a text has half a surrogate pair, or an id that the pooling has no row for; TypeError for
-        what is no text.
+        an item that is not a str.
         """
-        out = np.empty((len(texts), self._outputs), np.float32)
-        cut = self.compiled.run(list(texts), out, normalize, self.threads, pooled)
+        out = np.empty((len(texts), flow.outputs if truncate is None else truncate), np.float32)
+        cut = self.compiled.run(flow.compiled, list(texts), out, normalize, flow.threads, pooled)
         if cut < 0:
             raise ValueError("a text holds half a surrogate pair, or a token that the pooling has no row for")
         if self._check is not None:

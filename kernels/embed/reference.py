@@ -14,30 +14,30 @@ Pool = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]  # 
 
 
 class Texts:
-    """Texts -> embeddings (B, N): tokens of ``words``, at most ``limit``, pooled, then the plans of the calibration.
+    """Texts -> embeddings (B, N): tokenize, cut at ``limit``, pool, calibrate.
 
     Args:
         words: the tokenizer.
         pooling: ids (N,) and offsets (B+1,) -> pooled vectors (B, D).
-        plans: the folded calibration.
         limit: the ids of a text, those at its ends counted.
         special: whether a text gets ids at its ends.
         left_out: an id that is left out of a text after the cut; None: no id is.
     """
 
     def __init__(
-        self, words: WordPiece, pooling: Pool, plans: Sequence[Plan], limit: int, special: bool = True,
-        left_out: int | None = None,
-    ) -> None:  # fmt: skip
-        self._words, self._pooling, self._plans = words, pooling, plans
-        self._limit, self._special, self._left_out = limit, special, left_out
+        self, words: WordPiece, pooling: Pool, limit: int, special: bool = True, left_out: int | None = None
+    ) -> None:
+        self._words, self._pooling, self._limit = words, pooling, limit
+        self._special, self._left_out = special, left_out
 
     def __call__(
-        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float64] | None = None
-    ) -> tuple[NDArray[np.float64], int]:
-        """(embeddings (B, N), the number of texts that were cut); ``normalize`` divides a row by its L2 norm.
+        self, plans: Sequence[Plan], texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
+        pooled: NDArray[np.float64] | None = None,
+    ) -> tuple[NDArray[np.float64], int]:  # fmt: skip
+        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
 
-        ``pooled`` (B, D) receives the pooled vectors.
+        ``plans`` are the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
+        (B, D) receives the pooled vectors.
         """
         ids, offsets, cut = self._words.tokenize(texts, self._limit, self._special)
         kept = np.ones(len(ids), bool) if self._left_out is None else ids != self._left_out
@@ -45,6 +45,7 @@ class Texts:
         z = self._pooling(ids[kept], before[offsets].astype(np.int64))
         if pooled is not None:
             pooled[:] = z
-        for plan in self._plans:
+        for plan in plans:
             z = execute(plan, z)
+        z = z[:, :truncate]
         return z / np.linalg.norm(z, axis=1, keepdims=True) if normalize else z, len(cut)

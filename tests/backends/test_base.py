@@ -10,7 +10,7 @@ from fastflow.backends.info import describe
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer.encode import Tokens
-from fastflow.opened import Opened
+from fastflow.session import Session
 
 
 class Counting(Backend):
@@ -65,7 +65,7 @@ def test_an_unfinished_backend_cannot_be_opened(bert):
 
 
 def test_a_model_of_texts_is_described_as_it_runs(model):
-    opened = Opened(None, "cpu", "float64", 2, "reference", False)
+    opened = Session(None, "cpu", "float64", 2, "reference", False)
     opened.model = loaded = replace(load_model(model), note="assumed")
     opened._calibrator = runs = ReferenceBackend(loaded, "float64", "cpu", 2)
     runs.details.append("a detail")

@@ -52,7 +52,7 @@ def opened(path):
     """(the vectors, the sentence on int8, the trial) of an encoder in int8."""
     with Runtime(path, dtype="int8") as rt:
         cost = [detail for detail in rt.info()["details"] if detail.startswith("int8: ")]
-        return rt.encode(TEXTS), *cost, rt._opened.backend.int8
+        return rt.encode(TEXTS), *cost, rt.session.backend.int8
 
 
 def only(folder):

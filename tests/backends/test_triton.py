@@ -154,12 +154,12 @@ def heard_by(names, monkeypatch):
 
 @pytest.mark.slow
 def test_long_streams_are_tokenised_ahead(standin, model, sentences, monkeypatch):
-    monkeypatch.setattr("fastflow.streaming.WINDOW", 50)
+    monkeypatch.setattr("fastflow.options.WINDOW", 50)
     runtime, names = on_standin(model), set()
     want = Runtime(model, backend="reference").encode(sentences[:170])
     heard_by(names, monkeypatch)
     assert_same(runtime.encode(sentences[:170]), want)
-    assert names == {"fastflow-ahead"}
+    assert names == {"fastflow-prefetch"}
     assert [start for start, _ in runtime.stream(iter(sentences[:170]))] == [0, 50, 100, 150]
     with pytest.raises(FastflowError, match="text 60 is int"):
         runtime.encode([*sentences[:60], 3, *sentences[:60]])
@@ -172,7 +172,7 @@ def test_a_forked_process_is_told_so(standin, model, monkeypatch):
     runtime = on_standin(model)
     runtime.encode("a dog")
     monkeypatch.setattr("fastflow.backends.triton.os.getpid", lambda: -1)  # what a child would see
-    lock = runtime._opened.backend._lock
+    lock = runtime.session.backend._lock
     holder = threading.Thread(target=lock.acquire)  # ends with the lock held, as another thread may at a fork
     holder.start()
     holder.join()
@@ -210,7 +210,7 @@ def test_a_file_is_read_and_tokenised_ahead(standin, model, sentences, tmp_path,
     heard_by(threads, monkeypatch)
     embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), Run(quiet=True))
     assert_same(np.load(tmp_path / "out.npy"), exact.encode([*sentences[:70], *sentences[:9]]))
-    assert ("fastflow-ahead" in threads) is not dedupe
+    assert ("fastflow-prefetch" in threads) is not dedupe
 
 
 TEXTS = make_sentences(70)

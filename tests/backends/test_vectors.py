@@ -34,13 +34,13 @@ def unit(z):
 
 def test_backends_agree_with_the_equations(vector_model, x, backend):
     opened = Runtime(vector_model, backend=backend)
-    stages = [stage.astype(np.float64) for stage in opened._opened.model.calibration]
+    stages = [stage.astype(np.float64) for stage in opened.session.model.calibration]
     exact = unit(apply(stages, x.astype(np.float64)))
     found = opened.transform(x)
     assert (opened.backend, found.dtype, found.shape) == (backend, np.float32, (400, 32))
     assert np.abs(unit(found) - exact).max() <= EMBEDDING
     cut = opened.transform(x, truncate_dim=5, normalize_embeddings=True)
-    whole = opened.transform(x) @ opened._opened.model.truncation.basis[:, :5]
+    whole = opened.transform(x) @ opened.session.model.truncation.basis[:, :5]
     assert np.abs(cut - unit(whole)).max() <= EMBEDDING
     quantised = opened.transform(x, precision="int8", truncate_dim=5, normalize_embeddings=True)
     assert (quantised.dtype, quantised.shape) == (np.int8, (400, 5))
@@ -51,7 +51,7 @@ def test_backends_agree_with_the_equations(vector_model, x, backend):
 @pytest.mark.parametrize("name", ["auto", "reference", "torch"])
 def test_float64(vector_model, x, name):
     opened = Runtime(vector_model, dtype="float64", backend=name)
-    exact = apply([stage.astype(np.float64) for stage in opened._opened.model.calibration], x.astype(np.float64))
+    exact = apply([stage.astype(np.float64) for stage in opened.session.model.calibration], x.astype(np.float64))
     found = opened.transform(x)
     assert found.dtype == opened.dtype == "float64"
     assert np.abs(found - exact).max() <= 1e-10 * np.abs(exact).max()

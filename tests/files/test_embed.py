@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastflow import Runtime, streaming
+from fastflow import Runtime, options
 from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
@@ -73,7 +73,7 @@ def test_truncate_error_names_the_line(model, tmp_path, target):
 
 
 def test_long_texts_are_embedded_in_windows_of_fewer(runtime, corpus, target, sentences, monkeypatch):
-    monkeypatch.setattr(streaming, "CHARACTERS", 200)
+    monkeypatch.setattr(options, "CHARACTERS", 200)
     embed(runtime, corpus, target)
     assert np.array_equal(np.load(target), runtime.encode(sentences))
 
@@ -144,7 +144,7 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
     lines = make_sentences(300, 3)
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     runtime, out = Runtime(model, "cpu", backend="cpu"), tmp_path / "o.npy"
-    embed, calls = runtime._opened.embed, []
+    embed, calls = runtime.session._embed, []
 
     def interrupted(*batch):
         if len(calls) == 2:
@@ -152,7 +152,7 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
         calls.append(embed(*batch))
         return calls[-1]
 
-    monkeypatch.setattr(runtime._opened, "embed", interrupted)
+    monkeypatch.setattr(runtime.session, "_embed", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         embed_file(runtime, str(tmp_path / "in.txt"), out, Settings())
     assert "48 finished rows" in stopped.value.__notes__[0]  # 16 and 32

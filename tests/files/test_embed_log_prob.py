@@ -34,7 +34,7 @@ def target(tmp_path) -> Path:
 def knowing(model, log_prob: float, **options) -> Runtime:
     """A Runtime whose model records that one text in a hundred of its corpus is below ``log_prob``."""
     rt = Runtime(model, **options)
-    rt._opened.model = replace(rt._opened.model, likelihood=Likelihood(log_prob, 0.01))
+    rt.session.model = replace(rt.session.model, likelihood=Likelihood(log_prob, 0.01))
     return rt
 
 

@@ -16,7 +16,7 @@ from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.run import Run, Settings, Summary
-from fastflow.opened import Opened
+from fastflow.session import Session
 
 from support.commands import assert_one_sentence, run
 from support.runs import stopped_at
@@ -58,8 +58,8 @@ def out(tmp_path) -> Path:
 def computed_by(monkeypatch) -> list[str]:
     """From now on the texts that are pooled, whoever asks."""
     found: list[str] = []
-    pool = Opened.pool
-    monkeypatch.setattr(Opened, "pool", lambda self, texts, *a, **o: pool(self, found.extend(texts) or texts, *a, **o))
+    pool = Session.pool
+    monkeypatch.setattr(Session, "pool", lambda self, texts, *a, **o: pool(self, found.extend(texts) or texts, *a, **o))
     return found
 
 

@@ -44,8 +44,8 @@ def test_a_window_gives_the_vectors_of_its_texts(runtime, tmp_path, scored, dedu
 @pytest.mark.parametrize("runtime", ["table"], indirect=True)
 @pytest.mark.parametrize("scored", [False, True])
 def test_texts_of_a_table_take_one_call_a_window(runtime, monkeypatch, scored):
-    whole, calls = runtime._opened._whole, []
-    monkeypatch.setattr(runtime._opened, "_whole", lambda *given: calls.append(given[0]) or whole(*given))
+    fused, calls = runtime.session._fused, []
+    monkeypatch.setattr(runtime.session, "_fused", lambda *given: calls.append(given[0]) or fused(*given))
     Encoder(runtime, Settings(prompt="so "), scored, 2)(TEXTS[:3])
     assert calls == [["so the dog", "so a cat"], ["so the dog"]]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fastflow import Runtime, streaming
+from fastflow import Runtime, options
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import windows as module
 from fastflow.files.read.records import Layout
@@ -50,7 +50,7 @@ def test_pairs_are_named_by_their_file(model, tmp_path):
 
 
 def test_long_rows_end_a_window(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "CHARACTERS", 20)
+    monkeypatch.setattr(options, "CHARACTERS", 20)
     path = tmp_path / "a.jsonl"
     rows = [("a", ""), ("b" * 19, ""), ("c" * 25, ""), ("d", "e" * 18), ("f" * 4, ""), ("g", "")]
     path.write_text("".join(json.dumps({"text": text, "note": note}) + "\n" for text, note in rows))

@@ -64,7 +64,7 @@ def test_every_way_to_store_text_is_text(model, kind):
 
 def test_the_threads_are_the_actors_cpus(model, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it
-    assert Embedder(job(model, threads=2))._runtime._opened.backend._calibration.threads == 2
+    assert Embedder(job(model, threads=2))._runtime.session.backend._calibration.threads == 2
 
 
 @pytest.mark.parametrize("place", [None, "default"])

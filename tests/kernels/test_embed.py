@@ -1,6 +1,7 @@
 """Texts to embeddings in one compiled call: its definition in float64, and the bits of the three calls joined."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -69,21 +70,22 @@ def some(count, seed=0):
     return [str(text) for text in rng.permutation([*TEXTS, *drawn])[:count]]
 
 
-def in_steps(words, pooling, flow, texts, normalize=False, special=True, left_out=None):
+def in_steps(words, pooling, flow, texts, normalize=False, truncate=None, special=True, left_out=None):
     ids, offsets, cut = words.tokenize(texts, LIMIT, special)
     kept = ids != left_out
     offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-    return flow(pooling(ids[kept], offsets), normalize), len(cut)
+    return flow(pooling(ids[kept], offsets), normalize, truncate), len(cut)
 
 
 def test_the_compiled_call_is_the_definition(words, plans, float_isa):
     definition = reference.Texts(
-        Definition(VOCABULARY, RULES), lambda *texts: pool(table(), *texts, None, np.float64), plans, LIMIT
+        Definition(VOCABULARY, RULES), lambda *texts: pool(table(), *texts, None, np.float64), LIMIT
     )
-    compiled = cpu.Texts(words, CpuTable(table(), isa=float_isa), flow_of(plans, float_isa), LIMIT)
-    for normalize in (False, True):
+    compiled, flow = cpu.Texts(words, CpuTable(table(), isa=float_isa), LIMIT), flow_of(plans, float_isa)
+    for normalize, truncate in ((False, None), (True, None), (False, 7), (True, 7)):
         exact, pooled = np.empty((80, WIDTH)), np.empty((80, WIDTH), np.float32)
-        (want, cut), (found, found_cut) = definition(some(80), normalize, exact), compiled(some(80), normalize, pooled)
+        want, cut = definition(plans, some(80), normalize, truncate, exact)
+        found, found_cut = compiled(flow, some(80), normalize, truncate, pooled)
         assert np.linalg.norm(pooled - exact) <= 1e-6 * np.linalg.norm(exact)
         assert found_cut == cut > 0
         assert np.linalg.norm(found - want) <= 1e-6 * np.linalg.norm(want)
@@ -94,14 +96,15 @@ def test_the_compiled_call_is_the_definition(words, plans, float_isa):
 @pytest.mark.parametrize("count", COUNTS)
 def test_it_has_the_bits_of_the_three_calls(words, plans, float_isa, name, count):
     pooling, flow, texts = POOLINGS[name](float_isa), flow_of(plans, float_isa), some(count, seed=count)
-    for normalize in (False, True):
-        want, cut = in_steps(words, pooling, flow, texts, normalize)
-        found, found_cut = cpu.Texts(words, pooling, flow, LIMIT)(texts, normalize)
+    compiled = cpu.Texts(words, pooling, LIMIT)
+    for normalize, truncate in ((False, None), (True, None), (True, 7)):
+        want, cut = in_steps(words, pooling, flow, texts, normalize, truncate)
+        found, found_cut = compiled(flow, texts, normalize, truncate)
         assert found_cut == cut
-        assert found.shape == (count, OUT)
+        assert found.shape == (count, truncate or OUT)
         assert (found.view(np.int32) == want.view(np.int32)).all()
         pooled = np.full((count, WIDTH), np.nan, np.float32)
-        again, _ = cpu.Texts(words, pooling, flow, LIMIT)(texts, normalize, pooled)
+        again, _ = compiled(flow, texts, normalize, truncate, pooled)
         assert (again.view(np.int32) == want.view(np.int32)).all()
         assert (pooled == pooling(*words.tokenize(texts, LIMIT, True)[:2])).all()
 
@@ -110,17 +113,18 @@ def test_without_ends_and_without_an_id(words, plans):
     pooling, flow = CpuTable(table()), flow_of(plans)
     texts = [*some(70, seed=3), "zz"]  # no id is left of the last one
     want, cut = in_steps(words, pooling, flow, texts, special=False, left_out=UNKNOWN)
-    found, found_cut = cpu.Texts(words, pooling, flow, LIMIT, False, UNKNOWN)(texts)
+    found, found_cut = cpu.Texts(words, pooling, LIMIT, False, UNKNOWN)(flow, texts)
     assert (found.view(np.int32) == want.view(np.int32)).all()
     assert found_cut == cut > 0
-    assert (found != cpu.Texts(words, pooling, flow, LIMIT, False)(texts)[0]).any()
+    assert (found != cpu.Texts(words, pooling, LIMIT, False)(flow, texts)[0]).any()
 
 
 @pytest.mark.parametrize("name", POOLINGS)
 def test_bits_depend_on_neither_company_order_nor_threads(words, plans, name):
     pooling, texts = POOLINGS[name](None), some(200, seed=5)
-    whole, _ = cpu.Texts(words, pooling, flow_of(plans), LIMIT)(texts)
-    several = cpu.Texts(words, pooling, flow_of(plans, threads=3), LIMIT)
+    compiled = cpu.Texts(words, pooling, LIMIT)
+    whole, _ = compiled(flow_of(plans), texts)
+    several = partial(compiled, flow_of(plans, threads=3))
     order = np.random.default_rng(6).permutation(len(texts))
     assert (several(texts)[0] == whole).all()
     assert (several([texts[i] for i in order])[0] == whole[order]).all()
@@ -131,7 +135,7 @@ def test_a_long_text_between_short_ones(words, plans):
     pooling, flow = CpuTable(table()), flow_of(plans)
     texts = ["a", "ab. " * 50_000, "b"]
     ids, offsets, _ = words.tokenize(texts, 10**9, True)
-    found, cut = cpu.Texts(words, pooling, flow, cpu.MOST)(texts)
+    found, cut = cpu.Texts(words, pooling, cpu.MOST)(flow, texts)
     assert cut == 0
     assert (found == flow(pooling(ids, offsets))).all()
 
@@ -141,7 +145,7 @@ def test_a_long_text_between_short_ones(words, plans):
 def test_a_text_that_no_step_can_take_is_an_error(words, plans, place, name):
     few = len(VOCABULARY) - 1  # no row for the last piece
     pooling = CpuTable(Table(table().rows[:few], None, None)) if name == "table" else encoder(rows=few)
-    compiled = cpu.Texts(words, pooling, flow_of(plans), LIMIT)
+    compiled = partial(cpu.Texts(words, pooling, LIMIT), flow_of(plans))
     texts = ["a"] * 70
     assert np.isfinite(compiled(texts)[0]).all()
     for bad in ("\ud800", "abcd"):
@@ -155,13 +159,13 @@ def test_a_text_that_no_step_can_take_is_an_error(words, plans, place, name):
 def test_steps_that_do_not_fit_are_refused(words, plans):
     flow = flow_of(plans)
     with pytest.raises(ValueError, match="the pooling has 23 numbers, and the flow takes 24"):
-        cpu.Texts(words, CpuTable(Table(np.ones((30, 23), np.float32), None, None)), flow, LIMIT)
+        cpu.Texts(words, CpuTable(Table(np.ones((30, 23), np.float32), None, None)), LIMIT)(flow, ["a"])
     with pytest.raises(ValueError, match="1 ids are fewer than those at the ends of a text"):
-        cpu.Texts(words, CpuTable(table()), flow, 1)
-    compiled = cpu.Texts(words, CpuTable(table()), flow, LIMIT).compiled
-    with pytest.raises(ValueError, match=r"out must be \(1, 20\), not \(2, 20\)"):
-        compiled.run(["a"], np.empty((2, OUT), np.float32), False, 1)
+        cpu.Texts(words, CpuTable(table()), 1)
+    compiled = cpu.Texts(words, CpuTable(table()), LIMIT).compiled
+    with pytest.raises(ValueError, match=r"out must be \(1, 20\) or narrower, not \(2, 20\)"):
+        compiled.run(flow.compiled, ["a"], np.empty((2, OUT), np.float32), False, 1)
     with pytest.raises(ValueError, match=r"pooled must be \(1, 24\), not \(1, 20\)"):
-        compiled.run(["a"], np.empty((1, OUT), np.float32), False, 1, np.empty((1, OUT), np.float32))
+        compiled.run(flow.compiled, ["a"], np.empty((1, OUT), np.float32), False, 1, np.empty((1, OUT), np.float32))
     with pytest.raises(ValueError, match="a pooling is a Table or an Encoder"):
-        type(compiled)(words.compiled, None, flow.compiled, LIMIT, True, -1)
+        type(compiled)(words.compiled, None, LIMIT, True, -1)

@@ -100,10 +100,10 @@ def test_a_model_saved_without_has_none(model_copy):
 
 
 def test_a_likelihood_is_read_if_there_is_one(model_copy, vector_model):
-    assert Runtime(model_copy)._opened.likelihood is None
+    assert Runtime(model_copy).session.likelihood is None
     change_manifest(model_copy, likelihood={"log_prob": -3, "share": 0.25})
-    assert Runtime(model_copy)._opened.likelihood == (-3.0, 0.25)
-    assert Runtime(vector_model)._opened.likelihood is None
+    assert Runtime(model_copy).session.likelihood == (-3.0, 0.25)
+    assert Runtime(vector_model).session.likelihood is None
     assert "likelihood" not in open_model(vector_model).manifest
 
 

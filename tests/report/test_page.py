@@ -231,7 +231,7 @@ def test_verdict_is_on_tasks_before_qnli():
 def test_prompts_of_a_search_are_pooled_apart():
     class Prompted:
         prompts = Prompts({task: f"{task}: " for task in TASKS})
-        _opened = SimpleNamespace(model=SimpleNamespace(prompts=prompts))
+        session = SimpleNamespace(model=SimpleNamespace(prompts=prompts))
 
         def pool(self, texts, prompt=""):
             calls.append([prompt + text for text in texts])

@@ -27,7 +27,7 @@ def test_raw_is_of_every_token_alike_and_calibrated_of_embeddings(server, runtim
     texts = [text for pair in PAIRS for text in pair]
     found = server.post("/compare", {"pairs": PAIRS}).json
     raw, calibrated = ([pair[side] for pair in found["pairs"]] for side in ("raw", "calibrated"))
-    model = runtime._opened.model
+    model = runtime.session.model
     plain = fastflow.Runtime(replace(model, pooling=replace(model.pooling, weights=None)), "cpu")
     np.testing.assert_allclose(raw, cosines(plain.pool(texts)), atol=1e-5)
     np.testing.assert_allclose(calibrated, cosines(runtime.encode(texts)), atol=1e-5)
@@ -49,4 +49,4 @@ def test_a_model_without_calibration_says_so(bert):
 def test_the_runtime_pools_tokens_as_it_pools_texts():
     runtime = fastflow.Runtime(None, "cpu")
     texts = ["one text", "another, which is longer"]
-    assert np.array_equal(runtime._opened.pool_tokens(runtime._opened.prompted(texts)), runtime.pool(texts))
+    assert np.array_equal(runtime.session.pool_tokens(runtime.session.tokenize(texts)), runtime.pool(texts))

@@ -120,7 +120,7 @@ def test_a_runtime_gives_it_for_texts_and_for_pooled_vectors(bert, sentences, tm
     model = make_model(tmp_path / "m", bert, sentences, "flow,recolour" if recoloured else "flow", weighted=True)
     runtime = Runtime(model, backend=backend)
     found = runtime.log_prob(sentences[:50])
-    stages = [stage.astype(np.float64) for stage in runtime._opened.model.calibration[:1]]
+    stages = [stage.astype(np.float64) for stage in runtime.session.model.calibration[:1]]
     exact = density_of(stages, "m").log_prob(runtime.pool(sentences[:50]).astype(np.float64), stages)
     assert (found.dtype, found.shape) == (np.float64, (50,))
     assert close(found, exact)

@@ -15,7 +15,7 @@ from fastflow.cli import main
 from fastflow.files import embed as embed_module
 from fastflow.files import windows
 from fastflow.model.kinds import Model
-from fastflow.opened import Opened
+from fastflow.session import Session
 from fastflow.stages.pooling import parse_pooling
 from fastflow.train.fits import request as fit_input
 
@@ -112,7 +112,7 @@ def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_pat
     with np.load(tmp_path / "out.npz") as found:
         assert np.array_equal(found["embeddings"], Runtime(tmp_path / "m").encode(seen, prompt="so "))
         assert found["ids"].tolist() == list(map(str, range(len(lines))))
-    assert Runtime(tmp_path / "m")._opened.model.manifest["training"]["corpus_sha256"] == fit_input.corpus_hash(
+    assert Runtime(tmp_path / "m").session.model.manifest["training"]["corpus_sha256"] == fit_input.corpus_hash(
         list(dict.fromkeys(("so " + line).strip() for line in seen if line.strip()))
     )
     (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\na dog\ta cat\n")
@@ -161,19 +161,19 @@ def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, t
 
 def interrupt(monkeypatch) -> None:
     """Stop the next run after its first window of 16 texts."""
-    stream, made = Opened.stream, []
+    stream, made = Session.blocks, []
 
     def stopping(self, *given):
         for block in stream(self, *given):
             if made:
-                monkeypatch.setattr(Opened, "stream", stream)
+                monkeypatch.setattr(Session, "blocks", stream)
                 raise KeyboardInterrupt
             made.append(block)
             yield block
 
     monkeypatch.setattr(embed_module, "WINDOW", 16)
     monkeypatch.setattr(windows, "FEWEST", 16)
-    monkeypatch.setattr(Opened, "stream", stopping)
+    monkeypatch.setattr(Session, "blocks", stopping)
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 
 from fastflow import Runtime
+from fastflow.atomic import check_out
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model, verify
 from fastflow.model.hashing import encoder_hash
-from fastflow.replacing import check_out
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.ship import export as exporting

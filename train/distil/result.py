@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastflow.replacing import check_out
+from fastflow.atomic import check_out
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.embeddings import FrozenEncoder

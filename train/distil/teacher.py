@@ -16,8 +16,8 @@ from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, packaged_name
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
-from fastflow.opened import Count, Opened
-from fastflow.streaming import StreamOptions
+from fastflow.options import Options
+from fastflow.session import Count, Session
 from fastflow.train.data.sharded import Workers
 
 BLOCK = 4096  # lists of ids that are computed together
@@ -57,7 +57,7 @@ class Teacher:
 
     def __init__(self, name: str, workers: Workers | None = None) -> None:
         self.model = load_model(name)
-        self.opened = Opened(self.model, "auto", "auto", None, "auto", False)
+        self.opened = Session(self.model, "auto", "auto", None, "auto", False)
         self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = packaged_name(self.model.path) or str(self.model.path)
@@ -140,7 +140,7 @@ class Teacher:
         return self.opened.pool(texts, None, None, None, self._count)
 
     def _calibrated(self, pooled: Any) -> Vectors:
-        return np.asarray(self.opened.transform(pooled, StreamOptions()), np.float32)
+        return np.asarray(self.opened.transform(pooled, Options()), np.float32)
 
     def _both(self, pooled: Any) -> dict[str, Vectors]:
         found = {"vectors": unit(self._calibrated(pooled))}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastflow.atomic import check_out
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model, located
 from fastflow.model.encoder.architecture import size_of
@@ -15,7 +16,6 @@ from fastflow.model.hashing import encoder_files, file_hash
 from fastflow.model.kinds import Model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence.weights import files_of
-from fastflow.replacing import check_out
 from fastflow.stages import calibration
 from fastflow.stages.pooling import parse_pooling, pooling_name
 from fastflow.train.data.corpus import clean, corpus_hash, draw

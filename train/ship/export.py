@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.atomic import growing
 from fastflow.errors import UsageError
 from fastflow.model.artifact import open_model, verify
 from fastflow.model.encoder.int8 import FIELD as INT8
@@ -34,7 +35,6 @@ from fastflow.model.manifest import (
 from fastflow.model.sentence.weights import files_of
 from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.model.tokenizer.settings import FILES
-from fastflow.replacing import growing
 from fastflow.stages import calibration
 from fastflow.stages.rows import Rows
 from fastflow.stages.spread import SPREAD, fit_spread

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fastflow.atomic import check_out
 from fastflow.errors import UsageError
-from fastflow.replacing import check_out
 from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage

@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import wrong
 from fastflow.files.write.partial import STRICT, cannot_write, unfinished
-from fastflow.replacing import replace_text
 from fastflow.values import open_regular, read_object, short
 
 VERSION = 1

@@ -22,10 +22,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from fastflow.atomic import replace_text
 from fastflow.cache_folder import OWN, TRIAL
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked, try_lock
-from fastflow.replacing import replace_text
 
 OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial|int8)")
 MAGIC = b"\x93NUMPY"

@@ -63,9 +63,9 @@ def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
         "dtype": info["dtype"],
-        "arithmetic": runtime._opened.calibrator.arithmetic,
+        "arithmetic": runtime.session.calibrator.arithmetic,
         "max_length": info["max_length"],
-        "prompt": runtime._opened.model.prompts.resolve(prompt),
+        "prompt": runtime.session.model.prompts.resolve(prompt),
     }
 
 

@@ -10,10 +10,10 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.records import RowFault
 from fastflow.files.write.locks import open_locked
-from fastflow.replacing import replace_text
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.atomic import check_out, growing
 from fastflow.errors import UsageError
 from fastflow.kernels.panels import quantised
 from fastflow.model.encoder.architecture import MODEL2VEC
 from fastflow.model.hashing import MODULES
 from fastflow.model.static.table import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
-from fastflow.replacing import check_out, growing
 from fastflow.values import system_errors
 
 DTYPES = ("float32", "float16", "int8")

@@ -66,12 +66,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.open = True  # there is room for more
         self._left, self._few = LOOKED_AT, True
-
-    @property
-    def open(self) -> bool:
-        """Whether there is room for more."""
-        return self._left > 0
 
     def add(self, texts: Iterable[str]) -> bool:
         """Keep ``texts`` while there is room, and return whether there are now ENOUGH for the first time.
@@ -83,6 +79,7 @@ class Seen:
                 break
             self.texts.append(text[: self._left])
             self._left -= len(text)
+        self.open = self._left > 0
         few, self._few = self._few, LOOKED_AT - self._left < ENOUGH
         return few and not self._few
 

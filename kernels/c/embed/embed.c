@@ -12,8 +12,9 @@ typedef struct {
     const ff_embedder *e;
     const ff_text *texts;
     int64_t many;
-    float *out;
-    float *kept;  /* the pooled vectors that the caller asked for, or NULL */
+    float *out;   /* (many, keep) */
+    int64_t keep;
+    float *kept;  /* (many, inputs of the flow), or NULL */
     int8_t *states;
     int normalize;
     _Atomic int64_t next;
@@ -97,7 +98,7 @@ static void embed_texts(void *context, int thread)
         }
         if (bad >= 0)
             j->states[first + bad] = FF_NO_ROW;
-        else if (bad == -2 || ff_flow_run(flow, d.pooled, j->out + first * flow->outputs, count, flow->outputs, j->normalize, 1))
+        else if (bad == -2 || ff_flow_run(flow, d.pooled, j->out + first * j->keep, count, j->keep, j->normalize, 1))
             atomic_store(&j->failed, 1);
     }
     if (!own && !j->kept)
@@ -106,11 +107,11 @@ static void embed_texts(void *context, int thread)
     free(own);
 }
 
-int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, float *pooled, int8_t *states, int normalize,
-    int threads)
+int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, int64_t keep, float *pooled, int8_t *states,
+    int normalize, int threads)
 {
     const int64_t worth = 1 + many / WORTH;
-    job j = {e, texts, many, out, pooled, states, normalize, 0, 0};
+    job j = {e, texts, many, out, keep, pooled, states, normalize, 0, 0};
     ff_run(embed_texts, &j, threads < worth ? threads : (int)worth);
     return j.failed ? -1 : 0;
 }

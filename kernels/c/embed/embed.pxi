@@ -7,7 +7,7 @@ cdef extern from "embed/embed.h":
         const ff_flow *flow
         int64_t limit
         int32_t special, left_out
-    int ff_embed(const ff_embedder *, const ff_text *, int64_t, float *, float *, int8_t *, int, int) nogil
+    int ff_embed(const ff_embedder *, const ff_text *, int64_t, float *, int64_t, float *, int8_t *, int, int) nogil
 
 
 cdef class Embedder:
@@ -16,40 +16,40 @@ cdef class Embedder:
     pooling: a Table, or an Encoder without layers; left_out: an id, or -1.
     """
 
-    cdef ff_embedder embedder
+    cdef ff_embedder embedder  # without a flow
+    cdef int64_t width
     cdef object keep_alive
 
-    def __cinit__(self, WordPiece words, pooling, Flow flow, int64_t limit, bint special, int left_out):
+    def __cinit__(self, WordPiece words, pooling, int64_t limit, bint special, int left_out):
         cdef Table table = pooling if isinstance(pooling, Table) else None
         cdef Encoder encoder = pooling if isinstance(pooling, Encoder) else None
-        cdef int64_t width
         if table is not None:
-            self.embedder.table, width = &table.table, table.table.width
+            self.embedder.table, self.width = &table.table, table.table.width
         elif encoder is not None:
-            self.embedder.encoder, width = &encoder.encoder, encoder.encoder.outputs
+            self.embedder.encoder, self.width = &encoder.encoder, encoder.encoder.outputs
         else:
             raise ValueError("a pooling is a Table or an Encoder")
-        if width != flow.flow.inputs:
-            raise ValueError(f"the pooling has {width} numbers, and the flow takes {flow.flow.inputs}")
         if limit < (words.w.before_count + words.w.after_count if special else 0):
             raise ValueError(f"{limit} ids are fewer than those at the ends of a text")
-        self.keep_alive = (words, pooling, flow)
-        self.embedder.words, self.embedder.flow = &words.w, &flow.flow
+        self.keep_alive = (words, pooling)
+        self.embedder.words = &words.w
         self.embedder.limit, self.embedder.special, self.embedder.left_out = limit, special, left_out
 
-    def run(self, list texts, float[:, ::1] out, bint normalize, int threads, float[:, ::1] pooled=None):
-        """Write the embeddings of ``texts``, which are str, to out (B, N), and their pooled vectors to ``pooled`` (B, D)
-        if it is given. The number of those that were cut, or -1: one has half a surrogate pair or an id without a row,
-        and out is of no use.
+    def run(self, Flow flow, list texts, float[:, ::1] out, bint normalize, int threads, float[:, ::1] pooled=None):
+        """Write the embeddings of B ``texts``, which are str, to out (B, up to N of the flow), and their pooled vectors to
+        ``pooled`` (B, D) if it is given. Return the number of texts that were cut; -1 if a text has half a surrogate
+        pair or an id without a row, and then out is of no use.
         """
         cdef int64_t many = len(texts), i, cut = 0
         cdef int failed
-        if out.shape[0] != many or out.shape[1] != self.embedder.flow.outputs:
-            raise ValueError(f"out must be {(many, self.embedder.flow.outputs)}, not {out.shape[0], out.shape[1]}")
-        if pooled is not None and (pooled.shape[0] != many or pooled.shape[1] != self.embedder.flow.inputs):
-            raise ValueError(
-                f"pooled must be {(many, self.embedder.flow.inputs)}, not {pooled.shape[0], pooled.shape[1]}"
-            )
+        cdef ff_embedder embedder = self.embedder
+        if self.width != flow.flow.inputs:
+            raise ValueError(f"the pooling has {self.width} numbers, and the flow takes {flow.flow.inputs}")
+        if out.shape[0] != many or not 1 <= out.shape[1] <= flow.flow.outputs:
+            raise ValueError(f"out must be {(many, flow.flow.outputs)} or narrower, not {out.shape[0], out.shape[1]}")
+        if pooled is not None and (pooled.shape[0] != many or pooled.shape[1] != self.width):
+            raise ValueError(f"pooled must be {(many, self.width)}, not {pooled.shape[0], pooled.shape[1]}")
+        embedder.flow = &flow.flow
         if many == 0:
             return 0
         cdef float *to = &out[0, 0]
@@ -62,7 +62,7 @@ cdef class Embedder:
             _fill(given, texts)
             memset(states, 0, many)
             with nogil:
-                failed = ff_embed(&self.embedder, given, many, to, kept, states, normalize, threads)
+                failed = ff_embed(&embedder, given, many, to, out.shape[1], kept, states, normalize, threads)
             if failed:
                 raise MemoryError("no memory to embed the texts")
             for i in range(many):

@@ -16,7 +16,7 @@ from fastflow.values import short
 
 if TYPE_CHECKING:
     from fastflow.model.tokenizer.encode import Tokenizer
-    from fastflow.opened import Opened
+    from fastflow.session import Session
     from fastflow.types import Matrix, Vector
 
 BASES = ("keybert.backend", "bertopic.backend")  # the modules that have a BaseEmbedder
@@ -45,57 +45,57 @@ def check_foreign(options: Mapping[str, object], device: str) -> None:
             raise UsageError(f"encode has no option {name}={short(value)}: {instead}")
 
 
-class Familiar:
+class Properties:
     """What a Runtime tells about itself, without ``info``."""
 
-    _opened: Opened
+    session: Session
 
     @property
     def dim(self) -> int:
         """D', the width of an embedding: all that the model computes, or its own truncate_dim."""
-        return self._opened.model.truncate_dim or self._opened.width
+        return self.session.model.truncate_dim or self.session.width
 
     @property
     def device(self) -> str:
         """cpu or cuda."""
-        return self._opened.calibrator.device
+        return self.session.calibrator.device
 
     @property
     def dtype(self) -> str:
         """The arithmetic that runs: float32, bfloat16, float16, int8 or float64. Vectors are float64 of float64 alone,
         else float32, or as ``precision`` asks.
         """
-        return self._opened.calibrator.dtype
+        return self.session.calibrator.dtype
 
     @property
     def backend(self) -> str:
         """The backend that runs: cpu, triton, torch or reference."""
-        return self._opened.calibrator.name
+        return self.session.calibrator.name
 
     @property
     def fingerprint(self) -> str:
         """sha256 that identifies model files and settings; equal fingerprints give comparable vectors."""
-        return self._opened.model.fingerprint
+        return self.session.model.fingerprint
 
     @property
     def truncated(self) -> int:
         """The texts that were cut at ``max_length`` so far."""
-        return self._opened.truncated
+        return self.session.truncated
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Texts -> Tokens: ``ids``, and ``offsets`` of each text. A UsageError if the model has no encoder."""
-        return self._opened.tokenizer
+        return self.session.tokenizer
 
     @property
     def prompts(self) -> dict[str, str]:
         """The texts that the model puts before a text, by their names; most models have none."""
-        return dict(self._opened.model.prompts.texts)
+        return dict(self.session.model.prompts.texts)
 
     @property
     def max_length(self) -> int | None:
         """Longer texts are cut, in tokens; None if there is no limit. A UsageError if the model has no encoder."""
-        return self._opened.max_length
+        return self.session.max_length
 
     @property
     def max_seq_length(self) -> int | None:
@@ -137,7 +137,7 @@ def kind_of(own: type, bases: tuple[type, ...]) -> type:
     return type(own.__name__, (own, *bases), {"__module__": own.__module__, "__doc__": own.__doc__})
 
 
-class Embedder:
+class LibraryCalls:
     """The calls of those libraries' models."""
 
     encode: Any

@@ -14,7 +14,6 @@ import fastflow
 from fastflow.errors import FastflowError, FastflowWarning, UsageError
 from fastflow.model.kinds import Prompts
 from fastflow.model.static.write import write_static
-from fastflow.streaming import StreamOptions
 from fastflow.values import MOST
 
 from support.builders import make_model
@@ -28,17 +27,17 @@ def rt(model):
 
 @pytest.fixture(scope="module")
 def flow(rt):
-    return rt._opened
+    return rt.session
 
 
 @pytest.mark.parametrize(("normalize", "dim"), [(False, None), (True, None), (True, 7), (False, 32)])
 def test_embed_tokens_is_encode(rt, flow, sentences, normalize, dim):
-    found = flow.embed_tokens(flow.prompted(sentences), normalize, dim)
+    found = flow.embed_tokens(flow.tokenize(sentences), normalize, dim)
     assert np.array_equal(found, rt.encode(sentences, normalize_embeddings=normalize, truncate_dim=dim))
 
 
 def test_the_prompt_goes_before_every_text(rt, flow, sentences):
-    found = flow.embed_tokens(flow.prompted(sentences, "the dog "))
+    found = flow.embed_tokens(flow.tokenize(sentences, "the dog "))
     assert np.array_equal(found, rt.encode(sentences, prompt="the dog "))
 
 
@@ -46,7 +45,7 @@ def test_the_prompt_goes_before_every_text(rt, flow, sentences):
 def test_a_width_that_the_model_lacks_is_refused(flow, dim):
     assert flow.width == 32
     with pytest.raises(UsageError, match="1 to 32"):
-        flow.embed_tokens(flow.prompted(["the dog"]), truncate_dim=dim)
+        flow.embed_tokens(flow.tokenize(["the dog"]), truncate_dim=dim)
 
 
 def test_the_tokens_of_a_batch(flow):
@@ -65,13 +64,13 @@ def joined(request, tmp_path_factory, bert, sentences):
 
 
 def in_steps(runtime, texts, normalize=False, prompt=""):
-    opened = runtime._opened
-    return opened.embed_tokens(opened.prompted(texts, prompt), normalize)
+    opened = runtime.session
+    return opened.embed_tokens(opened.tokenize(texts, prompt), normalize)
 
 
 def test_one_call_has_the_bits_of_the_steps(joined, sentences):
     runtime, whole = joined
-    assert (runtime._opened.at_once(sentences[:3], StreamOptions()) is not None) == whole
+    assert (runtime.session._fused is not None) == whole
     texts = [*sentences[:150], "", "the " * 300]
     want = in_steps(runtime, texts)
     with pytest.warns(FastflowWarning, match="longer than 64 tokens are cut"):
@@ -81,10 +80,9 @@ def test_one_call_has_the_bits_of_the_steps(joined, sentences):
     assert np.array_equal(np.stack(runtime.encode(texts[:40], convert_to_numpy=False)), want[:40])
     assert np.array_equal(runtime.encode(texts, normalize_embeddings=True), in_steps(runtime, texts, True))
     assert np.array_equal(runtime.encode(texts, prompt="a dog "), in_steps(runtime, texts, prompt="a dog "))
-    assert np.array_equal(
-        runtime.encode(texts, truncate_dim=5),
-        runtime._opened.embed_tokens(runtime._opened.prompted(texts), truncate_dim=5),
-    )
+    for normalize in (False, True):
+        want_5 = runtime.session.embed_tokens(runtime.session.tokenize(texts), normalize, 5)
+        assert np.array_equal(runtime.encode(texts, normalize_embeddings=normalize, truncate_dim=5), want_5)
     blocks = list(runtime.stream(iter(texts), window=33))
     assert [start for start, _ in blocks] == list(range(0, len(texts), 33))
     assert np.array_equal(np.concatenate([z for _, z in blocks]), want)
@@ -101,19 +99,19 @@ def scored(request, tmp_path_factory, bert, sentences):
 
 def scored_in_steps(runtime, texts, prompt=""):
     """Embeddings and log-densities by way of the tokens."""
-    opened = runtime._opened
-    pooled = opened.pool_tokens(opened.prompted(texts, prompt))
+    opened = runtime.session
+    pooled = opened.pool_tokens(opened.tokenize(texts, prompt))
     return opened.calibrator.calibrate(pooled), opened.calibrator.log_prob(pooled)
 
 
 @pytest.mark.parametrize("prompt", ["", "a dog "])
 def test_scored_texts_take_one_call_too_with_the_bits_of_the_steps(scored, sentences, prompt, monkeypatch):
-    texts, whole = [*sentences[:70], "", "the " * 300], scored._opened._whole
-    by_steps = int(scored._opened.tokenizer.longest < MOST)  # the last window, for its text of 1,200 characters
+    texts, fused = [*sentences[:70], "", "the " * 300], scored.session._fused
+    by_steps = int(scored.session.tokenizer.longest < MOST)  # the last window, for its text of 1,200 characters
     want, densities = scored_in_steps(scored, texts, prompt)
     assert np.ptp(densities) > 1
     calls = []
-    monkeypatch.setattr(scored._opened, "_whole", lambda *given: calls.append(len(given[0])) or whole(*given))
+    monkeypatch.setattr(scored.session, "_fused", lambda *given: calls.append(len(given[0])) or fused(*given))
     blocks = list(scored.stream_with_log_prob(iter(texts), window=33, prompt=prompt))
     assert [start for start, _, _ in blocks] == [0, 33, 66]
     assert calls == [33, 33, 6][: 3 - by_steps]
@@ -124,7 +122,7 @@ def test_scored_texts_take_one_call_too_with_the_bits_of_the_steps(scored, sente
 @pytest.mark.parametrize("scored", ["words"], indirect=True)
 def test_a_prompt_that_is_not_pooled_goes_by_steps(scored, sentences, monkeypatch):
     texts, pooled = sentences[:9], scored.encode(sentences[:9], prompt="a dog ")
-    monkeypatch.setattr(type(scored._opened.model), "prompts", Prompts(pooled=False))
+    monkeypatch.setattr(type(scored.session.model), "prompts", Prompts(pooled=False))
     found = scored.encode(texts, prompt="a dog ")
     assert np.array_equal(found, in_steps(scored, texts, prompt="a dog "))
     assert (found != pooled).any(axis=1).all()
@@ -144,7 +142,7 @@ def test_errors_of_one_call_name_the_text(joined):
 @pytest.mark.slow
 def test_a_closed_model_embeds_no_text_in_one_call(tmp_path, bert, sentences):
     runtime = fastflow.Runtime(make_model(tmp_path / "m", bert, sentences, "none", pooling="words"), backend="cpu")
-    call = weakref.ref(runtime._opened._whole)
+    call = weakref.ref(runtime.session._fused)
     runtime.close()
     gc.collect()
     assert call() is None, "the weights are freed"
@@ -163,8 +161,8 @@ def test_a_table_of_model2vec_is_cut_by_characters_before_the_call(tmp_path, ber
         np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32),
     )
     runtime = fastflow.Runtime(directory, backend="cpu")
-    limit = runtime._opened.tokenizer.longest
+    limit = runtime.session.tokenizer.longest
     texts = ["the dog", "", "z" * limit, "the dog " * limit, "[UNK] the", "日本"]
-    assert runtime._opened.at_once(texts[:2], StreamOptions()) is not None
+    assert runtime.session._fused is not None
     assert np.array_equal(runtime.encode(texts), in_steps(runtime, texts))
     assert runtime.truncated == 1

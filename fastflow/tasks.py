@@ -14,14 +14,14 @@ from fastflow.stages.vectors import check_vectors
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from fastflow.opened import Opened
+    from fastflow.session import Session
     from fastflow.types import EncodeOptions, Matrix, Similarities, Similarity, Vector
 
 
-class Prompting(ABC):
+class Tasks(ABC):
     """``encode`` with the prompt of a task, and ``similarity`` as the model defines it."""
 
-    _opened: Opened
+    session: Session
 
     @abstractmethod
     def encode(self, inputs: Any = None, *arguments: Any, **options: Any) -> Any:
@@ -97,7 +97,7 @@ class Prompting(ABC):
 
     def _of_task(self, task: str, inputs: Any, name: str | None, prompt: str | None, options: Any) -> Any:
         if name is None and prompt is None:
-            prompt = self._opened.model.prompts.of_task(task)
+            prompt = self.session.model.prompts.of_task(task)
         return self.encode(inputs, prompt=prompt, prompt_name=name, **options)
 
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> Similarities:
@@ -120,7 +120,7 @@ class Prompting(ABC):
         """
         from fastflow.stages.similarity import SIMILARITIES
 
-        return SIMILARITIES[self._opened.model.similarity](self._vectors(a), self._vectors(b))
+        return SIMILARITIES[self.session.model.similarity](self._vectors(a), self._vectors(b))
 
     def similarity_pairwise(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> Similarity:
         """Similarities of row i of ``a`` with row i of ``b``, as ``similarity`` computes them.
@@ -141,9 +141,9 @@ class Prompting(ABC):
         """
         from fastflow.stages.similarity import pairwise
 
-        return pairwise(self._opened.model.similarity, self._vectors(a), self._vectors(b))
+        return pairwise(self.session.model.similarity, self._vectors(a), self._vectors(b))
 
     def _vectors(self, side: Any) -> NDArray[Any]:
         if isinstance(side, str) or (isinstance(side, Sequence) and all(isinstance(t, str) for t in side)):
             side = self.encode(side)
-        return check_vectors(side, self._opened.calibrator.floats)
+        return check_vectors(side, self.session.calibrator.floats)

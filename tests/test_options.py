@@ -7,45 +7,27 @@ import threading
 import numpy as np
 import pytest
 
-from fastflow import Runtime, streaming
+from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.tokenizer.encode import Tokenizer
-from fastflow.streaming import WINDOW, StreamOptions, ahead, check_text, in_order, one_of
+from fastflow.options import Options, cut_windows, iterate_in_order, pick_texts, prefetch
 
 
-@pytest.fixture(scope="module")
-def tokenize(bert):
-    return Tokenizer(bert, 64)
+def test_windows_are_read_when_they_are_asked_for(model, sentences):
+    runtime, drawn = Runtime(model, backend="cpu"), iter(sentences[:7])
+    blocks = runtime.stream(drawn, window=3, prompt="so ")
+    first, z = next(blocks)
+    assert (first, next(drawn)) == (0, sentences[3])
+    found = np.concatenate([z, *(block for _, block in blocks)])
+    texts = sentences[:3] + sentences[4:7]
+    assert np.array_equal(found, runtime.encode(["so " + text for text in texts]))
+    assert runtime.session.seen.texts[:6] == texts, "without the prompt"
 
 
-def test_windows_are_read_when_they_are_asked_for_and_seen_without_the_prompt(tokenize, sentences):
-    drawn, seen = iter(sentences[:7]), []
-    windows = StreamOptions(window=3, prompt="so ").windows(drawn, tokenize, seen.append)
-    assert seen == []
-    first = next(windows)
-    assert seen == [sentences[:3]]
-    assert next(drawn) == sentences[3]
-    found = [first, *windows]
-    assert seen == [sentences[:3], sentences[4:7]]
-    for tokens, texts in zip(found, seen, strict=True):
-        expected = tokenize(["so " + text for text in texts])
-        assert np.array_equal(tokens.ids, expected.ids)
-        assert np.array_equal(tokens.offsets, expected.offsets)
-
-
-def test_no_texts_are_no_windows(tokenize):
-    assert list(StreamOptions().windows(iter([]), tokenize, lambda texts: None)) == []
-
-
-def test_what_is_no_text_is_named_by_its_place_in_the_whole_stream(tokenize):
-    windows = StreamOptions(window=2).windows(iter(["a", "b", "c", 7]), tokenize, lambda texts: None)
-    next(windows)
+def test_an_item_that_is_no_text_is_named_by_its_place_in_the_whole_stream(model):
+    blocks = Runtime(model, backend="cpu").stream(iter(["a", "b", "c", 7]), window=2)
+    next(blocks)
     with pytest.raises(FastflowError, match="text 3 is int, not str"):
-        next(windows)
-
-
-def test_a_window_has_its_usual_size_unless_told():
-    assert (StreamOptions().size, StreamOptions(window=5).size) == (WINDOW, 5)
+        next(blocks)
 
 
 @pytest.mark.parametrize(
@@ -60,15 +42,15 @@ def test_a_window_has_its_usual_size_unless_told():
     ],
 )
 def test_options_that_cannot_be_are_refused_by_name(options, told):
-    StreamOptions(1, True, "int8", 32, "so ", 1, 1).check(32)
+    Options(1, True, "int8", 32, "so ", 1, 1).check(32)
     with pytest.raises(UsageError, match=told):
-        StreamOptions(**options).check(32)
+        Options(**options).check(32)
 
 
 def test_windows_of_long_texts_give_the_same_bits(model, sentences, monkeypatch):
     with Runtime(model, backend="cpu") as runtime:
         whole = runtime.encode(sentences[:40])
-        monkeypatch.setattr(streaming, "CHARACTERS", 100)
+        monkeypatch.setattr("fastflow.options.CHARACTERS", 100)
         blocks = list(runtime.stream(iter(sentences[:40])))
     assert len(blocks) > 4
     assert [start for start, _ in blocks] == list(np.cumsum([0, *(len(block) for _, block in blocks[:-1])]))
@@ -76,39 +58,33 @@ def test_windows_of_long_texts_give_the_same_bits(model, sentences, monkeypatch)
 
 
 def test_a_window_ends_at_its_size_or_with_its_characters():
-    found = list(streaming.windowed(iter(["a", "b", "c", "d" * (1 << 24), "e"]), 2, len))
+    found = list(cut_windows(iter(["a", "b", "c", "d" * (1 << 24), "e"]), 2, len))
     assert [[text[0] for text in window] for window in found] == [["a", "b"], ["c", "d"], ["e"]]
-    assert list(streaming.windowed(iter([]), 2, len)) == []
+    assert list(cut_windows(iter([]), 2, len)) == []
 
 
 def test_texts_are_given_once_under_either_name():
-    assert one_of(["a"], None) == one_of(None, ["a"]) == ["a"]
-    assert one_of([], None) == []
+    assert pick_texts(["a"], None) == pick_texts(None, ["a"]) == ["a"]
+    assert pick_texts([], None) == []
     for given in ((None, None), (["a"], ["b"])):
         with pytest.raises(UsageError, match="takes the texts once"):
-            one_of(*given)
+            pick_texts(*given)
 
 
 def test_anything_with_an_order_is_taken_in_it():
     for texts in (["b", "a"], ("b", "a"), iter(["b", "a"]), np.array(["b", "a"])):
-        assert list(in_order(texts)) == ["b", "a"]
+        assert list(iterate_in_order(texts)) == ["b", "a"]
 
 
 @pytest.mark.parametrize("texts", ["a", b"a", {"a"}, {"a": 1}, np.zeros((2, 2)), 7, None])
 def test_an_argument_without_an_order_is_refused(texts):
     with pytest.raises(UsageError, match=f"not as {type(texts).__name__}; pooled vectors go to transform"):
-        in_order(texts)
-
-
-def test_a_text_that_is_none_is_named_by_its_place():
-    assert check_text("", 3) == ""
-    with pytest.raises(FastflowError, match="text 3 is float, not str"):
-        check_text(1.5, 3)
+        iterate_in_order(texts)
 
 
 def test_items_come_in_order_and_the_next_is_made_meanwhile():
-    assert list(ahead(iter(range(7)))) == list(range(7))
-    assert list(ahead(iter([]))) == []
+    assert list(prefetch(iter(range(7)))) == list(range(7))
+    assert list(prefetch(iter([]))) == []
     made = [threading.Event() for _ in range(3)]
 
     def items():
@@ -116,7 +92,7 @@ def test_items_come_in_order_and_the_next_is_made_meanwhile():
             event.set()
             yield event
 
-    for number, _ in enumerate(ahead(items())):
+    for number, _ in enumerate(prefetch(items())):
         assert number + 1 == len(made) or made[number + 1].wait(timeout=20)
 
 
@@ -125,7 +101,7 @@ def test_an_error_comes_after_what_was_made_before_it():
         yield 1
         raise ValueError("no more")
 
-    source = ahead(items())
+    source = prefetch(items())
     assert next(source) == 1
     with pytest.raises(ValueError, match="no more"):
         next(source)
@@ -133,7 +109,7 @@ def test_an_error_comes_after_what_was_made_before_it():
 
 def test_stopping_half_way_makes_one_too_many_at_most():
     made = []
-    source = ahead(made.append(number) or number for number in range(100))
+    source = prefetch(made.append(number) or number for number in range(100))
     assert next(source) == 0
     source.close()
     assert made in ([0, 1], [0])

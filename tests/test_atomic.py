@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from fastflow.replacing import replace_text
+from fastflow.atomic import replace_text
 
 
 def test_the_content_is_replaced(tmp_path):

@@ -1,0 +1,296 @@
+"""An open model: its tokenizer, its backend, and the one path from texts to embeddings, which all callers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.backends.base import Backend, Calibrator, FusedCall
+from fastflow.backends.choose import open_backend, open_calibrator
+from fastflow.errors import FastflowError, warn
+from fastflow.late import late
+from fastflow.model.artifact import Opening, packaged_name
+from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.tokenizer.encode import Loading, Tokenizer, Tokens
+from fastflow.model.tokenizer.fragmentation import Seen
+from fastflow.options import PLAIN, Options, check_texts, cut_windows, iterate_in_order, prefetch
+from fastflow.stages.calibration import output_dim
+from fastflow.stages.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
+from fastflow.values import MOST
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fastflow.model.manifest import Likelihood
+
+Count = Callable[[int], None]
+ENGLISH = "the model in the package is English only"
+
+
+class Block(NamedTuple):
+    """The embeddings (b, D') of consecutive texts, of which ``start`` is the first, and log-densities (b,) or None."""
+
+    start: int
+    vectors: NDArray[Any]
+    log_probs: NDArray[np.float64] | None
+
+
+class Session:
+    """A model on a device; the arguments are those of ``Runtime``, ``model`` None for the one in the package.
+
+    ``truncated`` counts the texts cut at max_length so far.
+    """
+
+    def __init__(
+        self,
+        model: Path | Model | VectorModel | None,
+        device: str,
+        dtype: str,
+        threads: int | None,
+        backend: str,
+        allow_download: bool,
+    ) -> None:
+        self._tokenizer: Tokenizer | None = None
+        self._calibrator: Calibrator | None
+        self._fused: FusedCall | None = None
+        with Opening(model, allow_download) as opening:
+            if isinstance(opening.model, VectorModel):
+                self._calibrator = open_calibrator(opening.model, backend, device, dtype, threads)
+            else:
+                loading = Loading(opening.model.tokenizer)
+                try:
+                    self._calibrator = found = open_backend(opening.model, backend, device, dtype, threads)
+                finally:  # a tokenizer's error goes before one of the backend
+                    self._tokenizer = loading()
+                    self._tokenizer.threads = threads
+                self._fused = found.fuse(self._tokenizer)
+        self.model, self.packaged = opening.model, packaged_name(opening.model.path)
+        self._width = output_dim(self.model.calibration, self.calibrator.pooled_dim)
+        self.seen, self.truncated = Seen(), 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._calibrator is None
+
+    @property
+    def calibrator(self) -> Calibrator:
+        """The calibration on its device; raises a FastflowError after ``close``."""
+        if self._calibrator is None:
+            raise FastflowError("this Runtime is closed; make a new one")
+        return self._calibrator
+
+    @property
+    def backend(self) -> Backend:
+        """The encoder and the calibration; raises a UsageError for a model without an encoder."""
+        if not isinstance(found := self.calibrator, Backend):
+            raise no_encoder(self.model.path)
+        return found
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Texts -> Tokens; raises a UsageError for a model without an encoder."""
+        if self._tokenizer is None:
+            raise no_encoder(self.model.path)
+        return self._tokenizer
+
+    @property
+    def max_length(self) -> int | None:
+        """The tokens after which a text is cut, None for a table without a limit."""
+        return None if (length := self.tokenizer.max_length) == MOST else length
+
+    @property
+    def width(self) -> int:
+        """D' of all that the model computes: the most that ``truncate_dim`` may ask for."""
+        _ = self.calibrator  # raises after ``close``
+        return self._width
+
+    @property
+    def likelihood(self) -> Likelihood | None:
+        """(log_prob, share): this share of the training corpus has a lower log-density; None if not recorded."""
+        return self.model.likelihood if isinstance(self.model, Model) else None
+
+    @late
+    def _plain(self) -> Options:
+        return PLAIN.resolve(self.width, self.model)
+
+    def resolve(self, options: Options) -> Options:
+        """Check ``options``, and fill in the model's own prompt and width."""
+        return self._plain if options.ranges is None and options == PLAIN else options.resolve(self.width, self.model)
+
+    def blocks(
+        self, texts: Iterable[str], options: Options = PLAIN, count: Count | None = None, scored: bool = False
+    ) -> Iterator[Block]:
+        """Yield the embeddings of windows of ``texts``, in order; the options are checked now.
+
+        ``count`` is called with the number of texts of each batch that is done. ``scored``: with log-densities.
+        Raises a FastflowError that names the text which is no str, or gives NaN or infinity.
+        """
+        o, overlaps = self.resolve(options), self.backend.overlaps
+        if scored:
+            _ = self.backend.density  # raises if there is none
+        windows = cut_windows(check_texts(iterate_in_order(texts)), o.window or 1, len)
+        prepared: Iterator[list[str] | Tokens] = (self._prepare(window, o) for window in windows)
+        if overlaps and (not isinstance(texts, Sized) or len(texts) > (o.window or 1)):
+            prepared = prefetch(prepared)
+        return self._compute(prepared, o, count, scored)
+
+    def encode(self, inputs: Any, options: Options = PLAIN, shown: bool = False) -> NDArray[Any]:
+        """Embed one text, (D',), or many, (B, D'); ``shown``: with progress on standard error."""
+        texts = [inputs] if isinstance(inputs, str) else list(iterate_in_order(inputs))
+        o = self.resolve(options)
+        if not shown and 0 < len(texts) <= (o.window or 1):  # as ``blocks``, without three generators: 2 microseconds
+            found = [self._embed_window(self._prepare(list(check_texts(texts)), o), 0, o, None, False).vectors]
+        elif shown:
+            from fastflow.progress import Progress
+
+            with Progress("embed", len(texts), "texts") as progress:
+                found = [block.vectors for block in self.blocks(texts, options, progress.advance)]
+        else:
+            found = [block.vectors for block in self.blocks(texts, options)]
+        if len(found) == 1:
+            return found[0][0] if isinstance(inputs, str) else found[0]
+        return np.concatenate(found) if found else self.embed_nothing(options)
+
+    def embed_nothing(self, options: Options) -> NDArray[Any]:
+        """(0, D') in the precision of ``options``."""
+        return self.transform(np.zeros((0, self.backend.pooled_dim), self.calibrator.floats), options)
+
+    def transform(self, pooled: Any, options: Options = PLAIN) -> NDArray[Any]:
+        """Calibrate pooled vectors (B, D), -> (B, D')."""
+        o = self.resolve(options)
+        x = check_pooled(pooled, self.calibrator.pooled_dim, self.calibrator.floats)
+        z = np.asarray(self.calibrator.calibrate(x, o.normalize_embeddings, o.truncate_dim))
+        return self._quantise(check_finite(z, "transform: row"), o)
+
+    def pool(
+        self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None,
+        batch_tokens: int | None = None, count: Count | None = None,
+    ) -> NDArray[Any]:  # fmt: skip
+        """Pool B texts, -> (B, D); ``count`` as in ``blocks``."""
+        check_count("batch_size", batch_size)
+        check_count("batch_tokens", batch_tokens)
+        checked = list(check_texts(iterate_in_order(texts)))
+        self._look_at(checked)
+        tokens = self.tokenize(checked, self.model.prompts.resolve(prompt))
+        self._count_truncated(len(tokens.cut))
+        return self.pool_tokens(tokens, batch_size, batch_tokens, count)
+
+    def log_prob(self, inputs: Any, batch_size: int | None, prompt: str | None) -> NDArray[np.float64]:
+        """(B,) log-densities of texts or of pooled vectors (B, D)."""
+        calibrator = self.calibrator
+        _ = calibrator.density  # raises if there is none, before anything is computed
+        if isinstance(self.model, VectorModel) or getattr(inputs, "ndim", 1) == 2:
+            pooled = check_pooled(inputs, calibrator.pooled_dim, calibrator.floats, "log_prob")
+            return check_finite(calibrator.log_prob(pooled), "log_prob: row")
+        return check_finite(calibrator.log_prob(self.pool(inputs, batch_size, prompt)), "text")
+
+    def tokenize(self, texts: Sequence[str], prompt: str = "") -> Tokens:
+        """Tokenize B texts, with ``prompt`` before each."""
+        return self.tokenizer.prompted(texts, prompt, self.model.prompts.pooled)
+
+    def pool_tokens(
+        self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None, count: Count | None = None
+    ) -> NDArray[Any]:
+        """Pool the B texts of ``tokens``, -> (B, D); ``count`` as in ``blocks``."""
+        batches = self._batches(tokens, batch_size, batch_tokens, count)
+        return check_finite(self.backend.pool_batches(tokens, batches), "text")
+
+    def embed_tokens(
+        self, tokens: Tokens, normalize_embeddings: bool = False, truncate_dim: int | None = None
+    ) -> NDArray[Any]:
+        """Embed the B texts of ``tokens``, -> (B, D'), with the bits of ``Runtime.encode``."""
+        check_truncation(truncate_dim, self.width)
+        width = truncate_dim or self.model.truncate_dim
+        batches = self._batches(tokens, None, None)
+        return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, width), "text")
+
+    def warn_of(self, texts: Sequence[str]) -> str | None:
+        """One sentence if the words of ``texts`` do not suit the encoder's vocabulary, None if they do."""
+        from fastflow.model.tokenizer.fragmentation import unsuited
+
+        warning = unsuited(self.tokenizer, texts)
+        return f"{warning} ({ENGLISH})" if warning and self.packaged else warning
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._calibrator = self._fused = None
+
+    def _prepare(self, texts: list[str], o: Options) -> list[str] | Tokens:
+        """The input of ``_embed``: texts with their prompt for the fused call, tokens for the steps."""
+        if self.seen.open:
+            self._look_at(texts)
+        if self._fused is None or (o.prompt and not self.model.prompts.pooled):
+            return self.tokenize(texts, o.prompt or "")
+        if o.prompt:
+            texts = [o.prompt + text for text in texts]
+        longest = self.tokenizer.longest  # in characters: only the steps cut by them
+        return texts if longest == MOST or max(map(len, texts)) <= longest else self.tokenizer(texts)
+
+    def _compute(
+        self, prepared: Iterator[list[str] | Tokens], o: Options, count: Count | None, scored: bool
+    ) -> Iterator[Block]:
+        start = 0
+        for window in prepared:
+            block = self._embed_window(window, start, o, count, scored)
+            yield block
+            start += len(block.vectors)
+
+    def _embed_window(
+        self, window: list[str] | Tokens, start: int, o: Options, count: Count | None, scored: bool
+    ) -> Block:
+        z, log_probs = self._embed(window, o, count, scored)
+        z = self._quantise(check_finite(z, "text", start), o)
+        return Block(start, z, None if log_probs is None else check_finite(log_probs, "text", start))
+
+    def _embed(
+        self, window: list[str] | Tokens, o: Options, count: Count | None, scored: bool
+    ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
+        """The embeddings of a window, and its log-densities if ``scored``."""
+        calibrator, fused = self.calibrator, self._fused  # another thread may close meanwhile
+        if isinstance(window, list) and fused is not None:
+            pooled = np.empty((len(window), calibrator.pooled_dim), np.float32) if scored else None
+            try:
+                z, cut = fused(window, o.normalize_embeddings, o.truncate_dim, pooled)
+            except ValueError:  # the steps below name the text
+                window = self.tokenizer(window)
+            else:
+                self._count_truncated(cut)
+                if count is not None:
+                    count(len(window))
+                return z, None if pooled is None else calibrator.log_prob(pooled)
+        tokens = self.tokenizer(window) if isinstance(window, list) else window
+        self._count_truncated(len(tokens.cut))
+        batches = self._batches(tokens, o.batch_size, o.batch_tokens, count)
+        if scored:
+            return self.backend.embed_with_log_prob(tokens, batches, o.normalize_embeddings, o.truncate_dim)
+        return self.backend.embed(tokens, batches, o.normalize_embeddings, o.truncate_dim), None
+
+    def _quantise(self, z: NDArray[Any], o: Options) -> NDArray[Any]:
+        if o.precision == "float32":
+            return z
+        spread = self.model.spread_of(self.width, o.truncate_dim) if o.ranges is None else None
+        return quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges)
+
+    def _batches(
+        self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None, count: Count | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield the row numbers of each batch; call ``count(n)`` after a batch of n texts is consumed."""
+        batches = tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self.backend.batch_tokens)
+        for rows in batches:
+            yield rows
+            if count is not None:
+                count(len(rows))
+
+    def _look_at(self, texts: Sequence[str]) -> None:
+        """Keep the first texts, and warn once if enough show that the vocabulary does not suit."""
+        if self.seen.add(texts) and (warning := self.warn_of(self.seen.texts)):
+            warn(warning)
+
+    def _count_truncated(self, texts: int) -> None:
+        if texts and not self.truncated:
+            warn(f"texts longer than {self.tokenizer.max_length} tokens are cut (the model's max_length)")
+        self.truncated += texts
