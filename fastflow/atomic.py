@@ -1,6 +1,4 @@
-"""Small files that are replaced whole, of which a reader finds the old content or the new one, and folders that get
-their name when they are whole.
-"""
+"""Atomic writes: a reader finds the old file or the new one, and a folder gets its name when it is complete."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ from fastflow.errors import FastflowError, UsageError
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """``replace_bytes`` of ``text`` in UTF-8."""
+    """Write ``text`` in UTF-8 as ``replace_bytes`` does."""
     replace_bytes(path, text.encode("utf-8"), mode)
 
 
 def replace_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Give ``path`` the content ``data``, by way of PATH.tmp, which is made with ``mode`` less the umask.
+    """Replace ``path`` by a file with ``data`` and ``mode`` less the umask, written as PATH.tmp first.
 
-    A link in the place of PATH.tmp is removed, not followed. Raises OSError, and leaves no PATH.tmp then.
+    A link named PATH.tmp is removed, not followed. Raises OSError, and leaves no PATH.tmp.
     """
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
@@ -36,7 +34,7 @@ def replace_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def check_out(out: Path, option: str = "--output") -> None:
-    """Raise for a folder ``out``, which ``option`` names, that is there already or cannot be made."""
+    """Raise for a folder ``out`` that exists or cannot be made; ``option`` names it in the message."""
     if out.exists():
         raise UsageError(f"{out} exists already; remove it or choose another {option}")
     parent = next(p for p in out.absolute().parents if p.exists())
@@ -46,7 +44,7 @@ def check_out(out: Path, option: str = "--output") -> None:
 
 @contextmanager
 def growing(out: Path) -> Iterator[Path]:
-    """A folder to write to that becomes ``out`` when the block ends, and nothing if it fails."""
+    """Yield a temporary folder that becomes ``out`` at the end of the block, and is removed after an error."""
     partial = out.with_name(out.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

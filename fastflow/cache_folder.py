@@ -1,4 +1,4 @@
-"""The folder of what fastflow keeps for a user between runs: embeddings of training, trials of int8."""
+"""The folder of files kept between runs: embeddings of training, trials of int8."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OWN = 0o600  # the mode of an entry: texts can be guessed from their embeddings
 
 
 def cache_directory(given: str | Path | None = None) -> Path:
-    """``given``, else fastflow's folder under $XDG_CACHE_HOME or ~/.cache; RuntimeError for a user without a home."""
+    """Return ``given``, else fastflow's folder in $XDG_CACHE_HOME or ~/.cache; RuntimeError without a home."""
     if given is not None:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastflow"

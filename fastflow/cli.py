@@ -7,7 +7,7 @@ import click
 from fastflow.console import Commands
 from fastflow.version import __version__
 
-TASKS = {  # what people want to do -> the commands for it, each with its summary, for --help imports none
+TASKS = {  # heading -> command -> summary; --help imports no command
     "Embed and compare": {
         "embed": "Embed the texts of files.",
         "similarity": "Compare the first text with each of the others.",

@@ -1,7 +1,7 @@
-"""A Runtime's properties, its names in other libraries, and the options of theirs that encode has not.
+"""A Runtime's properties and its names in other libraries, and errors for their options that ``encode`` lacks.
 
-KeyBERT and BERTopic load a model of their own, without a word, if the one given is neither an instance of their
-BaseEmbedder nor of a library that they find by its name. So a Runtime is an instance once they are imported.
+KeyBERT and BERTopic silently load another model if the given one is not an instance of their BaseEmbedder. So a Runtime
+is an instance once they are imported.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fastflow.session import Session
     from fastflow.types import Matrix, Vector
 
-BASES = ("keybert.backend", "bertopic.backend")  # the modules that have a BaseEmbedder
-ELSEWHERE = {  # option of Sentence Transformers' encode -> (the values that ask for nothing, what to do instead)
+BASES = ("keybert.backend", "bertopic.backend")  # modules with a BaseEmbedder
+ELSEWHERE = {  # option of Sentence Transformers' encode -> (values without effect, the remedy)
     "convert_to_tensor": ((False, None), "encode gives NumPy arrays: leave it out, and use torch.from_numpy"),
     "device": ((None,), "a Runtime stays on its device: give it to Runtime(model, device=...)"),
     "output_value": (("sentence_embedding",), "encode gives embeddings of whole texts alone"),
@@ -35,7 +35,7 @@ ELSEWHERE = {  # option of Sentence Transformers' encode -> (the values that ask
 
 
 def check_foreign(options: Mapping[str, object], device: str) -> None:
-    """Raise a UsageError for an option that ``encode`` does not have, unless it asks for what is done anyway."""
+    """Raise a UsageError for options that ``encode`` does not have, unless their value has no effect."""
     for name, value in options.items():
         if name not in ELSEWHERE:
             raise UsageError(f"encode has no option {name!r}; docs/api.md lists those it has")
@@ -46,7 +46,7 @@ def check_foreign(options: Mapping[str, object], device: str) -> None:
 
 
 class Properties:
-    """What a Runtime tells about itself, without ``info``."""
+    """The properties of a Runtime."""
 
     session: Session
 
@@ -62,14 +62,14 @@ class Properties:
 
     @property
     def dtype(self) -> str:
-        """The arithmetic that runs: float32, bfloat16, float16, int8 or float64. Vectors are float64 of float64 alone,
-        else float32, or as ``precision`` asks.
+        """The arithmetic: float32, bfloat16, float16, int8 or float64. Vectors of float64 are float64, others float32,
+        unless ``precision`` asks for another type.
         """
         return self.session.calibrator.dtype
 
     @property
     def backend(self) -> str:
-        """The backend that runs: cpu, triton, torch or reference."""
+        """The backend: cpu, triton, torch or reference."""
         return self.session.calibrator.name
 
     @property
@@ -79,22 +79,22 @@ class Properties:
 
     @property
     def truncated(self) -> int:
-        """The texts that were cut at ``max_length`` so far."""
+        """The number of texts cut at ``max_length`` so far."""
         return self.session.truncated
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Texts -> Tokens: ``ids``, and ``offsets`` of each text. A UsageError if the model has no encoder."""
+        """Texts -> Tokens: ``ids`` (N,) and ``offsets`` (B+1,). A UsageError if the model has no encoder."""
         return self.session.tokenizer
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The texts that the model puts before a text, by their names; most models have none."""
+        """The model's prompts by name; most models have none."""
         return dict(self.session.model.prompts.texts)
 
     @property
     def max_length(self) -> int | None:
-        """Longer texts are cut, in tokens; None if there is no limit. A UsageError if the model has no encoder."""
+        """The tokens after which a text is cut; None: no limit. A UsageError if the model has no encoder."""
         return self.session.max_length
 
     @property
@@ -107,7 +107,7 @@ class Properties:
         raise UsageError(f"max_seq_length is the model's, {self.max_length}: fit the model with another max_length")
 
     def get_max_seq_length(self) -> int | None:
-        """The name in Sentence Transformers of ``max_length``.
+        """Return ``max_length``, by its name in Sentence Transformers.
 
         Returns:
             The tokens after which a text is cut.
@@ -115,7 +115,7 @@ class Properties:
         return self.max_length
 
     def get_embedding_dimension(self) -> int:
-        """The name in Sentence Transformers of ``dim``.
+        """Return ``dim``, by its name in Sentence Transformers.
 
         Returns:
             D', the width of an embedding.
@@ -123,7 +123,7 @@ class Properties:
         return self.dim
 
     def get_sentence_embedding_dimension(self) -> int:
-        """The name in Sentence Transformers of ``dim``.
+        """Return ``dim``, by its name in Sentence Transformers.
 
         Returns:
             D', the width of an embedding.
@@ -133,12 +133,12 @@ class Properties:
 
 @cache
 def kind_of(own: type, bases: tuple[type, ...]) -> type:
-    """A class that is ``own`` and each of ``bases``; only isinstance looks at it."""
+    """Make a subclass of ``own`` and ``bases``, for isinstance only."""
     return type(own.__name__, (own, *bases), {"__module__": own.__module__, "__doc__": own.__doc__})
 
 
 class LibraryCalls:
-    """The calls of those libraries' models."""
+    """The methods by which KeyBERT, BERTopic and LangChain call a model."""
 
     encode: Any
     encode_query: Any
@@ -150,7 +150,7 @@ class LibraryCalls:
         return kind_of(type(self), bases) if bases else type(self)  # type: ignore[arg-type]
 
     def embed(self, documents: Iterable[str], verbose: bool = False) -> Matrix:
-        """``encode``, as KeyBERT calls it.
+        """Embed texts, as KeyBERT asks.
 
         Args:
             documents: B texts.
@@ -166,7 +166,7 @@ class LibraryCalls:
         return found
 
     def embed_words(self, words: Iterable[str], verbose: bool = False) -> Matrix:
-        """``encode``, as BERTopic calls it for the words of topics.
+        """Embed words of topics, as BERTopic asks.
 
         Args:
             words: B words.
@@ -181,7 +181,7 @@ class LibraryCalls:
         return self.embed(words, verbose)
 
     def embed_documents(self, document: Iterable[str], verbose: bool = False) -> Matrix:
-        """``encode_document``, as BERTopic and LangChain call it.
+        """Embed documents, as BERTopic and LangChain ask.
 
         Args:
             document: B texts.
@@ -197,7 +197,7 @@ class LibraryCalls:
         return found
 
     def embed_query(self, text: str) -> Vector:
-        """``encode_query``, as LangChain calls it.
+        """Embed a query, as LangChain asks.
 
         Args:
             text: A text.

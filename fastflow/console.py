@@ -1,4 +1,4 @@
-"""The common part of all commands: lines for the person, lines of data, errors as sentences, and opening a Runtime."""
+"""The common part of all commands: messages, lines of data, errors as sentences, opening a Runtime."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def say(message: str) -> None:
-    """A line for the person, on standard error; one that is closed or full takes nothing, and nobody can be warned.
-
-    Control characters, which names and keys in a file may hold, are escaped: a terminal would obey them.
-    """
+    """Print a message on standard error, with control characters escaped; drop it if standard error takes none."""
     if Progress.painted is not None:
         Progress.painted.wipe()
     try:
@@ -44,44 +41,43 @@ def say(message: str) -> None:
 
 
 def escaped(text: str) -> str:
-    """``text`` with its control characters as Python writes them, tabs and line ends excepted."""
+    """Escape the control characters of ``text``, which a terminal would obey, but for tabs and line ends."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def emit(text: str) -> None:
-    """Lines of data, on standard output."""
+    """Print data on standard output."""
     check_stdout()
     try:
         click.echo(text)
-    except BrokenPipeError:  # the reader has gone away: click ends the process quietly
+    except BrokenPipeError:  # the reader has closed the pipe: click ends the process quietly
         raise
     except OSError as error:
         raise lost_stdout(error) from error
 
 
 def check_stdout() -> None:
-    """Raise a FastflowError if standard output is closed: data would be lost in silence."""
+    """Raise a FastflowError if standard output is closed."""
     if sys.stdout is None:
         raise FastflowError("standard output is closed; name a file to write to")
 
 
 def lost_stdout(error: OSError) -> FastflowError:
-    """The sentence for a standard output that takes no more."""
+    """Return the error for a standard output that cannot be written."""
     drop_pending(sys.stdout)
     return FastflowError(f"standard output cannot be written: {error.strerror}")
 
 
 def drop_pending(stream: TextIO) -> None:
-    """Drop the bytes that ``stream`` could not write, or the end of the process would try it again and fail."""
+    """Drop the unwritten bytes of ``stream``: Python would write them at exit, and fail again."""
     with contextlib.suppress(OSError):  # not a real file, as under a test's capture: then there is no exit to spoil
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Commands(click.Group):
-    """A group whose failures are one plain sentence: exit 1, or 2 for wrong usage; --debug shows the traceback.
+    """A click group that prints a failure as one sentence: exit 1, or 2 for wrong usage; --debug shows the traceback.
 
-    ``later``: name -> "module:function" of commands that are imported when they are asked for. ``tasks``: what people
-    want to do -> name -> one sentence of each command for it.
+    ``later``: command -> "module:function", imported at first use. ``tasks``: heading -> command -> summary.
     """
 
     def __init__(
@@ -93,11 +89,11 @@ class Commands(click.Group):
         self.later = dict(later or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, sorted."""
+        """Return the names of all commands, sorted."""
         return sorted({*self.later, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported if it is one of ``later``; None if there is none."""
+        """Return the command of that name, imported if needed; None if it does not exist."""
         if cmd_name in self.later:
             module, _, function = self.later[cmd_name].partition(":")
             return cast("click.Command", getattr(import_module(module), function))
@@ -106,7 +102,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that ``args`` begin with; an unknown one is refused with the names that are like it."""
+        """Return the command that ``args`` begin with; refuse an unknown one, with similar names."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches  # only to fail
@@ -123,29 +119,28 @@ class Commands(click.Group):
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by task, with whole summaries; none is imported."""
+        """Write the commands by task, with whole summaries, without importing them."""
         for task, summaries in self.tasks.items():
             with formatter.section(task):
                 formatter.write_dl(list(summaries.items()))
 
 
-AGAIN_S = 0.05  # until an interruption that Python dropped is sent once more
+AGAIN_S = 0.05  # seconds after which an interruption that Python dropped is sent again
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which is an interruption too: finished work is kept and named."""
+    """SIGTERM: an interruption, after which finished work is kept and named."""
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Have ``plain_errors`` say ``note`` after the sentence of ``error``."""
+    """Add a sentence that ``plain_errors`` prints after ``error``."""
     error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as add_note of Python 3.11
 
 
 def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
-    """Run ``invoke(ctx)`` and turn a FastflowError or an exhausted machine into a sentence and an exit code.
+    """Run ``invoke(ctx)``; print an error as one sentence, with its notes, and exit.
 
-    1 is a failure and 2 wrong usage; Ctrl-C is 130 and SIGTERM 143, as a shell counts them. The notes of the error
-    are said after it.
+    Exit codes: 1 failure, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """
 
     def fail(error: BaseException, sentence: str, code: int) -> NoReturn:
@@ -174,9 +169,9 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of what nobody asked for, such as --help
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of output outside ``emit``, such as --help
             fail(error, str(lost_stdout(error) if error.filename is None else error), 1)
-        if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library that is loaded late
+        if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library loaded late
             fail(error, NO_MEMORY, 1)
         if "can't start new thread" in str(error):
             sentence = "the system gives no more threads: raise the limit on memory or processes (ulimit -v, -u)"
@@ -186,17 +181,17 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated meanwhile, one that was set to be ignored stays so; no interruption is lost."""
+    """Raise Terminated at SIGTERM, unless it is ignored, and send an interruption again that Python dropped."""
 
     def terminate(number: int, frame: Any) -> None:
         raise Terminated
 
-    def again(lost: Any) -> None:  # Python drops what is raised in a destructor or a weak reference's callback
+    def again(lost: Any) -> None:  # Python drops an error raised in a destructor or a weakref callback
         if not isinstance(lost.exc_value, KeyboardInterrupt):
             before(lost)
             return
         number = signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT
-        timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))  # here it would be dropped once more
+        timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))  # raised here it would be dropped too
         timer.daemon = True
         timer.start()
 
@@ -214,7 +209,7 @@ def _terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """A FastflowWarning is a line for the person meanwhile, without the place in the code."""
+    """Print a FastflowWarning as a message, without the place in the code."""
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
@@ -231,18 +226,18 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """/dev/null for every standard stream that is closed, or the next file that is opened would be taken for it."""
+    """Open /dev/null in place of each closed standard stream: the next opened file would get its number."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
-    if sys.stderr is None:  # standard output stays None: data printed there may not be lost in silence
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+    if sys.stderr is None:  # standard output stays None: lost data is an error
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
 
 
 def open_runtime(model: str | Model | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
-    """The Runtime for a command; ``introduce`` names it, if nothing else of the command may fail before."""
+    """Open the Runtime of a command, and print its line unless ``quiet``."""
     from fastflow.runtime import Runtime
 
     runtime = Runtime(model, device, dtype, threads)
@@ -252,9 +247,9 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
 
 
 def introduce(runtime: Runtime) -> None:
-    """One line on standard error that names the model and its backend, and its notes."""
+    """Print one line that names the model and its backend, and its notes."""
     what = runtime.info()
-    kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # ``fastflow info`` has the settings too
+    kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # without the settings
     calibration = "no calibration" if kinds == "none" else f"calibrated by {kinds}"
     say(f"fastflow: model {what['model']}, {calibration}, {what['dim']} dimensions, {what['backend']} {what['dtype']}")
     for note in what["notes"]:
@@ -262,7 +257,7 @@ def introduce(runtime: Runtime) -> None:
 
 
 def write_json(path: str, value: Any) -> None:
-    """``value`` as indented JSON to a file, by way of a temporary name, or standard output for ``-``; NaN is null."""
+    """Write indented JSON to a file, atomically, or to standard output for ``-``; NaN becomes null."""
     text = json.dumps(_without_nan(value), indent=2)
     if path == "-":
         emit(text)
@@ -271,7 +266,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """``text`` to a file, by way of a temporary name."""
+    """Write ``text`` to a file, atomically."""
     from fastflow.atomic import replace_text  # embed and serve write no such file
 
     try:
@@ -281,7 +276,6 @@ def write_text(path: str, text: str) -> None:
 
 
 def _without_nan(value: Any) -> Any:
-    """``value`` with None for NaN, which JSON has no word for."""
     if isinstance(value, dict):
         return {name: _without_nan(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The one error users see: a plain sentence: what, where and what to do."""
+"""Errors and warnings for users: one plain sentence with the fault, the place and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALL_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cp
 
 
 class FastflowError(Exception):
-    """A failure the user can mend; the command line prints it as one line and exits with 1."""
+    """A failure that the user can mend; the command line prints one line and exits with 1."""
 
 
 class UsageError(FastflowError):
@@ -20,7 +20,7 @@ class UsageError(FastflowError):
 
 
 class CannotFit(FastflowError):
-    """Texts or vectors that are too few, or too much the same, for a calibration; ``auto`` then keeps the pooling."""
+    """Texts or vectors too few, or too similar, for a calibration; ``auto`` then keeps the pooling."""
 
 
 class UnsupportedArchitecture(FastflowError):
@@ -28,15 +28,15 @@ class UnsupportedArchitecture(FastflowError):
 
 
 class WrongOnGpu(FastflowError):
-    """A body that fails, or has wrong numbers, on the GPU of this machine."""
+    """A kernel that fails, or computes wrong numbers, on this GPU."""
 
 
 class FastflowWarning(UserWarning):
-    """Texts, a vocabulary or a calibration that need a look, though the result is as asked."""
+    """A doubt about texts, vocabulary or calibration; the result is computed."""
 
 
 def warn(message: str) -> None:
-    """A FastflowWarning at the line that called fastflow, however deep in fastflow it is found."""
+    """Warn at the line of the caller outside fastflow."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fastflow":
         level, frame = level + 1, frame.f_back
@@ -44,12 +44,12 @@ def warn(message: str) -> None:
 
 
 def install(extra: str) -> str:
-    """The command that installs the packages of an extra, of a checkout or of an installed wheel alike."""
+    """Return the command that installs the packages of an extra."""
     return f"pip install {' '.join(packages(extra))}"
 
 
 def packages(extra: str) -> list[str]:
-    """The packages that an extra names, those of the extras among them too; the extra itself if nothing is recorded."""
+    """Return the packages of an extra and of the extras it names; the extra itself if no metadata is installed."""
     from importlib.metadata import PackageNotFoundError, requires  # only to fail
 
     try:
@@ -67,7 +67,7 @@ def packages(extra: str) -> list[str]:
 
 
 def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:
-    """The sentence for an optional dependency that is absent, with the command to type."""
+    """Return the error for an absent optional dependency, with the command to type."""
     needed = f"{purpose} needs {module}, which is not installed: run {install(extra)}"
     if find_spec("torch") is None and set(packages(extra)) & NEED_TORCH:
         needed += f"; on a machine without a GPU first {SMALL_TORCH}, or gigabytes of CUDA come with it"

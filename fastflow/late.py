@@ -1,7 +1,7 @@
-"""What is made when it is first asked for. A fork waits until it is made: a child inherits all of it, or nothing.
+"""Properties computed at first use, and a fork that waits for them: a child inherits a whole value or none.
 
-``functools.cached_property`` takes a lock of its class before Python 3.12. If another thread holds it at a fork, it is
-locked for ever in the child. So are the locks of modules that another thread imports.
+Before Python 3.12 ``functools.cached_property`` takes a lock of its class. A lock that another thread holds at a fork
+stays locked in the child; so do the locks of modules being imported.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 Made = TypeVar("Made")
-# whatever methods import when they are called; the import of a program may never end
+# modules that methods import when called; the import of a user's own program may never end
 IMPORTED = ("fastflow", "hashlib", "numpy", "safetensors", "tokenizers", "torch", "transformers")
-# held while something is made: never while waiting for a thread, which may make something too
+# held while a value is computed, never while waiting for a thread, which may need it too
 making = threading.RLock()
 
 
 class late(Generic[Made]):
-    """A property that is computed once, when it is first asked for."""
+    """A property that is computed once, at first use."""
 
     def __init__(self, make: Callable[[Any], Made]) -> None:
         self._make, self.__doc__ = make, make.__doc__
@@ -41,7 +41,7 @@ class late(Generic[Made]):
 
 
 def wait_for_others() -> None:
-    """Return with ``making`` held, when no other thread makes or imports what a Runtime needs."""
+    """Take ``making``, and wait until no other thread imports a module that a Runtime needs."""
     making.acquire()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in IMPORTED and getattr(getattr(module, "__spec__", None), "_initializing", False):

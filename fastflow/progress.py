@@ -1,8 +1,6 @@
-"""Progress on stderr with rate and time left: one line repainted in a terminal or notebook, else a line now and then.
+"""Progress on stderr with rate and time left: one repainted line in a terminal or notebook.
 
-In a terminal it is shown from the start, before anything is done. A log file or a CI page cannot be repainted: there a
-plain line is added every PLAIN_EVERY seconds, and a last one at the end if any was added before, so a short run adds
-none.
+In a log file a line is added every PLAIN_EVERY seconds, and one at the end of a run that added any.
 """
 
 from __future__ import annotations
@@ -22,18 +20,17 @@ FIRST, MOST, PART_S = 64, 4096, 0.5  # texts of the first part of ``in_parts`` a
 
 
 def counted(count: int, unit: str) -> str:
-    """1 text, 2 texts, 1,000 texts: ``unit`` is the plural."""
+    """Format a count: 1 text, 2 texts, 1,000 texts; ``unit`` is the plural."""
     return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}"
 
 
 class Progress:
-    """``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None when it is not known.
+    """A progress line: ``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None: unknown.
 
-    ``about``: the total is an estimate. ``done`` were finished by an earlier run. The line goes to
-    ``stream`` (None: sys.stderr), ``clock`` gives seconds.
+    ``about``: the total is an estimate; ``done``: finished by an earlier run; ``clock`` returns seconds.
     """
 
-    painted: ClassVar[Progress | None] = None  # the one whose line stands in a terminal now
+    painted: ClassVar[Progress | None] = None  # whose line is in the terminal now
 
     def __init__(
         self,
@@ -55,16 +52,16 @@ class Progress:
         self._width, self._written, self._written_at = 0, False, -1
 
     def begin(self) -> None:
-        """Measure the rate from now on, not from the start."""
+        """Measure the rate from now on."""
         self._start = self._clock()
 
     def advance(self, count: int, note: str = "") -> None:
-        """Count ``count`` more done, and show it if it is time."""
+        """Count ``count`` more as done, and repaint if due."""
         self._done, self._within, self._note = self._done + count, 0, note
         self._show()
 
     def within(self, count: int) -> None:
-        """Count ``count`` more computed, which the next ``advance`` counts as done, and show it if it is time."""
+        """Count ``count`` more as computed until the next ``advance``, and repaint if due."""
         self._within += count
         self._show()
 
@@ -74,7 +71,7 @@ class Progress:
             self._write(now)
 
     def line(self, seconds: float) -> str:
-        """The text of the line after ``seconds``: done, rate, time left."""
+        """Format the line after ``seconds``: done, rate, time left."""
         done = self._done + self._within
         rate = (done - self._before) / seconds if seconds > 0 else 0.0
         if self._total is None or (self._about and done > self._total):
@@ -88,7 +85,7 @@ class Progress:
         if self._stream is None:
             return
         line = self.line(now - self._start) + (f"  {self._note}" if self._note else "")
-        if self._repaints:  # blanks wipe a longer line: a notebook lacks the terminal's code for it
+        if self._repaints:  # blanks, since a notebook has no code to clear a line
             self._stream.write("\r" + line.ljust(self._width))
             Progress.painted = self
         else:
@@ -116,14 +113,14 @@ class Progress:
         Progress.painted = None
 
     def wipe(self) -> None:
-        """Clear the painted line, so that another line can be written in its place."""
+        """Clear the painted line."""
         if self._stream is not None and self._repaints:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
 
 
 def in_parts(call: Callable[[Sequence[str]], NDArray[Any]], texts: Sequence[str], count: Callable[[int], None]) -> Any:
-    """The rows of ``call(texts)``, made in parts of about half a second; ``count`` takes the texts of each."""
+    """Return the rows of ``call(texts)``, computed in parts of half a second; call ``count(n)`` after each."""
     import numpy as np
 
     found, start, size = [], 0, FIRST
@@ -138,7 +135,7 @@ def in_parts(call: Callable[[Sequence[str]], NDArray[Any]], texts: Sequence[str]
 
 
 def repaints(stream: TextIO) -> bool:
-    """Whether ``\\r`` goes back to the start of the line there: in a terminal, and in Jupyter, which is not one."""
+    """Whether ``\\r`` returns to the start of the line: in a terminal and in Jupyter."""
     notebook = "ipykernel" in sys.modules and type(stream).__module__.split(".")[0] == "ipykernel"
     return notebook or stream.isatty()
 

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class Runtime(Tasks, Properties, LibraryCalls):
-    """A model ready to embed texts; one without an encoder calibrates vectors alone.
+    """A model ready to embed texts; a model without an encoder only calibrates vectors.
 
     Safe to call from several threads; survives fork; pickles to its path. Use it as a context manager, or call
     ``close``, to free its memory early.
 
     Args:
         model: The path of a fastflow model, of a Sentence Transformers directory or of a Hugging Face encoder; or the
-            Hub id of one; or a model that is open already. None is the BERT in the package, ``static`` the table in it.
+            Hub id of one; or an open model. None is the BERT in the package, ``static`` its token table.
         device: auto, cpu or cuda.
-        dtype: The encoder's arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it. For a
-            model without an encoder that of the calibration: float32 or float64.
-        threads: The threads of one call. None takes OMP_NUM_THREADS, else the cores that this process may use.
+        dtype: The encoder's arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it. A
+            model without an encoder calibrates in float32 or float64.
+        threads: The threads of one call. None: OMP_NUM_THREADS, else the cores of this process.
         backend: auto, cpu (compiled), triton, reference (NumPy) or torch.
-        allow_download: Whether a Hub id, or an encoder that the model names on the Hub, may be downloaded. Otherwise it
-            must be in the local Hub cache, and nothing uses the network.
+        allow_download: Whether a model or its encoder may be downloaded from the Hub. Otherwise it must be in the local
+            Hub cache, and the network is not used.
 
     Raises:
         FastflowError: The model is absent, damaged or unsupported, or the choice cannot run on this machine.
@@ -102,29 +102,27 @@ class Runtime(Tasks, Properties, LibraryCalls):
         """Embed one text or many.
 
         Args:
-            inputs: A text, or an iterable of texts, which is read into a list first; ``stream`` reads it as it comes.
-            batch_size: The most texts that are computed at once. None: the tokens decide.
-            normalize_embeddings: Whether to divide each vector by its L2 norm, after it was shortened; for stores that
-                compare by dot products. ``similarity`` needs no such vectors.
+            inputs: A text, or an iterable of texts, read into a list first; ``stream`` reads it lazily.
+            batch_size: The most texts computed at once. None: the tokens decide.
+            normalize_embeddings: Whether to divide each vector by its L2 norm, after truncation. For stores that
+                compare by dot products; ``similarity`` does not need it.
             convert_to_numpy: False returns a list of NumPy vectors (D',).
             show_progress_bar: True shows progress on standard error.
             precision: float32, float16, int8 or uint8, an array of that dtype; binary (int8) or ubinary (uint8), the
                 signs of eight dimensions in a byte, (B, D'/8). ``similarity`` takes int8 as it is.
-            truncate_dim: The numbers to keep of each vector, (B, truncate_dim). ``info()["truncation"]`` tells whether
-                the model rotates them first, so that the leading ones hold the most.
+            truncate_dim: The numbers to keep of each vector, (B, truncate_dim). ``info()["truncation"]`` says whether
+                the model rotates them first, so that the leading ones matter most.
             prompt: Text to put before every text. None: the model's prompt ``prompt_name``, or its default.
             prompt_name: The name of a prompt of the model.
             sentences: The older name of ``inputs``.
-            ranges: (2, D'), the least and the largest value of each dimension, which int8 and uint8 divide into 256
-                steps, as ``quantize_embeddings`` of Sentence Transformers does. None: one range about 0 for all
-                dimensions, which keeps cosines; its scale is not returned.
-            **foreign: Other options of Sentence Transformers, refused with what to do instead unless they ask for
-                nothing, as ``convert_to_tensor=False`` does.
+            ranges: (2, D'), the minimum and maximum of each dimension, which int8 and uint8 divide into 256 steps, as
+                ``quantize_embeddings`` of Sentence Transformers. None: one range about 0 for all dimensions, which
+                keeps cosines.
+            **foreign: Other options of Sentence Transformers, refused with a remedy unless their value has no effect.
 
         Returns:
-            (D',) for one text; (B, D') for many, in their order; (0, D') for none. A number that is 0 of every text,
-            as the last of the packaged model's, is of a direction in which texts do not differ: its LayerNorm leaves
-            one number fewer.
+            (D',) for one text; (B, D') for many, in their order; (0, D') for none. The last number of the
+            packaged model is always 0: its LayerNorm leaves one direction fewer.
 
         Raises:
             FastflowError: A text is no str, or its vector is not finite; the message names its index.
@@ -148,14 +146,14 @@ class Runtime(Tasks, Properties, LibraryCalls):
         batch_tokens: int | None = None, window: int | None = None, prompt_name: str | None = None,
         ranges: ArrayLike | None = None,
     ) -> Iterator[tuple[int, Matrix]]:  # fmt: skip
-        """Embed texts block after block, in their order and in constant memory.
+        """Embed texts in blocks, in their order and in constant memory.
 
         Args:
-            iterable: The texts; an iterator is read as it comes.
-            batch_size: As in ``encode``; it does not change the blocks.
+            iterable: The texts; an iterator is read lazily.
+            batch_size: As in ``encode``; blocks do not depend on it.
             normalize_embeddings, precision, truncate_dim, prompt: As in ``encode``.
-            batch_tokens: The most tokens that are computed at once, padding counted. None: the backend's choice.
-            window: The texts of a block, which are held in memory and sorted by length together. None: 4,096.
+            batch_tokens: The most tokens computed at once, padding counted. None: the backend decides.
+            window: The texts of a block, held in memory and sorted by length together. None: 4,096.
             prompt_name, ranges: As in ``encode``.
 
         Yields:
@@ -176,11 +174,11 @@ class Runtime(Tasks, Properties, LibraryCalls):
     def stream_with_log_prob(
         self, iterable: Iterable[str], **options: Unpack[types.StreamOptions]
     ) -> Iterator[tuple[int, Matrix, Scores]]:
-        """Like ``stream``, with the log-density of each text; embeddings have the bits that ``stream`` gives.
+        """Embed texts as ``stream``, with the same bits, and the log-density of each text.
 
         Args:
-            iterable: The texts; an iterator is read as it comes.
-            **options: Those of ``stream``.
+            iterable: The texts; an iterator is read lazily.
+            **options: The options of ``stream``.
 
         Yields:
             (index of the first text, embeddings (b, D'), natural-log densities (b,)).
@@ -194,7 +192,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
         self, array: ArrayLike, *, normalize_embeddings: bool = False, precision: str = "float32",
         truncate_dim: int | None = None, ranges: ArrayLike | None = None,
     ) -> Matrix:  # fmt: skip
-        """Calibrate pooled vectors: those of ``pool``, which gives what ``encode`` gives, or others made elsewhere.
+        """Calibrate pooled vectors, from ``pool`` or made elsewhere; ``transform(pool(texts))`` is ``encode(texts)``.
 
         Args:
             array: (B, D) of floats, pooled as the model pools.
@@ -217,13 +215,13 @@ class Runtime(Tasks, Properties, LibraryCalls):
     def log_prob(
         self, inputs: Iterable[str] | ArrayLike, batch_size: int | None = None, prompt: str | None = None
     ) -> Scores:
-        """Natural-log densities of pooled vectors under the flow: low if few of the training corpus are like them.
+        """Compute natural-log densities of pooled vectors under the flow; a low one is unlike the training corpus.
 
-        They move with the length of a text: compare texts of one length. Random letters may score as high as a
-        sentence: this finds texts of another kind than the corpus, and is no test of whether a text makes sense.
+        Densities depend on the length of a text: compare texts of one length. Random letters may score as high as a
+        sentence.
 
         Args:
-            inputs: An iterable of texts, or pooled vectors (B, D). A model without an encoder takes vectors alone.
+            inputs: An iterable of texts, or pooled vectors (B, D). A model without an encoder takes only vectors.
             batch_size, prompt: As in ``encode``.
 
         Returns:
@@ -238,12 +236,12 @@ class Runtime(Tasks, Properties, LibraryCalls):
         self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None, *,
         batch_tokens: int | None = None,
     ) -> Matrix:  # fmt: skip
-        """The pooled vectors before calibration, as ``transform`` takes them.
+        """Pool texts without calibration, as input of ``transform``.
 
         Args:
             texts: An iterable of texts, not a single str.
             batch_size: As in ``encode``.
-            prompt: Text to put before every text. None: the model's default; ``prompts`` has the model's by name.
+            prompt: Text to put before every text. None: the model's default.
             batch_tokens: As in ``stream``.
 
         Returns:
@@ -255,11 +253,11 @@ class Runtime(Tasks, Properties, LibraryCalls):
         return self.session.pool(texts, batch_size, prompt, batch_tokens)
 
     def info(self) -> Info:
-        """The model and how it runs on this machine.
+        """Describe the model and how it runs on this machine.
 
         Returns:
-            Backend, dtype, pooling with layer numbers, calibration, limits and more, as data that json can write.
-            ``notes`` are sentences for the user, ``details`` how this machine runs the model.
+            Backend, dtype, pooling with layer numbers, calibration, limits and more, as data for json. ``notes`` are
+            sentences for the user, ``details`` say how this machine runs the model.
         """
         from fastflow.backends import info  # few programs ask
 

@@ -1,4 +1,4 @@
-"""The calls of a Runtime that go by the stored settings of a model: prompts of a task, and its similarity."""
+"""Methods of a Runtime that use the model's stored settings: prompts by task, and similarity."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tasks(ABC):
         prompt: str | None = None,
         **options: Unpack[EncodeOptions],
     ) -> Vector | Matrix:
-        """Embed queries of a search: ``encode`` with the model's prompt ``query``, or with none if it lacks that.
+        """Embed queries of a search: ``encode`` with the model's prompt ``query``, or none.
 
         Args:
             inputs: As in ``encode``.
@@ -79,7 +79,7 @@ class Tasks(ABC):
         prompt: str | None = None,
         **options: Unpack[EncodeOptions],
     ) -> Vector | Matrix:
-        """Embed documents of a search: ``encode`` with the model's prompt ``document``, or none if it lacks that.
+        """Embed documents of a search: ``encode`` with the model's prompt ``document``, or none.
 
         Args:
             inputs: As in ``encode``.
@@ -101,7 +101,7 @@ class Tasks(ABC):
         return self.encode(inputs, prompt=prompt, prompt_name=name, **options)
 
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> Similarities:
-        """Similarities of all pairs: cosines, or what the model's settings name (dot products, or distances, negated).
+        """Compare all pairs, by cosine or as the model's settings name (dot product, or negated distance).
 
         Args:
             a: Embeddings (m, D'), or m texts.
@@ -123,7 +123,7 @@ class Tasks(ABC):
         return SIMILARITIES[self.session.model.similarity](self._vectors(a), self._vectors(b))
 
     def similarity_pairwise(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> Similarity:
-        """Similarities of row i of ``a`` with row i of ``b``, as ``similarity`` computes them.
+        """Compare row i of ``a`` with row i of ``b``, as ``similarity`` does.
 
         Args:
             a: Embeddings (m, D'), or m texts.

@@ -1,4 +1,4 @@
-"""The types of what a Runtime takes and gives, for type checkers."""
+"""Types of the arguments and results of a Runtime, for type checkers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EncodeOptions(TypedDict, total=False):
 
 
 class QueryOptions(TypedDict):
-    """The options of ``Runtime.encode_query`` that make vectors like those of a file."""
+    """Options of ``Runtime.encode_query`` for vectors comparable with a file."""
 
     normalize_embeddings: bool
     truncate_dim: int | None
@@ -47,7 +47,7 @@ class StreamOptions(TypedDict, total=False):
 
 
 class Report(TypedDict, total=False):
-    """The answer of ``Fit.report``, which json can write; ``texts`` or ``vectors`` is the number it was fitted on."""
+    """The result of ``Fit.report``, for json; ``texts`` or ``vectors``: the number fitted on."""
 
     method: str
     calibration: str
@@ -63,9 +63,7 @@ class Report(TypedDict, total=False):
 
 
 class Info(TypedDict):
-    """The answer of ``Runtime.info``, which json can write; of a model without an encoder ``pooling`` and
-    ``max_length`` are None.
-    """
+    """The result of ``Runtime.info``, for json; ``pooling`` and ``max_length`` are None without an encoder."""
 
     model: str
     fingerprint: str

@@ -1,4 +1,4 @@
-"""Values from files that others wrote, checked: whatever is wrong with one is a sentence that names it."""
+"""Checks of values read from files; an error names the file, the field and the value."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ MOST = 2**31 - 1  # sizes and ids are 32-bit in every kernel
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """``path`` to read, unbuffered; raises OSError for what is no regular file, such as a pipe, which is not waited
-    for.
-    """
+    """Open ``path`` for reading, unbuffered; raise OSError for a pipe or another irregular file without waiting."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return os.fdopen(handle, "rb", buffering=0)
@@ -29,7 +27,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path, most: int | None = None) -> Any:
-    """The JSON value in a file of at most ``most`` bytes; raises a FastflowError that names the file otherwise."""
+    """Read the JSON value in a file of at most ``most`` bytes; raise a FastflowError that names the file."""
     try:
         with open_regular(path) as handle:
             content = handle.read() if most is None else handle.read(most + 1)
@@ -45,7 +43,7 @@ def read_json(path: Path, most: int | None = None) -> Any:
 
 
 def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
-    """The JSON object in a file; raises as ``read_json`` does, and for a value of another kind."""
+    """Read the JSON object in a file; raise as ``read_json``."""
     found = read_json(path, most)
     if not isinstance(found, dict):
         raise FastflowError(f"{path} cannot be read: it does not hold a JSON object")
@@ -53,21 +51,18 @@ def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
 
 
 def is_whole(value: Any, least: int, most: int = MOST) -> bool:
-    """Whether a JSON value is a whole number within bounds; true, 4.0 and "4" are not numbers of things."""
+    """Whether a JSON value is a whole number within bounds; true, 4.0 and "4" are refused."""
     return type(value) is int and least <= value <= most
 
 
 def short(value: Any) -> str:
-    """A value from a file as a message shows it: on one line, of at most 80 characters."""
+    """Format a value for a message: one line, at most 80 characters."""
     return f"{value!r:.80}"
 
 
 @contextmanager
 def panics() -> Iterator[None]:
-    """Turn a panic of a library written in Rust, which is a BaseException, into a RuntimeError.
-
-    Rust has by then written "thread ... panicked" to stderr itself; nothing in Python can hold that back.
-    """
+    """Turn a panic of a Rust library, a BaseException, into a RuntimeError; Rust has printed it to stderr already."""
     try:
         yield
     except BaseException as error:
@@ -78,7 +73,7 @@ def panics() -> Iterator[None]:
 
 @contextmanager
 def system_errors() -> Iterator[None]:
-    """Raise an OSError for an error of a library in Rust that holds the number of one, such as that of a full disk."""
+    """Raise an OSError for an error of a Rust library that holds an errno, such as a full disk."""
     try:
         yield
     except Exception as error:
@@ -88,12 +83,12 @@ def system_errors() -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The error of another library on one line, at most 300 characters."""
+    """Format the error of another library on one line, at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json of an encoder directory; raises when it is absent or not JSON."""
+    """Read config.json of an encoder directory; raise a FastflowError if it is absent or not JSON."""
     path = directory / "config.json"
     if not path.exists():
         raise FastflowError(f"{directory} is not an encoder: it has no config.json")
@@ -101,9 +96,9 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:
-    """The field ``name`` of an encoder's config, a JSON whole number; raises naming file and field, ``where`` they are.
+    """Read the whole number ``name`` of an encoder's config; raise a FastflowError that names file and field.
 
-    4.0, "4" and true are refused, as transformers refuses them: a file that holds them was not written by it.
+    4.0, "4" and true are refused, as transformers refuses them.
     """
     value = config.get(name)
     if type(value) is not int:
@@ -116,7 +111,7 @@ def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1,
 
 
 def number(value: Any, name: str, where: Path, least: float, most: float) -> float:
-    """``value``, of the field ``name``, a JSON number within bounds; raises naming file and field."""
+    """Check a JSON number of the field ``name``; raise a FastflowError that names file and field."""
     if type(value) not in (int, float) or not least <= value <= most:  # NaN is neither
         raise FastflowError(
             f"{where / 'config.json'}, field {name}: must be a number from {least:g} to {most:g}, not {short(value)}"
@@ -125,7 +120,7 @@ def number(value: Any, name: str, where: Path, least: float, most: float) -> flo
 
 
 def flag(config: dict[str, Any], name: str, where: Path) -> bool:
-    """The field ``name``, true or false, false if it is missing; raises naming file and field."""
+    """Read the field ``name``, true or false, false if missing; raise a FastflowError that names file and field."""
     value = config.get(name, False)
     if type(value) is not bool:
         raise FastflowError(f"{where / 'config.json'}, field {name}: must be true or false, not {short(value)}")

@@ -68,7 +68,7 @@ GROUPS = {
         ("fastflow/serve/*",), ("tests/serve", "tests/across/test_clients.py", "tests/faults/test_load.py")
     ),
     "files": Group(
-        ("fastflow/files/*", "fastflow/replacing.py", "tests/attacks/*"),
+        ("fastflow/files/*", "fastflow/atomic.py", "tests/attacks/*"),
         ("tests/files", "tests/faults", "tests/across/test_attacks.py"),
     ),
     "models": Group(
@@ -80,7 +80,7 @@ GROUPS = {
     "ray": Group(("fastflow/integrations/*ray*",), ("tests/integrations",)),
     "bench": Group(("bench/*.py",), ("tests/bench",)),
     "doors": Group(
-        ("fastflow/integrations/*", "fastflow/familiar.py", "constraints.txt"),
+        ("fastflow/integrations/*", "fastflow/compatibility.py", "constraints.txt"),
         command="pip install -q -e '.[doors]' -c constraints.txt && just doors",
     ),
     "old libraries": Group(
