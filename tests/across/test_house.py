@@ -1,4 +1,4 @@
-"""The counts of the house that are reached stay so."""
+"""The numbers of the house stay under their limits."""
 
 import ast
 
@@ -7,12 +7,13 @@ from house import counts, length, parameters
 
 
 @pytest.mark.slow
-def test_what_is_reached_stays():
+def test_no_number_passes_its_limit():
     found = counts()
-    above = {name: count for name, count in found.items() if count.held and count.value > count.goal}
-    assert above == {}, "python tests/house.py names the worst"
+    assert {name: count for name, count in found.items() if count.value > count.most} == {}, "see tests/house.py"
+    assert all(count.goal <= count.most for count in found.values())
     assert found["product"].value > 30_000
-    assert found["bench/results"].value > 1
+    assert found["docstrings and comments"].value > 20_000
+    assert found["files entered by encode"].value > 5
 
 
 def test_functions_are_measured():

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from support.places import ROOT
-from support.prose import of_c, of_python
+from support.prose import of_c, of_python, words
 
 ROOMS = ("fastflow", "kernels", "train", "bench")
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "kernels/README.md", "bench/results/*.md")
@@ -41,10 +41,6 @@ def pages(patterns: tuple[str, ...]) -> str:
     """All pages of ``patterns``."""
     paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
     return "\n\n".join(path.read_text(encoding="utf-8") for path in paths)
-
-
-def words(text: str) -> int:
-    return len(re.findall(r"[A-Za-z']+", text))
 
 
 @pytest.fixture(scope="module")

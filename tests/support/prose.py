@@ -53,3 +53,8 @@ def prose_of(name: str) -> str:
     """The prose of a file; empty of a file without any."""
     found = [read for ending, read in KINDS.items() if name.endswith(ending)]
     return "\n".join(found[0]((ROOT / name).read_text(encoding="utf-8"))) if found else ""
+
+
+def words(text: str) -> int:
+    """The number of words in ``text``."""
+    return len(re.findall(r"[A-Za-z']+", text))
