@@ -63,8 +63,15 @@ def eval_command(
     of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
     every set. The other measures come with a 95 % interval; labelled texts and retrieval need the extra eval.
     """
-    from fastflow.evaluation.evaluate import Counted, Pairs, evaluate, find_tasks, table
-    from fastflow.evaluation.results import evaluate_tasks, tasks_table
+    from fastflow.evaluation.evaluate import (
+        CountingEncoder,
+        Pairs,
+        evaluate,
+        evaluate_tasks,
+        find_tasks,
+        format_scores,
+        format_tasks,
+    )
 
     found = find_tasks(tasks)
     scored = [task for task in found if isinstance(task, Pairs)]
@@ -74,13 +81,13 @@ def eval_command(
     tables, total = [], sum(len(task.texts) for task in found)
     with warnings.catch_warnings(), Progress("eval", total, "texts", shown=not quiet) as progress:
         warnings.filterwarnings("ignore", CUT)  # printed below, with the number
-        encoder = Counted(runtime, progress.advance)
+        encoder = CountingEncoder(runtime, progress.advance)
         if scored:
             result |= evaluate(encoder.encode, scored)
-            tables.append(table(result))
+            tables.append(format_scores(result))
         if others:
             result["tasks"] = evaluate_tasks(encoder, others)
-            tables.append(tasks_table(result["tasks"]))
+            tables.append(format_tasks(result["tasks"]))
     if runtime.truncated:
         say(f"fastflow: {counted(runtime.truncated, 'texts')} cut at {runtime.info()['max_length']} tokens")
     if json_file != "-":

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
-from fastflow.evaluation.isotropy import isoscore, mean_cosine, singular_values
-from fastflow.evaluation.words import NEIGHBOURS, word_bands
+from fastflow.evaluation.analyses import NEIGHBOURS, isoscore, mean_cosine, singular_values, word_bands
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model, tokenizer_of

@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.evaluation.draws import auc_of, interval_of
+from fastflow.evaluation.analyses import SMALL, auc_of, edit_distances, interval_of, lexical_bias, spearman
 from fastflow.evaluation.evaluate import (
     SEVEN,
     Labelled,
     OtherTask,
     Pairs,
-    auc,
     draws,
     evaluate,
+    evaluate_tasks,
     similarities,
-    spearman,
 )
-from fastflow.evaluation.lexical import SMALL, bias, distances
-from fastflow.evaluation.results import evaluate_tasks
 from fastflow.report import plots
 from fastflow.report.parts import Line, Neighbour, Plot, Section, comparison, figure
 from fastflow.report.subjects import MODEL, Subject, baseline
@@ -135,9 +132,9 @@ def lexical(subjects: Sequence[Subject], sets: Sequence[Pairs]) -> Section:
     closest = next((p for name in ("STSb-dev", "STSb-test") for p in sets if p.name == name), None)
     shown = closest or max(sets, key=lambda pairs: len(pairs.scores))
     for pairs in sets:
-        edits = distances(pairs)
+        edits = edit_distances(pairs.first, pairs.second)
         cosines = {subject.name: similarities(subject, pairs) for subject in subjects}
-        measured = {name: bias(pairs, edits, values) for name, values in cosines.items()}
+        measured = {name: lexical_bias(edits, values, pairs.scores) for name, values in cosines.items()}
         gold = 100 * spearman(edits, pairs.scores)
         data[pairs.name] = {"gold": gold, "subjects": measured}
         edit = {name: found["edit"] for name, found in measured.items()}
@@ -177,8 +174,9 @@ def entailment(subjects: Sequence[Subject], pairs: Labelled) -> Section:
     data: dict[str, Any] = {}
     for subject in subjects:
         cosines = similarities(subject, pairs)
-        between = [round(end, 2) for end in auc_of(positive, cosines).interval()]
-        data[subject.name] = {"auc": 100 * auc(positive, cosines), "interval": between, "pairs": len(positive)}
+        found = auc_of(positive, cosines)
+        between = [round(end, 2) for end in found.interval()]
+        data[subject.name] = {"auc": found.value, "interval": between, "pairs": len(positive)}
     values, intervals = ({name: found[key] for name, found in data.items()} for key in ("auc", "interval"))
     line = Line("AUC", values, intervals=intervals)
     return Section(

@@ -13,10 +13,9 @@ import fastflow
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import missing_extra
-from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, find_sets, find_tasks, measure
-from fastflow.evaluation.isotropy import isoscore, mean_cosine
+from fastflow.evaluation.analyses import isoscore, mean_cosine
+from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, evaluate_tasks, find_sets, find_tasks, measure
 from fastflow.evaluation.pairs import LABELLED_PAIRS
-from fastflow.evaluation.results import evaluate_tasks
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.verdict import FEW_PAIRS, FEWER_PAIRS, NO_PROOF, verdict

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fastflow.evaluation.analyses import NEIGHBOURS, word_bands
 from fastflow.evaluation.evaluate import SEVEN, Pairs
-from fastflow.evaluation.words import NEIGHBOURS, word_bands
 from fastflow.model.kinds import TASKS, Prompts
 from fastflow.report.geometry import frequency_trend
 from fastflow.report.geometry import isotropy as isotropy_section
