@@ -129,7 +129,7 @@ def eval_command(
     multiple=True,
     metavar="FILE",
     type=click.Path(exists=True, path_type=Path, dir_okay=False),
-    help="Text to fit baselines on, count words in and seek neighbours among.  [default: the texts of --sts]",
+    help="Text to fit baselines on and to count words in.  [default: the texts of --sts]",
 )
 @click.option(
     "--qnli",
@@ -137,14 +137,7 @@ def eval_command(
     type=click.Path(exists=True, path_type=Path, dir_okay=False),
     help="Labelled pairs: label, sentence1, sentence2.",
 )
-@click.option(
-    "--log",
-    metavar="DIR",
-    type=click.Path(exists=True, path_type=Path, file_okay=False),
-    help="Training curves: the --log-dir of fastflow-train.",
-)
 @click.option("--sample", default=10_000, type=click.IntRange(2), help="Use at most this many texts of the corpus.")
-@click.option("--queries", default=5, type=click.IntRange(1), help="Number of sentences to show neighbours of.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of every random choice.")
 @DEVICE
 @DTYPE
@@ -164,9 +157,9 @@ def report(
 ) -> None:
     """Compare a model with other methods, on an HTML page.
 
-    The page opens with its verdict and has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias,
-    isotropy, nearest neighbours, word frequency and training curves. --eval adds tasks of your own. The page names the
-    sections whose data were not given.
+    The page opens with its verdict and has a table of the analyses of the BERT-flow paper: similarity, QNLI, lexical
+    bias, isotropy and word frequency, with three plots. --eval adds tasks of your own. The page names the sections that
+    lack data.
 
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
@@ -188,14 +181,14 @@ def report(
             lambda path: open_runtime(path, device, dtype, threads, quiet=True),
             shown=not quiet,
         )
-    for entry in made.left_out:
+    for entry in made.json["left_out"]:
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
     if output is not None:
         replaced = output.is_file()
-        write_page(output, made.html())
-        say(f"fastflow: {', '.join(section.id for section in made.sections)}{written_to(output, replaced)}")
+        write_page(output, made.html)
+        say(f"fastflow: {', '.join(made.json['sections'])}{written_to(output, replaced)}")
     if json_file:
-        write_json(json_file, made.json())
+        write_json(json_file, made.json)
 
 
 @click.command()
