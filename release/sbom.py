@@ -1,7 +1,8 @@
 """The bill of materials of a wheel (CycloneDX 1.7): models with their weights, data, compiled code, dependencies.
 
-``seal.py`` puts it at ``*.dist-info/sboms/fastflow.cdx.json`` (PEP 770). It names every file of the wheel that is neither
-Python nor metadata, with its sha256. A folder of ``fastflow/`` with weights is a model; its README.md names the licence.
+``seal.py`` puts it at ``*.dist-info/sboms/fastflow.cdx.json`` (PEP 770). It names every file of the wheel that is
+neither Python nor metadata, with its sha256. A folder of ``fastflow/`` with weights is a model; its README.md names the
+licence.
 """
 
 from __future__ import annotations
