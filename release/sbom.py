@@ -1,8 +1,8 @@
 """The bill of materials of a wheel (CycloneDX 1.7): models with their weights, data, compiled code, dependencies.
 
-``seal.py`` puts it at ``*.dist-info/sboms/fastflow.cdx.json`` (PEP 770). It is made from the files of the wheel: each
-that is neither Python nor metadata is named with its sha256. A folder of ``fastflow/`` that holds weights is a model;
-its card (README.md) names the licence.
+``seal.py`` puts it at ``*.dist-info/sboms/fastflow.cdx.json`` (PEP 770). It names every file of the wheel that is
+neither Python nor metadata, with its sha256. A folder of ``fastflow/`` with weights is a model; its README.md names the
+licence.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ OTHERS = {  # file -> the licences of its parts, if it is not ours
 }
 
 
-def licensed(name: str) -> list[Part]:
-    """A licence by its SPDX id, or in words."""
+def make_licences(name: str) -> list[Part]:
+    """Make the entry of a licence, by its SPDX id or in words."""
     return [{"license": {"id": name} if re.fullmatch(r"[A-Za-z]+[\w.-]*-[\d.]+|MIT", name) else {"name": name}}]
 
 
-def file(name: str, files: dict[str, bytes]) -> Part:
-    """One file of the wheel."""
+def describe_file(name: str, files: dict[str, bytes]) -> Part:
+    """Describe a file of the wheel."""
     digest = hashlib.sha256(files[name]).hexdigest()
     part = {"type": "file", "bom-ref": name, "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
     return part | ({"description": DATA[name]} if name in DATA else {})
 
 
-def models(files: dict[str, bytes]) -> dict[str, Part]:
-    """Folder -> the model that the wheel has there."""
+def find_models(files: dict[str, bytes]) -> dict[str, Part]:
+    """Find the models of the wheel, by folder."""
     found = {}
     for folder in sorted({"/".join(name.split("/")[:2]) for name in files if name.endswith(".safetensors")}):
         card = files.get(f"{folder}/README.md", b"").decode("utf-8")
@@ -55,14 +55,14 @@ def models(files: dict[str, bytes]) -> dict[str, Part]:
             "type": "machine-learning-model",
             "bom-ref": folder,
             "name": folder,
-            "licenses": licensed(named[1] if named else f"see {folder}/README.md"),
-            "components": [file(name, files) for name in sorted(files) if name.startswith(f"{folder}/")],
+            "licenses": make_licences(named[1] if named else f"see {folder}/README.md"),
+            "components": [describe_file(name, files) for name in sorted(files) if name.startswith(f"{folder}/")],
         }
     return found
 
 
-def needs(metadata: Message) -> list[Part]:
-    """The packages that are always installed with this one, and which versions; the wheel holds none."""
+def find_dependencies(metadata: Message) -> list[Part]:
+    """Find the packages, with versions, that are always installed with this one."""
     found = []
     for line in metadata.get_all("Requires-Dist", []):
         asked, _, condition = line.partition(";")
@@ -75,24 +75,21 @@ def needs(metadata: Message) -> list[Part]:
     return found
 
 
-def sbom(files: dict[str, bytes]) -> bytes:
-    """The bill of materials of a wheel with ``files``, name -> content: the same for the same files."""
+def make_bill(files: dict[str, bytes]) -> bytes:
+    """Make the bill of materials of a wheel with ``files``, name -> content: equal bytes for equal files."""
     metadata = message_from_bytes(next(data for name, data in files.items() if name.endswith(".dist-info/METADATA")))
     whole = f"pkg:pypi/{metadata['Name']}@{metadata['Version']}"
-    kept = models(files)
+    kept = find_models(files)
     held = {part["name"] for model in kept.values() for part in model["components"]}
-    alone = [
-        name for name in sorted(files) if not name.endswith(".py") and ".dist-info/" not in name and name not in held
-    ]
-    compiled = [name for name in alone if name.endswith(".so")]
+    others = [name for name in sorted(files) if not name.endswith(".py") and ".dist-info/" not in name]
+    others = [name for name in others if name not in held]
+    compiled = [name for name in others if name.endswith(".so")]
+    licences = {name: [one for each in OTHERS.get(name, (OURS,)) for one in make_licences(each)] for name in others}
     parts = [
-        *(
-            file(name, files) | {"licenses": [one for each in OTHERS.get(name, (OURS,)) for one in licensed(each)]}
-            for name in alone
-        ),
+        *(describe_file(name, files) | {"licenses": licences[name]} for name in others),
         *([UNICODE] if compiled else []),
         *kept.values(),
-        *needs(metadata),
+        *find_dependencies(metadata),
     ]
     subject = {
         "type": "library",
@@ -106,7 +103,7 @@ def sbom(files: dict[str, bytes]) -> bytes:
         "bomFormat": "CycloneDX",
         "specVersion": "1.7",
         "version": 1,
-        "metadata": {"component": subject | {"licenses": licensed(OURS)}},
+        "metadata": {"component": subject | {"licenses": make_licences(OURS)}},
         "components": parts,
         "dependencies": [
             {"ref": whole, "dependsOn": [part["bom-ref"] for part in parts]},

@@ -20,7 +20,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from sbom import sbom
+from sbom import make_bill
 
 FIRST_DAY = 315_532_800  # 1980-01-01: zip has no earlier dates
 
@@ -48,7 +48,7 @@ def seal_wheel(source: Path, target: Path) -> None:
     listed = next(name for name in files if name.endswith(".dist-info/RECORD"))
     info = listed.removesuffix("RECORD")
     del files[listed]
-    files[f"{info}sboms/fastflow.cdx.json"] = sbom(files)
+    files[f"{info}sboms/fastflow.cdx.json"] = make_bill(files)
     files = {name: files[name] for name in sorted(files, key=lambda name: (name.startswith(info), name))}
     files[listed] = record(files, listed)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as wheel:

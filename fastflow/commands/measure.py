@@ -63,8 +63,15 @@ def eval_command(
     of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
     every set. The other measures come with a 95 % interval; labelled texts and retrieval need the extra eval.
     """
-    from fastflow.evaluation.evaluate import Counted, Pairs, evaluate, find_tasks, table
-    from fastflow.evaluation.results import evaluate_tasks, tasks_table
+    from fastflow.evaluation.evaluate import (
+        CountingEncoder,
+        Pairs,
+        evaluate,
+        evaluate_tasks,
+        find_tasks,
+        format_scores,
+        format_tasks,
+    )
 
     found = find_tasks(tasks)
     scored = [task for task in found if isinstance(task, Pairs)]
@@ -74,13 +81,13 @@ def eval_command(
     tables, total = [], sum(len(task.texts) for task in found)
     with warnings.catch_warnings(), Progress("eval", total, "texts", shown=not quiet) as progress:
         warnings.filterwarnings("ignore", CUT)  # printed below, with the number
-        encoder = Counted(runtime, progress.advance)
+        encoder = CountingEncoder(runtime, progress.advance)
         if scored:
             result |= evaluate(encoder.encode, scored)
-            tables.append(table(result))
+            tables.append(format_scores(result))
         if others:
             result["tasks"] = evaluate_tasks(encoder, others)
-            tables.append(tasks_table(result["tasks"]))
+            tables.append(format_tasks(result["tasks"]))
     if runtime.truncated:
         say(f"fastflow: {counted(runtime.truncated, 'texts')} cut at {runtime.info()['max_length']} tokens")
     if json_file != "-":
@@ -122,7 +129,7 @@ def eval_command(
     multiple=True,
     metavar="FILE",
     type=click.Path(exists=True, path_type=Path, dir_okay=False),
-    help="Text to fit baselines on, count words in and seek neighbours among.  [default: the texts of --sts]",
+    help="Text to fit baselines on and to count words in.  [default: the texts of --sts]",
 )
 @click.option(
     "--qnli",
@@ -130,14 +137,7 @@ def eval_command(
     type=click.Path(exists=True, path_type=Path, dir_okay=False),
     help="Labelled pairs: label, sentence1, sentence2.",
 )
-@click.option(
-    "--log",
-    metavar="DIR",
-    type=click.Path(exists=True, path_type=Path, file_okay=False),
-    help="Training curves: the --log-dir of fastflow-train.",
-)
 @click.option("--sample", default=10_000, type=click.IntRange(2), help="Use at most this many texts of the corpus.")
-@click.option("--queries", default=5, type=click.IntRange(1), help="Number of sentences to show neighbours of.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of every random choice.")
 @DEVICE
 @DTYPE
@@ -157,9 +157,9 @@ def report(
 ) -> None:
     """Compare a model with other methods, on an HTML page.
 
-    The page opens with its verdict and has the analyses of the BERT-flow paper: similarity, QNLI, lexical bias,
-    isotropy, nearest neighbours, word frequency and training curves. --eval adds tasks of your own. The page names the
-    sections whose data were not given.
+    The page opens with its verdict and has a table of the analyses of the BERT-flow paper: similarity, QNLI, lexical
+    bias, isotropy and word frequency, with three plots. --eval adds tasks of your own. The page names the sections that
+    lack data.
 
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
@@ -181,14 +181,14 @@ def report(
             lambda path: open_runtime(path, device, dtype, threads, quiet=True),
             shown=not quiet,
         )
-    for entry in made.left_out:
+    for entry in made.json["left_out"]:
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
     if output is not None:
         replaced = output.is_file()
-        write_page(output, made.html())
-        say(f"fastflow: {', '.join(section.id for section in made.sections)}{written_to(output, replaced)}")
+        write_page(output, made.html)
+        say(f"fastflow: {', '.join(made.json['sections'])}{written_to(output, replaced)}")
     if json_file:
-        write_json(json_file, made.json())
+        write_json(json_file, made.json)
 
 
 @click.command()

@@ -77,10 +77,10 @@ def search(
     fastflow search input.db - --json < queries.txt
     """
     from fastflow.search import Index
-    from fastflow.search.database import model_of
+    from fastflow.search.database import find_model
 
     if model is None and file.suffix == ".db":
-        model = model_of(file)
+        model = find_model(file)
     runtime = open_runtime(model, device, dtype, threads, quiet=True)
     answers: list[str] = []
     paragraphs = False
@@ -96,7 +96,8 @@ def search(
                 if json_file == "-":
                     emit(_object(text, hits))
                 elif hits or query == "-":
-                    emit(_table(text if query == "-" else None, hits, None if quiet else index.similarity))
+                    heads = None if quiet else (index.similarity, index.id_column)
+                    emit(_table(text if query == "-" else None, hits, heads))
                 paragraphs = paragraphs or are_paragraphs([hit.text for hit in hits if hit.text])
                 if json_file not in (None, "-"):
                     answers.append(_object(text, hits))
@@ -129,14 +130,15 @@ def _object(query: str, hits: Sequence[Hit]) -> str:
     return json.dumps({"query": query, "hits": rows}, ensure_ascii=False)
 
 
-def _table(query: str | None, hits: Sequence[Hit], similarity: str | None) -> str:
+def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None] | None) -> str:
     """A line a row: rank, score, row, id and text, then the fields; above them the query, if there are several.
 
-    ``similarity`` names the score in a line before them; None: without that line.
+    ``heads``: the similarity and the column of the ids, for a line of headings; None: without that line.
     """
     lines = [] if query is None else [f"# {_printable(query)}"]
-    if similarity is not None and hits:
-        identity, text = "  id" * (hits[0].id is not None), "  text" * (hits[0].text is not None)
+    if heads is not None and hits:
+        similarity, column = heads
+        identity, text = f"  {column}" * (hits[0].id is not None), "  text" * (hits[0].text is not None)
         lines.append(f"  #  {similarity:>7}  row{identity}{text}{'  fields' * bool(hits[0].fields)}")
     for rank, hit in enumerate(hits, 1):
         identity = "" if hit.id is None else f"  {_printable(str(hit.id))}"

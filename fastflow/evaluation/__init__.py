@@ -1,1 +1,1 @@
-"""Measures of embeddings: Spearman on scored pairs, isotropy, lexical bias, word frequency."""
+"""Measures of embeddings: tasks, the analyses of the paper, and agreement with other programs."""

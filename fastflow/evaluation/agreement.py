@@ -1,9 +1,9 @@
-"""How far the vectors of two programs lie apart, and how far rounding explains."""
+"""The difference of two programs' vectors, and the difference that rounding explains."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from fastflow.errors import FastflowError
 from fastflow.stages.vectors import paired_cosine
 
 TOLERANCE = 2e-6  # of a difference, relative to the longest vector if that is longer than 1
-# A module may shorten vectors and not their rounding: WordWeights and max make them long, tanh of a Dense ends at 1.
-# Then this many times the distance of the library's own float32 from its float64 is allowed; 3.8 was measured.
+# Modules may shorten vectors but not their rounding: WordWeights and max lengthen them, tanh of a Dense ends at 1.
+# Then a difference of ROUNDINGS times the library's own float32 rounding is allowed; 3.8 times was measured.
 ROUNDINGS = 10.0
 SENTENCES = (
     "A man is playing a guitar on the street.",
@@ -34,7 +34,7 @@ WORDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the progress bars and remarks of transformers."""
+    """Silence the progress bars and remarks of transformers."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -49,9 +49,10 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far vectors of ``texts`` texts lie apart: the largest difference, the least cosine, and the largest
-    difference that rounding explains. ``library``: the other program, which computes in ``dtype``; ``least``: the
-    least cosine that is allowed.
+    """The largest difference and least cosine of the vectors of ``texts`` texts, with the limits of both.
+
+    ``allowed``: the largest difference that rounding explains. ``least``: the least allowed cosine. ``library``: the
+    other program, which computes in ``dtype``.
     """
 
     texts: int
@@ -63,7 +64,7 @@ class Agreement:
     least: float = -1.0
 
     def report(self) -> dict[str, float]:
-        """The numbers, for JSON."""
+        """Return the numbers, for JSON."""
         return {name: getattr(self, name) for name in ("texts", "difference", "cosine", "allowed")}
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ class Agreement:
         return f"open it with {self.library}" if self.library == "Sentence Transformers" else "do not use it"
 
     def check(self, path: Path) -> None:
-        """Raise a FastflowError for vectors that are further apart than rounding explains."""
+        """Raise a FastflowError if rounding does not explain the difference."""
         if not self.cosine >= self.least:
             raise FastflowError(
                 f"{path}: {self.dtype} gives a vector at cosine {self.cosine:.3f} of float32's, below {self.least:g}; "
@@ -92,16 +93,26 @@ class Agreement:
 
 
 def probe_texts() -> list[str]:
-    """A few dozen texts: empty, short, of several scripts, and longer than most limits."""
+    """Return a few dozen texts: empty, short, of several scripts, and longer than most limits."""
     words = " ".join(SENTENCES).split()
     return [*SENTENCES, *(" ".join(words[i % len(words)] for i in range(count)) for count in WORDS), "  ", "\tx\n"]
 
 
-def apart(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
-    """The largest difference of vectors (B, D), relative to the longest above 1, and the least cosine."""
+def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
+    """Compute the largest difference of vectors (B, D), over the longest vector above 1, and the least cosine."""
     if found.shape != wanted.shape:
         return float("inf"), -1.0
     length = max(1.0, float(np.linalg.norm(wanted, axis=1).max()))
-    both_zero = ~(found.any(axis=1) | wanted.any(axis=1))  # of a text without tokens
+    both_zero = ~(found.any(axis=1) | wanted.any(axis=1))  # a text without tokens
     cosines = np.where(both_zero, 1.0, paired_cosine(found, wanted))
     return float(np.abs(found - wanted).max()) / length, float(cosines.min())
+
+
+def allow_difference(
+    difference: float, single: Sequence[NDArray[Any]], exact: Callable[[], Sequence[NDArray[Any]]]
+) -> float:
+    """Return the allowed difference: TOLERANCE, or more if ``single`` in float32 rounds more from ``exact()``."""
+    if not TOLERANCE < difference < math.inf:
+        return TOLERANCE
+    rounding = max(compare_vectors(a, b)[0] for a, b in zip(single, exact(), strict=True))
+    return max(TOLERANCE, ROUNDINGS * rounding)

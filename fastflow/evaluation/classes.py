@@ -1,4 +1,4 @@
-"""Labelled texts: how well clusters match the labels, and how well few labelled texts teach the rest."""
+"""Labelled texts: how well clusters match the labels, and how well few labelled texts classify the rest."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.evaluation.draws import Measured
+from fastflow.evaluation.analyses import Measure
 from fastflow.evaluation.rows import check_fields, read_rows
 from fastflow.stages.vectors import shorten
 
 LABELLED_TEXTS = "split\tlabel\t[fine_label]\ttext"
 SEEDS = 5
-CLUSTERED = 3000  # texts at most that k-means clusters
-SHOTS = 16  # texts of a class that a classifier is trained on
+CLUSTERED = 3000  # the most texts that k-means clusters
+SHOTS = 16  # training texts of a class
 NEIGHBOURS = 5
-C = 10.0  # of the logistic regression: 1 holds unit vectors of a narrow cone too tight, 13 points lost on banking77
+C = 10.0  # of the logistic regression: 1 constrains a narrow cone too much, 13 points lost on banking77
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """n texts with ``labels`` (n,) from 0: the rows to cluster, and for each seed the rows to train on and to test."""
+    """n texts with ``labels`` (n,) from 0, the rows to cluster, and for each seed the rows to train on and to test."""
 
     name: str
     texts: list[str]
@@ -40,46 +40,45 @@ class LabelledTexts:
 
     @property
     def size(self) -> dict[str, int]:
-        """The texts that are embedded, and their labels."""
+        """The numbers of embedded texts and of labels."""
         return {"texts": len(self.texts), "labels": len(np.unique(self.labels))}
 
-    def measures(self, vectors: NDArray[Any]) -> dict[str, Measured]:
-        """``v_measure``, ``knn`` and ``logistic`` of ``vectors`` (n, D); a nearer neighbour's vote weighs more."""
+    def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
+        """Make ``v_measure``, ``knn`` and ``logistic`` of ``vectors`` (n, D); a nearer neighbour has more weight."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.neighbors import KNeighborsClassifier
 
         x = shorten(vectors, True, None)
         return {
-            "v_measure": self.clusters(vectors),
-            "knn": self._accuracy(x, lambda size: KNeighborsClassifier(min(NEIGHBOURS, size), weights="distance")),
-            "logistic": self._accuracy(x, lambda _: LogisticRegression(C=C, max_iter=1000)),
+            "v_measure": self.measure_clusters(vectors),
+            "knn": self._classify(x, lambda size: KNeighborsClassifier(min(NEIGHBOURS, size), weights="distance")),
+            "logistic": self._classify(x, lambda _: LogisticRegression(C=C, max_iter=1000)),
         }
 
-    def clusters(self, vectors: NDArray[Any]) -> Measured:
-        """The V-measure of k-means on the clustered rows of ``vectors`` (n, D), the mean of SEEDS starts."""
+    def measure_clusters(self, vectors: NDArray[Any]) -> Measure:
+        """Make the V-measure of k-means on the clustered rows of ``vectors`` (n, D), a mean over SEEDS starts."""
         from sklearn.cluster import KMeans
 
         x = shorten(vectors, True, None)[self.clustered]
         labels = np.unique(self.labels[self.clustered], return_inverse=True)[1]
         found = [KMeans(labels.max() + 1, n_init=1, random_state=seed).fit_predict(x) for seed in range(SEEDS)]
-        return Measured(len(labels), lambda counts: float(np.mean([v_measure(labels, each, counts) for each in found])))
+        return Measure(len(labels), lambda counts: float(np.mean([v_measure(labels, each, counts) for each in found])))
 
-    def _accuracy(self, x: NDArray[Any], make: Any) -> Measured:
-        """The share of test texts that are classified rightly, over all seeds."""
+    def _classify(self, x: NDArray[Any], make: Any) -> Measure:
         right, tested = np.zeros(len(x)), np.zeros(len(x))
         for train, test in zip(self.train, self.test, strict=True):
             fitted = make(len(train)).fit(x[train], self.labels[train])
             right[test] += fitted.predict(x[test]) == self.labels[test]
             tested[test] += 1
         right, tested = right[tested > 0], tested[tested > 0]
-        return Measured(len(tested), lambda counts: float(100 * (counts @ right) / (counts @ tested)))
+        return Measure(len(tested), lambda counts: float(100 * (counts @ right) / (counts @ tested)))
 
 
 def read_labelled_texts(path: Path) -> LabelledTexts:
-    """A TSV ``split label text`` or ``split label fine_label text``, of which ``label`` counts.
+    """Read a TSV ``split label text`` or ``split label fine_label text``; ``fine_label`` is ignored.
 
-    With the splits train and test, training texts are drawn from train, and test is tested and clustered. Otherwise the
-    splits do not count: the texts that a seed does not train on are tested, and all are clustered.
+    If the splits train and test exist, training texts are drawn from train, and test is tested and clustered. Otherwise
+    each seed tests the texts that it does not train on, and all are clustered.
     """
     header, rows = read_rows(path, LABELLED_TEXTS)
     check_fields(path, header, rows, required=1)
@@ -89,9 +88,9 @@ def read_labelled_texts(path: Path) -> LabelledTexts:
         raise FastflowError(f"{path}: holds {len(names)} labels; classes need at least two")
     apart = {"train", "test"} <= set(splits)
     pool, tested = (np.flatnonzero((splits == name) | (not apart)) for name in ("train", "test"))
-    train = [_few(path, names, labels, pool, apart, seed) for seed in range(SEEDS)]
+    train = [_draw_few(path, names, labels, pool, apart, seed) for seed in range(SEEDS)]
     test = [tested if apart else np.setdiff1d(tested, drawn) for drawn in train]
-    kept = np.unique(np.concatenate([tested, *train]))  # of a large train split the rest need no vector
+    kept = np.unique(np.concatenate([tested, *train]))  # the rest of train needs no vector
     rng = np.random.default_rng(0)
     clustered = np.sort(rng.choice(tested, min(CLUSTERED, len(tested)), replace=False))
 
@@ -102,8 +101,8 @@ def read_labelled_texts(path: Path) -> LabelledTexts:
     return LabelledTexts(path.stem, texts, labels[kept], at(clustered), [*map(at, train)], [*map(at, test)])
 
 
-def _few(path: Path, names: Any, labels: NDArray[np.int64], pool: Rows, apart: bool, seed: int) -> Rows:
-    """Rows of ``pool`` to train on: SHOTS of each label, or half of a label that has less than twice as many."""
+def _draw_few(path: Path, names: Any, labels: NDArray[np.int64], pool: Rows, apart: bool, seed: int) -> Rows:
+    """Draw rows of ``pool`` to train on: SHOTS of each label, or half of a label with fewer than 2 SHOTS texts."""
     rng, drawn = np.random.default_rng(seed), []
     for label, name in enumerate(names):
         of_label = pool[labels[pool] == label]
@@ -116,8 +115,10 @@ def _few(path: Path, names: Any, labels: NDArray[np.int64], pool: Rows, apart: b
 
 
 def v_measure(labels: NDArray[Any], clusters: NDArray[Any], counts: NDArray[Any]) -> float:
-    """x100 harmonic mean of homogeneity and completeness (Rosenberg & Hirschberg 2007) of texts that occur ``counts``
-    times each; both partitions are numbered from 0."""
+    """Compute the V-measure x100 (Rosenberg & Hirschberg 2007) of texts that occur ``counts`` times each, (n,).
+
+    It is the harmonic mean of homogeneity and completeness; both partitions are numbered from 0.
+    """
     width = int(clusters.max()) + 1
     cells = np.bincount(labels * width + clusters, counts, (int(labels.max()) + 1) * width) / counts.sum()
     table = cells.reshape(-1, width)

@@ -1,11 +1,8 @@
-"""The map of the tasks that a model is measured on, and the first: pairs that people scored for similarity.
+"""Tasks that measure a model: scored pairs (here), labelled pairs, labelled texts (classes.py) and retrieval.
 
-A task is of a kind: scored pairs (below), labelled pairs (pairs.py), labelled texts (classes.py) or retrieval
-(retrieval.py). ``measure(task, vectors)`` takes the vectors of ``task.texts`` and gives its figures, x100.
-
-Scored pairs have Spearman x100 of cosine against gold scores, aggregated in both ways in use: ``all`` pools a set's
-pairs and ranks them once (SBERT, SimCSE); ``wmean`` averages the subsets' Spearman by size (BERT-flow, BERT-whitening).
-They differ by over 20 points at worst, so both are always reported.
+Scored pairs are measured by Spearman x100 of the cosine with the gold score, aggregated in the two usual ways. ``all``
+ranks the pairs of a set together (SBERT, SimCSE). ``wmean`` averages the Spearman of its subsets by size (BERT-flow,
+BERT-whitening). The two can differ by over 20 points, so both are reported.
 """
 
 from __future__ import annotations
@@ -19,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
+from fastflow.evaluation.analyses import ranks, spearman, spearman_draws
 from fastflow.evaluation.classes import LABELLED_TEXTS, LabelledTexts, read_labelled_texts
-from fastflow.evaluation.draws import spearman_draws
 from fastflow.evaluation.pairs import LABELLED_PAIRS, LabelledPairs, read_labelled_pairs
 from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
 from fastflow.evaluation.rows import matches, read_rows
@@ -29,8 +26,8 @@ from fastflow.stages.vectors import paired_cosine
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
-SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")  # the paper's test sets
-WHOLE = ("STSb", "SICK-R")  # published as one set: their subset column is only the origin of a pair
+SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")  # test sets of the paper
+WHOLE = ("STSb", "SICK-R")  # published as one set: the subset column only names a pair's origin
 
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 
@@ -51,7 +48,7 @@ class Pairs(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A set of n pairs with a label each, such as QNLI: question and sentence, entailment or not."""
+    """A set of n labelled pairs, such as QNLI: question and sentence, entailment or not."""
 
     name: str
     labels: list[str]
@@ -64,7 +61,7 @@ Task = Pairs | OtherTask
 
 
 def read_pairs(path: Path) -> Pairs:
-    """A TSV with the header ``subset score sentence1 sentence2`` and no quoting; errors name file and line."""
+    """Read a TSV with the header ``subset score sentence1 sentence2``; errors name file and line."""
     _, rows = read_rows(path, HEADER)
     scores = np.empty(len(rows))
     for number, row in enumerate(rows, 2):
@@ -81,7 +78,7 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def read_labelled(path: Path) -> Labelled:
-    """A TSV with the header ``label sentence1 sentence2`` and no quoting; errors name file and line."""
+    """Read a TSV with the header ``label sentence1 sentence2``; errors name file and line."""
     _, rows = read_rows(path, LABELLED)
     for number, row in enumerate(rows, 2):
         if len(row) != 3 or not row[0]:
@@ -90,7 +87,7 @@ def read_labelled(path: Path) -> Labelled:
 
 
 def read_task(path: Path) -> Task:
-    """The task of a file, whose header shows its kind, or of a folder of documents, queries and judgements."""
+    """Read the task of a file, by its header, or of a retrieval folder."""
     if path.is_dir():
         return read_retrieval(path)
     header, _ = read_rows(path, HEADER, LABELLED_PAIRS, LABELLED_TEXTS)
@@ -100,9 +97,9 @@ def read_task(path: Path) -> Task:
 
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
-    """The tasks of every path: a file, a retrieval folder, or a folder that is searched for both at any depth.
+    """Read the tasks of every path: a file, a retrieval folder, or a folder to search for both at any depth.
 
-    Raises a FastflowError that names a library if a task needs one that is not installed.
+    Raises a FastflowError that names the missing library if a task needs one.
     """
     tasks: list[Task] = []
     for path in paths:
@@ -126,15 +123,15 @@ def _places(path: Path) -> list[Path]:
 
 
 def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
-    """{measure: value x100}, the main one first, of the vectors (len(task.texts), D) of ``task.texts``."""
+    """Measure the vectors (len(task.texts), D) of ``task.texts``: {measure: value x100}, the main measure first."""
     if isinstance(task, Pairs):
         row = score(task, _cosines(task, vectors))
         return {key: row[key] for key in ("all", "wmean")}
     return {name: found.value for name, found in task.measures(vectors).items()}
 
 
-class Counted:
-    """``encoder`` with the methods that tasks call; after each part of the texts ``count`` is told how many it had."""
+class CountingEncoder:
+    """An encoder that calls ``count(n)`` after each part of n texts."""
 
     def __init__(self, encoder: Any, count: Callable[[int], None]) -> None:
         self._encoder, self._count = encoder, count
@@ -153,14 +150,14 @@ class Counted:
 
 
 def embed(encoder: Any, task: Task) -> NDArray[Any]:
-    """The vectors of ``task.texts``; of documents and queries with their prompts if the model has any."""
+    """Embed ``task.texts``; documents and queries with their prompts, if the model has any."""
     if isinstance(task, Retrieval):
         return np.concatenate([encoder.encode_document(task.documents), encoder.encode_query(task.queries)])
     return np.asarray(encoder.encode(task.texts))
 
 
 def find_sets(paths: Sequence[Path]) -> list[Pairs]:
-    """The pairs of every file given, and of every .tsv in every directory given."""
+    """Read the scored pairs of every file, and of every .tsv in every directory."""
     files: list[Path] = []
     for path in paths:
         found = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
@@ -170,31 +167,8 @@ def find_sets(paths: Sequence[Path]) -> list[Pairs]:
     return [read_pairs(path) for path in files]
 
 
-def ranks(x: NDArray[Any]) -> NDArray[np.float64]:
-    """1-based ranks; ties share the mean of theirs."""
-    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse])
-
-
-def spearman(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Spearman's rank correlation; NaN when one side is constant."""
-    x, y = (r - r.mean() for r in (ranks(a), ranks(b)))
-    norm = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / norm) if norm else float("nan")
-
-
-def auc(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> float:
-    """P(s+ > s-) + P(s+ = s-)/2 over all positive and negative pairs, from ranks; NaN when one kind is absent."""
-    n = int(positive.sum())
-    others = len(positive) - n
-    if not n or not others:
-        return float("nan")
-    return float((ranks(similarity)[positive].sum() - n * (n + 1) / 2) / (n * others))
-
-
 def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
-    """The row of one set: its name, pairs, ``all`` and ``wmean``, x100, from a similarity for each pair (n,)."""
+    """Score the similarities (n,) of the pairs of one set: {set, pairs, all, wmean}, x100."""
     everything = 100 * spearman(similarity, pairs.scores)
     if pairs.name.startswith(WHOLE):
         weighted = everything
@@ -208,7 +182,7 @@ def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
 
 
 def draws(pairs: Pairs, similarity: NDArray[Any], seed: int = 0) -> dict[str, NDArray[np.float64]]:
-    """Draws of ``all`` and ``wmean`` of ``score`` with other pairs of the same kind; ``seed`` as ``spearman_draws``."""
+    """Resample ``all`` and ``wmean`` of ``score``, (DRAWS,) each, as ``spearman_draws`` does."""
     names = np.asarray(pairs.subsets)
     rows = [names == name for name in np.unique(names)]
     every = [np.ones(len(names), bool)]
@@ -220,7 +194,7 @@ def draws(pairs: Pairs, similarity: NDArray[Any], seed: int = 0) -> dict[str, ND
 
 
 def similarities(encode: Encode, pairs: Pairs | Labelled) -> NDArray[Any]:
-    """(n,) cosine of each pair; every distinct text is embedded once, in one call."""
+    """Compute the cosine of each pair, (n,); every distinct text is embedded once, in one call."""
     return _cosines(pairs, encode(_distinct(pairs)))
 
 
@@ -229,15 +203,16 @@ def _distinct(pairs: Pairs | Labelled) -> list[str]:
 
 
 def _cosines(pairs: Pairs | Labelled, vectors: NDArray[Any]) -> NDArray[Any]:
-    """(n,) cosine of each pair, from the vectors of its distinct texts."""
     where = {text: i for i, text in enumerate(_distinct(pairs))}
     first, second = (vectors[[where[t] for t in side]] for side in (pairs.first, pairs.second))
     return paired_cosine(first, second)
 
 
 def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
-    """{"rows": [...], "average": {"sets", "all", "wmean"}}: every set, and the mean over the paper's seven when all of
-    them are there (train and dev splits are not averaged with test sets), else over every set given."""
+    """Score every set and average: {"rows": [...], "average": {"sets", "all", "wmean"}}.
+
+    The average is over the seven test sets of the paper if all are given, else over every set.
+    """
     rows = []
     for pairs in sets:
         rows.append(score(pairs, similarities(encode, pairs)))
@@ -248,12 +223,42 @@ def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
     return {"rows": rows, "average": {"sets": averaged, **means}}
 
 
-def table(result: dict[str, Any]) -> str:
-    """The result as aligned text; one set has no average."""
+def format_scores(result: dict[str, Any]) -> str:
+    """Format the result of ``evaluate`` as aligned text; one set has no average."""
     lines = [f"{'set':14}{'pairs':>7}{'all':>8}{'wmean':>8}"]
     lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
     average = result["average"]
     if len(result["rows"]) == 1:
         return "\n".join(lines)
     lines.append(f"{'average of ' + str(len(average['sets'])):14}{'':7}{average['all']:>8.2f}{average['wmean']:>8.2f}")
+    return "\n".join(lines)
+
+
+def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, Any]]:
+    """Measure tasks that are not scored pairs: for each its set, kind, size, and value and interval of each measure.
+
+    Retrieval has the value of BM25 too. ``encoder`` has the methods of a Runtime.
+    """
+    rows = []
+    for task in tasks:
+        measures: dict[str, dict[str, Any]] = {}
+        for name, found in task.measures(embed(encoder, task)).items():
+            low, high = found.interval()
+            measures[name] = {"value": round(found.value, 2), "interval": [round(low, 2), round(high, 2)]}
+        if isinstance(task, Retrieval):
+            for name, found in task.bm25().items():
+                measures[name]["bm25"] = round(found.value, 2)
+        rows.append({"set": task.name, "kind": task.kind, **task.size, "measures": measures})
+    return rows
+
+
+def format_tasks(rows: Sequence[dict[str, Any]]) -> str:
+    """Format the rows of ``evaluate_tasks`` as aligned text, a line for each set and measure."""
+    width = max(13, *(len(row["set"]) for row in rows)) + 1
+    lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
+    for row in rows:
+        for name, found in row["measures"].items():
+            low, high = found["interval"]
+            bm25 = f"{found['bm25']:8.2f}" if "bm25" in found else ""
+            lines.append(f"{row['set']:{width}}{name:11}{found['value']:7.2f}{f'{low:.2f} to {high:.2f}':>18}{bm25}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Pairs with labels, paraphrase or not: the average precision of their cosines."""
+"""Labelled pairs, paraphrase or not: the average precision of their cosines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.evaluation.draws import Measured
+from fastflow.evaluation.analyses import Measure
 from fastflow.evaluation.rows import read_rows
 from fastflow.stages.vectors import paired_cosine
 
@@ -35,13 +35,13 @@ class LabelledPairs:
         """The number of pairs."""
         return {"pairs": len(self.positive)}
 
-    def measures(self, vectors: NDArray[Any]) -> dict[str, Measured]:
-        """``ap`` of ``vectors`` (len(texts), D)."""
+    def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
+        """Make ``ap`` of ``vectors`` (len(texts), D)."""
         return {"ap": average_precision(self.positive, paired_cosine(vectors[self.first], vectors[self.second]))}
 
 
 def read_labelled_pairs(path: Path) -> LabelledPairs:
-    """A TSV ``split label [votes] sentence1 sentence2``, 1 for a paraphrase, else 0; every split counts."""
+    """Read a TSV ``split label [votes] sentence1 sentence2`` with label 1 for a paraphrase, else 0, of any split."""
     header, rows = read_rows(path, LABELLED_PAIRS)
     for number, row in enumerate(rows, 2):
         if len(row) != header.count("\t") + 1 or row[1] not in ("0", "1"):
@@ -57,8 +57,8 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
     return LabelledPairs(path.stem, positive, list(where), *sides)
 
 
-def average_precision(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> Measured:
-    """The mean, over the positive pairs, of the precision among all pairs that are at least as similar; x100."""
+def average_precision(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> Measure:
+    """Make the average precision x100: over positive pairs, the precision among all pairs at least as similar."""
     order = np.argsort(-similarity, kind="stable")
     hits = positive[order].astype(float)
     ends = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))  # equal similarities are one step
@@ -69,4 +69,4 @@ def average_precision(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> 
             return float("nan")
         return float(100 * np.sum(np.diff(found, prepend=0) * found / np.maximum(seen, 1)) / found[-1])
 
-    return Measured(len(positive), at)
+    return Measure(len(positive), at)

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.evaluation.draws import Measured, mean_of
+from fastflow.evaluation.analyses import Measure, mean_of
 from fastflow.evaluation.rows import check_fields, read_rows
 from fastflow.stages.vectors import shorten
 
 CORPUS = "corpus.tsv"
 HEADERS = {CORPUS: "id\ttitle\ttext", "queries.tsv": "id\ttext", "qrels.tsv": "query\tdoc\tgrade"}
 FIRST, DEPTH = 10, 100  # of nDCG and recall
-BLOCK = 64  # queries: their scores of a million documents take 256 MB
+BLOCK = 64  # queries: their scores with a million documents take 256 MB
 K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # of BM25; the English list of NLTK, 179 words
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
@@ -28,7 +28,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Documents, queries, and for each query the rows of relevant documents and of those that equal its text."""
+    """Documents, queries, and for each query the rows of relevant documents and of documents with the same text."""
 
     name: str
     documents: list[str]
@@ -46,43 +46,43 @@ class Retrieval:
 
     @property
     def size(self) -> dict[str, int]:
-        """The queries that are measured, and the documents."""
+        """The numbers of measured queries and of documents."""
         return {"queries": len(self.queries), "documents": len(self.documents)}
 
-    def measures(self, vectors: NDArray[Any]) -> dict[str, Measured]:
-        """``ndcg@10`` and ``recall@100`` of the vectors of ``texts``, (documents + queries, D)."""
+    def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
+        """Make ``ndcg@10`` and ``recall@100`` of the vectors (documents + queries, D) of ``texts``."""
         x = shorten(vectors, True, None)
         documents, queries = x[: len(self.documents)], x[len(self.documents) :]
         blocks = (queries[start : start + BLOCK] @ documents.T for start in range(0, len(queries), BLOCK))
-        return self._ranked(row for block in blocks for row in block)
+        return self._rank(row for block in blocks for row in block)
 
-    def bm25(self) -> dict[str, Measured]:
-        """The same measures of BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
+    def bm25(self) -> dict[str, Measure]:
+        """Make the same measures of BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
         import bm25s
 
         documents, queries = (
             bm25s.tokenize(texts, stopwords=STOPWORDS, return_ids=False, show_progress=False)
             for texts in (self.documents, self.queries)
         )
-        ranker, nothing = bm25s.BM25(k1=K1, b=B), np.zeros(len(documents))
-        if some := any(documents):  # without a word in all documents, or in a query, bm25s raises
+        ranker, zeros = bm25s.BM25(k1=K1, b=B), np.zeros(len(documents))
+        if some := any(documents):  # bm25s raises if no document, or the query, has a word
             ranker.index(documents, show_progress=False)
-        scores = (ranker.get_scores(words) if some and words else nothing for words in queries)
-        return self._ranked(np.where(row > 0, row, -np.inf) for row in scores)
+        scores = (ranker.get_scores(words) if some and words else zeros for words in queries)
+        return self._rank(np.where(row > 0, row, -np.inf) for row in scores)
 
-    def _ranked(self, scores: Iterable[NDArray[Any]]) -> dict[str, Measured]:
-        """The measures of the scores of all documents, a row for each query; -inf is not retrieved."""
+    def _rank(self, scores: Iterable[NDArray[Any]]) -> dict[str, Measure]:
+        """Measure rows of scores, one for each query; documents scored -inf count as not retrieved."""
         gains, recalls = [], []
         for row, relevant, own in zip(scores, self.relevant, self.own, strict=True):
             row[own] = -np.inf
-            hits = np.isin(best(row, DEPTH), relevant)
+            hits = np.isin(find_best(row, DEPTH), relevant)
             gains.append(ndcg(hits, len(relevant)))
             recalls.append(hits.sum() / len(relevant))
         return {f"ndcg@{FIRST}": mean_of(np.array(gains)), f"recall@{DEPTH}": mean_of(np.array(recalls))}
 
 
-def best(scores: NDArray[Any], count: int) -> Rows:
-    """The rows of the ``count`` highest scores, best first, the first of equals first; none that is -inf."""
+def find_best(scores: NDArray[Any], count: int) -> Rows:
+    """Find the rows of the ``count`` highest scores above -inf, best first; ties go to the lower row."""
     least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
     rows = np.flatnonzero(scores >= least)
     found = rows[np.argsort(-scores[rows], kind="stable")][:count]
@@ -90,16 +90,18 @@ def best(scores: NDArray[Any], count: int) -> Rows:
 
 
 def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
-    """nDCG@10 of a ranking: ``hits`` are the ranks of relevant documents, of which there are ``relevant``."""
+    """Compute nDCG@10: ``hits`` marks the ranks with a relevant document; ``relevant`` counts these documents."""
     gains = 1 / np.log2(np.arange(2, FIRST + 2))
     return float((hits[:FIRST] * gains[: len(hits)]).sum() / gains[:relevant].sum())
 
 
 def read_retrieval(folder: Path) -> Retrieval:
-    """A folder of corpus.tsv, queries.tsv and qrels.tsv. Every grade above 0 counts as 1; queries without one are left
-    out. A query does not retrieve documents of its own text."""
+    """Read a folder of corpus.tsv, queries.tsv and qrels.tsv.
+
+    A grade above 0 counts as 1; queries without one are left out. Documents with the query's text are never retrieved.
+    """
     corpus, queries, qrels = (_rows(folder / name) for name in HEADERS)
-    places, asked = _by_id(folder / CORPUS, corpus), _by_id(folder / "queries.tsv", queries)
+    places, asked = _rows_by_id(folder / CORPUS, corpus), _rows_by_id(folder / "queries.tsv", queries)
     documents = [text if title == "-" else f"{title} {text}" for _, title, text in corpus]
     relevant: list[set[int]] = [set() for _ in queries]
     for number, (query, document, grade) in enumerate(qrels, 2):
@@ -134,8 +136,7 @@ def _rows(path: Path) -> list[list[str]]:
     return rows
 
 
-def _by_id(path: Path, rows: list[list[str]]) -> dict[str, int]:
-    """Id -> row."""
+def _rows_by_id(path: Path, rows: list[list[str]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for i, row in enumerate(rows):
         if found.setdefault(row[0], i) != i:

@@ -10,9 +10,9 @@ from fastflow.values import short
 
 
 def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
-    """(header, fields of every later line) of a TSV; its header must match one of ``headers``.
+    """Read a TSV without quoting: (header, fields of every later line); errors name file and line.
 
-    A field in brackets may be absent. Errors name file and line.
+    The header must match one of ``headers``; a field in brackets may be absent.
     """
     try:
         data = path.read_bytes()
@@ -31,12 +31,12 @@ def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
 
 
 def matches(found: str, header: str) -> bool:
-    """Whether a file's header is ``header``, with or without its field in brackets."""
+    """Whether ``found`` is ``header``, with or without its field in brackets."""
     return found in (re.sub(r"\[(\w+)\]", r"\1", header), re.sub(r"\[\w+\]\t", "", header))
 
 
 def check_fields(path: Path, header: str, rows: list[list[str]], required: int = 0) -> None:
-    """Raise unless every row has the fields of its file's ``header``, and the one at ``required`` is not empty."""
+    """Raise a FastflowError unless every row has the fields of ``header``, with field ``required`` not empty."""
     names = header.split("\t")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names) or not row[required]:

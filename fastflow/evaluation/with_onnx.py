@@ -1,4 +1,4 @@
-"""The embeddings of a model compared with those that ONNX Runtime makes of its export."""
+"""Comparison of a model's embeddings with ONNX Runtime's on its export."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.evaluation.agreement import ROUNDINGS, TOLERANCE, Agreement, apart, probe_texts
+from fastflow.evaluation.agreement import Agreement, allow_difference, compare_vectors, probe_texts
 from fastflow.exports.record import read_record
 from fastflow.runtime import Runtime
 from fastflow.values import reason
 
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
-LEAST_COSINE = (
-    0.95  # of int8 to float32: 0.9987 is the least of a trained BERT (4 layers, 256 wide), 0.91 of random ones
-)
-BATCH = 8  # texts: a batch is as long as its longest
+LEAST_COSINE = 0.95  # of int8 with float32: a trained BERT (4 layers, 256 wide) has at least 0.9987, random ones 0.91
+BATCH = 8  # texts
 
 
 def check_installed() -> None:
@@ -31,9 +29,9 @@ def check_installed() -> None:
 
 
 def compare(path: Path, exported: Path | None = None) -> Agreement:
-    """The agreement of every prompt of the model at ``path``; raises if onnxruntime is missing.
+    """Compare every prompt of the model at ``path`` with ``exported``, its export to onnx.
 
-    ``exported`` is what ``fastflow export --to onnx`` wrote. Of int8 the cosines count, not the differences.
+    In int8 the cosines decide, not the differences. Raises a FastflowError if onnxruntime is missing.
     """
     if exported is None:
         raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
@@ -41,27 +39,28 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
     check_installed()
     texts, asked = probe_texts(), record.options()
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # texts that are cut
+        warnings.simplefilter("ignore", UserWarning)  # cut texts
         record.check(exported, ours.fingerprint)
         prompts: dict[str | None, str] = {name: text for name, text in ours.prompts.items() if text}
         prompts[""] = ""
         single = [ours.encode(texts, prompt=prompt, **asked) for prompt in prompts.values()]
     found = [run(exported, [prompt + text for text in texts]) for prompt in prompts.values()]
-    differences, cosines = zip(*map(apart, found, single), strict=True)
-    allowed, least = TOLERANCE, -1.0
-    if record.dtype == "int8":
-        allowed, least = math.inf, LEAST_COSINE
-    elif TOLERANCE < max(differences) < math.inf:
+    differences, cosines = zip(*map(compare_vectors, found, single), strict=True)
+
+    def encode_exactly() -> list[NDArray[Any]]:
         with Runtime(path, device="cpu", dtype="float64", backend="reference") as exact, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            wide = [exact.encode(texts, prompt=prompt, **asked) for prompt in prompts.values()]
-        allowed = max(TOLERANCE, ROUNDINGS * max(apart(a, b)[0] for a, b in zip(single, wide, strict=True)))
+            return [exact.encode(texts, prompt=prompt, **asked) for prompt in prompts.values()]
+
+    allowed, least = math.inf, LEAST_COSINE
+    if record.dtype != "int8":
+        allowed, least = allow_difference(max(differences), single, encode_exactly), -1.0
     count = len(texts) * len(prompts)
     return Agreement(count, max(differences), min(cosines), allowed, "ONNX Runtime", record.dtype, least)
 
 
 def run(exported: Path, texts: list[str]) -> NDArray[np.float32]:
-    """(B, D') the vectors that ONNX Runtime computes with the files in ``exported``, in batches of BATCH texts."""
+    """Compute vectors (B, D') with ONNX Runtime and the files in ``exported``, in batches of BATCH texts."""
     import onnxruntime
     from tokenizers import Tokenizer
 
@@ -72,7 +71,7 @@ def run(exported: Path, texts: list[str]) -> NDArray[np.float32]:
             session.run(None, _inputs(tokenizer.encode_batch(texts[start : start + BATCH])))[0]
             for start in range(0, len(texts), BATCH)
         ])  # fmt: skip
-    except Exception as error:  # whatever the libraries raise for a file that they cannot read
+    except Exception as error:  # the libraries raise many kinds
         raise FastflowError(f"{exported}: ONNX Runtime cannot run it: {reason(error)}") from error
 
 

@@ -1,8 +1,7 @@
-"""The embeddings of a model compared with those that Sentence Transformers makes."""
+"""Comparison of a model's embeddings with Sentence Transformers'."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
-from fastflow.evaluation.agreement import ROUNDINGS, TOLERANCE, Agreement, apart, probe_texts, quiet
+from fastflow.evaluation.agreement import Agreement, allow_difference, compare_vectors, probe_texts, quiet
 from fastflow.exports.record import read_record
 from fastflow.model.encoder.architecture import is_static
 from fastflow.model.sentence.directory import read_modules
@@ -27,9 +26,9 @@ def check_installed() -> None:
 
 
 def compare(path: Path, exported: Path | None = None) -> Agreement:
-    """The agreement of every prompt that the model stores; raises if Sentence Transformers is missing.
+    """Compare every prompt of the model at ``path`` with Sentence Transformers on ``exported``, its export to st.
 
-    Its directory is ``exported``, which ``fastflow export`` wrote of the model at ``path``; None: ``path`` itself.
+    None: Sentence Transformers opens ``path`` itself. Raises a FastflowError if the library is missing.
     """
     asked = _check_saved(path) if exported is None else read_record(exported, "st").options()
     check_installed()
@@ -38,32 +37,33 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
     where = exported or path
     options: dict[str, Any] = {"device": "cpu", "local_files_only": True, "model_kwargs": {"dtype": "float32"}}
     try:
-        with quiet():  # transformers warns of a pooler that is not in the file, and nothing here uses one
+        with quiet():  # transformers warns of a missing pooler, which is not used
             theirs = SentenceTransformer(str(where), **options)
-    except Exception as error:  # whatever it raises for a directory that it cannot open
+    except Exception as error:  # the library raises many kinds
         raise FastflowError(f"{where}: Sentence Transformers cannot open it: {reason(error)}") from error
     texts = probe_texts()
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # texts that are cut
+        warnings.simplefilter("ignore", UserWarning)  # cut texts
         if exported is not None:
             read_record(exported, "st").check(exported, ours.fingerprint)
         names = (None, *(name for name, prompt in ours.prompts.items() if prompt))
         found = [ours.encode(texts, prompt_name=name, **asked) for name in names]
 
-    def wanted() -> list[NDArray[Any]]:
+    def encode_theirs() -> list[NDArray[Any]]:
         return [np.asarray(theirs.encode(texts, show_progress_bar=False, prompt_name=name)) for name in names]
 
-    single = wanted()
-    differences, cosines = zip(*map(apart, found, single), strict=True)
-    allowed = TOLERANCE
-    if TOLERANCE < max(differences) < math.inf:
+    def encode_exactly() -> list[NDArray[Any]]:
         theirs.double()
-        allowed = max(TOLERANCE, ROUNDINGS * max(apart(a, b)[0] for a, b in zip(single, wanted(), strict=True)))
+        return encode_theirs()
+
+    single = encode_theirs()
+    differences, cosines = zip(*map(compare_vectors, found, single), strict=True)
+    allowed = allow_difference(max(differences), single, encode_exactly)
     return Agreement(len(texts) * len(names), max(differences), min(cosines), allowed)
 
 
 def _check_saved(path: Path) -> dict[str, Any]:
-    """Raise for a model that Sentence Transformers did not save; the options of ``encode``, which are none."""
+    """Return the options of ``encode``, which are none; raise if Sentence Transformers did not save the model."""
     if read_modules(path) is None:
         why = "it is a table of model2vec" if is_static(path) else "it has no modules.json"
         raise FastflowError(f"{path} was not saved by Sentence Transformers: {why}")

@@ -1,7 +1,6 @@
-"""A calibrated model without the weights of its encoder: whoever has these puts them in their place.
+"""A calibrated model without the weights of its encoder, which a user puts in their place.
 
-Every other file stays, fastflow.json with the sha256 of the weights too, so that a model with other weights does not
-open, and one with the right weights has the fingerprint of the whole.
+fastflow.json keeps the sha256 of the weights: other weights are refused, the right ones give the model's fingerprint.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from fastflow.model.hashing import MANIFEST
 from fastflow.model.kinds import Model
 
 
-def left_out(model: Model) -> list[str]:
-    """The files of the model that an adapter lacks, by their paths; none if its encoder lies elsewhere."""
+def list_left_out(model: Model) -> list[str]:
+    """List the paths of the files that an adapter lacks; none if the encoder is in another folder."""
     if not model.encoder.is_relative_to(model.path):
         return []
     return [path.relative_to(model.path).as_posix() for path in weight_files(model.encoder)]
 
 
 def write_adapter(model: Model, folder: Path, record: Record) -> None:
-    """Copy the model to ``folder`` without the weights of its encoder; raises a UsageError for one that is no more."""
+    """Copy the model to ``folder`` without its encoder's weights; raises a UsageError if it has no calibration."""
     if not model.manifest:
         raise UsageError(f"{model.path} has no calibration of its own: without its weights nothing would be left")
     if record.dim is not None or record.normalize:
         raise UsageError("an adapter is the model itself: give --dim and --normalize where it is used")
-    without = left_out(model)
+    without = list_left_out(model)
     for name in [MANIFEST, *model.manifest["files"]]:
         if name not in without:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

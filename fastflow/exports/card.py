@@ -1,4 +1,4 @@
-"""The README.md of an export: the model it was made of, and how it is opened."""
+"""The README.md of an export: its model, and how to open it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ USE = {
 
 model = SentenceTransformer("this directory")
 model.encode(["A text."])""",
-}
-USE["onnx"] = """import onnxruntime
+    "onnx": """import onnxruntime
 from tokenizers import Tokenizer
 
 session = onnxruntime.InferenceSession("model.onnx")
 batch = Tokenizer.from_file("tokenizer.json").encode_batch(["A text.", "Another."])
 inputs = {"input_ids": [e.ids for e in batch], "attention_mask": [e.attention_mask for e in batch]}
-session.run(None, inputs)[0]"""
-USE["model2vec"] = """from model2vec import StaticModel
+session.run(None, inputs)[0]""",
+    "model2vec": """from model2vec import StaticModel
 
-StaticModel.from_pretrained("this directory").encode(["A text."])"""
+StaticModel.from_pretrained("this directory").encode(["A text."])""",
+}
 KNOW = {
     "model2vec": "Unknown tokens are left out of the mean.",
     "onnx": "The graph has one output, sentence_embedding, which is final: pool and normalise nothing after it.",
-    "st": "It runs in the PyTorch backend of Sentence Transformers alone: its ONNX and OpenVINO backends, and servers "
+    "st": "It runs in the PyTorch backend of Sentence Transformers only: its ONNX and OpenVINO backends, and servers "
     "that read only some of its modules, would leave parts of the model out.",
 }
 NAMES = {"st": "Sentence Transformers", "onnx": "ONNX Runtime", "model2vec": "model2vec"}
@@ -35,7 +35,8 @@ NAMES = {"st": "Sentence Transformers", "onnx": "ONNX Runtime", "model2vec": "mo
 
 def write_card(folder: Path, to: str, model: Model, dim: int, normalize: bool) -> None:
     """Write README.md into ``folder``."""
-    steps = [model.pooling.describe(), *(model.modules.names() if model.modules else []), *_after(model)]
+    steps = [model.pooling.describe(), *(model.modules.names() if model.modules else [])]
+    steps += [calibration.describe(model.calibration)] if model.calibration else []
     facts = {
         "made of": f"{model.path.resolve().name} (fingerprint {model.fingerprint[:16]})",
         "steps": ", then ".join(steps),
@@ -52,7 +53,3 @@ def write_card(folder: Path, to: str, model: Model, dim: int, normalize: bool) -
         "```python", USE[to], "```", "", KNOW[to], "",
     ]  # fmt: skip
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
-
-
-def _after(model: Model) -> list[str]:
-    return [calibration.describe(model.calibration)] if model.calibration else []

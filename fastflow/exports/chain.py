@@ -1,8 +1,8 @@
 """A calibration as Dense modules of Sentence Transformers, which compute activation(W x + b) + R x.
 
-A coupling y2 <- y2 + g(y1) is two of them, whose vectors hold y and the hidden units side by side: W is zero for y, so
-that the activation of 0 lets R alone carry it. What is affine between couplings goes into the next module; a constant,
-which R cannot add, is carried as a number until one comes that can.
+Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y and the hidden units side by side; W is zero for
+y, so R carries it. Affine steps between couplings are folded into the next module. R cannot add a constant, so the
+constant is carried as a number to the next module that can.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Array = NDArray[Any]
 
 
 class Chain:
-    """The modules so far, and the affine map that follows them: y = map x + shift. A target of ``fold_into``; float64.
+    """Modules, and the affine map y = map x + shift that follows them, in float64; a target of ``fold_into``.
 
-    ``start``: y[:start] was emitted by splits, only y[start:] is still worked on.
+    ``start``: only y[start:] is worked on; splits emitted y[:start].
     """
 
-    apart, diagonal = True, False  # nobody asks for densities; directions are removed by a product with a matrix
+    apart, diagonal = True, False  # no densities are needed; a product with a matrix removes directions
 
     def __init__(self, width: int) -> None:
         self._modules: list[Dense] = []
@@ -35,7 +35,7 @@ class Chain:
         self._begun, self._start = False, 0
 
     def scale(self, a: Array, b: Array) -> None:
-        """y <- a (y + b). If nothing came before, y + b is a module: small numbers round less in what follows."""
+        """Compute y <- a (y + b). As the first step y + b is a module: small numbers round less later."""
         rows = slice(self._start, None)
         if not self._begun and b.any():
             self._modules.append(Dense(np.eye(len(b)), b))
@@ -46,20 +46,18 @@ class Chain:
         self._begun = True
 
     def permute(self, order: Array) -> None:
-        """y <- y[order]."""
         self._begun = True
         rows = np.concatenate([np.arange(self._start), order + self._start])
         self._map, self._shift = self._map[rows], self._shift[rows]
 
     def dense(self, matrix: Array, log_det: float = np.nan) -> None:
-        """y <- matrix y."""
         self._begun = True
         done, rows = slice(self._start), slice(self._start, None)
         self._map = np.concatenate([self._map[done], matrix @ self._map[rows]])
         self._shift = np.concatenate([self._shift[done], matrix @ self._shift[rows]])
 
     def remove(self, directions: Array) -> None:
-        """y <- y - V^T V y for orthonormal ``directions`` V."""
+        """Compute y <- y - V^T V y for orthonormal ``directions`` V."""
         self.dense(np.eye(directions.shape[1]) - directions.T @ directions)
 
     def split(self) -> None:
@@ -69,11 +67,11 @@ class Chain:
         self._start += half
 
     def join(self) -> None:
-        """End of a flow: all channels are worked on again."""
+        """End a flow: all channels are worked on again."""
         self._start = 0
 
     def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
-        """y2 <- y2 + g(y1), as two modules; they leave y and g's hidden units side by side."""
+        """Compute y2 <- y2 + g(y1), as two modules that leave y and g's hidden units side by side."""
         self._begun = True
         count, wide = len(self._shift), len(inner[1])
         middle = (self._start + count) // 2
@@ -89,9 +87,9 @@ class Chain:
         self._shift[middle:] += last[1]
 
     def _relu(self, carried: Array, weight: Array, bias: Array) -> None:
-        """The module x -> [carried x, relu(weight x + bias)], with a row of zeros if it would be as wide as x.
+        """Add x -> [carried x, relu(weight x + bias)].
 
-        Such a module would add x itself, not R x.
+        A module as wide as x would add x itself, not R x: then it gets a row of zeros.
         """
         count, inputs = carried.shape
         out = count + len(bias)
@@ -110,15 +108,14 @@ class Chain:
         )
 
     def close(self) -> list[Dense]:
-        """The modules, the affine map that is left as the last one; in float32."""
+        """Return the modules in float32, with the remaining affine map as the last."""
         count, inputs = self._map.shape
         if self._shift.any() or count != inputs or (self._map != np.eye(count)).any():
             self._modules.append(Dense(self._map, self._shift))
-        return [_rounded(module) for module in self._modules]
+        return [_round(module) for module in self._modules]
 
 
-def _rounded(module: Dense) -> Dense:
-    """``module`` in float32; raises a FastflowError for numbers beyond it."""
+def _round(module: Dense) -> Dense:
     arrays = [array for array in (module.weight, module.bias, module.projection) if array is not None]
     if not all((np.abs(array) <= LARGEST).all() for array in arrays):  # NaN is not
         raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
@@ -128,10 +125,10 @@ def _rounded(module: Dense) -> Dense:
     )
 
 
-def modules_of(model: Model, dim: int | None, normalize: bool) -> Head:
-    """Everything after the pooling: the model's own modules, its calibration, the dimensions that are kept, the norm.
+def make_modules(model: Model, dim: int | None, normalize: bool) -> Head:
+    """Make all modules after the pooling: the model's own, calibration, kept dimensions and norm.
 
-    Raises a FastflowError for a calibration that no modules compute.
+    Raises a FastflowError if no modules compute the calibration.
     """
     chain = Chain(model.pooled_dim)
     fold_into(chain, model.calibration)

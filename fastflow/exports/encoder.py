@@ -1,7 +1,7 @@
-"""The encoder of a model as a folder that transformers loads: its files, with the settings that the export needs.
+"""The encoder of a model as a folder that transformers loads.
 
-An encoder whose embedding layer alone is pooled loses its layers, which would be computed for nothing; in the layer
-WORDS every row of its position table is the mean.
+If only the embedding layer is pooled, the other layers are left out. For the layer WORDS every row of the position
+table becomes the mean.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from fastflow.model.tensors import MappedTensors
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 POSITIONS = "embeddings.position_embeddings.weight"
 OF_A_LAYER = re.compile(r"(^|\.)layer\.\d+\.")
-LAYERS = {"distilbert": "n_layers"}  # the field with the number of layers; of others num_hidden_layers
+LAYERS = {"distilbert": "n_layers"}  # the field with the number of layers; others have num_hidden_layers
 WITH_LAYERS = ("modernbert",)  # transformers does not load one without layers; its layer 0 has no positions
-FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # code of others, an older name of dtype
+FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # code of others; the older name of dtype
 
 
-def pooled_layers(model: Model) -> tuple[int, ...]:
-    """The layers that are pooled, as Sentence Transformers counts them: WORDS is layer 0 of an encoder without a
-    position table, or of one whose position table ``write_encoder`` changes.
+def number_layers(model: Model) -> tuple[int, ...]:
+    """Return the pooled layers as Sentence Transformers counts them.
 
-    Raises a FastflowError for WORDS with a layer that needs the positions.
+    WORDS becomes layer 0: the encoder has no position table, or ``write_encoder`` changes it. Raises a FastflowError
+    for WORDS with a layer that needs the positions.
     """
     layers = model.pooling.layers
     if WORDS not in layers:
@@ -50,15 +50,15 @@ def pooled_layers(model: Model) -> tuple[int, ...]:
 
 
 def write_encoder(model: Model, folder: Path) -> bool:
-    """Write configuration and weights; whether the encoder has lost its layers, which are not pooled."""
+    """Write configuration and weights; return whether the layers, which are not pooled, were left out."""
     config = {name: value for name, value in read_config(model.encoder).items() if name not in FOREIGN}
-    layers, kind = pooled_layers(model), config.get("model_type")
-    config["dtype"] = "float32"  # or half precision would be computed in half precision
+    layers, kind = number_layers(model), config.get("model_type")
+    config["dtype"] = "float32"  # otherwise half precision is computed in half precision
     folder.mkdir(parents=True, exist_ok=True)
     bare = layers == (0,) and _is_native(config, model.encoder) and kind not in WITH_LAYERS
     if bare:
         config[LAYERS.get(str(kind), "num_hidden_layers")] = 0
-        write_tensors(folder / WEIGHTS, _embedding_layer(model, config))
+        write_tensors(folder / WEIGHTS, _read_embedding_layer(model, config))
     elif WORDS in model.pooling.layers and kind not in WITH_LAYERS:
         raise FastflowError(
             f"the pooling ({model.pooling.describe()}) of an encoder of the architecture {kind} cannot be exported to "
@@ -85,8 +85,7 @@ def _has_positions(model: Model) -> bool:
     return read_config(model.encoder).get("model_type") not in WITH_LAYERS
 
 
-def _embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """The tensors of the file without those of layers."""
+def _read_embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     for path in weight_files(model.encoder):
         for name, array in MappedTensors(path).arrays.items():
@@ -100,8 +99,8 @@ def _embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDArray[
     return found
 
 
-def pooler_of(model: Model) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weight (D, D) and bias (D,) of BERT's pooler."""
+def read_pooler(model: Model) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Read weight (D, D) and bias (D,) of BERT's pooler."""
     config = read_config(model.encoder)
     stored = MappedWeights(model.encoder, config, encoder_shape(config, model.encoder)).stored
     weight, bias = (np.array(widen(np.asarray(stored[f"pooler.{name}"])), np.float32) for name in ("weight", "bias"))

@@ -31,7 +31,7 @@ DTYPES = ("float32", "int8")
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: the directory, its format, the numbers of a vector, the fingerprint of the model."""
+    """The result of an export: directory, format, numbers of a vector, and fingerprint of the model."""
 
     path: str
     format: str
@@ -95,7 +95,7 @@ def export(
     record = Record(to, opened.fingerprint, dim, normalize, dtype)
     with growing(out) as partial:
         write(opened, partial, record)
-        if to != "adapter":  # which is a model of fastflow, with a card and the hash of every file
+        if to != "adapter":  # an adapter has a card, and the hash of every file
             write_record(partial, record)
             write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
     return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)

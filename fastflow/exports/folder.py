@@ -1,4 +1,4 @@
-"""Files in the folder that an export writes."""
+"""Writers of JSON and safetensors files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fastflow.values import system_errors
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    """``value`` as a JSON file, in a folder that is made."""
+    """Write ``value`` as a JSON file; makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """``arrays`` as a safetensors file, which transformers loads too, in a folder that is made."""
+    """Write ``arrays`` as a safetensors file that transformers loads too; makes its folder."""
     from safetensors.numpy import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)

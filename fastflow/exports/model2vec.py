@@ -1,4 +1,4 @@
-"""A token table as a directory of model2vec, its rows in the dtype in which they are stored."""
+"""A token table as a directory of model2vec, with its rows in the stored dtype."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastflow.values import MOST
 
 def write_model2vec(model: Model, folder: Path, record: Record) -> None:
     """Write the table to ``folder``; raises a FastflowError for a model that is more than a table."""
-    if (reason := _beyond(model)) is not None:
+    if (reason := _find_obstacle(model)) is not None:
         raise FastflowError(f"{model.path} cannot be exported to model2vec: {reason}")
     table, kept = open_table(model.encoder), record.dim or model.truncate_dim
     arrays = {"embeddings": np.ascontiguousarray(table.rows[:, :kept])}
@@ -41,8 +41,8 @@ def write_model2vec(model: Model, folder: Path, record: Record) -> None:
     })  # fmt: skip
 
 
-def _beyond(model: Model) -> str | None:
-    """What model2vec would not do; None if it does everything."""
+def _find_obstacle(model: Model) -> str | None:
+    """Say what model2vec does not do for ``model``; None if it does everything."""
     if not is_static(model.encoder):
         return "it is no table of token vectors; fastflow distill makes one of it"
     if model.calibration:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from fastflow.errors import UsageError
-from fastflow.exports.encoder import CONFIG, FOREIGN, pooler_of
+from fastflow.exports.encoder import CONFIG, FOREIGN, read_pooler
 from fastflow.exports.folder import write_json
 from fastflow.exports.onnx_encoder import Encoder
 from fastflow.exports.onnx_graph import Graph
-from fastflow.exports.onnx_texts import after, calibrated, of_table, pooled, unit
+from fastflow.exports.onnx_texts import add_calibration, add_head, add_pooling, add_table, divide_by_norm
 from fastflow.exports.record import Record
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
 from fastflow.kernels.encoder.shape import Dense
@@ -28,7 +28,7 @@ MODEL = "model.onnx"
 def write_onnx(model: Model, folder: Path, record: Record) -> None:
     """Write the graph and the tokenizer to ``folder``.
 
-    Raises a FastflowError for an encoder that the equations do not cover, and for prompts that are not pooled.
+    Raises a FastflowError for an encoder without equations here, and for prompts that are not pooled.
     """
     if not model.prompts.pooled and any(model.prompts.texts.values()):
         raise UsageError(
@@ -37,30 +37,29 @@ def write_onnx(model: Model, folder: Path, record: Record) -> None:
         )
     graph = Graph(int8=record.dtype == "int8")
     if is_static(model.encoder):
-        x = of_table(graph, open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out)
+        x = add_table(graph, open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out)
         write_static_tokenizer(model, folder, batches=True)
     else:
-        x = _encoded(graph, model)
+        x = _encode(graph, model)
         write_tokenizer(model, folder, batches=True)
         config = read_config(model.encoder)
         write_json(folder / CONFIG, {name: value for name, value in config.items() if name not in FOREIGN})
-    x = calibrated(graph, after(graph, x, model.head), fold(model.calibration, model.pooled_dim, sparse=True))
+    x = add_calibration(graph, add_head(graph, x, model.head), fold(model.calibration, model.pooled_dim, sparse=True))
     dim = output_dim(model.calibration, model.pooled_dim)
     kept = record.dim or model.truncate_dim
     if kept is not None and model.truncation is not None:
         x = graph.op("MatMul", x, model.truncation.basis[:, :kept])
     elif kept is not None:
         x = graph.columns(x, 0, kept)
-    graph.save(folder / MODEL, unit(graph, x) if record.normalize else x, kept or dim)
+    graph.save(folder / MODEL, divide_by_norm(graph, x) if record.normalize else x, kept or dim)
 
 
-def _encoded(graph: Graph, model: Model) -> str:
-    """The pooled vectors of an encoder."""
+def _encode(graph: Graph, model: Model) -> str:
     config = read_config(model.encoder)
     shape = encoder_shape(config, model.encoder)
     weights = load_weights(model.encoder, config, shape, np.float32)
     hidden = Encoder(graph, weights, shape)(model.pooling.layers)
     if model.pooling.mode != "pooler":
-        return pooled(graph, hidden, model.pooling)
+        return add_pooling(graph, hidden, model.pooling)
     first = graph.op("Gather", hidden[model.pooling.layers[0]], np.array(0, np.int64), axis=1)
-    return after(graph, first, [Dense(*pooler_of(model), "tanh")])
+    return add_head(graph, first, [Dense(*read_pooler(model), "tanh")])

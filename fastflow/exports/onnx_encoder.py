@@ -1,4 +1,4 @@
-"""The equations of ``kernels.encoder.reference`` as ONNX operators, on texts that are padded on the right."""
+"""The equations of ``kernels.encoder.reference`` as ONNX operators, for texts padded on the right."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fastflow.model.tensors import Arrays
 
 
 class Encoder:
-    """Hidden states (B, T, D) of an encoder with these ``weights``, for ids and mask (B, T) of the graph."""
+    """Hidden states (B, T, D) of an encoder for ids and mask (B, T) of the graph."""
 
     def __init__(self, graph: Graph, weights: Arrays, shape: EncoderShape) -> None:
         self._graph, self._weights, self._shape = graph, weights, shape
         self._places = graph.positions("input_ids")
 
     def __call__(self, layers: tuple[int, ...]) -> dict[int, Value]:
-        """The states of the wanted ``layers``, as ``reference.encode`` numbers them."""
-        found = {WORDS: self._embedded(self._mean())} if WORDS in layers else {}
+        """Add the states of the wanted ``layers``, numbered as ``reference.encode`` does."""
+        found = {WORDS: self._embed(self._average_positions())} if WORDS in layers else {}
         if max(layers) < 0:
             return found
-        x = self._embedded(self._own())
+        x = self._embed(self._add_positions())
         if 0 in layers:
             found[0] = x
         for layer in range(1, max(layers) + 1):
@@ -36,28 +36,28 @@ class Encoder:
                 found[layer] = x
         return found
 
-    def _mean(self) -> Array | None:
+    def _average_positions(self) -> Array | None:
         if "position" not in self._weights:
             return None
         mean: Array = mean_position(self._weights["position"], self._shape.position_start)
         return mean + self._weights["segment"]
 
-    def _own(self) -> Value | None:
-        """The row of the position table for each token, and the segment's: (T, E), or (B, T, E)."""
+    def _add_positions(self) -> Value | None:
+        """Add the position and segment rows of each token, (T, E) or (B, T, E)."""
         if "position" not in self._weights:
             return None
         graph, shape = self._graph, self._shape
         table = self._weights["position"] + self._weights["segment"]
         if shape.pad_id is None:
             return graph.op("Gather", table[shape.position_start :], self._places)
-        pad = np.array(shape.pad_id, np.int64)  # RoBERTa counts the tokens that are not this one
+        pad = np.array(shape.pad_id, np.int64)  # RoBERTa counts only other tokens
         same = graph.op("Equal", "input_ids", pad)
         real = graph.op("Cast", graph.op("Not", same), to=TensorProto.INT64)
         counted = graph.op("CumSum", real, np.array(1, np.int64))
         places = graph.op("Add", counted, np.array(shape.position_start - 1, np.int64))
         return graph.op("Gather", table, graph.op("Where", same, pad, places))
 
-    def _embedded(self, place: Value | Array | None) -> Value:
+    def _embed(self, place: Value | Array | None) -> Value:
         weights, graph = self._weights, self._graph
         x = graph.rows(weights["word"], "input_ids")
         if place is not None:
@@ -75,7 +75,6 @@ class Encoder:
         return self._graph.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
 
     def _layer(self, x: Value, layer: int) -> Value:
-        """One transformer layer."""
         graph, prefix, shape = self._graph, f"layer.{layer}.", self._shape
         if shape.pre_norm:
             first = self._norm(x, f"{prefix}norm1") if f"{prefix}norm1.scale" in self._weights else x
@@ -91,20 +90,20 @@ class Encoder:
         parts = graph.op("Reshape", joined, axes(0, 0, 3, shape.heads, size))
         q, k, v = (
             graph.op("Squeeze", part, axes(0))
-            for part in graph.several("Split", 3, graph.op("Transpose", parts, perm=[2, 0, 3, 1, 4]), axis=0)
+            for part in graph.add_outputs("Split", 3, graph.op("Transpose", parts, perm=[2, 0, 3, 1, 4]), axis=0)
         )
         if shape.rotary:
-            q, k = self._rotated(q, shape.rotary[layer], size), self._rotated(k, shape.rotary[layer], size)
+            q, k = self._rotate(q, shape.rotary[layer], size), self._rotate(k, shape.rotary[layer], size)
         scores = graph.op("MatMul", q, graph.op("Transpose", k, perm=[0, 1, 3, 2]))
         scores = graph.op("Mul", scores, number(1 / sqrt(size)))
-        for bias in self._biases(layer):
+        for bias in self._add_biases(layer):
             scores = graph.op("Add", scores, bias)
         seen = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
         back = graph.op("Reshape", graph.op("Transpose", seen, perm=[0, 2, 1, 3]), axes(0, 0, shape.hidden))
         return self._linear(back, f"layer.{layer}.out")
 
-    def _biases(self, layer: int) -> list[Value]:
-        """What is added to scores (B, heads, T, T): FAR for padding and for keys beyond the window, MPNet's bias."""
+    def _add_biases(self, layer: int) -> list[Value]:
+        """Add the biases of scores (B, heads, T, T): FAR for padding and keys beyond the window, and MPNet's."""
         graph, shape = self._graph, self._shape
         padding = graph.op("Equal", "attention_mask", np.array(0, np.int64))
         found = [graph.op("Unsqueeze", graph.op("Where", padding, number(FAR), number(0)), axes(1, 2))]
@@ -123,12 +122,12 @@ class Encoder:
             found.append(graph.op("Gather", table, graph.op("Add", near, np.array(reach, np.int64)), axis=1))
         return found
 
-    def _rotated(self, x: Value, base: float, size: int) -> Value:
-        """Channel pairs (i, i + d/2) of x (B, heads, T, d), turned by the angles of their positions."""
+    def _rotate(self, x: Value, base: float, size: int) -> Value:
+        """Turn channel pairs (i, i + d/2) of x (B, heads, T, d) by the angles of their positions."""
         graph = self._graph
         tables = rotary_table(self._shape.positions, size, base)
         cos, sin = (graph.op("Gather", table.astype(np.float32), self._places) for table in tables)
-        low, high = graph.several("Split", 2, x, axis=-1)
+        low, high = graph.add_outputs("Split", 2, x, axis=-1)
         first = graph.op("Sub", graph.op("Mul", low, cos), graph.op("Mul", high, sin))
         second = graph.op("Add", graph.op("Mul", high, cos), graph.op("Mul", low, sin))
         return graph.op("Concat", first, second, axis=-1)
@@ -136,14 +135,14 @@ class Encoder:
     def _feed(self, x: Value, prefix: str) -> Value:
         graph, wide = self._graph, self._linear(x, f"{prefix}up")
         if not self._shape.gated:
-            return self._linear(activated(graph, wide, self._shape.activation), f"{prefix}down")
-        given, gate = graph.several("Split", 2, wide, axis=-1)
-        given = activated(graph, given, self._shape.activation)
+            return self._linear(activate(graph, wide, self._shape.activation), f"{prefix}down")
+        given, gate = graph.add_outputs("Split", 2, wide, axis=-1)
+        given = activate(graph, given, self._shape.activation)
         return self._linear(graph.op("Mul", given, gate), f"{prefix}down")
 
 
-def activated(graph: Graph, x: Value, kind: str) -> Value:
-    """gelu, gelu_tanh or relu of x."""
+def activate(graph: Graph, x: Value, kind: str) -> Value:
+    """Add gelu, gelu_tanh or relu of x."""
     if kind == "relu":
         return graph.op("Relu", x)
     if kind == "gelu":

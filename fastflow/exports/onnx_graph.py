@@ -1,4 +1,4 @@
-"""An ONNX graph that is built node by node: operators with their constants, in float32."""
+"""An ONNX graph that is built node by node, with constants in float32."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from onnx import TensorProto, helper, numpy_helper
 from fastflow.kernels.panels import quantised
 from fastflow.version import __version__
 
-OPSET, IR = 17, 8  # the first with LayerNormalization, and what runtimes since 2022 read
+OPSET, IR = 17, 8  # the first opset with LayerNormalization; runtimes since 2022 read IR 8
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
-LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB, and weights then lie in a file of their own
-ZERO = 128  # of weights, unsigned: with signed ones ONNX Runtime cuts sums off at 2**15 on processors without VNNI
-FAR = -1e30  # added to a score that softmax shall not see; two such are still finite
+LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB, so larger weights get a file of their own
+ZERO = 128  # of unsigned weights: with signed ones ONNX Runtime clips sums at 2**15 on processors without VNNI
+FAR = -1e30  # added to a score to hide it from softmax; the sum of two is finite
 
 Array = NDArray[Any]
 Value = str  # the name of a tensor of the graph
 
 
 class Graph:
-    """Nodes in the order in which they were added. ``int8``: whether the products of ``linear`` are."""
+    """The nodes of an ONNX graph in their order. ``int8``: ``linear`` multiplies in int8."""
 
     def __init__(self, int8: bool = False) -> None:
         self._nodes: list[Any] = []
@@ -35,18 +35,17 @@ class Graph:
         self._bytes, self._int8 = 0, int8
 
     def op(self, kind: str, *inputs: Value | Array | None, **attributes: Any) -> Value:
-        """The first output of an operator of ONNX; arrays become constants, None an input that is left out."""
-        return self.several(kind, 1, *inputs, **attributes)[0]
+        """Add an operator; return its first output. Arrays become constants; None leaves an input out."""
+        return self.add_outputs(kind, 1, *inputs, **attributes)[0]
 
-    def several(self, kind: str, count: int, *inputs: Value | Array | None, **attributes: Any) -> list[Value]:
-        """Its first ``count`` outputs."""
-        names = ["" if each is None else each if isinstance(each, str) else self._constant(each) for each in inputs]
+    def add_outputs(self, kind: str, count: int, *inputs: Value | Array | None, **attributes: Any) -> list[Value]:
+        """Add an operator; return its first ``count`` outputs."""
+        names = ["" if each is None else each if isinstance(each, str) else self._add_constant(each) for each in inputs]
         outputs = [f"{kind}_{len(self._nodes)}_{i}" for i in range(count)]
         self._nodes.append(helper.make_node(kind, names, outputs, **attributes))
         return outputs
 
-    def _constant(self, array: Array) -> Value:
-        """The name of a constant; small ones are stored once."""
+    def _add_constant(self, array: Array) -> Value:
         array = np.asarray(array, np.float32 if array.dtype == np.float64 else array.dtype, order="C")
         key = f"{array.dtype} {array.shape} ".encode() + array.tobytes() if array.size <= 64 else b""
         if key and key in self._known:
@@ -59,20 +58,20 @@ class Graph:
         return name
 
     def linear(self, x: Value, weight: Array, bias: Array | None) -> Value:
-        """x W^T + b of x (..., in) and W (out, in). In int8 each row of W has a scale, and x one for all of a call."""
+        """Add x W^T + b for x (..., in) and W (out, in); in int8 W has a scale a row, and x one scale for a call."""
         if not self._int8:
             y = self.op("MatMul", x, weight.T)
             return y if bias is None else self.op("Add", y, bias)
         rows, scales = quantised(np.ascontiguousarray(weight, np.float32))
         rows = (rows.astype(np.int16) + ZERO).astype(np.uint8)
-        small, scale, zero = self.several("DynamicQuantizeLinear", 3, x)
+        small, scale, zero = self.add_outputs("DynamicQuantizeLinear", 3, x)
         product = self.op("MatMulInteger", small, rows.T, zero, np.array(ZERO, np.uint8))
         product = self.op("Cast", product, to=TensorProto.FLOAT)
         y = self.op("Mul", product, self.op("Mul", scale, scales))
         return y if bias is None else self.op("Add", y, bias)
 
     def rows(self, table: Array, ids: Value) -> Value:
-        """The rows ``ids`` of ``table`` (V, D), as float32; an int8 graph stores the table in int8, a scale a row."""
+        """Add the rows ``ids`` of ``table`` (V, D) in float32; an int8 graph stores them in int8 with a scale a row."""
         if self._int8 and table.dtype != np.int8:
             stored, scales = quantised(np.ascontiguousarray(table, np.float32))
             found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)
@@ -81,21 +80,21 @@ class Graph:
         return found if table.dtype == np.float32 else self.op("Cast", found, to=TensorProto.FLOAT)
 
     def norm(self, x: Value, scale: Array, bias: Array | None, eps: float) -> Value:
-        """LayerNorm over the last axis."""
-        shift = np.zeros_like(scale) if bias is None else bias  # ONNX Runtime 1.31 crashes on a sum before it without
+        """Add LayerNorm over the last axis."""
+        shift = np.zeros_like(scale) if bias is None else bias  # ONNX Runtime 1.31 crashes without it
         return self.op("LayerNormalization", x, scale, shift, epsilon=eps, axis=-1)
 
     def columns(self, x: Value, start: int, stop: int) -> Value:
-        """x[:, start:stop]."""
+        """Add x[:, start:stop]."""
         return self.op("Slice", x, axes(start), axes(stop), axes(1))
 
     def positions(self, ids: Value) -> Value:
-        """(T,) 0, 1, ... for ids (B, T)."""
+        """Add 0, 1, ..., (T,), for ids (B, T)."""
         length = self.op("Squeeze", self.op("Shape", ids, start=1, end=2))
         return self.op("Range", np.array(0, np.int64), length, np.array(1, np.int64))
 
     def save(self, path: Path, result: Value, dim: int) -> None:
-        """Write the graph whose output is ``result`` (B, dim)."""
+        """Write the graph with the output ``result`` (B, dim)."""
         self._nodes.append(helper.make_node("Identity", [result], [OUTPUT]))
         takes = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in INPUTS]
         gives = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", dim])
@@ -109,15 +108,15 @@ class Graph:
 
 
 def axes(*numbers: int) -> Array:
-    """Axes as an operator takes them."""
+    """Make the axes that an operator takes."""
     return np.array(numbers, np.int64)
 
 
 def number(value: float) -> Array:
-    """A float32 scalar."""
+    """Make a float32 scalar."""
     return np.array(value, np.float32)
 
 
-def stacked(values: Sequence[Value], graph: Graph, axis: int = -1) -> Value:
-    """``values`` side by side."""
+def stack(values: Sequence[Value], graph: Graph, axis: int = -1) -> Value:
+    """Add ``values`` side by side."""
     return values[0] if len(values) == 1 else graph.op("Concat", *values, axis=axis)

@@ -1,4 +1,4 @@
-"""From hidden states or a token table to embeddings, as ONNX operators: pooling, modules, calibration, the last cut."""
+"""Embeddings from hidden states or a token table as ONNX operators: pooling, modules, calibration."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from fastflow.exports.onnx_encoder import activated
-from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stacked
+from fastflow.exports.onnx_encoder import activate
+from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stack
 from fastflow.kernels.encoder.shape import LEAST, LEAST_NORM, Dense, Head, Norm
 from fastflow.kernels.flow.plan import Plan
 from fastflow.kernels.table.reference import Table
 from fastflow.stages.pooling import Pooling
 
 LOWEST = float(np.finfo(np.float32).min)
-# as torch.nn defines them; Softplus of ONNX does not overflow
+# as in torch.nn; Softplus of ONNX does not overflow
 PLAIN = {
     "tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "elu": "Elu", "softplus": "Softplus", "softsign": "Softsign",
 }  # fmt: skip
@@ -23,7 +23,7 @@ CLIPS = {"relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 
 
 class Pool:
-    """Vectors (B, P) of states (B, T, D), texts padded on the right, as ``kernels.encoder.texts.pool`` makes them."""
+    """Pooling of states (B, T, D) to vectors (B, P) as ``kernels.encoder.texts.pool`` does; padding is on the right."""
 
     def __init__(self, graph: Graph, how: Pooling) -> None:
         self._graph, self._weighted = graph, how.weights is not None
@@ -35,7 +35,7 @@ class Pool:
     def __call__(self, states: Value, mode: str) -> Value:
         graph = self._graph
         if mode in ("cls", "lasttoken"):
-            return self._one(states, last=mode == "lasttoken")
+            return self._pick(states, last=mode == "lasttoken")
         if mode == "max":
             weighted = graph.op("Mul", states, self._over_columns(self._counts)) if self._weighted else states
             there = graph.op("Cast", self._over_columns(self._mask), to=TensorProto.BOOL)
@@ -50,8 +50,7 @@ class Pool:
             divisor = graph.op("Sqrt", divisor)
         return graph.op("Div", self._sum(states, factors), divisor)
 
-    def _one(self, states: Value, last: bool) -> Value:
-        """The state of the first or the last token of each text, times its weight."""
+    def _pick(self, states: Value, last: bool) -> Value:
         graph = self._graph
         place = graph.op("Cast", graph.positions("input_ids"), to=TensorProto.FLOAT)
         length = graph.op("ReduceSum", self._mask, axes(1), keepdims=1)
@@ -60,7 +59,6 @@ class Pool:
         return self._sum(states, graph.op("Mul", chosen, self._counts))
 
     def _sum(self, states: Value, factors: Value) -> Value:
-        """(B, D) the sum of states (B, T, D) by ``factors`` (B, T)."""
         row = self._graph.op("Unsqueeze", factors, axes(1))
         return self._graph.op("Squeeze", self._graph.op("MatMul", row, states), axes(1))
 
@@ -68,8 +66,8 @@ class Pool:
         return self._graph.op("Unsqueeze", values, axes(2))
 
 
-def of_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
-    """(B, D) the mean of the rows of a token table, 0 for a text without tokens; the id ``left_out`` does not count."""
+def add_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
+    """Add the mean (B, D) of the rows of a token table; a text without tokens gives 0, ``left_out`` does not count."""
     counts = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     if left_out is not None:
         known = graph.op("Not", graph.op("Equal", "input_ids", np.array(left_out, np.int64)))
@@ -87,22 +85,22 @@ def of_table(graph: Graph, table: Table, weights: Array | None, left_out: int | 
     return graph.op("Div", summed, graph.op("Max", total, number(LEAST)))
 
 
-def pooled(graph: Graph, hidden: dict[int, Value], how: Pooling) -> Value:
-    """(B, P): the layers by their shares, then every mode of the pooling, side by side."""
+def add_pooling(graph: Graph, hidden: dict[int, Value], how: Pooling) -> Value:
+    """Add (B, P): the weighted sum of layers, then every pooling mode side by side."""
     states = None
     for layer, share in zip(how.layers, how.factors, strict=True):
         part = hidden[layer] if share == 1 else graph.op("Mul", hidden[layer], number(share))
         states = part if states is None else graph.op("Add", states, part)
     assert states is not None  # noqa: S101 - for the type checker: a pooling has a layer
     pool = Pool(graph, how)
-    return stacked([pool(states, mode) for mode in how.parts], graph)
+    return stack([pool(states, mode) for mode in how.parts], graph)
 
 
-def after(graph: Graph, x: Value, head: Head) -> Value:
-    """The modules of ``head``."""
+def add_head(graph: Graph, x: Value, head: Head) -> Value:
+    """Add the modules of ``head``."""
     for module in head:
         if isinstance(module, Dense):
-            y = _activation(graph, affine(graph, x, module.weight, module.bias), module.activation)
+            y = _activate(graph, dense(graph, x, module.weight, module.bias), module.activation)
             if module.residual:
                 own = x if module.projection is None else graph.op("MatMul", x, module.projection.T)
                 y = graph.op("Add", y, own)
@@ -110,26 +108,26 @@ def after(graph: Graph, x: Value, head: Head) -> Value:
         elif isinstance(module, Norm):
             x = graph.norm(x, module.scale, module.bias, module.eps)
         else:
-            x = unit(graph, x)
+            x = divide_by_norm(graph, x)
     return x
 
 
-def unit(graph: Graph, x: Value) -> Value:
-    """x (B, D) over its L2 norm."""
+def divide_by_norm(graph: Graph, x: Value) -> Value:
+    """Add x (B, D) over its L2 norm."""
     norm = graph.op("ReduceL2", x, axes=[1], keepdims=1)
     return graph.op("Div", x, graph.op("Max", norm, number(LEAST_NORM)))
 
 
-def affine(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
-    """x W^T + b, in float32 in every graph."""
+def dense(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
+    """Add x W^T + b, in float32 in every graph."""
     return graph.op("Gemm", x, weight, bias, transB=1)
 
 
-def _activation(graph: Graph, x: Value, kind: str) -> Value:
+def _activate(graph: Graph, x: Value, kind: str) -> Value:
     if kind == "identity":
         return x
     if kind == "gelu":
-        return activated(graph, x, kind)
+        return activate(graph, x, kind)
     if kind in PLAIN:
         return graph.op(PLAIN[kind], x)
     if kind in CLIPS:
@@ -140,53 +138,53 @@ def _activation(graph: Graph, x: Value, kind: str) -> Value:
     return graph.op("Mul", x, gate)
 
 
-def calibrated(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
-    """Folded ``plans``, as ``kernels.flow.plan.execute`` has them."""
+def add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
+    """Add folded ``plans``, as ``kernels.flow.plan.execute`` computes them."""
     for plan in plans:
         u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
         if plan.L is not None:
             u = graph.op("MatMul", u, plan.L.T)
         if plan.form == "state":
-            u = _state(graph, u, plan)
-            x = graph.op("Add", _linear(graph, u, plan), plan.t)
+            u = _add_state(graph, u, plan)
+            x = graph.op("Add", _add_linear(graph, u, plan), plan.t)
             continue
-        x = graph.op("Add", _linear(graph, u, plan), plan.t)
+        x = graph.op("Add", _add_linear(graph, u, plan), plan.t)
         if plan.steps:
-            x = graph.op("Add", x, graph.op("MatMul", _hidden(graph, u, plan), plan.V.T))
+            x = graph.op("Add", x, graph.op("MatMul", _add_hidden(graph, u, plan), plan.V.T))
     return x
 
 
-def _linear(graph: Graph, u: Value, plan: Plan) -> Value:
+def _add_linear(graph: Graph, u: Value, plan: Plan) -> Value:
     if plan.gather is None:
         return graph.op("MatMul", u, plan.S.T)
     return graph.op("Mul", graph.op("Gather", u, plan.gather.astype(np.int64), axis=1), plan.S)
 
 
-def _hidden(graph: Graph, u: Value, plan: Plan) -> Value:
-    """h (B, K w), every step's hidden vector."""
+def _add_hidden(graph: Graph, u: Value, plan: Plan) -> Value:
+    """Add h (B, K w), the hidden vectors of all steps."""
     assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
     wide, h = plan.width, list[Value]()
     for k in range(plan.steps):
         own, before = slice(k * wide, (k + 1) * wide), slice(0, k * wide)
-        a = affine(graph, u, plan.U[own], plan.c[own])
+        a = dense(graph, u, plan.U[own], plan.c[own])
         if plan.G[own, before].any():
-            a = graph.op("Add", a, graph.op("MatMul", stacked(h, graph), plan.G[own, before].T))
-        h.append(graph.op("Relu", affine(graph, graph.op("Relu", a), plan.B[k], plan.d[k])))
-    return stacked(h, graph)
+            a = graph.op("Add", a, graph.op("MatMul", stack(h, graph), plan.G[own, before].T))
+        h.append(graph.op("Relu", dense(graph, graph.op("Relu", a), plan.B[k], plan.d[k])))
+    return stack(h, graph)
 
 
-def _state(graph: Graph, u: Value, plan: Plan) -> Value:
-    """The state (B, M) after the last step."""
+def _add_state(graph: Graph, u: Value, plan: Plan) -> Value:
+    """Add the state (B, M) after the last step."""
     assert plan.p is not None  # noqa: S101 - as above
     for k in range(plan.steps):
         own, (first, last) = slice(k * plan.width, (k + 1) * plan.width), (int(n) for n in plan.writes[k])
-        h = graph.op("Relu", affine(graph, u, plan.U[own], plan.c[own]))
-        h = graph.op("Relu", affine(graph, h, plan.B[k], plan.d[k]))
+        h = graph.op("Relu", dense(graph, u, plan.U[own], plan.c[own]))
+        h = graph.op("Relu", dense(graph, h, plan.B[k], plan.d[k]))
         rows = slice(first, last)
-        changed = graph.op("Add", graph.columns(u, first, last), affine(graph, h, plan.V[rows, own], plan.p[k, rows]))
+        changed = graph.op("Add", graph.columns(u, first, last), dense(graph, h, plan.V[rows, own], plan.p[k, rows]))
         if plan.R is not None and plan.q is not None:
-            gate = graph.op("Sigmoid", affine(graph, h, plan.R[rows, own], plan.q[k, rows]))
+            gate = graph.op("Sigmoid", dense(graph, h, plan.R[rows, own], plan.q[k, rows]))
             changed = graph.op("Mul", changed, gate)
         parts = [graph.columns(u, 0, first)] if first else []
-        u = stacked([*parts, changed, *([graph.columns(u, last, plan.state)] if last < plan.state else [])], graph)
+        u = stack([*parts, changed, *([graph.columns(u, last, plan.state)] if last < plan.state else [])], graph)
     return u

@@ -1,4 +1,4 @@
-"""The record of an export, next to its files: of which model it was made, and with which options."""
+"""The record of an export: the model that it was made of, and the options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORD = "fastflow-export.json"
 
 
 class Record(NamedTuple):
-    """``format`` of the directory, fingerprint of the model, and the options of the export that decide vectors."""
+    """The format of the directory, the fingerprint of the model, and the options that decide vectors."""
 
     format: str
     fingerprint: str
@@ -23,11 +23,11 @@ class Record(NamedTuple):
     dtype: str = "float32"
 
     def options(self) -> dict[str, Any]:
-        """Those of ``Runtime.encode`` that give the same vectors."""
+        """Make the options of ``Runtime.encode`` that give the same vectors."""
         return {"truncate_dim": self.dim, "normalize_embeddings": self.normalize}
 
     def check(self, where: Path, fingerprint: str) -> None:
-        """Raise a FastflowError unless the directory ``where`` was made of the model with that fingerprint."""
+        """Raise a FastflowError unless ``where`` was exported from the model with that fingerprint."""
         if self.fingerprint != fingerprint:
             raise FastflowError(
                 f"{where} was exported from another model: its fingerprint is {self.fingerprint[:16]}, not "
@@ -41,8 +41,9 @@ def write_record(folder: Path, record: Record) -> None:
 
 
 def read_record(folder: Path, wanted: str) -> Record:
-    """The record of the export in ``folder``; raises a FastflowError that names the field, a UsageError for a folder
-    without one or of another format than ``wanted``.
+    """Read the record of the export in ``folder``.
+
+    Raises a FastflowError that names a wrong field, a UsageError if there is no record or its format is not ``wanted``.
     """
     path = folder / RECORD
     if not path.is_file():

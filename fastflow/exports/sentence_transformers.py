@@ -1,8 +1,8 @@
-"""A model as a directory of Sentence Transformers, of its own modules alone: it loads without trust_remote_code.
+"""A model as a directory of Sentence Transformers with only its own modules: it loads without trust_remote_code.
 
     0_Transformer -> WeightedLayerPooling -> WordWeights -> Pooling -> Dense, Dense, ... -> Normalize
 
-The encoder lies in a folder of its own, so that a loader of plain encoders finds none: it would leave out the rest.
+The encoder is in a folder of its own, so a loader of plain encoders, which would ignore the rest, does not find it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.exports.chain import modules_of
-from fastflow.exports.encoder import pooled_layers, pooler_of, write_encoder
+from fastflow.exports.chain import make_modules
+from fastflow.exports.encoder import number_layers, read_pooler, write_encoder
 from fastflow.exports.folder import write_json, write_tensors
 from fastflow.exports.record import Record
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
@@ -29,11 +29,11 @@ from fastflow.model.sentence.settings import SETTINGS
 from fastflow.model.sentence.weights import WEIGHTS
 from fastflow.model.static.table import BAG, open_table
 
-NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # the releases: of most modules, StaticEmbedding, use_residual
-FOLDERS = {"StaticEmbedding": "Table"}  # in 0_StaticEmbedding model2vec takes the table, without the other modules
-HEAVIER = 1e15  # times the least weight of a token: the squares of both are within float32
-STRETCH = 2.0**19  # of one Dense: LARGEST of kernels/panels.py is the most that fastflow reads
-LONGER = 4096  # times a vector: 1 + 1 / (2 * LONGER**2) is 1 in float32
+NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # releases with most modules, StaticEmbedding, use_residual
+FOLDERS = {"StaticEmbedding": "Table"}  # model2vec would open 0_StaticEmbedding and leave out the other modules
+HEAVIER = 1e15  # times the least token weight: the squares of both are within float32
+STRETCH = 2.0**19  # of one Dense: fastflow reads up to LARGEST of kernels/panels.py
+LONGER = 4096  # times the longest vector: 1 + 1 / (2 * LONGER**2) is 1 in float32
 PATH = {name: kind for kind, name in ACTIVATIONS.items()}
 
 
@@ -45,10 +45,10 @@ class Writer:
         self._entries: list[dict[str, Any]] = []
         self._release = NEEDED
 
-    def module(
+    def add_module(
         self, kind: str, config: dict[str, Any] | None = None, file: str = "config.json", release: str = NEEDED
     ) -> Path:
-        """Add a module with its settings, which loads from ``release`` on; its folder."""
+        """Add a module with its settings, which needs Sentence Transformers ``release``; return its folder."""
         self._release = max(self._release, release)
         number = len(self._entries)
         name = f"{number}_{FOLDERS.get(kind, kind)}"
@@ -59,19 +59,19 @@ class Writer:
         (self.folder / name).mkdir(exist_ok=True)
         return self.folder / name
 
-    def after_pooling(self, head: Head, width: int) -> None:
+    def add_head(self, head: Head, width: int) -> None:
         """Add the modules of ``head``, for vectors of ``width`` numbers."""
         for module in head:
             if isinstance(module, Dense):
-                self._dense(module, width)
+                self._add_dense(module, width)
             elif isinstance(module, Norm):
-                where = self.module("LayerNorm", {"dimension": width})
+                where = self.add_module("LayerNorm", {"dimension": width})
                 write_tensors(where / WEIGHTS, {"norm.weight": module.scale, "norm.bias": module.bias})
             else:
-                self.module("Normalize")
+                self.add_module("Normalize")
             width = module.width(width)
 
-    def _dense(self, module: Dense, width: int) -> None:
+    def _add_dense(self, module: Dense, width: int) -> None:
         place = "linear" if module.activation == "identity" else "activation"
         config = {
             "in_features": width, "out_features": len(module.weight), "bias": True,
@@ -82,11 +82,11 @@ class Writer:
             config["use_residual"] = True
             if module.projection is not None:
                 arrays["residual.weight"] = module.projection
-        where = self.module("Dense", config, release=RESIDUAL if module.residual else NEEDED)
+        where = self.add_module("Dense", config, release=RESIDUAL if module.residual else NEEDED)
         write_tensors(where / WEIGHTS, {name: np.ascontiguousarray(a, np.float32) for name, a in arrays.items()})
 
     def finish(self, model: Model, dim: int | None) -> None:
-        """Write modules.json and the settings of the whole: prompts, similarity, dimensions."""
+        """Write modules.json and the settings: prompts, similarity, dimensions."""
         write_json(self.folder / MODULES, self._entries)
         prompts = {} if model.modules is None else model.modules.prompts
         settings: dict[str, Any] = {
@@ -99,64 +99,63 @@ class Writer:
 
 
 def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
-    """Write the model to ``folder``. Raises a FastflowError that names what no modules can do."""
-    head, writer = modules_of(model, record.dim, record.normalize), Writer(folder)
+    """Write the model to ``folder``; raises a FastflowError that names what modules cannot compute."""
+    head, writer = make_modules(model, record.dim, record.normalize), Writer(folder)
     width = size_of(model.encoder).hidden * len(model.pooling.parts)
     if is_static(model.encoder):
-        head, width = _table(writer, model, head)
+        head, width = _add_table(writer, model, head)
     else:
-        _transformer(writer, model)
-    writer.after_pooling(head, width)
+        _add_transformer(writer, model)
+    writer.add_head(head, width)
     writer.finish(model, record.dim)
 
 
-def _transformer(writer: Writer, model: Model) -> None:
-    """The modules up to the pooling, of an encoder with layers."""
-    how, layers, size = model.pooling, pooled_layers(model), size_of(model.encoder)
+def _add_transformer(writer: Writer, model: Model) -> None:
+    how, layers, size = model.pooling, number_layers(model), size_of(model.encoder)
     settings: dict[str, Any] = {"max_seq_length": model.max_length, "do_lower_case": False}
     if how.weights is not None:
-        settings["unpad_inputs"] = False  # FlashAttention without padding leaves the sum of the weights out
-    where = writer.module("Transformer", settings, "sentence_bert_config.json")
+        settings["unpad_inputs"] = False  # FlashAttention without padding loses the sum of the weights
+    where = writer.add_module("Transformer", settings, "sentence_bert_config.json")
     bare = write_encoder(model, where)
     write_tokenizer(model, where)
     if not bare and layers != (size.layers,):
-        _layers(writer, layers, how.factors, size.layers, size.hidden)
+        _add_layers(writer, layers, how.factors, size.layers, size.hidden)
     if how.weights is not None:
-        writer.module("WordWeights", _word_weights(how.weights))
+        writer.add_module("WordWeights", _make_word_weights(how.weights))
     modes = ("cls",) if how.mode == "pooler" else how.parts
-    writer.module("Pooling", _pooling(modes, size.hidden, model.prompts.pooled))
+    writer.add_module("Pooling", _make_pooling(modes, size.hidden, model.prompts.pooled))
     if how.mode == "pooler":
-        writer.after_pooling([Dense(*pooler_of(model), "tanh")], size.hidden)
+        writer.add_head([Dense(*read_pooler(model), "tanh")], size.hidden)
 
 
-def _layers(writer: Writer, layers: Sequence[int], factors: Sequence[float], depth: int, width: int) -> None:
+def _add_layers(writer: Writer, layers: Sequence[int], factors: Sequence[float], depth: int, width: int) -> None:
     start = min(layers)
     weights = np.zeros(depth + 1 - start, np.float32)
     weights[np.array(layers) - start] = factors
     config = {"word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth}
-    write_tensors(writer.module("WeightedLayerPooling", config) / WEIGHTS, {"layer_weights": weights})
+    write_tensors(writer.add_module("WeightedLayerPooling", config) / WEIGHTS, {"layer_weights": weights})
 
 
-def _word_weights(weights: NDArray[np.float32]) -> dict[str, Any]:
-    """By id: words of the vocabulary may differ in their case alone, for which the module takes one weight."""
+def _make_word_weights(weights: NDArray[np.float32]) -> dict[str, Any]:
+    """Key the weights by id: the module gives words that differ only in case one weight."""
     names = [str(i) for i in range(len(weights))]
     return {"vocab": names, "word_weights": dict(zip(names, weights.tolist(), strict=True)), "unknown_word_weight": 1}
 
 
-def _pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str, Any]:
+def _make_pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str, Any]:
     flags = {name: mode in modes for name, mode in LEGACY_MODES.items()}
     config: dict[str, Any] = {"word_embedding_dimension": width, **flags}
-    if list(modes) != [mode for mode in LEGACY_MODES.values() if mode in modes]:  # which stand in another order
+    if list(modes) != [mode for mode in LEGACY_MODES.values() if mode in modes]:  # another order
         config = {"embedding_dimension": width, "pooling_mode": list(modes)}
     return {**config, "include_prompt": include_prompt}
 
 
-def _table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
-    """Add the StaticEmbedding of a token table; returns the modules after it, and the width that they take.
+def _add_table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
+    """Add the StaticEmbedding of a token table; return the modules after it, and the width that they take.
 
-    It divides a sum by the number of all tokens, the model by the weight of the kept ones. A Normalize undoes any
-    divisor. If ``head`` does not begin with one, each row gets its weight as one more number, so large next to the
-    others that it alone is the length: a Normalize then gives the model's mean, shrunk, and a Dense stretches it.
+    The module divides a sum by the number of all tokens, the model by the weight of the kept ones; a Normalize undoes
+    any divisor. If ``head`` does not begin with one, each row gets its weight as one more number, so large that it
+    decides the length. A Normalize then gives the model's mean, shrunk, and a Dense stretches it.
     """
     table, weights, unknown = open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out
     rows = np.array(table.vectors(np.arange(table.vocabulary), np.float32))
@@ -174,12 +173,12 @@ def _table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
         stretch, rest = min(size, STRETCH), max(size / STRETCH, 1)
         more = [Dense(np.eye(width) * rest, np.zeros(width))] if rest > 1 else []
         head = [Unit(), Dense(np.eye(width, width + 1) * stretch, np.zeros(width)), *more, *head]
-    where = writer.module("StaticEmbedding", release=STATIC)
+    where = writer.add_module("StaticEmbedding", release=STATIC)
     write_tensors(where / WEIGHTS, {BAG: rows * counts[:, None]})
     write_static_tokenizer(model, where)
     return head, rows.shape[1]
 
 
 def _power(value: float) -> float:
-    """The power of two from ``value`` on: products with it are exact."""
+    """Return the least power of two from ``value`` on: products with it are exact."""
     return float(2.0 ** np.ceil(np.log2(value)))

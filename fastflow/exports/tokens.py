@@ -1,4 +1,4 @@
-"""A model's tokenizer as the two files that other libraries read: tokenizer.json, and its settings."""
+"""A model's tokenizer as tokenizer.json and its settings, for other libraries."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fastflow.values import MOST, read_object, system_errors
 
 SETTINGS = "tokenizer_config.json"
 NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
-LONGEST = 2**31 - 1  # tokens, for programs that ask for a number
-UNLIMITED = 10**30  # tokens, as transformers writes that there is no limit
+LONGEST = 2**31 - 1  # model_max_length, for loaders that need an integer
+UNLIMITED = 10**30  # model_max_length of transformers without a limit
 
 
 def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
-    """Both files of the tokenizer of a model of texts. Ids are those of ``Model.tokenizer``, cut at its limit.
+    """Write tokenizer.json and its settings, which give the ids of ``Model.tokenizer``, cut at its limit.
 
-    ``batches``: whether tokenizer.json itself pads and cuts, for programs that read nothing else.
-    ``PreTrainedTokenizerFast`` reads tokenizer.json as it is; classes of an architecture may build another tokenizer.
+    ``batches``: tokenizer.json itself pads and cuts, for programs that read no other file. The class is
+    ``PreTrainedTokenizerFast``: classes of an architecture may build another tokenizer.
     """
     library = load_tokenizer(model.encoder)
     if model.modules is not None and model.modules.transformer.do_lower_case:
@@ -31,7 +31,7 @@ def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
     library.no_padding()
     library.no_truncation()
     pad = read_config(model.encoder).get("pad_token_id")
-    settings = _settings(model.encoder, library, model.max_length, pad)
+    settings = _make_settings(model.encoder, library, model.max_length, pad)
     if batches:
         name = settings["pad_token"]
         library.enable_truncation(model.max_length)
@@ -43,7 +43,7 @@ def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
 
 
 def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
-    """Write the tokenizer of a token table, which has no special tokens. The id that is left out stays in."""
+    """Write the tokenizer of a token table, without special tokens; it keeps the id that is left out."""
     tokenizer = model.tokenizer()
     assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for the type checker: the encoder is a table
     library = load_tokenizer(model.encoder)
@@ -58,7 +58,7 @@ def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) ->
             "direction": "Right", "max_length": tokenizer.max_length, "strategy": "LongestFirst", "stride": 0,
         }  # fmt: skip
     limit = tokenizer.max_length if tokenizer.max_length < MOST else UNLIMITED
-    settings = _settings(model.encoder, library, limit, None)
+    settings = _make_settings(model.encoder, library, limit, None)
     if batches:
         name = settings["pad_token"]
         state["padding"] = {
@@ -70,8 +70,8 @@ def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) ->
     write_json(folder / SETTINGS, settings)
 
 
-def _settings(source: Path, library: Any, limit: int, pad: int | None) -> dict[str, Any]:
-    """The content of tokenizer_config.json; a batch must be padded, so there is a padding token in any case."""
+def _make_settings(source: Path, library: Any, limit: int, pad: int | None) -> dict[str, Any]:
+    """Make tokenizer_config.json, always with a padding token, which a batch needs."""
     own = source / SETTINGS
     told = read_object(own) if own.is_file() else {}
     found: dict[str, Any] = {name: token for name in NAMES if (token := _content(told.get(name), library)) is not None}
@@ -85,6 +85,5 @@ def _settings(source: Path, library: Any, limit: int, pad: int | None) -> dict[s
 
 
 def _content(token: Any, library: Any) -> str | None:
-    """The text of a token in tokenizer_config.json, if the vocabulary has it."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) and library.token_to_id(text) is not None else None

@@ -1,4 +1,4 @@
-"""The drawings of a report as inline SVG: no raster, no font to load, the page's own text colour in light and dark."""
+"""The drawings of a report as inline SVG with the page's text colour; equal input gives equal bytes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from numpy.typing import NDArray
 COLOURS = ("#d9822b", "#3b82c4", "#2f9e6e", "#b5539c", "#8a8f98", "#c94f4f", "#8f7a2e", "#5a5fc7")
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", "-.", ":")
-LEAST = 1e-6  # singular values below it, over the largest, are rounding noise and would stretch the scale
-INK = "#010203"  # stands for the page's text colour until the SVG is written
+LEAST = 1e-6  # a singular value below it, over the largest, is rounding noise and would stretch the scale
+INK = "#010203"  # replaced by the page's text colour in the SVG
 WIDTH = 4.2  # inches at 72 to the inch: about the 330 pixels that a phone has for a figure
 MOST_LETTERS = 32  # of a name in a legend
-LETTERS = 10.5  # points: 11 pixels and more on a phone
-
-Series = Mapping[str, Sequence[float]]
-
-
+LETTERS = 10.5  # points: at least 11 pixels on a phone
 STYLE: Any = {
     "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": LETTERS, "text.color": INK, "axes.edgecolor": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.6, "axes.facecolor": "none",
@@ -31,10 +27,12 @@ STYLE: Any = {
     "grid.alpha": 0.3, "grid.linewidth": 0.5, "legend.frameon": False,
 }  # fmt: skip
 
+Series = Mapping[str, Sequence[float]]
+
 
 @contextmanager
-def drawing(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
-    """(figure, axes (rows,)) in the page's style and without a window system."""
+def open_figure(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
+    """Open a figure of ``height`` inches: (figure, axes (rows,)) in the page's style, without a window system."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -43,8 +41,8 @@ def drawing(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
         yield figure, figure.subplots(rows, squeeze=False, sharex=True, sharey=True)[:, 0]
 
 
-def svg(figure: Any) -> str:
-    """The figure as an <svg> element that scales to its place: text colour from the page, equal input, equal bytes."""
+def make_svg(figure: Any) -> str:
+    """Make an <svg> element that scales to its place."""
     import matplotlib
 
     buffer = io.StringIO()
@@ -57,74 +55,62 @@ def svg(figure: Any) -> str:
     return text.replace(INK, "currentColor")
 
 
-def apart(text: str, prefix: str) -> str:
-    """The SVG with every id, and every reference to one, after ``prefix``: several share a page."""
+def prefix_ids(text: str, prefix: str) -> str:
+    """Put ``prefix`` before every id of an SVG and every reference to one: several SVGs share a page."""
     text = re.sub(r'\bid="', f'id="{prefix}', text)
     return re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)
 
 
-def short(name: str, most: int) -> str:
-    """``name`` if it has at most ``most`` characters, else its two ends around an ellipsis, ``most`` in all."""
+def shorten(name: str, most: int) -> str:
+    """Shorten ``name`` to ``most`` characters by an ellipsis in its middle."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - 1) // 2 :]}"
 
 
 @contextmanager
-def below_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """(figure, axes) of ``height`` inches, and above it the legend in as many columns as fit the width."""
+def open_with_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    """Open (figure, axes) of ``height`` inches with a legend above, in as many columns as fit the width."""
     wide = (max(map(len, names)) + 5) * 0.6 * LETTERS  # the marker with its gaps takes five letters
     columns = max(1, min(len(names), int(WIDTH * 72 // wide)))
-    with drawing(height + -(-len(names) // columns) * 1.5 * LETTERS / 72) as (figure, (axes,)):
+    with open_figure(height + -(-len(names) // columns) * 1.5 * LETTERS / 72) as (figure, (axes,)):
         yield figure, axes
         figure.legend(loc="outside upper left", ncols=columns, columnspacing=1, handletextpad=0.4, borderpad=0)
 
 
-def dots(names: Sequence[str], series: Series, label: str) -> str:
-    """A row for each name, a dot in it for each series; the first series lies on top."""
-    called = [short(name, MOST_LETTERS) for name in series]
-    with below_legend(0.8 + 0.28 * len(names), called) as (figure, axes):
-        for i, (values, colour, marker) in enumerate(
-            zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)
-        ):
-            axes.plot(values, range(len(names)), marker, color=colour, label=called[i], markersize=6, zorder=9 - i)
-        axes.set_yticks(range(len(names)), [short(name, MOST_LETTERS // 2) for name in names])
+def draw_dots(names: Sequence[str], series: Series, label: str) -> str:
+    """Draw a row for each name with a dot for each series, the first series on top."""
+    legend = [shorten(name, MOST_LETTERS) for name in series]
+    with open_with_legend(0.8 + 0.28 * len(names), legend) as (figure, axes):
+        styles = zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)
+        for i, (values, colour, marker) in enumerate(styles):
+            axes.plot(values, range(len(names)), marker, color=colour, label=legend[i], markersize=6, zorder=9 - i)
+        axes.set_yticks(range(len(names)), [shorten(name, MOST_LETTERS // 2) for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlabel(label)
-    return svg(figure)
+    return make_svg(figure)
 
 
-def spectra(series: Series) -> str:
-    """Descending values over the largest of each, on a logarithmic scale; a line ends where values fall below LEAST."""
-    called = [short(name, MOST_LETTERS) for name in series]
-    with below_legend(2.7, called) as (figure, axes):
+def draw_spectra(series: Series) -> str:
+    """Draw descending values over the largest of each on a logarithmic scale, down to LEAST."""
+    legend = [shorten(name, MOST_LETTERS) for name in series]
+    with open_with_legend(2.7, legend) as (figure, axes):
         for i, (values, colour, line) in enumerate(zip(series.values(), cycle(COLOURS), cycle(LINES), strict=False)):
             ratio = np.asarray(values) / values[0]
             ratio = ratio[ratio >= LEAST]
-            axes.plot(np.arange(1, len(ratio) + 1), ratio, line, color=colour, label=called[i], zorder=9 - i)
+            axes.plot(np.arange(1, len(ratio) + 1), ratio, line, color=colour, label=legend[i], zorder=9 - i)
         axes.set(yscale="log", xlabel="number of the singular value", ylabel="over the largest")
-    return svg(figure)
+    return make_svg(figure)
 
 
-def scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:
-    """Cosine against edit distance, a panel for each subject, coloured by gold; points are spread within a column."""
+def draw_scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:
+    """Draw cosine against edit distance, a panel for each subject, coloured by gold; points spread in a column."""
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(edits))
-    with drawing(1 + 1.8 * len(panels), len(panels)) as (figure, axes):
+    with open_figure(1 + 1.8 * len(panels), len(panels)) as (figure, axes):
         for one, (name, cosines) in zip(axes, panels.items(), strict=True):
             points = one.scatter(edits + spread, cosines, c=gold, s=7, cmap="coolwarm", linewidths=0)
-            one.set_title(short(name, MOST_LETTERS), fontsize=LETTERS, loc="left")
+            one.set_title(shorten(name, MOST_LETTERS), fontsize=LETTERS, loc="left")
             one.set_ylabel("cosine")
         axes[-1].set_xlabel("edit distance")
         axes[-1].set_xticks(np.arange(edits.min(), edits.max() + 1))
         bar = figure.colorbar(points, ax=list(axes), label="human score", location="top", aspect=40, pad=0.02)
         bar.outline.set_visible(False)
-        return svg(figure)
-
-
-def curve(name: str, points: Sequence[tuple[float, float]], stops: Mapping[str, float]) -> str:
-    """Value by step, with a dashed line where the run stopped, or at the step it kept."""
-    with drawing(2.3) as (figure, (axes,)):
-        steps, values = zip(*points, strict=True)
-        axes.plot(steps, values, "-" if len(points) > 1 else "o", color=COLOURS[1], linewidth=1)
-        for step in stops.values():
-            axes.axvline(step, color=COLOURS[0], linestyle="--", linewidth=1)
-        axes.set(xlabel="step", ylabel=name)
-        return svg(figure)
+        return make_svg(figure)

@@ -1,4 +1,4 @@
-"""Codes of vectors: a byte or a bit for each number, and the similarity of a query's code to each."""
+"""Codes of vectors, a byte or a bit for each number, and the similarity of a query's code to each."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from fastflow.kernels.search import reference
 
 LEVELS = 127
 TINY = np.finfo(np.float32).tiny
-SHORT, LONG = 2.0**-40, 2.0**60  # lengths between which squares and products of float32 neither vanish nor overflow
-MANY = 16  # queries from which on a BLAS is faster: it packs the rows first
+SHORT, LONG = 2.0**-40, 2.0**60  # between these lengths squares and products of float32 neither vanish nor overflow
+MANY = 16  # from so many queries a BLAS is faster: it packs the rows first
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
-    """(n,) dot products, compiled if that can be had; raises as ``kernels.search.reference.dots`` does."""
+    """Compute (n,) dot products, compiled if possible; raises as ``kernels.search.reference.dots`` does."""
     return reference.dots(codes, query) if cpu is None else cpu.dots(codes, query, threads)
 
 
 def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None) -> NDArray[np.int32]:
-    """(n,) bits that differ, as ``dots``."""
+    """Count (n,) differing bits; raises as ``dots`` does."""
     return reference.hammings(codes, query) if cpu is None else cpu.hammings(codes, query, threads)
 
 
 def products(
     rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None
 ) -> NDArray[np.float32]:
-    """(q, n) dot products of float32, as ``kernels.search.reference.products``; ``threads`` of few queries."""
+    """Compute (q, n) dot products of float32; only a few queries use ``threads``."""
     few = cpu is not None and len(queries) < MANY
     return cpu.products(rows, queries, threads) if few else reference.products(rows, queries)
 
 
 class Codes(ABC):
-    """Codes of ``rows`` rows, in memory. ``factor``: how many times k rows are compared again in full."""
+    """Codes of ``rows`` rows in memory. ``factor``: how many times k rows are compared again in full."""
 
     factor: int
 
@@ -49,15 +49,15 @@ class Codes(ABC):
 
     @abstractmethod
     def put(self, at: int, vectors: NDArray[Any]) -> None:
-        """The vectors (b, D) of row ``at`` and those after it."""
+        """Store the vectors (b, D) of row ``at`` and the next ones."""
 
     @abstractmethod
     def scores(self, query: NDArray[Any]) -> NDArray[Any]:
-        """(rows,) numbers that grow with the similarity of ``query`` (D,) and each row."""
+        """Score each row, (rows,): higher is more similar to ``query`` (D,)."""
 
 
 class Bytes(Codes):
-    """int8 codes, the largest number of a row being 127, and a float32 for each row that gives its scale back.
+    """int8 codes with a float32 scale for each row; the largest number of a row is 127.
 
     ``similarity``: cosine or dot.
     """
@@ -70,18 +70,18 @@ class Bytes(Codes):
 
     def put(self, at: int, vectors: NDArray[Any]) -> None:
         of = slice(at, at + len(vectors))
-        stored = vectors.dtype == np.int8  # in a file that is one for all rows, so cosines need no scale
-        self._codes[of], scale = (vectors, np.ones(len(vectors), np.float32)) if stored else bytes_of(vectors)
+        stored = vectors.dtype == np.int8  # one scale for the file, which cosines do not need
+        self._codes[of], scale = (vectors, np.ones(len(vectors), np.float32)) if stored else encode_bytes(vectors)
         if self._similarity == "cosine":
             scale /= np.maximum(norms(vectors.astype(np.float32, copy=False)), TINY)
         self._weights[of] = scale
 
     def scores(self, query: NDArray[Any]) -> NDArray[Any]:
-        return dots(self._codes, bytes_of(query[None])[0][0], self._threads) * self._weights
+        return dots(self._codes, encode_bytes(query[None])[0][0], self._threads) * self._weights
 
 
 class Bits(Codes):
-    """The bits of a file of bits, which are all that there is to compare."""
+    """The bits of a file of bits."""
 
     factor = 1
 
@@ -95,14 +95,14 @@ class Bits(Codes):
         return -hammings(self._codes, np.packbits(query > 0), self._threads)
 
 
-def bytes_of(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """int8 codes (n, D) of float rows (n, D), and what each row is multiplied with to come back (n,)."""
+def encode_bytes(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round float rows (n, D) to int8 codes (n, D) and the scale (n,) that restores each row."""
     scale = np.maximum(np.abs(vectors).max(axis=1, initial=0), TINY).astype(np.float32) / LEVELS
     return np.rint(vectors / scale[:, None]).astype(np.int8), scale
 
 
-def largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """The places of the ``count`` largest of ``scores`` (n,), ascending; of equal ones those that come first."""
+def find_largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Find the ``count`` largest of ``scores`` (n,), in ascending places; of equal ones the first."""
     if count >= len(scores):
         return np.arange(len(scores))
     size = max(1, len(scores) // (4 * count))  # at least `count` pieces hold their largest
@@ -113,7 +113,7 @@ def largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(n,) L2 norms of (n, D); 0 for rows of zeros alone, and infinite if float32 cannot hold it."""
+    """Compute L2 norms (n,) of (n, D); infinite if float32 cannot hold one."""
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
         again = np.flatnonzero(far(found) | (found == 0))
@@ -122,5 +122,5 @@ def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def far(lengths: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """(n,) whether a row is so short or long, or holds NaN, that sums of float32 would mislead; no zeros."""
+    """Mark rows (n,) whose float32 sums are unreliable: too short, too long, or NaN; zeros are not marked."""
     return ~((lengths >= SHORT) & (lengths <= LONG)) & (lengths != 0)

@@ -1,4 +1,4 @@
-"""An SQL condition that a user gives: checked to be one condition."""
+"""An SQL condition from a user, checked to be one condition."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TOKEN = re.compile(
 )
 
 
-def checked(where: str, columns: Sequence[str]) -> str:
-    """``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
+def check_condition(where: str, columns: Sequence[str]) -> str:
+    """Put ``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
 
-    SQLite takes a name in double quotes that no column has for a text, and would find no row or all.
+    SQLite takes an unknown name in double quotes for a text, and would find no row or all.
     """
     depth, known = 0, {folded(name) for name in columns}
     for token in TOKEN.finditer(where):
@@ -28,22 +28,17 @@ def checked(where: str, columns: Sequence[str]) -> str:
             break
         name = token["name"]
         if name is not None and folded(name.replace('""', '"')) not in known:
-            raise refused(where, f"no column is called {name!r} (a text needs single quotes)", columns)
+            raise refuse(where, f"no column is called {name!r} (a text needs single quotes)", columns)
     if depth or not where.strip():
-        raise refused(where, "its parentheses do not match" if depth else "it is empty", columns)
-    return f"(\n{where}\n)"  # a comment at its end is over before the parenthesis
+        raise refuse(where, "its parentheses do not match" if depth else "it is empty", columns)
+    return f"(\n{where}\n)"  # the line end closes a comment
 
 
-def refused(where: str, why: object, columns: Sequence[str]) -> UsageError:
-    """The sentence for a condition that SQLite cannot run."""
+def refuse(where: str, why: object, columns: Sequence[str]) -> UsageError:
+    """Make the error for a condition that SQLite cannot run."""
     names = ", ".join(columns[:20]) + ", …" * (len(columns) > 20)
-    why = " ".join(str(why).split())  # SQLite quotes the line end that we put after it
-    if why.startswith("unrecognized token: ") and why[20:22] in (
-        "\"'",
-        '""',
-        '"`',
-        '"[',
-    ):  # it quotes what we put after it
+    why = " ".join(str(why).split())  # SQLite quotes our line end
+    if why.startswith("unrecognized token: ") and why[20:22] in ("\"'", '""', '"`', '"['):  # SQLite quotes our ending
         why = "a quote is not closed"
     if why.startswith("no such column: "):
         why += " (a text needs single quotes)"

@@ -1,4 +1,4 @@
-"""The rows of a .db that ``fastflow embed`` made."""
+"""The rows of a .db from ``fastflow embed``."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from fastflow.files.write.database_schema import (
     width_of,
 )
 from fastflow.model.artifact import PACKAGED
-from fastflow.search.condition import checked, refused
+from fastflow.search.condition import check_condition, refuse
 from fastflow.search.source import Hit, Rows, Source
 
 AT_ONCE = 500  # values in a list of SQL
-KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # by precision; floats else
-FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit of each byte is the other one
+KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # by precision; others are floats
+FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit of each byte is inverted
 
 
-def model_of(path: Path) -> str | None:
-    """The directory of the model that made the .db at ``path``; None if it names none.
+def find_model(path: Path) -> str | None:
+    """Find the directory of the model that made the .db at ``path``; None if the .db names none.
 
-    Raises a FastflowError for a directory that is not there.
+    Raises a FastflowError if the directory is missing.
     """
     with reading(path) as db:
         name = run_of(db, path).get("model")
@@ -53,7 +53,7 @@ def model_of(path: Path) -> str | None:
 
 
 class Database(Source):
-    """A .db; every call opens it for itself, so calls may come from any thread and after fork.
+    """A .db; every call opens it anew, so calls may come from any thread and after fork.
 
     Raises a FastflowError for a file of another kind.
     """
@@ -64,7 +64,7 @@ class Database(Source):
             self.run = run_of(db, path)
             self.columns = columns_of(db)
         name = self.run.get("id_field") or "id"
-        self._id = name if name in self.columns else None
+        self.id_column = name if name in self.columns else None
         self._identity = self._stat()
         self.dim, self.precision = self.run["dim"], self.run["precision"]
         self.kind = KINDS.get(self.precision, self.kind)
@@ -73,41 +73,41 @@ class Database(Source):
         self._dtype, self._width = np.dtype(DTYPES[self.precision]), width_of(self.run)
 
     def count(self) -> int:
-        with self._reading() as db:
+        with self._open() as db:
             return int(db.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0])  # noqa: S608 (a fixed name)
 
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        condition = "" if where is None else f" WHERE {checked(where, self.columns)}"
-        with self._reading(where) as db:
+        condition = "" if where is None else f" WHERE {check_condition(where, self.columns)}"
+        with self._open(where) as db:
             last = -1
             cursor = db.execute(f"SELECT row, vector FROM {TABLE}{condition} ORDER BY row")  # noqa: S608 (checked)
             while found := cursor.fetchmany(ROWS):
                 rows, vectors = zip(*found, strict=True)
-                with self._sound():
+                with self._check_content():
                     last = check_rows(rows, last)
                 yield np.array(rows, np.int64), self._matrix(rows, vectors)
 
     def numbers(self, where: str) -> Rows:
-        with self._reading(where) as db:
-            sql = f"SELECT row FROM {TABLE} WHERE {checked(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
+        with self._open(where) as db:
+            sql = f"SELECT row FROM {TABLE} WHERE {check_condition(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
             rows = [row for (row,) in db.execute(sql)]
-        with self._sound():
+        with self._check_content():
             check_rows(rows, -1)
         return np.array(rows, np.int64)
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        found = self._some("row, vector", rows.tolist())
+        found = self._read_rows("row, vector", rows.tolist())
         return self._matrix(rows.tolist(), [found[row][1] for row in rows.tolist()])
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
-        rest = [name for name in self.columns if name not in ("row", "text", self._id)]
-        given = "NULL" if self._id is None else quoted(self._id)
+        rest = [name for name in self.columns if name not in ("row", "text", self.id_column)]
+        given = "NULL" if self.id_column is None else quoted(self.id_column)
         names = ", ".join(["row", "text", given, *map(quoted, rest)])
-        rows = self._some(names, [row for row, _ in found])
+        rows = self._read_rows(names, [row for row, _ in found])
         hits = []
         for row, score in found:
             _, text, identity, *values = rows[row]
-            with self._sound():
+            with self._check_content():
                 check_texts([row], [text])
                 if isinstance(identity, bytes):
                     raise ValueError(f"row {row}: its id is bytes, neither text nor a number")
@@ -115,12 +115,12 @@ class Database(Source):
         return hits
 
     def close(self) -> None:
-        """Nothing is open between calls."""
+        """Do nothing: no file stays open between calls."""
 
-    def _some(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
-        """Columns of some rows, by row; the first is ``row``."""
+    def _read_rows(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
+        """Read columns of some rows, by row; the first column is ``row``."""
         out: dict[int, Sequence[Any]] = {}
-        with self._reading() as db:
+        with self._open() as db:
             for start in range(0, len(rows), AT_ONCE):
                 some = rows[start : start + AT_ONCE]
                 marks = ", ".join("?" * len(some))
@@ -129,23 +129,23 @@ class Database(Source):
         return out
 
     @contextmanager
-    def _sound(self) -> Iterator[None]:
-        """A ValueError about the content as the sentence of a damaged file."""
+    def _check_content(self) -> Iterator[None]:
+        """Raise a ValueError about the content as the error of a damaged file."""
         try:
             yield
         except ValueError as error:
             raise FastflowError(f"{self.path} is damaged: {error}; make it again") from error
 
     def _matrix(self, rows: Sequence[int], vectors: Sequence[Any]) -> NDArray[Any]:
-        with self._sound():
+        with self._check_content():
             found = matrix(rows, vectors, self._dtype, self._width)
         if self.precision in FLIPPED:
             return (found.view(np.uint8) ^ np.uint8(128)).view(FLIPPED[self.precision])
         return found
 
     @contextmanager
-    def _reading(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
-        """The database, in which nothing but the table can be read; an error in it, or in ``where``, is a sentence."""
+    def _open(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
+        """Open the database for reads of the table only; raise its errors, or errors in ``where``, as sentences."""
         try:
             with reading(self.path) as db:
                 if self._stat() != self._identity:
@@ -154,7 +154,7 @@ class Database(Source):
                 yield db
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             if where is not None:
-                raise refused(where, error, self.columns) from error
+                raise refuse(where, error, self.columns) from error
             raise FastflowError(f"{self.path} cannot be read: {error}; make it again") from error
 
     def _stat(self) -> tuple[int, ...]:

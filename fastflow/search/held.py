@@ -1,4 +1,4 @@
-"""Rows that are held in memory: the vectors themselves, or codes that find rows to compare in full."""
+"""Rows in memory: vectors, or codes that find rows to compare in full."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.search.codes import Bits, Bytes, Codes, largest, norms
+from fastflow.search.codes import Bits, Bytes, Codes, find_largest, norms
 from fastflow.search.scan import Best
 from fastflow.search.source import Source
 from fastflow.values import short
@@ -18,7 +18,7 @@ BLOCK = 16_384  # rows of a product
 
 
 class Held:
-    """All rows of ``source``. ``hold``: ``vectors``, as float32, or ``int8`` codes; int8 and bits are held as stored.
+    """All rows of ``source`` in memory, as float32 (``hold`` is vectors) or int8 codes; int8 and bits as stored.
 
     Raises a UsageError for codes that cannot rank by ``similarity``.
     """
@@ -43,7 +43,6 @@ class Held:
         self._fill()
 
     def _fill(self) -> None:
-        """Read the file."""
         at = 0
         for rows, vectors in self._source.blocks():
             of = slice(at, at + len(rows))
@@ -60,7 +59,7 @@ class Held:
             raise FastflowError(f"{self._source.path} was changed while it was read; open it again")
 
     def find(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
-        """The ``k`` best rows and their scores for each of ``queries`` (q, D)."""
+        """Find the ``k`` best rows and scores for each of ``queries`` (q, D)."""
         allowed = None if where is None else np.isin(self._rows, self._source.numbers(where), assume_unique=True)
         if self._codes is None:
             best = Best(queries, k, self._similarity, self._threads)
@@ -69,20 +68,20 @@ class Held:
                 of: Any = slice(start, start + BLOCK)
                 of = of if places is None else places[of]
                 best.add(self._rows[of], self._vectors[of], self._norms[of])
-            return best.result()
-        return [self._by_codes(self._codes, query, k, allowed) for query in queries]
+            return best.list_best()
+        return [self._find_by_codes(self._codes, query, k, allowed) for query in queries]
 
-    def _by_codes(
+    def _find_by_codes(
         self, codes: Codes, query: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None
     ) -> list[tuple[int, float]]:
-        """The rows of the best codes, compared in full; the codes of a .db of bits are all there is."""
+        """Compare the rows of the best codes in full; a .db of bits has only these codes."""
         if not len(self._rows):
             return []
         scores = codes.scores(query)
         places = np.arange(len(scores)) if allowed is None else np.flatnonzero(allowed)
         scores = scores if allowed is None else scores[places]
-        rows = self._rows[places[largest(scores, k * codes.factor)]]
+        rows = self._rows[places[find_largest(scores, k * codes.factor)]]
         best = Best(query[None], k, self._similarity, self._threads)
         if len(rows):
             best.add(rows, self._source.vectors(rows))
-        return best.result()[0]
+        return best.list_best()[0]

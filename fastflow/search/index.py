@@ -64,9 +64,9 @@ class Index:
         if not isinstance(texts, str | os.PathLike | None):
             raise UsageError(f"texts must be the path of a file of texts, not {type(texts).__name__}")
         self._runtime, self._threads = runtime, threads
-        self._source = _opened(Path(path), None if texts is None else Path(texts))
+        self._source = _open(Path(path), None if texts is None else Path(texts))
         try:
-            self.similarity = self._similarity(runtime)
+            self.similarity = self._choose_similarity(runtime)
             if runtime is not None:
                 self._check_model(runtime)
             self._held = None if hold is None else Held(self._source, hold, self.similarity, threads)
@@ -88,6 +88,11 @@ class Index:
         """The numbers that the file holds: float32, float16, int8, uint8, binary or ubinary."""
         return self._source.precision
 
+    @property
+    def id_column(self) -> str | None:
+        """The column of the ids; None if the file has no ids."""
+        return self._source.id_column
+
     @overload
     def search(  # type: ignore[overload-overlap]
         self, queries: str, k: int = ..., where: str | None = ...
@@ -100,7 +105,7 @@ class Index:
     def search(self, queries: ArrayLike, k: int = ..., where: str | None = ...) -> list[Hit] | list[list[Hit]]: ...
 
     def search(self, queries: Any, k: int = 10, where: str | None = None) -> list[Hit] | list[list[Hit]]:
-        """The best rows, best first; of equal rows the lower one first.
+        """Find the best rows, best first; of equal rows the lower one first.
 
         Args:
             queries: A text or a vector (D,); or texts or vectors (q, D).
@@ -117,10 +122,10 @@ class Index:
         """
         check_count("k", k)
         single = isinstance(queries, str)
-        vectors = self._embedded([queries] if single else queries)
+        vectors = self._embed([queries] if single else queries)
         single = single or (not _is_text(queries) and np.ndim(queries) == 1 and len(vectors) == 1)
-        found = self._found(vectors, k, where) if len(vectors) else []
-        hits = self._described(found)
+        found = self._find(vectors, k, where) if len(vectors) else []
+        hits = self._describe(found)
         return hits[0] if single else hits
 
     def query_options(self) -> QueryOptions:
@@ -134,7 +139,6 @@ class Index:
         return {"normalize_embeddings": self._source.normalized, "truncate_dim": self.dim if cut else None}
 
     def __len__(self) -> int:
-        """The rows of the file."""
         return self._source.count()
 
     def close(self) -> None:
@@ -149,21 +153,19 @@ class Index:
     ) -> None:
         self.close()
 
-    def _found(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
+    def _find(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
         if self._held is not None:
             return self._held.find(queries, k, where)
         best = Best(queries, k, self.similarity, self._threads)
         for rows, vectors in self._source.blocks(where):
             best.add(rows, vectors)
-        return best.result()
+        return best.list_best()
 
-    def _described(self, found: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
-        """The hits of all queries, whose rows are fetched together."""
+    def _describe(self, found: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
         hits = iter(self._source.hits([each for of_one in found for each in of_one]))
         return [[next(hits) for _ in of_one] for of_one in found]
 
-    def _embedded(self, queries: Any) -> NDArray[Any]:
-        """Queries as vectors (q, D)."""
+    def _embed(self, queries: Any) -> NDArray[Any]:
         if not _is_text(queries):
             if len(queries) == 0:
                 return np.zeros((0, self.dim))
@@ -175,7 +177,7 @@ class Index:
             raise UsageError(f"{self._source.path} was opened without a model: search with vectors, or give runtime=")
         return np.asarray(self._runtime.encode_query(list(iterate_in_order(queries)), **self.query_options()))
 
-    def _similarity(self, runtime: Runtime | None) -> str:
+    def _choose_similarity(self, runtime: Runtime | None) -> str:
         name = "cosine" if runtime is None else str(runtime.info()["similarity"])
         if self._source.kind != "floats" and name != "cosine":
             raise FastflowError(
@@ -198,7 +200,7 @@ class Index:
             )
 
 
-def _opened(path: Path, texts: Path | None) -> Source:
+def _open(path: Path, texts: Path | None) -> Source:
     if path.suffix == ".npy":
         return MatrixSource(path, texts)
     if path.suffix != ".db":
@@ -209,7 +211,6 @@ def _opened(path: Path, texts: Path | None) -> Source:
 
 
 def _is_text(queries: Any) -> bool:
-    """Whether queries are texts: a str, or an iterable that is no array and begins with one."""
     if isinstance(queries, str):
         return True
     return isinstance(queries, Sequence) and len(queries) > 0 and isinstance(queries[0], str)

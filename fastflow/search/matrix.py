@@ -1,4 +1,4 @@
-"""The rows of a .npy: vectors alone, numbered from 0, and the texts of another file if they are asked for."""
+"""The rows of a .npy: vectors, numbered from 0, with texts from another file if given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 8192  # read at a time
 
 
 class MatrixSource(Source):
-    """A .npy of floats. ``texts``: the file whose row i was embedded as row i.
+    """A .npy of floats. ``texts``: the file with the text of row i as its row i.
 
     Raises a FastflowError for a file of another kind.
     """
@@ -35,27 +35,27 @@ class MatrixSource(Source):
 
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
         if where is not None:
-            raise self._no_columns()
+            raise self._refuse_condition()
         start = 0
         for block in self._file.blocks(ROWS):
             yield np.arange(start, start + len(block)), block
             start += len(block)
 
     def numbers(self, where: str) -> Rows:
-        raise self._no_columns()
+        raise self._refuse_condition()
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
         return self._file.matrix[rows]
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
-        texts = {} if self._texts is None else self._lines({row for row, _ in found})
+        texts = {} if self._texts is None else self._read_texts({row for row, _ in found})
         return [Hit(row, score, texts.get(row)) for row, score in found]
 
     def close(self) -> None:
         self._file.__exit__(None, None, None)
 
-    def _lines(self, rows: set[int]) -> dict[int, str]:
-        """The texts of ``rows``; raises a FastflowError for a file of more or fewer texts than there are vectors."""
+    def _read_texts(self, rows: set[int]) -> dict[int, str]:
+        """Read the texts of ``rows``; raises a FastflowError unless there are as many texts as vectors."""
         texts, count = {}, 0
         with Sources([str(self._texts)]) as sources:
             for row in sources.rows(Layout()):
@@ -69,5 +69,5 @@ class MatrixSource(Source):
             )
         return texts
 
-    def _no_columns(self) -> UsageError:
+    def _refuse_condition(self) -> UsageError:
         return UsageError(f"{self.path} has no columns, so no condition can choose its rows; make a .db for that")

@@ -1,13 +1,13 @@
 """The best rows of each query: products in float32 find candidates, float64 decides between them.
 
-A row's score is computed alone, in one order: it does not depend on the rows around it, so equal vectors have equal
-scores, and ties go to the lower row. A row with NaN is never found.
+Each row is scored by itself, in one order: equal vectors have equal scores, and ties go to the lower row. A row with
+NaN is never found.
 
-No row of the result is missed. Let u be 2^-24, D at most 2^21 and g = D u / (1 - D u), which is at most 1.15 D u; let x
-be a row and q the query divided by its length. Then the float32 product is off by at most (g + u) |x|, u for the
-rounding of q; the length of x by (g / 2 + 2 u) |x|; and dividing, adding the slack and comparing add 3 u. All this is
-less than (2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far below that for lengths that are not
-``codes.far``; rows of other lengths are always candidates, and so is every row that is wider.
+The result misses no row. Let u be 2^-24, D at most 2^21 and g = D u / (1 - D u), at most 1.15 D u; let x be a row and q
+the query divided by its length. The float32 product is off by at most (g + u) |x|, u for the rounding of q. The length
+of x is off by (g / 2 + 2 u) |x|. Division, the added slack and the comparison add 3 u. The sum is less than
+(2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far below that for lengths that are not ``codes.far``.
+Rows of other lengths, and wider rows, are always candidates.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fastflow.stages.similarity import SIMILARITIES
 
 Floats = NDArray[np.float64]
 SLACK, WIDEST = 2.0**-23, 2**21
-PIECE = 8192  # candidates that are float64 at a time
-SIGNS = "signs"  # similarity of vectors that are packed bits: the cosine of their signs
+PIECE = 8192  # candidates in float64 at a time
+SIGNS = "signs"  # similarity of packed bits: the cosine of their signs
 
 
 class Best:
-    """The ``k`` best rows so far of each of ``queries`` (q, D). ``threads``: of products, None for the cores."""
+    """The ``k`` best rows so far of each of ``queries`` (q, D). ``threads``: for products; None: all cores."""
 
     def __init__(self, queries: NDArray[Any], k: int, similarity: str, threads: int | None = None) -> None:
         self._queries, self._k, self._similarity = queries.astype(np.float64), k, similarity
@@ -39,8 +39,9 @@ class Best:
         self._threads = threads
 
     def add(self, rows: Rows, vectors: NDArray[Any], lengths: NDArray[np.float32] | None = None) -> None:
-        """Let ``rows`` (b,), numbers that were not given before, compete by ``vectors`` (b, D) of any dtype; of packed
-        bits, (b, ceil(D / 8)). ``lengths`` (b,): the ``norms`` of the vectors, computed here if None.
+        """Let new ``rows`` (b,) compete by ``vectors`` (b, D) of any dtype; packed bits are (b, ceil(D / 8)).
+
+        ``lengths`` (b,): the ``norms`` of the vectors; None: computed here.
         """
         if self._similarity not in ("cosine", "dot"):
             for at, query in enumerate(self._queries):
@@ -48,21 +49,21 @@ class Best:
             return
         floats = np.require(vectors, np.float32, ("C", "A"))
         lengths = norms(floats) if lengths is None else lengths
-        rough, slack = self._roughly(floats, lengths)
+        rough, slack = self._score_roughly(floats, lengths)
         for at, scores in enumerate(rough):
             highest = scores + slack
-            chosen = np.flatnonzero(highest >= self._reach(at))
+            chosen = np.flatnonzero(highest >= self._bound(at))
             if len(chosen) > self._k:
-                lowest = (scores - slack)[chosen]  # k rows reach the k-th largest lower bound for certain
+                lowest = (scores - slack)[chosen]  # k rows certainly reach the k-th largest lower bound
                 chosen = chosen[highest[chosen] >= np.partition(lowest, -self._k)[-self._k]]
             for start in range(0, len(chosen), PIECE):
                 of = chosen[start : start + PIECE]
                 self._take(at, rows[of], exact(self._queries[at], vectors[of], self._similarity))
 
-    def _roughly(
+    def _score_roughly(
         self, floats: NDArray[np.float32], lengths: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | np.float32]:
-        """(q, b) scores of the queries divided by their lengths, and by how much they may be off, (b,) or for all."""
+        """Score rows (q, b) with the queries divided by their lengths; bound the error, by row (b,) or for all."""
         rough = products(floats, self._rough, self._threads)
         slack: Any = np.float32(SLACK * (floats.shape[1] + 8))
         cosine = self._similarity == "cosine"
@@ -77,18 +78,18 @@ class Best:
             slack = np.where(unsure, np.float32(np.inf), slack)
         return rough, slack
 
-    def _reach(self, at: int) -> np.float32:
-        """The least score that a row must be able to have, as ``_roughly`` counts, for query ``at``."""
+    def _bound(self, at: int) -> np.float32:
+        """Compute the least rough score that query ``at`` needs."""
         worst = self.worst(at) / (1 if self._similarity == "cosine" else self._lengths[at])
-        return np.float32(np.clip(worst, -LONG * LONG, LONG * LONG))  # rows that are far are candidates anyhow
+        return np.float32(np.clip(worst, -LONG * LONG, LONG * LONG))  # far rows are always candidates
 
     def worst(self, at: int) -> float:
-        """The score that a row must reach for query ``at``."""
+        """Return the score that a row must reach for query ``at``."""
         scores = self._found[at][1]
         return float(scores[-1]) if len(scores) == self._k else -np.inf
 
-    def result(self) -> list[list[tuple[int, float]]]:
-        """Row and score of the best of each query, best first."""
+    def list_best(self) -> list[list[tuple[int, float]]]:
+        """Return row and score of the best of each query, best first."""
         return [list(zip(rows.tolist(), scores.tolist(), strict=True)) for rows, scores in self._found]
 
     def _take(self, at: int, rows: Rows, scores: Floats) -> None:
@@ -101,7 +102,7 @@ class Best:
 
 
 def exact(query: Floats, vectors: NDArray[Any], similarity: str) -> Floats:
-    """(n,) similarities of ``query`` (D,) with ``vectors`` (n, D) in float64, each summed alone."""
+    """Compute similarities (n,) of ``query`` (D,) with ``vectors`` (n, D) in float64, each row by itself."""
     if similarity == SIGNS:
         packed = np.packbits(query > 0)
         return 1 - 2 * hammings(np.ascontiguousarray(vectors), packed) / len(query)

@@ -1,4 +1,4 @@
-"""A file whose rows are searched: the interface that .db and .npy have in common."""
+"""A file of rows to search: the interface of .db and .npy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ SHOWN = 80  # characters of a text in the repr of a Hit
 
 
 class Hit(NamedTuple):
-    """A row that was found. ``text`` is None if the file has none, ``id`` if it has none; ``fields`` holds the
-    values of the fields that were kept.
-    """
+    """A found row. ``text`` and ``id`` are None if the file has none; ``fields`` holds the kept fields."""
 
     row: int
     score: float
@@ -35,9 +33,9 @@ class Hit(NamedTuple):
 class Source(ABC):
     """Rows, each a number and a vector of ``dim`` numbers, stored in ``precision``.
 
-    ``kind``: the rows that ``blocks`` and ``vectors`` give: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte.
-    ``fingerprint``: of the model that made them, None if the file has none. ``truncated``: the vectors were
-    shortened to ``dim``. ``normalized``: divided by their L2 norm.
+    ``kind``: the rows of ``blocks`` and ``vectors``: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte.
+    ``fingerprint``: of the model that made them, None if not recorded. ``id_column``: the column of the ids, None
+    without ids. ``truncated``: the vectors were shortened to ``dim``. ``normalized``: divided by their L2 norm.
     """
 
     path: Path
@@ -45,32 +43,33 @@ class Source(ABC):
     precision: str = "float32"
     kind: str = "floats"
     fingerprint: str | None = None
+    id_column: str | None = None
     truncated: bool = False
     normalized: bool = False
 
     @abstractmethod
     def count(self) -> int:
-        """The rows of the file."""
+        """Count the rows."""
 
     @abstractmethod
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        """The row numbers (b,), ascending over all blocks, and their vectors (b, width).
+        """Yield row numbers (b,), ascending, and their vectors (b, width).
 
-        ``where``: rows for which the SQL condition holds. Raises a FastflowError for a file that was changed.
+        ``where``: only rows that meet the SQL condition. Raises a FastflowError for a changed file.
         """
 
     @abstractmethod
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """The vectors (n, width) of ``rows``, which are there, in that order."""
+        """Read the vectors (n, width) of ``rows``, in their order."""
 
     @abstractmethod
     def numbers(self, where: str) -> Rows:
-        """The numbers of the rows for which the SQL condition holds, ascending."""
+        """Read the numbers of the rows that meet the SQL condition, ascending."""
 
     @abstractmethod
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
-        """The rows of ``found``, row and score each, with text, id and fields."""
+        """Read text, id and fields of ``found``, row and score each."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""

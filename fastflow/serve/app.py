@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fastflow.serve import compare, openai, page, search, tei
+from fastflow.serve import openai, page, search, tei
 from fastflow.serve.description import OPENAPI, describe
 from fastflow.serve.engine import Gone
 from fastflow.serve.limits import Guard
@@ -39,7 +39,7 @@ def make_app(service: Service) -> Starlette:
     async def openapi(request: Request) -> Response:
         return JSONResponse(description)
 
-    ours = [*compare.ROUTES, *search.routes(service), *page.ROUTES, Route("/", _root, methods=["GET", "POST"])]
+    ours = [*search.routes(service), *page.ROUTES, Route("/", _root, methods=["GET", "POST"])]
     ours += [Route(path, openapi, methods=["GET"]) for path in OPENAPI]
     app = Starlette(
         routes=[*openai.ROUTES, *tei.ROUTES, *ours],

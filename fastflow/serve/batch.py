@@ -19,7 +19,6 @@ class How(NamedTuple):
     normalize: bool = True
     dim: int | None = None
     prompt: str = ""
-    pooled: bool = False  # (B, 2 D): raw vectors, and what ``Runtime.pool`` gives, before calibration
 
 
 class Part(NamedTuple):
@@ -46,7 +45,7 @@ def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
     found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
     kinds: dict[tuple[object, ...], list[int]] = {}
     for i, (tokens, how) in enumerate(parts):
-        kinds.setdefault((tokens.skip, how.normalize, how.dim, how.pooled), []).append(i)
+        kinds.setdefault((tokens.skip, how.normalize, how.dim), []).append(i)
     for rows in kinds.values():
         for i, z in zip(rows, _together(model, [parts[i] for i in rows]), strict=True):
             found[i] = z

@@ -56,7 +56,6 @@ def describe(service: Service) -> dict[str, Any]:
         "/health": {"get": health},
         "/ping": {"get": health},
         "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
-        "/compare": {"post": _compare(service)},
         **{route.path: {"post": _search(service)} for route in search.routes(service)},
         **{path: {"get": _get("This description", {"type": "object"})} for path in OPENAPI},
         **pages | {"/": pages["/"] | {"post": _embed(service)}},
@@ -133,21 +132,6 @@ def _similarity(service: Service) -> Schema:
     )  # fmt: skip
     request = fields(["inputs"], inputs=inputs, parameters=fields([], **_how(service)))
     return _post("Similarity of a sentence to others", request, NUMBERS, ("empty", "validation", "tokenizer"))
-
-
-def _compare(service: Service) -> Schema:
-    pair: Schema = {"type": "array", "items": STRING, "minItems": 2, "maxItems": 2}
-    pairs: Schema = {"type": "array", "items": pair, "minItems": 1, "maxItems": service.settings.max_inputs // 2}
-    how = _how(service)
-    request = fields(["pairs"], pairs=pairs, truncate=how["truncate"], prompt_name=how["prompt_name"])
-    number: Schema = {"type": "number"}
-    both: Schema = answer(raw=number, calibrated=number)
-    kinds = ("empty", "validation", "tokenizer")
-    found = answer(
-        similarity=STRING, calibration=STRING, raw_pooling=STRING, truncated_texts=COUNT,
-        pairs={"type": "array", "items": both},
-    )  # fmt: skip
-    return _post("Similarity of pairs before and after calibration", request, found, kinds)
 
 
 def _search(service: Service) -> Schema:

@@ -19,7 +19,7 @@ HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
 PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # without a key, and while the server is going down
 
 # refused under overload before they are read
-COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/compare", "/search")
+COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/search")
 
 
 class Guard:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fastflow.errors import UsageError
-from fastflow.model.kinds import VectorModel
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.runtime import Runtime
 from fastflow.serve.batch import Floats, How
@@ -43,32 +38,8 @@ class ServedModel:
         return self.opened.tokenize(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
-        """Tokens -> vectors (B, D'), or (B, 2 D): raw, then pooled ones.
-
-        Raises a FastflowError if a number is not finite.
-        """
-        if how.pooled:
-            pooled = self.opened.pool_tokens(tokens)
-            return np.hstack([pooled if self.plain is None else self.plain.pool_tokens(tokens), pooled])
+        """Compute vectors (B, D') of tokens; raises a FastflowError if a number is not finite."""
         return self.opened.embed_tokens(tokens, how.normalize, how.dim)
-
-    @cached_property
-    def plain(self) -> Session | None:
-        """The model with every token alike, for raw vectors; None if its tokens have no weights.
-
-        Also None if it computes layers, which would be in memory twice: its raw vectors keep the weights.
-        """
-        model = self.opened.model
-        if isinstance(model, VectorModel) or model.pooling.weights is None or not model.pooling.of_embeddings:
-            return None
-        pooled = replace(model, pooling=replace(model.pooling, weights=None))
-        return Session(**self.runtime._arguments | {"model": pooled, "allow_download": False})
-
-    @property
-    def raw_pooling(self) -> str:
-        """How a raw vector is made of a text's tokens, in words."""
-        model = self.opened.model if self.plain is None else self.plain.model
-        return "none" if isinstance(model, VectorModel) else model.pooling.describe()
 
     def check_dim(self, dim: int | None, param: str = "dimensions") -> None:
         """Raise Refused for a width that ``Runtime.encode`` refuses."""

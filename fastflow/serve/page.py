@@ -13,14 +13,13 @@ FILES = {  # path -> file, media type
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
-    "/pairs.tsv": ("pairs.tsv", "text/tab-separated-values"),
     "/docs": ("docs.html", "text/html"),
     "/docs.js": ("docs.js", "text/javascript"),
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 PATHS = tuple(FILES)
 POLICY = (  # one script and one style sheet, both ours; text can become no markup
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {

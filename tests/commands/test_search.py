@@ -29,7 +29,7 @@ def test_rows_are_printed_best_first(desk, model, sentences):
     result = run("search", desk / "x.db", sentences[7], "-m", model, "-k", 3)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[0] == "  #   cosine  row  id  text  fields"
+    assert lines[0] == "  #   cosine  row  ticket  text  fields"
     assert lines[1] == f"  1   1.0000  7  k7  {sentences[7]}  lang=en"
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3"]
     assert result.stderr.startswith("fastflow: model ")

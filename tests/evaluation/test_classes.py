@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import v_measure_score
 
-from fastflow.errors import FastflowError
 from fastflow.evaluation import classes
 from fastflow.evaluation.classes import SEEDS, SHOTS, read_labelled_texts, v_measure
 from fastflow.evaluation.evaluate import measure
@@ -102,19 +101,3 @@ def test_the_fine_label_does_not_count(tmp_path):
     task = read_labelled_texts(write(tmp_path / "x.tsv", "split\tlabel\tfine_label\ttext", *lines))
     assert task.labels.tolist() == [0, 1] * 4
     assert task.texts == [f"t{i}" for i in range(8)]
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["s\ta\tx", "s\tb"], "line 3: must be split, label, text, with label not empty"),
-        (["s\t\tx"], "line 2: must be"),
-        (["s\ta\tx", "s\ta\ty"], "holds 1 labels; classes need at least two"),
-        (["s\ta\tx", "s\ta\ty", "s\tb\tz"], "label 'b' has one text, and training and test need one each"),
-        (["train\ta\tx", "test\ta\ty", "test\tb\tz"], "label 'b' has no text in the split train"),
-    ],
-)
-def test_malformed_texts_name_file_and_line(tmp_path, lines, message):
-    with pytest.raises(FastflowError, match=message) as caught:
-        read_labelled_texts(write(tmp_path / "x.tsv", HEADER, *lines))
-    assert str(caught.value).startswith(str(tmp_path / "x.tsv"))

@@ -1,56 +1,46 @@
-"""Spearman, its two aggregations, and the files it is computed from."""
+"""Tasks found by their headers, measured and shown; scored and labelled pairs; files that are refused."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
+from sklearn.metrics import average_precision_score
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
+from fastflow.evaluation import evaluate as module
+from fastflow.evaluation.classes import read_labelled_texts
 from fastflow.evaluation.evaluate import (
     HEADER,
     LABELLED,
     SEVEN,
     Pairs,
-    auc,
+    embed,
     evaluate,
+    evaluate_tasks,
     find_sets,
-    ranks,
+    find_tasks,
+    format_scores,
+    format_tasks,
+    measure,
     read_labelled,
     read_pairs,
     score,
     similarities,
-    spearman,
-    table,
 )
+from fastflow.evaluation.pairs import LABELLED_PAIRS, average_precision, read_labelled_pairs
+from fastflow.evaluation.retrieval import read_retrieval
 
 from support.builders import make_model
+from support.tasks import retrieval, write
 
-numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))  # integers make ties
+PARAPHRASES, VOTED = LABELLED_PAIRS.replace("[votes]\t", ""), LABELLED_PAIRS.replace("[votes]", "votes")
+TEXTS = "split\tlabel\ttext"
 
-
-samples = arrays.arrays(np.float64, st.shared(st.integers(2, 40), key="n"), elements=numbers)
-
-
-@pytest.mark.slow
-@settings(deadline=None, derandomize=True)
-@given(samples, samples)
-def test_spearman_is_scipys(a, b):
-    assume(np.ptp(a) > 0 and np.ptp(b) > 0)
-    assert np.array_equal(ranks(a), scipy.stats.rankdata(a))
-    assert abs(spearman(a, b) - scipy.stats.spearmanr(a, b).statistic) <= 1e-12
-
-
-def test_spearman_of_a_constant_is_not_a_number():
-    assert np.isnan(spearman(np.ones(4), np.arange(4)))
-    assert spearman(np.arange(5), np.arange(5) ** 3) == 1
-    assert spearman(np.arange(5), -np.arange(5)) == -1
+# ---- scored pairs
 
 
 def pairs(name: str, subsets: str, scores: list[float]) -> Pairs:
@@ -66,9 +56,20 @@ def test_all_and_wmean_by_hand(name, wmean):
     assert row == {"set": name, "pairs": 5, "all": -90.0, "wmean": wmean}  # sets published whole have one figure
 
 
-def encode(texts):
-    """A text's vector is its place in a table of 3-dimensional points, drawn from its own letters."""
-    return np.stack([np.random.default_rng(list(text.encode())).normal(size=3) for text in texts])
+class Encoder:
+    """Vectors drawn from a text's letters and its prompt."""
+
+    def encode(self, texts, prompt=""):
+        return np.stack([np.random.default_rng(list((prompt + text).encode())).normal(size=3) for text in texts])
+
+    def encode_query(self, texts):
+        return self.encode(texts, "query: ")
+
+    def encode_document(self, texts):
+        return self.encode(texts, "document: ")
+
+
+encode = Encoder().encode
 
 
 def test_evaluate_embeds_each_text_once_and_scores_the_cosine():
@@ -93,70 +94,36 @@ def test_the_average_is_over_the_papers_seven_when_they_are_all_there():
     for key in ("all", "wmean"):
         assert abs(result["average"][key] - np.mean([rows[name][key] for name in SEVEN])) <= 0.005
         assert abs(result["average"][key] - np.mean([row[key] for row in rows.values()])) > 0.005
-    short = evaluate(encode, sets[:4])
-    assert short["average"]["sets"] == [s.name for s in sets[:4]]
+    assert evaluate(encode, sets[:4])["average"]["sets"] == [s.name for s in sets[:4]]
 
 
 def test_the_table_holds_every_figure():
-    result = evaluate(encode, [pairs("STS12", "xxyy", [1, 2, 3, 5]), pairs("mine", "zzzz", [4, 4, 4, 4])])
-    lines = table(result).split("\n")
+    constant = pairs("mine", "zzzz", [4, 4, 4, 4])
+    lines = format_scores(evaluate(encode, [pairs("STS12", "xxyy", [1, 2, 3, 5]), constant])).split("\n")
     assert lines[0].split() == ["set", "pairs", "all", "wmean"]
     assert lines[1].split()[:2] == ["STS12", "4"]
     assert lines[2].split() == ["mine", "4", "nan", "nan"]
     assert lines[3].startswith("average of 2")
-    assert table(evaluate(encode, [pairs("mine", "zzzz", [4, 4, 4, 4])])).count("\n") == 1
-
-
-def write(path: Path, *lines: str, end: str = "\n") -> Path:
-    path.write_bytes(("".join(line + end for line in (HEADER, *lines))).encode("utf-8"))
-    return path
+    assert format_scores(evaluate(encode, [constant])).count("\n") == 1
 
 
 def test_pairs_files_have_no_quoting_and_either_line_end(tmp_path):
-    lines = ("x\t1.5\t\"stray\tit's", "x\t-2\t\ta\u2028b", "y\t1e1\tc \td")
+    lines = (HEADER, "x\t1.5\t\"stray\tit's", "x\t-2\t\ta\u2028b", "y\t1e1\tc \td")
     for end in ("\n", "\r\n"):
-        found = read_pairs(write(tmp_path / "mine.tsv", *lines, end=end))
+        (tmp_path / "mine.tsv").write_bytes("".join(line + end for line in lines).encode())
+        found = read_pairs(tmp_path / "mine.tsv")
         assert (found.name, found.subsets, found.scores.tolist()) == ("mine", ["x", "x", "y"], [1.5, -2, 10])
         assert (found.first, found.second) == (['"stray', "", "c "], ["it's", "a\u2028b", "d"])
 
 
-GOOD = "x\t1\ta\tb"
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([HEADER, GOOD, "x\t2\ta"], "line 3: must be subset, finite score, sentence1, sentence2"),
-        ([HEADER, "x\t1\ta\tb\tc", GOOD], "line 2: must be"),
-        ([HEADER, GOOD, "x\thigh\ta\tb"], "line 3: must be"),
-        ([HEADER, "x\tnan\ta\tb", GOOD], "line 2: must be"),
-        ([HEADER, "x\tinf\ta\tb", GOOD], "line 2: must be"),
-        ([HEADER, GOOD, "", GOOD], "line 3: must be"),
-        ([HEADER, GOOD], "holds 1 pairs; a rank correlation needs at least two"),
-        ([HEADER], "holds 0 pairs"),
-        ([HEADER, GOOD, "x\t1\ta\t\xff"], "line 3: byte 7 is not UTF-8"),
-        (["subset\tscore\tsentence1", GOOD], "line 1: the header must be"),
-        (["subset,score", GOOD], "must be 'subset score sentence1 sentence2', separated by tabs, not 'subset,score'"),
-        (["", GOOD], "line 1: the header must be"),
-    ],
-)
-def test_malformed_pairs_name_file_and_line(tmp_path, lines, message):
-    path = tmp_path / "mine.tsv"
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode("latin1"))
-    with pytest.raises(FastflowError, match=message) as caught:
-        read_pairs(path)
-    assert str(caught.value).startswith(str(path))
-    with pytest.raises(FastflowError, match=r"absent\.tsv cannot be opened: No such file"):
-        read_pairs(tmp_path / "absent.tsv")
-
-
 def test_folders_give_their_tsv_files_in_order(tmp_path):
     for name in ("b.tsv", "a.tsv", "notes.txt"):
-        write(tmp_path / name, "x\t1\ta\tb", "x\t2\ta\tb")
+        write(tmp_path / name, HEADER, "x\t1\ta\tb", "x\t2\ta\tb")
     (tmp_path / "empty").mkdir()
     assert [found.name for found in find_sets([tmp_path, tmp_path / "b.tsv"])] == ["a", "b", "b"]
-    with pytest.raises(FastflowError, match=r"empty: holds no \.tsv file"):
-        find_sets([tmp_path / "empty"])
+    for find in (find_sets, find_tasks):
+        with pytest.raises(FastflowError, match=r"empty: holds no \.tsv file"):
+            find([tmp_path / "empty"])
 
 
 @pytest.mark.slow
@@ -172,32 +139,168 @@ def test_the_small_encoders_published_figure(shared_data, tmp_path):
     assert abs(result["rows"][0]["wmean"] - 59.5) <= 0.1
 
 
-@pytest.mark.slow
-@settings(deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=30))
-def test_auc_is_the_share_of_pairs_ranked_right(rows):
-    positive, scores = np.array([r[0] for r in rows]), np.array([float(r[1]) for r in rows])
-    good, bad = scores[positive], scores[~positive]
-    if not len(good) or not len(bad):
-        assert np.isnan(auc(positive, scores))
-        return
-    wins = (good[:, None] > bad).mean() + (good[:, None] == bad).mean() / 2
-    assert abs(auc(positive, scores) - wins) <= 1e-12
+# ---- labelled pairs
 
 
-def test_labelled_pairs_are_read_and_checked(tmp_path):
-    path = tmp_path / "q.tsv"
-    path.write_text(f'{LABELLED}\nentailment\tIs "it"?\tIt is.\nnot_entailment\tWho?\tIt is.\n')
-    pairs = read_labelled(path)
-    assert (pairs.labels, pairs.first) == (["entailment", "not_entailment"], ['Is "it"?', "Who?"])
+def test_labelled_pairs_are_read_and_embedded_once(tmp_path):
+    lines = ('entailment\tIs "it"?\tIt is.', "not_entailment\tWho?\tIt is.")
+    found = read_labelled(write(tmp_path / "q.tsv", LABELLED, *lines))
+    assert (found.labels, found.first) == (["entailment", "not_entailment"], ['Is "it"?', "Who?"])
     calls = []
-
-    def encode(texts):
-        calls.append(list(texts))
-        return np.eye(len(texts))
-
-    assert similarities(encode, pairs).tolist() == [0, 0]
+    assert similarities(lambda texts: (calls.append(texts), np.eye(len(texts)))[1], found).tolist() == [0, 0]
     assert calls == [['Is "it"?', "Who?", "It is."]]
-    path.write_text(f"{LABELLED}\nentailment\tone\n")
-    with pytest.raises(FastflowError, match=r"q\.tsv, line 2: must be label, sentence1, sentence2"):
-        read_labelled(path)
+
+
+def test_average_precision_by_hand():
+    # ranks of the positive pairs 1, 3 and 4: (1/1 + 2/3 + 3/4) / 3
+    positive, similarity = np.array([True, False, True, True, False]), np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+    assert average_precision(positive, similarity).value == pytest.approx(100 * (1 + 2 / 3 + 3 / 4) / 3)
+    # a tie of one positive and one negative pair is one step, whatever their order
+    assert average_precision(np.array([True, False]), np.array([0.5, 0.5])).value == 50
+    assert np.isnan(average_precision(np.array([True, False]), np.array([0.1, 0.2])).at(np.array([0, 2])))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3), st.integers(0, 3)), min_size=1, max_size=20))
+def test_average_precision_of_a_draw_is_scikit_learns(rows):
+    positive, counts = np.array([row[0] for row in rows]), np.array([row[2] for row in rows])
+    similarity = np.array([float(row[1]) for row in rows])
+    assume(counts[positive].sum())
+    want = average_precision_score(np.repeat(positive, counts), np.repeat(similarity, counts))
+    assert average_precision(positive, similarity).at(counts) == pytest.approx(100 * want)
+
+
+@pytest.mark.parametrize(("header", "votes"), [(PARAPHRASES, ""), (VOTED, "(2, 3)\t")])
+def test_paraphrases_are_read_and_measured(tmp_path, header, votes):
+    lines = [f"train\t1\t{votes}a\tb", f"val\t0\t{votes}a\tc"]
+    found = read_labelled_pairs(write(tmp_path / "x.tsv", header, *lines))
+    assert (found.name, found.texts, found.positive.tolist()) == ("x", ["a", "b", "c"], [True, False])
+    assert measure(found, np.array([[1.0, 0], [1, 1], [0, 1]])) == {"ap": 100}
+    assert measure(found, np.array([[1.0, 0], [0, 1], [1, 1]])) == {"ap": 50}
+
+
+# ---- tasks of every kind
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One task of each kind, at several depths."""
+    pytest.importorskip("bm25s", reason="bm25s is not installed")
+    write(tmp_path / "sts.tsv", HEADER, "x\t1\ta\tb", "x\t2\ta\tc", "x\t3\tb\tc")
+    write(tmp_path / "own" / "pairs.tsv", PARAPHRASES, "all\t1\ta\tb", "all\t0\ta\tc")
+    write(tmp_path / "own" / "texts.tsv", TEXTS, *(f"all\t{i % 2}\tt{i}" for i in range(6)))
+    retrieval(tmp_path / "own" / "search", ["d1\t-\ta", "d2\ttwo\tb"], ["q1\tc"], ["q1\td1\t1"])
+    write(tmp_path / "own" / "notes.txt", "not a task")
+    return tmp_path
+
+
+def test_a_folder_is_searched_for_tasks_of_every_kind(folder):
+    (folder / "own" / "back").symlink_to(folder)  # neither links to folders nor hidden folders are searched
+    write(folder / ".checkpoints" / "sts.tsv", HEADER, "x\t1\ta\tb", "x\t2\ta\tc")
+    found = find_tasks([folder])
+    assert [task.name for task in found] == ["sts", "pairs", "texts", "search"]
+    assert [getattr(task, "kind", "scored") for task in found] == ["scored", "pairs", "classes", "retrieval"]
+    assert [task.name for task in find_tasks([folder / "own" / "search", folder / "sts.tsv"])] == ["search", "sts"]
+    assert [task.name for task in find_tasks([folder / "own" / "back" / "own"])] == ["pairs", "texts", "search"]
+
+
+def test_measure_takes_the_vectors_of_the_texts(folder):
+    scored, labelled, texts, search = find_tasks([folder])
+    want = score(scored, similarities(encode, scored))["all"]
+    assert measure(scored, encode(scored.texts)) == {"all": want, "wmean": want}
+    assert labelled.texts == ["a", "b", "c"]
+    assert list(measure(labelled, encode(labelled.texts))) == ["ap"]
+    assert list(measure(texts, encode(texts.texts))) == ["v_measure", "knn", "logistic"]
+    assert search.texts == ["a", "two b", "c"]
+    assert list(measure(search, encode(search.texts))) == ["ndcg@10", "recall@100"]
+    assert np.array_equal(embed(Encoder(), search), encode(["document: a", "document: two b", "query: c"]))
+
+
+def test_rows_and_table_hold_value_interval_and_bm25(folder):
+    rows = evaluate_tasks(Encoder(), find_tasks([folder])[1:])
+    sizes = [{"pairs": 2}, {"texts": 6, "labels": 2}, {"queries": 1, "documents": 2}]
+    for row, size in zip(rows, sizes, strict=True):
+        assert size.items() <= row.items()
+        for found in row["measures"].values():
+            low, high = found["interval"]
+            assert 0 <= low <= found["value"] <= high <= 100
+    assert rows[2]["measures"]["recall@100"]["bm25"] == 0  # no word in common: nothing retrieved
+    lines = format_tasks(rows).split("\n")
+    assert lines[0].split() == ["set", "measure", "value", "95", "%", "interval", "BM25"]
+    assert [line.split()[:2] for line in lines[1:]] == [[row["set"], name] for row in rows for name in row["measures"]]
+    assert lines[-1].split()[-1] == "0.00"
+
+
+@pytest.mark.parametrize(("name", "library"), [("texts.tsv", "scikit-learn"), ("search", "bm25s")])
+def test_a_task_whose_library_is_absent_names_the_extra(folder, monkeypatch, name, library):
+    monkeypatch.setattr(module, "find_spec", lambda module: None)
+    with pytest.raises(FastflowError, match=rf".* needs {library}.*pip install scikit-learn scipy bm25s"):
+        find_tasks([folder / "own" / name])
+    assert len(find_tasks([folder / "sts.tsv", folder / "own" / "pairs.tsv"])) == 2
+
+
+# ---- files that are refused: reader, lines of the file, and the sentence
+
+GOOD = "x\t1\ta\tb"
+REFUSED = [
+    (read_pairs, [HEADER, GOOD, "x\t2\ta"], "line 3: must be subset, finite score, sentence1, sentence2"),
+    (read_pairs, [HEADER, "x\t1\ta\tb\tc", GOOD], "line 2: must be"),
+    (read_pairs, [HEADER, GOOD, "x\thigh\ta\tb"], "line 3: must be"),
+    (read_pairs, [HEADER, "x\tnan\ta\tb", GOOD], "line 2: must be"),
+    (read_pairs, [HEADER, "x\tinf\ta\tb", GOOD], "line 2: must be"),
+    (read_pairs, [HEADER, GOOD, "", GOOD], "line 3: must be"),
+    (read_pairs, [HEADER, GOOD], "holds 1 pairs; a rank correlation needs at least two"),
+    (read_pairs, [HEADER], "holds 0 pairs"),
+    (read_pairs, [HEADER, GOOD, "x\t1\ta\t\xff"], "line 3: byte 7 is not UTF-8"),
+    (read_pairs, ["subset\tscore\tsentence1", GOOD], "line 1: the header must be"),
+    (read_pairs, ["subset,score", GOOD], "must be 'subset score sentence1 sentence2', separated by tabs, not 'sub"),
+    (read_pairs, ["", GOOD], "line 1: the header must be"),
+    (read_labelled, [LABELLED, "entailment\tone"], "line 2: must be label, sentence1, sentence2"),
+    (read_labelled_pairs, [PARAPHRASES, "s\t1\ta\tb", "s\t0\ta"], "line 3: must be split, .*, with label 0 or 1"),
+    (read_labelled_pairs, [PARAPHRASES, "s\tyes\ta\tb"], "line 2: must be"),
+    (read_labelled_pairs, [PARAPHRASES, "s\t1\ta\tb"], "holds 1 pairs of label 1 and 0 of label 0; average precision"),
+    (read_labelled_pairs, [PARAPHRASES], "holds 0 pairs of label 1 and 0 of label 0"),
+    (read_labelled_texts, [TEXTS, "s\ta\tx", "s\tb"], "line 3: must be split, label, text, with label not empty"),
+    (read_labelled_texts, [TEXTS, "s\t\tx"], "line 2: must be"),
+    (read_labelled_texts, [TEXTS, "s\ta\tx", "s\ta\ty"], "holds 1 labels; classes need at least two"),
+    (read_labelled_texts, [TEXTS, "s\ta\tx", "s\ta\ty", "s\tb\tz"], "label 'b' has one text, and training and test"),
+    (read_labelled_texts, [TEXTS, "train\ta\tx", "test\ta\ty", "test\tb\tz"], "label 'b' has no text in the split"),
+]
+
+
+def check_refused(read, path, message):
+    with pytest.raises(FastflowError, match=message) as caught:
+        read(path)
+    assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(("read", "lines", "message"), REFUSED)
+def test_a_malformed_file_is_named_with_its_line(tmp_path, read, lines, message):
+    path = tmp_path / "mine.tsv"
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode("latin1"))
+    check_refused(read, path, message)
+    check_refused(read, tmp_path / "absent.tsv", r"absent\.tsv cannot be opened: No such file")
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("corpus.tsv", "d5\ttext", "line 4: must be id, title, text, with id not empty"),
+        ("corpus.tsv", "d1\t-\ttext", "line 4: the id 'd1' occurs twice"),
+        ("queries.tsv", "\ttext", "line 3: must be id, text"),
+        ("qrels.tsv", "q9\td1\t1", "line 3: the query 'q9' is not in queries.tsv"),
+        ("qrels.tsv", "q1\td9\t1", "line 3: the document 'd9' is not in corpus.tsv"),
+        ("qrels.tsv", "q1\td1\thigh", "line 3: the grade must be a number, not 'high'"),
+        ("qrels.tsv", "q1\td1\tnan", "line 3: the grade must be a number"),
+    ],
+)
+def test_a_malformed_folder_is_named_with_file_and_line(tmp_path, file, line, message):
+    folder = retrieval(tmp_path / "search", ["d1\t-\ta", "d2\ttwo\tb"], ["q1\tb c"], ["q1\td1\t1"])
+    with (folder / file).open("a") as out:
+        out.write(line + "\n")
+    with pytest.raises(FastflowError, match=message) as caught:
+        read_retrieval(folder)
+    assert str(caught.value).startswith(str(folder / file))
+    (folder / file).unlink()
+    with pytest.raises(FastflowError, match=rf"{file} cannot be opened: No such file"):
+        read_retrieval(folder)

@@ -10,7 +10,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.evaluation.evaluate import embed, measure
-from fastflow.evaluation.retrieval import best, ndcg, read_retrieval
+from fastflow.evaluation.retrieval import find_best, ndcg, read_retrieval
 
 from support.tasks import retrieval
 
@@ -27,7 +27,7 @@ def test_ndcg_by_hand():
 @pytest.mark.parametrize("count", [1, 3, 5, 9])
 def test_the_best_come_first_and_the_first_of_equals(count):
     scores = np.array([0.5, 0.9, 0.5, -np.inf, 0.5])
-    assert best(scores, count).tolist() == [1, 0, 2, 4][:count]
+    assert find_best(scores, count).tolist() == [1, 0, 2, 4][:count]
 
 
 def small(folder):
@@ -79,9 +79,9 @@ def bm25_by_hand(term_counts, lengths, holding, total):
 def test_bm25_by_hand(tmp_path, monkeypatch):
     pytest.importorskip("bm25s", reason="bm25s is not installed")
     task, seen = read_retrieval(small(tmp_path)), []
-    ranked = type(task)._ranked
+    rank = type(task)._rank
     monkeypatch.setattr(
-        type(task), "_ranked", lambda self, scores: ranked(self, (seen.append(row.copy()) or row for row in scores))
+        type(task), "_rank", lambda self, scores: rank(self, (seen.append(row.copy()) or row for row in scores))
     )
     found = task.bm25()
     red, sky = (bm25_by_hand(counts, [2, 3, 2, 2], 2, 4) for counts in ([1, 0, 0, 1], [0, 0, 1, 1]))
@@ -101,33 +101,10 @@ def test_bm25_of_texts_without_a_word_retrieves_nothing(tmp_path):
         assert {key: found.value for key, found in task.bm25().items()} == {"ndcg@10": 0, "recall@100": 0}
 
 
-@pytest.mark.parametrize(
-    ("file", "line", "message"),
-    [
-        ("corpus.tsv", "d5\ttext", "line 6: must be id, title, text, with id not empty"),
-        ("corpus.tsv", "d1\t-\ttext", "line 6: the id 'd1' occurs twice"),
-        ("queries.tsv", "\ttext", "line 6: must be id, text"),
-        ("qrels.tsv", "q9\td1\t1", "line 9: the query 'q9' is not in queries.tsv"),
-        ("qrels.tsv", "q1\td9\t1", "line 9: the document 'd9' is not in corpus.tsv"),
-        ("qrels.tsv", "q1\td1\thigh", "line 9: the grade must be a number, not 'high'"),
-        ("qrels.tsv", "q1\td1\tnan", "line 9: the grade must be a number"),
-    ],
-)
-def test_malformed_folders_name_file_and_line(tmp_path, file, line, message):
-    path = small(tmp_path) / file
-    path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(FastflowError, match=message) as caught:
-        read_retrieval(path.parent)
-    assert str(caught.value).startswith(str(path))
-
-
-def test_folders_without_a_file_or_a_relevant_document(tmp_path):
+def test_a_folder_without_a_relevant_document_is_refused(tmp_path):
     folder = small(tmp_path)
     (folder / "qrels.tsv").write_text("query\tdoc\tgrade\nq2\td4\t1\n")  # its own text
     with pytest.raises(FastflowError, match="no query has another document of a grade above 0"):
-        read_retrieval(folder)
-    (folder / "queries.tsv").unlink()
-    with pytest.raises(FastflowError, match=r"queries\.tsv cannot be opened: No such file"):
         read_retrieval(folder)
 
 

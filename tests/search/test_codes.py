@@ -7,7 +7,7 @@ import pytest
 
 from fastflow.kernels.search import reference
 from fastflow.search import codes as module
-from fastflow.search.codes import Bits, Bytes, bytes_of, dots, hammings, largest
+from fastflow.search.codes import Bits, Bytes, dots, encode_bytes, find_largest, hammings
 from fastflow.stages.vectors import cosine
 
 from support.rows import data
@@ -26,7 +26,7 @@ def test_bytes_rank_nearly_as_the_vectors(similarity):
     assert not np.array_equal(found, want)
 
 
-def test_bytes_of_a_file_of_int8_are_its_own():
+def test_encode_bytes_a_file_of_int8_are_its_own():
     x = np.random.default_rng(0).integers(-127, 128, (50, 9), np.int8)
     codes = Bytes(50, 9, 1, "cosine")
     codes.put(0, x)
@@ -39,7 +39,7 @@ def test_bytes_of_a_file_of_int8_are_its_own():
 def test_codes_come_back_within_half_a_step():
     x = data(20).astype(np.float32)
     x[4] = 0
-    codes, scale = bytes_of(x)
+    codes, scale = encode_bytes(x)
     assert codes.dtype == np.int8
     assert (np.abs(codes).max(axis=1)[np.arange(20) != 4] == 127).all()
     assert (np.abs(codes * scale[:, None] - x) <= 0.5001 * scale[:, None]).all()
@@ -59,7 +59,7 @@ def test_places_of_the_largest(kind):
         scores = (rng.normal(size=size) * 5).astype(kind)  # whole numbers: with many ties
         for count in (1, 3, 40, size, size + 1):
             want = np.sort(np.lexsort((np.arange(size), -scores))[:count])
-            assert largest(scores, count).tolist() == want.tolist()
+            assert find_largest(scores, count).tolist() == want.tolist()
 
 
 def test_without_a_compiler_the_integers_are_the_same(monkeypatch):

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from fastflow.files.write.database_schema import TABLE, read_only
-from fastflow.search.condition import checked, refused
+from fastflow.search.condition import check_condition, refuse
 
 
 @pytest.mark.parametrize(
@@ -16,19 +16,19 @@ from fastflow.search.condition import checked, refused
 )
 def test_one_condition(where):
     """What is none is in test_database.py."""
-    assert checked(where, ["row", "text", 'od"d', "Lang"]) == f"(\n{where}\n)"
+    assert check_condition(where, ["row", "text", 'od"d', "Lang"]) == f"(\n{where}\n)"
 
 
 def test_many_columns_are_cut():
     for count, end in ((20, "18, 19"), (21, "18, 19, …"), (30, "18, 19, …")):
-        assert str(refused("x", "why", [str(n) for n in range(count)])).endswith(end)
+        assert str(refuse("x", "why", [str(n) for n in range(count)])).endswith(end)
 
 
 @pytest.mark.parametrize(("where", "why"), [("'de", "a quote is not closed"), ("#", "unrecognized token: ")])
 def test_the_end_that_is_put_after_a_condition_is_not_quoted(where, why):
     with pytest.raises(sqlite3.DatabaseError) as error:
-        sqlite3.connect(":memory:").execute(f"SELECT 1 WHERE {checked(where, [])}")
-    assert f"cannot be used: {why}" in str(refused(where, error.value, []))
+        sqlite3.connect(":memory:").execute(f"SELECT 1 WHERE {check_condition(where, [])}")
+    assert f"cannot be used: {why}" in str(refuse(where, error.value, []))
 
 
 @pytest.mark.parametrize(

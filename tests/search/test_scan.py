@@ -57,7 +57,7 @@ def searched(queries, vectors, k, similarity, cut=128):
     best = Best(queries, k, similarity)
     for start in range(0, len(vectors), cut):
         best.add(np.arange(start, min(start + cut, len(vectors))), vectors[start : start + cut])
-    return best.result()
+    return best.list_best()
 
 
 OF_NUMBERS = {"float16": data(300, DIM, 2).clip(-100, 100).astype(np.float16)}

@@ -11,7 +11,6 @@ import pytest
 from fastflow.serve.description import describe
 from fastflow.serve.page import FILES, PATHS
 
-from support.places import ROOT
 from support.routes import ALIASES
 from support.servers import serving
 
@@ -32,7 +31,7 @@ def test_each_file_is_served_as_it_is_with_a_strict_policy(server, path):
     assert answer.headers["content-type"] == f"{media}; charset=utf-8"
     found = policy(answer)
     assert found["default-src"] == "'none'"
-    assert found["script-src"] == found["style-src"] == found["connect-src"] == "'self'"
+    assert {found[name] for name in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
     assert found["require-trusted-types-for"] == "'script'"
     assert found["frame-ancestors"] == found["base-uri"] == found["form-action"] == "'none'"
     assert not re.search("unsafe|https?:|\\*", answer.headers["content-security-policy"])
@@ -58,10 +57,6 @@ def test_only_these_files_are_served(server):
     assert server.ask("POST", "/docs").status == 405
     assert server.ask("HEAD", "/").body == b""
     assert sorted(name for name, _ in FILES.values()) == sorted(each.name for each in FOLDER.iterdir())
-
-
-def test_the_scored_pairs_are_those_of_the_examples():
-    assert (FOLDER / "pairs.tsv").read_bytes() == (ROOT / "examples" / "pairs.tsv").read_bytes()
 
 
 def test_the_page_of_the_routes_has_every_route_and_field(librarian):
@@ -148,7 +143,6 @@ def test_colours_have_the_contrast_that_wcag_asks_for(scheme):
         for ground in ("card", "ground"):
             assert contrast(colour[text], colour[ground]) >= 4.5, (text, ground)
     assert contrast(colour["on-accent"], colour["accent"]) >= 4.5
+    assert contrast(colour["text"], colour["track"]) >= 4.5
     for edge in ("edge", "accent"):
         assert contrast(colour[edge], colour["card"]) >= 3, edge
-    for bar in ("raw", "calibrated"):
-        assert contrast(colour[bar], colour["track"]) >= 3, bar

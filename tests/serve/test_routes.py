@@ -16,7 +16,7 @@ from support.routes import ALIASES, COMPUTED, GETS, POSTS, STATUS, check_refusal
 from support.servers import serving
 
 TEXTS = ["The cat sat on the mat.", "", "A long day in the mountains, and a short one by the sea."]
-OPENAI, EMBED, SIMILARITY, TOKENIZE, COMPARE, SEARCH, *_ = POSTS
+OPENAI, EMBED, SIMILARITY, TOKENIZE, SEARCH, *_ = POSTS
 LONG = "word " * 500
 
 
@@ -104,13 +104,6 @@ FIELDS = {
     (TOKENIZE, "inputs"): [*LIST, ("a" * 500_001, "more than 500000 characters")],
     (TOKENIZE, "add_special_tokens"): FLAG,
     (TOKENIZE, "prompt_name"): [*TEXT, *NO_PROMPT],
-    (COMPARE, "pairs"): [
-        ("a", "a list of pairs"), ([["a"]], "pairs[0] must be a list of two strings"),
-        ([["a", "b"], ["a", 1]], "pairs[1] must be a list of two strings"),
-        ([["a", "b"]] * 1025, "holds 2050 texts, and a request may hold 2048"),
-    ],
-    (COMPARE, "prompt_name"): [*TEXT, *NO_PROMPT],
-    (COMPARE, "truncate"): FLAG,
     (SEARCH, "query"): [*LIST, (["a"] * (MOST_QUERIES + 1), f"and a request may hold {MOST_QUERIES}")],
     (SEARCH, "k"): [*COUNT, (MOST_ROWS + 1, f"from 1 to {MOST_ROWS}, not 101")],
 }  # fmt: skip
@@ -136,13 +129,12 @@ def test_a_request_that_is_no_object_of_known_fields(librarian, path):
 
 
 @pytest.mark.parametrize(("path", "field"), [
-    (OPENAI, "input"), (EMBED, "inputs"), (SIMILARITY, "inputs.sentences"), (TOKENIZE, "inputs"), (COMPARE, "pairs"),
-    (SEARCH, "query"),
+    (OPENAI, "input"), (EMBED, "inputs"), (SIMILARITY, "inputs.sentences"), (TOKENIZE, "inputs"), (SEARCH, "query"),
 ])  # fmt: skip
 def test_no_text_and_half_a_surrogate_pair(librarian, path, field):
     check_refusal(librarian, path, librarian.post(path, with_field(path, field, [])), "empty", f"{field} holds no")
-    half = [["a\ud800", "b"]] if path == COMPARE else ["a\ud800"]
-    check_refusal(librarian, path, librarian.post(path, with_field(path, field, half)), "tokenizer", "surrogate")
+    half = librarian.post(path, with_field(path, field, ["a\ud800"]))
+    check_refusal(librarian, path, half, "tokenizer", "surrogate")
 
 
 @pytest.mark.parametrize("path", POSTS)
@@ -247,7 +239,6 @@ CUT = {
     (OPENAI, "truncate"): {"input": ["short", LONG]},
     (EMBED, "truncate"): {"inputs": [*["short"] * 70, LONG]},  # in the second piece that is tokenized
     (SIMILARITY, "parameters.truncate"): {"inputs": {"source_sentence": "short", "sentences": [LONG]}},
-    (COMPARE, "truncate"): {"pairs": [["short", LONG]]},
 }
 
 
@@ -258,11 +249,9 @@ def test_a_text_that_is_too_long_is_cut_and_counted_or_refused(librarian, runtim
     answer = librarian.post(path, CUT[path, field])
     assert answer.status == 200
     assert librarian.service.metrics.value("fastflow_truncated_texts") == counted + 1
-    if path in (OPENAI, COMPARE):
-        assert answer.json.get("usage", answer.json)["truncated_texts"] == 1
-    if path != COMPARE:
-        assert answer.headers["x-truncated-texts"] == "1"
+    assert answer.headers["x-truncated-texts"] == "1"
     if path == OPENAI:
+        assert answer.json["usage"]["truncated_texts"] == 1
         assert np.array_equal(np.float32(of_openai(answer)[1]), runtime.encode(LONG, normalize_embeddings=True))
     monkeypatch.setitem(POSTS, path, CUT[path, field])
     place = 70 if path == EMBED else 1
@@ -278,7 +267,7 @@ LISTED = (EMBED, {"inputs": ["a", "b"]})
 @pytest.mark.parametrize(("path", "body"), [*((path, POSTS[path]) for path in COMPUTED), LISTED])
 def test_each_request_is_counted_and_its_times_are_told(librarian, path, body):
     metrics = librarian.service.metrics
-    texts = 2 if path in (SIMILARITY, COMPARE) or (path, body) == LISTED else 1
+    texts = 2 if path == SIMILARITY or (path, body) == LISTED else 1
     method = {"method": "batch" if texts == 2 else "single"}
     names = [("te_request_count", method), ("te_request_success", method), ("te_embed_success", {})]
     before = [metrics.value(name, **labels) for name, labels in names]
@@ -286,10 +275,8 @@ def test_each_request_is_counted_and_its_times_are_told(librarian, path, body):
     answer = librarian.post(path, body)
     after = [metrics.value(name, **labels) for name, labels in names]
     assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, texts]
-    if path != COMPARE:
-        told = {"x-compute-tokens", "x-queue-time", "x-inference-time", "x-tokenization-time"}
-        assert told <= set(answer.headers)
-        assert int(answer.headers["x-compute-tokens"]) == 3 * texts
+    assert {"x-queue-time", "x-inference-time", "x-tokenization-time"} <= set(answer.headers)
+    assert int(answer.headers["x-compute-tokens"]) == 3 * texts
     librarian.post(path, {})
     assert metrics.value("te_request_failure", err="validation") == failed + 1
 
@@ -316,9 +303,6 @@ def test_the_limits_are_described(librarian):
     assert (fields["required"], fields["additionalProperties"]) == (["input"], False)
     assert fields["properties"]["dimensions"]["anyOf"][0]["maximum"] == 256
     assert fields["properties"]["input"]["anyOf"][1]["maxItems"] == 2048
-    pairs = schemas[COMPARE]["properties"]["pairs"]
-    assert (pairs["minItems"], pairs["maxItems"]) == (1, 1024)
-    assert (pairs["items"]["minItems"], pairs["items"]["maxItems"]) == (2, 2)
     assert schemas[SIMILARITY]["properties"]["inputs"]["properties"]["sentences"]["maxItems"] == 2047
     assert schemas[SEARCH]["properties"]["k"]["anyOf"][0]["maximum"] == MOST_ROWS
     assert schemas[SEARCH]["properties"]["query"]["anyOf"][1]["maxItems"] == MOST_QUERIES

@@ -100,7 +100,6 @@ def test_texts_that_are_not_computed_in_time(library):
         "/v1/embeddings": {"input": ["word " * 40] * 2},
         "/embed": {"inputs": ["word " * 40] * 2},
         "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["word " * 40] * 2}},
-        "/compare": {"pairs": [["word " * 40] * 2]},
         "/search": {"query": ["word " * 40] * 2},
     }
     with serving(rate=1.0, timeout=5.0, search=library) as server:

@@ -18,19 +18,20 @@ def test_large_bodies_and_answers_are_whole(server, runtime):
 
 
 def test_many_clients_of_several_routes_get_their_own_answers(librarian, library, runtime):
-    """Pooled and embedded texts of one batch, and queries: none is taken for another."""
+    """Raw and normalized vectors of one batch, and queries: none is taken for another."""
     texts = [f"chapter {i} of a book" for i in range(24)]
     asked = []
     for text in texts:
         asked += [("/embed", {"inputs": text}), ("/search", {"query": text, "k": 3})]
-        asked += [("/compare", {"pairs": [[text, texts[0]]]}), ("/embed", {"inputs": [text], "normalize": False})]
+        asked += [
+            ("/similarity", {"inputs": {"source_sentence": text, "sentences": texts[:1]}}),
+            ("/embed", {"inputs": [text], "normalize": False}),
+        ]
     answers = [answer.json for answer in in_parallel([lambda each=each: librarian.post(*each) for each in asked])]
     vectors, plain = np.array(answers[::4], np.float32)[:, 0], np.array(answers[3::4], np.float32)[:, 0]
     assert np.array_equal(vectors, runtime.encode(texts, normalize_embeddings=True))
     assert np.array_equal(plain, runtime.encode(texts))
-    np.testing.assert_allclose(
-        [answer["pairs"][0]["calibrated"] for answer in answers[2::4]], vectors @ vectors[0], atol=1e-5
-    )
+    np.testing.assert_allclose([answer[0] for answer in answers[2::4]], vectors @ vectors[0], atol=1e-5)
     with Index(library, runtime) as index:
         for text, answer in zip(texts, answers[1::4], strict=True):
             assert [hit["row"] for hit in answer["hits"][0]] == [hit.row for hit in index.search(text, 3)]

@@ -14,14 +14,13 @@ POSTS: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": "a"},
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     "/tokenize": {"inputs": "a"},
-    "/compare": {"pairs": [["a", "b"]]},
     "/search": {"query": "a"},
     "/embeddings": {"input": "a"},
     "/invocations": {"inputs": "a"},
 }
 ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/embed", "/": "/embed"}
 COMPUTED = [path for path in POSTS if path != "/tokenize"]
-SHELL = {"/", "/page.css", "/page.js", "/pairs.tsv", "/docs", "/docs.js", "/favicon.ico"}  # the page, without data
+SHELL = {"/", "/page.css", "/page.js", "/docs", "/docs.js", "/favicon.ico"}  # the page, without data
 HEALTH = {"/health", "/ping"}
 PUBLIC = {*HEALTH, "/metrics", *SHELL}
 GETS = ["/v1/models", "/info", "/openapi.json", "/api-doc/openapi.json", *sorted(PUBLIC)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastflow.errors import UsageError, missing_extra
-from fastflow.evaluation.isotropy import isoscore
+from fastflow.evaluation.analyses import isoscore
 from fastflow.stages.calibration import apply, describe
 from fastflow.train.data.moments import moments
 from fastflow.train.methods.against import fit_named

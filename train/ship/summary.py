@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.evaluation import isotropy
+from fastflow.evaluation.analyses import is_less_isotropic, measure_isotropy
 from fastflow.evaluation.evaluate import Pairs, evaluate
 from fastflow.report.verdict import FEW, FEWER_PAIRS, NO_PROOF
 from fastflow.runtime import Runtime
@@ -32,7 +32,7 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     z = np.asarray(calibration.apply(stages, x))
     constant = int(constant_channels(x.mean(axis=0), x.var(axis=0)).sum())
-    out: dict[str, Any] = {"isotropy": {"before": isotropy.measure(x), "after": isotropy.measure(z)}}
+    out: dict[str, Any] = {"isotropy": {"before": measure_isotropy(x), "after": measure_isotropy(z)}}
     if constant:
         out["constant_channels"] = [constant, x.shape[1]]
     if views:
@@ -195,7 +195,7 @@ def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "tex
             f"the pooled embeddings are spread out already (mean cosine of random pairs {cosine:.2f}), as an encoder "
             f"tuned for similarity leaves them; {advice[unit]}"
         )
-    if isotropy.is_worse(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
+    if is_less_isotropic(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
         out.append(
             "calibrated embeddings are LESS isotropic than the pooled ones; do not use this model without checking it"
         )
