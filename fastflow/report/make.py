@@ -12,7 +12,6 @@ from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.progress import Progress, counted
-from fastflow.replacing import replace_text
 from fastflow.report import sections as measures
 from fastflow.report.page import make_page
 from fastflow.report.subjects import MODEL, Fit, Open, count_encoders, make_subjects, name_path, read_texts, thin
@@ -53,7 +52,7 @@ def make_report(
     corpus = read_texts(options.corpus, options.sample, options.seed)
     paired = list(dict.fromkeys(text for pairs in sets for text in [*pairs.first, *pairs.second]))
     texts = corpus or thin(paired, options.sample, options.seed)
-    model = load_model(runtime._opened.model.path)
+    model = load_model(runtime.session.model.path)
     embedded = {*texts, *paired, *(text for task in tasks for text in task.texts)}
     if questions:
         embedded |= {*questions.first, *questions.second}

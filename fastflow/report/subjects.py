@@ -38,7 +38,7 @@ class Pool:
 
     def __call__(self, texts: Sequence[str], task: str | None = None) -> Matrix:
         """Pool texts, (n, D), in the runtime's dtype; ``task`` (query or document) chooses a prompt."""
-        prompts = self.runtime._opened.model.prompts
+        prompts = self.runtime.session.model.prompts
         prompt = prompts.resolve() if task is None else prompts.of_task(task)
         new = [text for text in dict.fromkeys(texts) if (prompt, text) not in self._rows_of]
         if new:

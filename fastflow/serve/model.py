@@ -12,7 +12,6 @@ from fastflow.model.tokenizer.encode import Tokens
 from fastflow.runtime import Runtime
 from fastflow.serve.batch import Floats, How
 from fastflow.serve.refusals import Refused
-from fastflow.session import Session
 
 WORDS = "the quick brown fox jumps over the lazy dog while two birds sing in an old tree near the river "
 PROBE = 0.05  # seconds of computing that the speed is measured on
