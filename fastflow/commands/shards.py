@@ -15,7 +15,7 @@ from fastflow.progress import counted
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@output_option("OUT with the suffix of the parts: .npy, .npz, .jsonl, .parquet, .safetensors or .db.")
+@output_option("OUT with the suffix of the parts: .npy, .jsonl, .parquet or .db.")
 @QUIET
 def merge(folder: Path, output: Path, quiet: bool) -> None:
     """Join the parts in a folder to one file.
