@@ -186,10 +186,9 @@ def embed(
     from fastflow.files.run import Run, Settings, check_delimiter, parse_keep, parse_shard
 
     if ray is not None:
-        from fastflow.commands.ray import embed_on_ray  # the options of a cluster
+        from fastflow.commands.ray import check_options, embed_on_ray  # few runs use a cluster
 
-        embed_on_ray(click.get_current_context())
-        return
+        check_options(click.get_current_context())
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep), _encoding(encoding))
     paths = expanded(inputs)
@@ -204,8 +203,11 @@ def embed(
     elif output is not None and os.path.isdir(output):  # False for a name that no file can have
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     replaced = output is not None and os.path.isfile(output)  # False of a name that no file can have
-    check_target(output, paths, settings, resume, cache)
+    check_target(output, paths, settings, resume and ray is None, cache)
     check_inputs(output, paths, settings, resume)
+    if ray is not None:
+        embed_on_ray(click.get_current_context(), paths, replaced)
+        return
     if settings.shard is not None and output is not None:
         make_folder(output)
     with contextlib.ExitStack() as stack:
