@@ -10,6 +10,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
+
+from fastflow.cli import main
 from fastflow.console import add_note
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.parts.manifest import ENDING, manifests, part_path
@@ -59,8 +62,8 @@ def parts_folder(target: Path) -> Path:
 
 def make_part(words: list[str]) -> None:
     """Run ``fastflow embed WORDS`` in this process, a worker of Ray."""
-    from fastflow.commands.embed import embed
-
+    embed = main.get_command(click.Context(main), "embed")
+    assert embed is not None  # noqa: S101 (a name of the group)
     embed.main(words, prog_name="fastflow embed", standalone_mode=False)
 
 
