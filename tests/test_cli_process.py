@@ -22,7 +22,7 @@ from support.places import TESTS, USERS
 
 FASTFLOW = Path(sysconfig.get_path("scripts")) / "fastflow"
 MAIN = "import sys; from fastflow.cli import main; main(sys.argv[1:], prog_name='fastflow')"
-SUFFIXES = (".npy", ".npz", ".jsonl", ".safetensors")
+SUFFIXES = (".npy", ".jsonl", ".parquet", ".db")
 
 
 def assert_failed_plainly(done: subprocess.CompletedProcess[str], message: str) -> None:

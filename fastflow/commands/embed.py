@@ -30,6 +30,7 @@ from fastflow.commands.options import (
     THREADS,
     errors_option,
     output_option,
+    refused_option,
     written_to,
 )
 from fastflow.console import introduce, open_runtime, say, write_json
@@ -44,15 +45,13 @@ PRECISION = click.option(
     "--precision",
     type=click.Choice(["float32", "float16", "int8", "uint8", "binary", "ubinary"]),
     default="float32",
-    help="Numbers in the output: int8 has one fixed range about 0, which the model stores, or --ranges; uint8 is int8 "
-    "plus 128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
+    help="Numbers in the output: int8 has one fixed range about 0, which the model stores; uint8 is int8 plus "
+    "128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
 )
-RANGES = click.option(
+RANGES = refused_option(
     "--ranges",
-    metavar="FILE.npy",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="For int8 and uint8: cut each dimension from its minimum to its maximum into 256 steps, as Sentence "
-    "Transformers does. Two rows are the minima and the maxima; of more rows, embeddings, they are taken.",
+    "--ranges was removed: int8 and uint8 take the range that the model stores; ranges= of Runtime.encode gives "
+    "another in Python",
 )
 DIM = click.option(
     "--dim",
@@ -76,7 +75,7 @@ RESUME = click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="OUT.npy, .npz, .jsonl, .parquet, .safetensors or .db (SQLite, for fastflow search); with --shard a "
+    help="OUT.npy (vectors only), .jsonl, .parquet or .db (SQLite, for fastflow search); with --shard a "
     "folder, for .npy parts, or DIR/NAME.parquet, one name a part. "
     "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
@@ -85,7 +84,7 @@ RESUME = click.option(
 @click.option(
     "--id-field",
     metavar="F",
-    help="A column to keep as id, under its name, in JSON Lines, .parquet or .db; in .npz as ids.",
+    help="A column to keep as id, under its name; not in .npy.",
 )
 @KEEP
 @DELIMITER
@@ -169,7 +168,6 @@ def embed(
     prompt_name: str | None,
     cache: Path | None,
     ray: str | None,
-    ranges: Path | None,
     json_file: str | None,
     quiet: bool,
     **options: Any,
@@ -188,17 +186,12 @@ def embed(
     from fastflow.files.run import Run, Settings, check_delimiter, parse_keep, parse_shard
 
     if ray is not None:
-        from fastflow.commands.ray import embed_on_ray  # the options of a cluster
+        from fastflow.commands.ray import check_options, embed_on_ray  # few runs use a cluster
 
-        embed_on_ray(click.get_current_context())
-        return
+        check_options(click.get_current_context())
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep), _encoding(encoding))
     paths = expanded(inputs)
-    if ranges is not None:
-        from fastflow.files.read.ranges import read_ranges  # few runs have any
-
-        options["ranges"] = read_ranges(ranges, options["precision"])
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
@@ -210,8 +203,11 @@ def embed(
     elif output is not None and os.path.isdir(output):  # False for a name that no file can have
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     replaced = output is not None and os.path.isfile(output)  # False of a name that no file can have
-    check_target(output, paths, settings, resume, cache)
+    check_target(output, paths, settings, resume and ray is None, cache)
     check_inputs(output, paths, settings, resume)
+    if ray is not None:
+        embed_on_ray(click.get_current_context(), paths, replaced)
+        return
     if settings.shard is not None and output is not None:
         make_folder(output)
     with contextlib.ExitStack() as stack:
@@ -236,7 +232,7 @@ def embed(
     if json_file is not None:
         from fastflow.files.embed import numbers_of  # few runs ask
 
-        numbers = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
+        numbers = numbers_of(runtime, settings.precision, settings.normalize)
         about = {"output": None if output is None else str(output), "model": runtime.info()["model"], **numbers}
         write_json(json_file, {**vars(done), "seconds": round(seconds, 3), **about})
 
@@ -268,8 +264,9 @@ def _check_together(
         raise UsageError("give --prompt or --prompt-name, not both")
 
 
-def _summarise(done: Summary, seconds: float, longest: int | None, output: Path | None, replaced: bool) -> None:
-    """Say what a run embedded, and how fast."""
+def _summarise(
+    done: Summary, seconds: float, longest: int | None, output: Path | None, replaced: bool, unit: str = "texts"
+) -> None:
     if done.finished:
         say(f"fastflow: {output} is finished: nothing to do")
         return
@@ -277,12 +274,13 @@ def _summarise(done: Summary, seconds: float, longest: int | None, output: Path 
     odd = [f"{done.empty:,} empty"] * bool(done.empty) + [f"{done.resumed:,} done before"] * bool(done.resumed)
     odd += [f"{done.known:,} more known and left out"] * bool(done.known)
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
+    odd = odd or ["none empty or cut"] * (unit == "texts")
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
     written = "" if output is None else written_to(output, replaced)
     if done.cache:
         say(f"fastflow: {done.cache}")
-    what = f"{', '.join(odd) or 'none empty or cut'}{again}"
-    say(f"fastflow: {counted(done.texts, 'texts')} ({what}), {rate:,.0f} a second{written}")
+    what = f" ({', '.join(odd)}{again})" if odd else ""
+    say(f"fastflow: {counted(done.texts, unit)}{what}, {rate:,.0f} a second{written}")
 
 
 @contextlib.contextmanager
@@ -323,7 +321,7 @@ def fitted_to(
 @click.command()
 @click.argument("vectors", metavar="VECTORS.npy")
 @MODEL
-@output_option("OUT.npy, .npz or .safetensors.")
+@output_option("OUT.npy.")
 @click.option(
     "--dtype",
     type=click.Choice(["auto", "float32", "float64"]),
@@ -346,7 +344,6 @@ def transform(
     dtype: str,
     threads: int | None,
     resume: bool,
-    ranges: Path | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -361,17 +358,12 @@ def transform(
     fastflow-train VECTORS.npy -o my-model
     fastflow transform VECTORS.npy -m my-model -o OUT.npy
     """
-    from fastflow.files.read.ranges import read_ranges
-    from fastflow.files.transform import TransformOptions, transform_file
+    from fastflow.files.run import Run, Settings
+    from fastflow.files.transform import transform_file
 
-    options["ranges"] = read_ranges(ranges, options["precision"])
     runtime = open_runtime(model, device, dtype, threads, quiet=True)
-    started = (lambda: None) if quiet else partial(introduce, runtime)
+    run = Run(resume, quiet, started=None if quiet else partial(introduce, runtime))
     start, replaced = time.monotonic(), os.path.isfile(output)
-    done = transform_file(runtime, vectors, output, TransformOptions(**options), resume, quiet, started)
-    if done.finished and not quiet:
-        say(f"fastflow: {output} is finished: nothing to do")
-    elif not quiet:
-        rate = done.vectors / max(time.monotonic() - start, 1e-9)
-        before = f" ({done.resumed:,} done before)" * bool(done.resumed)
-        say(f"fastflow: {counted(done.vectors, 'vectors')}{before}, {rate:,.0f} a second{written_to(output, replaced)}")
+    done = transform_file(runtime, vectors, output, Settings(**options), run)
+    if not quiet:
+        _summarise(done, time.monotonic() - start, None, output, replaced, "vectors")

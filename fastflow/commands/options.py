@@ -52,7 +52,7 @@ KEEP = click.option(
     "--keep",
     metavar="F,...",
     multiple=True,
-    help="Fields to carry along into .jsonl, .parquet, .npz or .db; may be repeated.",
+    help="Fields to carry along into .jsonl, .parquet or .db; may be repeated.",
 )
 NULL = click.option(
     "-0", "--null", is_flag=True, help="The texts of a .txt end with NUL, as xargs -0 and find -print0 have it."
@@ -80,8 +80,8 @@ def errors_option(*more: str) -> Callable[[Any], Any]:
 RAY = click.option(
     "--ray",
     metavar="ADDRESS|local",
-    help="Embed Parquet files on the cluster of Ray at ADDRESS, or on the cores of this machine, into the folder -o. "
-    "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/ray.md.",
+    help="Make parts on the cluster of Ray at ADDRESS, or on the cores of this machine, as --shard does, and join them "
+    "to -o. Every node needs the inputs and the folder of -o. Needs the ray extra; see docs/ray.md.",
 )
 
 
@@ -111,13 +111,18 @@ def corpus_options(command: Any) -> Any:
 
 
 def replaced_option(old: str, new: str) -> Callable[[Any], Any]:
-    """An option that has another name now: it is refused with that name."""
+    """Refuse an option that has another name now."""
+    return refused_option(old, f"{old} is called {new} now")
+
+
+def refused_option(old: str, said: str) -> Callable[[Any], Any]:
+    """Refuse an option of an earlier version with the sentence ``said``."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise click.UsageError(f"{old} is called {new} now", context)
+            raise click.UsageError(said, context)
 
-    name = "old_" + old.removeprefix("--")  # another than that of the new option
+    name = "old_" + old.removeprefix("--")  # the name of an option that is new may be free of the prefix
     return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True)
 
 

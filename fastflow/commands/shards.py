@@ -15,7 +15,7 @@ from fastflow.progress import counted
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@output_option("OUT with the suffix of the parts: .npy, .npz, .jsonl, .parquet, .safetensors or .db.")
+@output_option("OUT with the suffix of the parts: .npy, .jsonl, .parquet or .db.")
 @QUIET
 def merge(folder: Path, output: Path, quiet: bool) -> None:
     """Join the parts in a folder to one file.
@@ -54,13 +54,13 @@ def status(folder: Path, json_file: str | None) -> None:
         emit("\n".join(found.lines()))
 
 
-def arguments() -> list[str]:
-    """The arguments of this command as they were given, without those that differ between shards."""
+def arguments(*without: str) -> list[str]:
+    """Return the words of this command, except options that differ between shards and the parameters ``without``."""
     context = click.get_current_context()
     words: list[str] = []
     for parameter in context.command.params:
         name, value = parameter.name or "", context.params.get(parameter.name or "")
-        if name in ("shard", "output", "resume", "quiet", "json_file") or value is None:
+        if name in ("shard", "output", "resume", "quiet", "json_file", *without) or value is None:
             continue
         if context.get_parameter_source(name) not in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
             continue

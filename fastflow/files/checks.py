@@ -43,34 +43,29 @@ def check_target(
     kind.check_extra(target)
     if settings.layout.id_field is not None and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for ids; write .npz, .jsonl, .parquet or .db, or leave out "
+            f"{target}: a {target.suffix} file has no place for ids; write .jsonl, .parquet or .db, or leave out "
             f"--id-field{named(target, settings)}"
         )
     if settings.layout.keep and not kind.keeps_ids:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for fields; write .npz, .jsonl, .parquet or .db, or leave "
+            f"{target}: a {target.suffix} file has no place for fields; write .jsonl, .parquet or .db, or leave "
             f"out --keep{named(target, settings)}"
         )
     if settings.log_prob and not kind.keeps_log_prob:
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for log_prob; write .npz, .safetensors, .jsonl or .db, or "
-            f"leave out --log-prob{named(target, settings, '.npz')}"
+            f"{target}: a {target.suffix} file has no place for log_prob; write .jsonl, .parquet or .db, or "
+            f"leave out --log-prob{named(target, settings)}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
-    if settings.ranges is not None and target.suffix == ".db":
-        raise UsageError(
-            f"{target}: fastflow search compares int8 vectors of one range about 0, and --ranges makes others; write "
-            ".npy, or leave out --ranges"
-        )
-    for path in paths if settings.ranges is None else [*paths, settings.ranges.path]:
+    for path in paths:
         check_output(target, path)
     if resume and settings.shard is None:
         check_known(target)
 
 
-def named(target: Path, settings: Settings, suffix: str = ".parquet") -> str:
+def named(target: Path, settings: Settings) -> str:
     """How a part of another format is asked for; nothing without --shard."""
-    return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix(suffix)}"
+    return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
 
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
@@ -95,9 +90,8 @@ def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callab
     are those that ``same`` makes equal.
     """
     layout = settings.layout
-    absent = {"ids"} if layout.id_field is None else set()
-    absent |= set() if settings.log_prob else {"log_prob"}
-    ids = () if layout.id_field is None or "ids" in own else (layout.id_field,)
+    absent = set() if settings.log_prob else {"log_prob"}
+    ids = () if layout.id_field is None else (layout.id_field,)
     taken: dict[str, str | None] = {same(name): None for name in own if name not in absent}
     for name in (*ids, *layout.keep):
         if (other := taken.setdefault(same(name), name)) not in (None, name):

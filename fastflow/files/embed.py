@@ -24,7 +24,6 @@ from fastflow.stages.vectors import check_truncation
 
 if TYPE_CHECKING:
     from fastflow.files.parts.counting import Split
-    from fastflow.files.read.ranges import Ranges
     from fastflow.files.reuse.store import Store
     from fastflow.files.write.outputs import OutputFile
     from fastflow.files.write.partial import State
@@ -42,9 +41,7 @@ def embed_file(
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, run.resume, run.cache)
-    check_truncation(settings.dim, runtime.session.width, "--dim")
-    if settings.ranges is not None:
-        settings.ranges.check_width(settings.dim or runtime.dim)
+    check_truncation(settings.dim, runtime._opened.width, "--dim")
     with Sources(paths, run.opened) as sources:
         types = check_types(sources, target, settings)
         if run.resume:
@@ -68,16 +65,15 @@ def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
             yield (settings.prompt or "") + text
 
 
-def numbers_of(runtime: Runtime, precision: str, normalize: bool, ranges: Ranges | None) -> dict[str, Any]:
+def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
     """The settings that decide the numbers of a row and that the output records."""
-    found = {
+    return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
         "dtype": str(runtime.info()["dtype"]),
         "precision": precision,
         "normalized": normalize,
     }
-    return found if ranges is None else found | {"ranges": ranges.sha256}
 
 
 def _standard_output() -> StandardOutput:
@@ -125,7 +121,7 @@ class Embedded:
         from fastflow.files.write.writers import writer_for
 
         runtime, settings, run, paths = self._runtime, self._settings, self._run, self._source.paths
-        key = numbers_of(runtime, settings.precision, settings.normalize, settings.ranges)
+        key = numbers_of(runtime, settings.precision, settings.normalize)
         options = settings.recorded()
         if runtime.backend == "cpu":  # no size of batch changes its bits: a run may go on with another
             options["batch_tokens"] = None

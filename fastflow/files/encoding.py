@@ -56,7 +56,6 @@ class Encoder:
         self._runtime, self._settings, self.scored, self._window = runtime, settings, scored, window
         self._store, self._count = store, count
         self._before, self._cut = runtime.truncated, 0
-        self._ranges = None if settings.ranges is None else settings.ranges.values
         self.reused = 0
 
     @property
@@ -90,7 +89,7 @@ class Encoder:
         if self._store is not None:
             return self._finished(self._pooled(texts, self._store))
         s = self._settings
-        none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim, ranges=self._ranges))
+        none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
         parts = [VectorBlock(none, np.zeros(0)), *self._stream(texts)]
         scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
         return VectorBlock(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
@@ -100,7 +99,7 @@ class Encoder:
         s = self._settings
         options: dict[str, Any] = {
             "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
-            "batch_tokens": s.batch_tokens, "window": self._window, "ranges": self._ranges,
+            "batch_tokens": s.batch_tokens, "window": self._window,
         }  # fmt: skip
         blocks = self._runtime.session.blocks(texts, Options(**options), self._count, self.scored)
         return (VectorBlock(stored(block.vectors), block.log_probs) for block in blocks)
@@ -131,10 +130,7 @@ class Encoder:
     def _finished(self, pooled: NDArray[Any]) -> VectorBlock:
         """The results of a stream for texts with the vectors ``pooled``."""
         s, runtime = self._settings, self._runtime
-        options: dict[str, Any] = {
-            "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim,
-            "ranges": self._ranges,
-        }  # fmt: skip
+        options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
         vectors = stored(runtime.transform(pooled, **options))
         return VectorBlock(vectors, runtime.log_prob(pooled) if self.scored else None)
 

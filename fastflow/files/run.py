@@ -14,7 +14,6 @@ from fastflow.files.write.printing import Block, StandardOutput
 from fastflow.progress import Progress
 
 if TYPE_CHECKING:
-    from fastflow.files.read.ranges import Ranges
     from fastflow.files.write.outputs import OutputFile
     from fastflow.files.write.partial import State
 
@@ -34,12 +33,10 @@ class Settings:
     prompt: str | None = None
     log_prob: bool = False
     only_new: bool = False
-    ranges: Ranges | None = None
 
     def recorded(self) -> dict[str, Any]:
         """The options as a run records them, in JSON."""
-        digest = None if self.ranges is None else self.ranges.sha256
-        return vars(self) | {"layout": self.layout._asdict(), "ranges": digest}
+        return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # an earlier version recorded ranges
 
 
 @dataclass

@@ -1,249 +1,194 @@
-"""Ray Data: a Dataset with one more column, the embeddings, computed by actors that hold one Runtime each.
-
->>> import ray.data
->>> from fastflow.integrations.ray import embed
->>> embed(ray.data.read_parquet("corpus.parquet"), None, "text", concurrency=4).write_parquet("vectors")
-"""
+"""``fastflow embed --ray``: tasks on a cluster make parts as ``--shard I/N`` does, and merging joins them."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from fastflow.errors import FastflowError, UsageError
-from fastflow.files.encoding import stored
-from fastflow.files.read.records import listed
-from fastflow.integrations.ray_cluster import check_column, ray_data, sentences, texts_of
-from fastflow.model.artifact import DEFAULT, named
-from fastflow.options import WINDOW
-from fastflow.runtime import Runtime
-from fastflow.stages.vectors import check_count, check_truncation
-from fastflow.values import short
+import click
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-    from ray.data import Dataset
+from fastflow.cli import main
+from fastflow.console import add_note
+from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.files.parts.manifest import ENDING, manifests, part_path
+from fastflow.files.parts.merging import merge
+from fastflow.progress import Progress
 
-    from fastflow.integrations.ray_fit import Pool
-    from fastflow.train.distil.result import Distilled
-    from fastflow.train.ship.fit import Fit
+KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
+ENDING_S = 5.0  # seconds that a killed process may take to end
+RETRIES = 3  # of a part whose worker died
 
 
-@dataclass(frozen=True)
-class Job:
-    """What every actor is told to do; ``model`` is a path or a Hub id, None for the model in the package.
+def embed_on_cluster(
+    words: Sequence[str], target: Path, address: str, threads: int, resume: bool, quiet: bool
+) -> tuple[int, int]:
+    """Make the parts of ``fastflow embed WORDS`` on a cluster of Ray and join them to ``target``: (rows, parts).
 
-    ``numbers``: fingerprint, backend and dtype of the model as the driver opened it; an actor that finds others raises.
+    The parts are in the folder TARGET.parts, which every node must have, and which is removed at the end. ``resume``
+    keeps the rows that an earlier run finished there. Each task has ``threads`` CPUs and computes with as many threads.
+    Raises a FastflowError with the sentence of the node that failed.
     """
+    import_ray()
+    folder = parts_folder(target)
+    before = manifests(folder) if resume and any(folder.glob(f"*{ENDING}")) else []
+    with cluster(address):
+        import ray
 
-    model: str | None
-    numbers: dict[str, str]
-    column: str
-    output_column: str
-    options: dict[str, Any]  # of Runtime.encode
-    threads: int
-
-
-class Embedder:
-    """The actor: a pyarrow.Table -> the same rows with their embeddings, a list of fixed size, as last column.
-
-    Raises a FastflowError if the model on its node is not the driver's, and for a column without texts.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._runtime = open_checked(job)
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        job = self._job
-        check_column(table.schema.names, table.schema.types, job.column, job.output_column)
-        vectors = self._runtime.encode(texts_of(table, job.column), **job.options)
-        return table.append_column(job.output_column, fixed_lists(stored(vectors)))
-
-
-def embed(
-    dataset: Dataset,
-    model: str | os.PathLike[str] | None,
-    column: str,
-    *,
-    output_column: str = "embedding",
-    precision: str = "float32",
-    dim: int | None = None,
-    normalize: bool = False,
-    prompt: str | None = None,
-    dtype: str = "auto",
-    batch_size: int = WINDOW,
-    num_cpus: int = 1,
-    concurrency: int | None = None,
-) -> Dataset:
-    """The ``dataset`` with the embeddings of the texts in ``column`` as one more column, a list of fixed size.
-
-    Each row has the bytes that ``Runtime.encode`` gives its text. Like every transformation of a Dataset this one is
-    lazy; Ray does not keep the order of rows unless its ``preserve_order`` is set.
-
-    ``model``: a directory that every node has under this path, a Hub id in every node's cache, or None for the model in
-    the package. Each actor opens it and raises if its fingerprint or arithmetic is not the driver's. ``precision``,
-    ``dim``, ``normalize``, ``prompt`` and ``dtype`` are those of ``fastflow embed``.
-    ``num_cpus``: CPUs of an actor and threads of its Runtime, whatever OMP_NUM_THREADS is. ``concurrency``: the most
-    actors; None leaves it to Ray. ``batch_size``: the rows that an actor takes at once.
-
-    Raises a FastflowError, before anything is computed, for a model that cannot be opened, a column that is not there
-    or holds no text, and options that the model does not have.
-    """
-    data = ray_data("fastflow.integrations.ray.embed")
-    if not isinstance(dataset, data.Dataset):
-        raise UsageError(f"embed takes a ray.data.Dataset, not {type(dataset).__name__}")
-    check_count("batch_size", batch_size)
-    options = {"precision": precision, "truncate_dim": dim, "normalize_embeddings": normalize, "prompt": prompt}
-    job = job_of(model, dtype, column, output_column, options, num_cpus)
-    if (schema := dataset.schema()) is not None:
-        check_column(schema.names, schema.types, column, output_column)
-        check_checkpoint(dataset, schema.names)
-    return mapped(dataset, Embedder, job, batch_size, concurrency)
-
-
-def fit(
-    dataset: Dataset,
-    encoder: str | os.PathLike[str],
-    column: str,
-    method: str = "auto",
-    *,
-    num_cpus: int = 1,
-    concurrency: int | None = None,
-    progress: bool | Callable[[str], None] | None = None,
-    **options: Any,
-) -> Fit:
-    """Calibrate ``encoder`` on the texts in ``column``, as ``fastflow.fit`` does; the same bits on any number of nodes.
-
-    Closed forms, such as whiten,recolour, are fitted to the statistics of all texts, in two passes. A flow, which
-    ``auto`` is, trains here on ``sample`` distinct texts, 100,000 unless asked otherwise, chosen by a hash of the text.
-    ``encoder`` is a directory that every node has, a Hub id, or ``default``. ``options`` are those of ``fastflow.fit``;
-    ``num_cpus`` and ``concurrency`` those of ``embed``, None for all CPUs of the cluster but one.
-    Raises a FastflowError as ``fastflow.fit`` does, for a column without texts, and for texts that differ between the
-    passes.
-    """
-    if not isinstance(encoder, str | os.PathLike):
-        raise UsageError(f"an encoder is a directory, a Hub id or 'default', not {short(encoder)}: give 'default'")
-    texts, workers = _read(dataset, column, num_cpus, concurrency, "fit")
-    from fastflow.train.python import fit_sharded
-
-    place = os.path.abspath(encoder) if os.path.isdir(encoder) else os.fspath(encoder)
-    with sentences():
-        return fit_sharded(texts, place, {"method": method, **options}, progress, workers)
-
-
-def distill(
-    dataset: Dataset,
-    model: str | os.PathLike[str],
-    column: str,
-    dim: int | None = None,
-    words: int = 0,
-    dtype: str = "float32",
-    penalty: float | None = None,
-    seed: int = 0,
-    progress: bool | Callable[[str], None] | None = None,
-    *,
-    num_cpus: int = 1,
-    concurrency: int | None = None,
-) -> Distilled:
-    """Make a token table of ``model`` by the texts in ``column``, as ``fastflow.distill`` does, to the same bits.
-
-    Actors run the model, whose files every node has; the driver adds up and solves. ``num_cpus`` and ``concurrency``
-    are those of ``fit``. Raises a FastflowError as ``fastflow.distill`` does, and for a column without texts.
-    """
-    options = {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}
-    texts, workers = _read(dataset, column, num_cpus, concurrency, "distill")
-    from fastflow.train.distil.python import distil_texts
-
-    with sentences():
-        return distil_texts(model, texts, options, progress, workers)
-
-
-def _read(
-    dataset: Dataset, column: str, num_cpus: int, concurrency: int | None, function: str
-) -> tuple[Callable[[], Iterator[str]], Pool]:
-    """The texts of ``column`` as often as they are asked for, and actors that work on them for ``function``."""
-    data = ray_data(f"fastflow.integrations.ray.{function}")
-    if not isinstance(dataset, data.Dataset):
-        raise UsageError(f"{function} takes a ray.data.Dataset, not {type(dataset).__name__}")
-    from fastflow.train.options import check_extra
-
-    check_extra(f"fastflow.integrations.ray.{function}")
-    from fastflow.integrations.ray_fit import Pool, texts_in_order
-
-    return texts_in_order(dataset, column), Pool(num_cpus, concurrency, reading=1)
-
-
-def mapped(
-    dataset: Dataset, actor: type[Embedder], job: Job, batch_size: int = WINDOW, concurrency: int | None = None
-) -> Dataset:
-    """``dataset`` through a pool of at most ``concurrency`` actors."""
-    check_count("concurrency", concurrency)
-    data = ray_data("fastflow.integrations.ray")
-    return dataset.map_batches(
-        actor,
-        fn_constructor_kwargs={"job": job},
-        batch_size=batch_size,
-        batch_format="pyarrow",
-        compute=data.ActorPoolStrategy(min_size=1, max_size=concurrency),
-        num_cpus=job.threads,
-        udf_modifying_row_count=False,
-    )
-
-
-def job_of(
-    model: str | os.PathLike[str] | None,
-    dtype: str,
-    column: str,
-    output_column: str,
-    options: dict[str, Any],
-    threads: int,
-    dim: str = "dim",
-) -> Job:
-    """The job, once the driver has opened the model and tried the options on no text; ``dim`` names truncate_dim."""
-    check_count("num_cpus", threads)
-    place = None if model is None or named(str(model)) == DEFAULT else os.fspath(model)
-    if place is not None and os.path.exists(place):
-        place = os.path.abspath(place)  # an actor has another working directory
-    with Runtime(place, "cpu", dtype, threads) as runtime:
-        check_truncation(options.get("truncate_dim"), runtime.session.width, dim)
-        runtime.encode([], **options)
-        return Job(place, numbers_of(runtime), column, output_column, options, threads)
-
-
-def numbers_of(runtime: Runtime) -> dict[str, str]:
-    """The properties that decide a model's vectors: fingerprint, backend and arithmetic."""
-    return {"fingerprint": runtime.fingerprint, "backend": runtime.backend, "dtype": str(runtime.info()["dtype"])}
-
-
-def open_checked(job: Job) -> Runtime:
-    """The Runtime of an actor; raises a FastflowError if it is not what the driver opened."""
-    runtime = Runtime(job.model, "cpu", job.numbers["dtype"], job.threads)
-    for name, here in numbers_of(runtime).items():
-        if here != job.numbers[name]:
-            mend = "give every node the same files" if name == "fingerprint" else "install fastflow there as here"
-            raise FastflowError(
-                f"{job.model or 'the model in the package'} has the {name} {here} on the node {os.uname().nodename}, "
-                f"and {job.numbers[name]} where the job was started: {mend}"
+        count = before[0].shard[1] if before else max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+        if not before:
+            _clear(folder)
+        try:
+            _make_parts(
+                [*words, "--threads", str(threads), "--quiet", "--resume"], folder, target, count, threads, quiet
             )
-    return runtime
+        except BaseException as error:
+            if any(folder.glob("part-*")):
+                add_note(error, f"finished rows are in {folder}; the same command with --resume continues after them")
+            raise
+    found = merge(folder, target, shown=not quiet)
+    _clear(folder)
+    return found[0].total, count
 
 
-def check_checkpoint(dataset: Dataset, names: list[str]) -> None:
-    """Raise a UsageError where Ray's checkpointing is on, and its id column is not in the data."""
-    config = dataset.context.checkpoint_config
-    if config is not None and config.id_column not in names:
+def parts_folder(target: Path) -> Path:
+    """Return the folder of the parts of ``target``."""
+    return target.absolute().with_name(target.name + ".parts")
+
+
+def make_part(words: list[str]) -> None:
+    """Run ``fastflow embed WORDS`` in this process, a worker of Ray."""
+    embed = main.get_command(click.Context(main), "embed")
+    assert embed is not None  # noqa: S101 (a name of the group)
+    embed.main(words, prog_name="fastflow embed", standalone_mode=False)
+
+
+def _make_parts(words: list[str], folder: Path, target: Path, count: int, threads: int, quiet: bool) -> None:
+    import ray
+
+    task = ray.remote(num_cpus=threads, max_retries=RETRIES, scheduling_strategy="SPREAD")(make_part)
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = []
+    for number in range(1, count + 1):
+        part = part_path(folder, (number, count), target.suffix)
+        waiting.append(task.remote([*words, "--shard", f"{number}/{count}", "-o", str(part)]))
+    with Progress("embed", count, "parts", shown=not quiet) as progress:
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            try:
+                ray.get(done)
+            except ray.exceptions.RayError as error:
+                raise FastflowError(find_sentence(str(error))) from error
+            progress.advance(len(done))
+
+
+def _clear(folder: Path) -> None:
+    """Remove the parts of an earlier run, and the folder unless it has other files."""
+    for path in folder.glob("part-*-of-*"):
+        path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def import_ray() -> None:
+    """Import ray; raises a FastflowError that names the command to install it."""
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("ray", str(error.name), "fastflow embed --ray") from None
+
+
+@contextlib.contextmanager
+def cluster(address: str) -> Iterator[None]:
+    """Connect to the cluster at ``address``; ``local`` starts one on this machine, which ends with the block."""
+    import ray
+
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no statistics are sent
+    else:
+        knock(address)
+    try:
+        with kill_failed_start():
+            ray.init(address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises several kinds, and a bare Exception if its node does not start in time
+        raise FastflowError(f"--ray {address}: {describe_refusal(address, error)}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def kill_failed_start() -> Iterator[None]:
+    """If the block fails, kill the processes of Ray that it started: ``ray.shutdown`` ends only a whole start."""
+    import ray  # makes psutil importable, which is in its package
+    import psutil  # isort: skip
+
+    this, home = psutil.Process(), os.path.dirname(ray.__file__)
+    before = this.children()
+    try:
+        yield
+    except BaseException:
+        left = []
+        for child in this.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                if child not in before and any(home in word for word in child.cmdline()):
+                    left += [child, *child.children(recursive=True)]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, ENDING_S)
+        raise
+
+
+def check_address(address: str) -> None:
+    """Raise a UsageError unless ``address`` is local, auto or HOST:PORT."""
+    if "://" in address:
         raise UsageError(
-            f"the checkpoint's id_column {config.id_column!r} is not in the dataset; its columns are {listed(names)}"
+            f"--ray {address}: Ray Client is not supported: give HOST:6379, or start the command on the cluster"
         )
+    if address not in ("local", "auto") and not re.fullmatch(r"[^-].*:\d+", address):
+        raise UsageError(f"--ray needs ADDRESS or local, and {address!r} is neither: give HOST:PORT, auto or local")
 
 
-def fixed_lists(vectors: NDArray[Any]) -> pa.FixedSizeListArray:
-    """(n, D') as an Arrow array of n lists; their field has Parquet's name for it."""
-    import pyarrow as pa
+def knock(address: str) -> None:
+    """Raise a FastflowError if no process listens at ``address``, which is HOST:PORT or auto."""
+    from ray._private import services  # no public module tells the address that auto means
 
-    kind = pa.list_(pa.field("element", pa.from_numpy_dtype(vectors.dtype)), vectors.shape[1])
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), type=kind)
+    found = address
+    try:
+        if address == "auto":
+            found = services.get_ray_address_from_environment(address, None)
+        check_address(found)
+        host, _, port = found.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
+    except (OSError, OverflowError, ValueError) as error:  # Ray raises ConnectionError if auto finds no cluster
+        place = "there" if found == address else f"at {found}"
+        raise FastflowError(f"--ray {address}: no cluster of Ray answers {place}: {first_line(error)}") from error
+
+
+def describe_refusal(address: str, error: Exception) -> str:
+    """Return the cause of an ``error`` of ``ray.init``, and the remedy."""
+    said = f"{type(error).__name__}: {error} {error.__cause__}"
+    if "AuthenticationError" in said:
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            return "the cluster refuses this client without its token: set RAY_AUTH_MODE=token"
+        return "the cluster refuses this client's token: copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"
+    place = "Ray did not start on this machine" if address == "local" else "no cluster of Ray answers there"
+    return f"{place}: {first_line(error)}"
+
+
+def find_sentence(text: str) -> str:
+    """Return the sentence of fastflow in the traceback of a node, or the traceback's last line."""
+    ours = re.findall(r"^fastflow\.[\w.]+: (.*)$", text, re.M)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return ours[-1] if ours else f"Ray: {lines[-1] if lines else 'it gives no reason'}"
+
+
+def first_line(error: Exception) -> str:
+    """Return the reason of an error for a message."""
+    return str(error).split("\n")[0]

@@ -12,7 +12,8 @@ import ray
 import ray.data
 
 from fastflow.errors import UsageError
-from fastflow.integrations.ray_cluster import check_address, check_column, cluster, sentences, texts_of
+from fastflow.integrations.ray import check_address, cluster
+from fastflow.integrations.ray_cluster import check_column, sentences, texts_of
 from fastflow.stages.vectors import check_count
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Pool:
 def workers(address: str) -> Iterator[Pool]:
     """An actor on each CPU of the cluster at ``address``; their failures are sentences."""
     check_address(address)
-    with cluster(address, quiet=True), sentences():
+    with cluster(address), sentences():
         yield Pool(1, None, reading=0)
 
 

@@ -71,7 +71,6 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
         )),
     ),
     "models.md": ("at least 0.9995, else float32", "A cosine under 0.99 is an error"),
-    "ray.md": ("about 9 GB for 115 million strings",),  # Ray's own issue, which the page links to
     "search.md": ("1.0 GB; of a", "0.3 or 0.04 GB", "| 0.3 GB |", "as int8 codes, 0.3 GB for", "as float32, 1.0 GB",
                   "0.1 for the model in"),
     "sentence-transformers.md": ("under 0.99 is an error",),

@@ -96,16 +96,6 @@ def test_server(static):
     np.testing.assert_allclose(found, Runtime(static).encode(TEXTS, normalize_embeddings=True), atol=1e-6)
 
 
-def test_ray_actor(static):
-    pa = pytest.importorskip("pyarrow")
-    from fastflow.integrations.ray import Embedder, job_of
-
-    out = Embedder(job_of(static, "auto", "text", "embedding", {}, 1))(pa.table({"text": TEXTS}))
-    column = out.column("embedding").combine_chunks()
-    found = column.flatten().to_numpy(zero_copy_only=False).reshape(len(TEXTS), 32)
-    np.testing.assert_array_equal(found, Runtime(static, "cpu").encode(TEXTS))
-
-
 def test_info_and_verify(static):
     info = json.loads(assert_done(run("info", static)).stdout)
     assert (info["backend"], info["dtype"], info["takes"]) == ("cpu", "float32", "texts")

@@ -42,7 +42,7 @@ from support.refusals import spoil
 
 MEMORY = 1 << 30  # bytes that a case may take beyond what its process holds at its start
 ROWS, DIM = 40, 8
-SUFFIXES = (".npy", ".npz", ".jsonl", ".parquet", ".safetensors", ".db")
+SUFFIXES = (".npy", ".jsonl", ".parquet", ".db")
 SCHEMAS = (
     *(sql for sql, _ in SPOILT), LOOSE, f"{LOOSE} INSERT INTO texts SELECT * FROM texts", "DELETE FROM texts",
     "ALTER TABLE texts DROP COLUMN n", "ALTER TABLE texts ADD COLUMN big AS (zeroblob(1000000000))",
@@ -67,7 +67,7 @@ def written(path: Path, rows: range, run: dict[str, Any]) -> None:
         writer.begin()
         writer.about = {"dim": DIM, "truncate_dim": None, "prompt": None}
         texts, found = [f"text {i}" for i in rows], vectors(0)[rows.start : rows.stop]
-        kept = {} if path.suffix in (".npy", ".safetensors") else {"n": list(rows)}
+        kept = {} if path.suffix == ".npy" else {"n": list(rows)}
         writer.write(Block(rows, texts, None, found, None, kept))
         writer.finish()
 

@@ -57,7 +57,7 @@ def test_embed_says_once_that_texts_are_unlike(model, runtime, tmp_path, target,
     embed_file(knowing(model, float(log_probs.min())), source, plain, Settings())
     embed_file(runtime, source, plain, Settings())
     assert SAID not in capsys.readouterr().err
-    embed_file(knowing(model, half), source, target.with_suffix(".npz"), Settings(log_prob=True))
+    embed_file(knowing(model, half), source, target.with_suffix(".jsonl"), Settings(log_prob=True))
     assert capsys.readouterr().err.count(f"50% {SAID}") == 1
     embed_file(knowing(model, half), source, target.with_suffix(".jsonl"), Settings(Layout("txt")))
     assert "log_prob" not in target.with_suffix(".jsonl").read_text()

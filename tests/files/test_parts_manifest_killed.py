@@ -68,7 +68,7 @@ def try_to_kill(folder, how, chance):
         def check(code):
             if code == 0:
                 assert part.exists()
-        keeps = suffix in (".npz", ".jsonl", ".parquet", ".db")
+        keeps = suffix != ".npy"
         options = ["--keep", "n"] if keeps else ["--log-prob"] * (suffix != ".npy")
         command = ["embed", "in.jsonl", "-m", model, "--threads", "1", "--quiet", "--resume", *options, *how]
         kills += until_done([*command, "--shard", f"{number}/2", "-o", str(part)], check, chance, 30)
@@ -98,7 +98,7 @@ def test_whatever_the_moment_the_bytes_are_those_of_one_run(
     lines = [f'{{"text": "{text}", "n": {at}}}\n' for at, text in enumerate([*sentences[:40], *sentences[15:25]])]
     (tmp_path / "in.jsonl").write_text("".join(lines))
     (tmp_path / "parts").mkdir()
-    keep = ["--keep", "n"] if suffix in (".npz", ".jsonl", ".parquet", ".db") else ["--log-prob"] * (suffix != ".npy")
+    keep = ["--keep", "n"] if suffix != ".npy" else ["--log-prob"] * (suffix != ".npy")
     assert run("embed", "in.jsonl", "-m", model, "-o", f"whole{suffix}", "--quiet", *keep).exit_code == 0
     done = run_python(CODE, tmp_path / "parts", model, suffix)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,15 +15,14 @@ from fastflow.files.parts.manifest import manifest_of, manifest_path, read_manif
 from fastflow.files.parts.merging import merge
 from fastflow.files.write import parquet_output
 from fastflow.files.write.printing import Block
-from fastflow.files.write.writers import writer_for
+from fastflow.files.write.writers import WRITERS, writer_for
 from fastflow.progress import counted
 
 from support.commands import assert_one_sentence, run
 from support.memory import grown
 from support.runs import check_parts
 
-SUFFIXES = [".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db"]
-KEEPING = (".npz", ".jsonl", ".parquet", ".db")
+SUFFIXES = [*WRITERS]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
     monkeypatch.setattr(module, "ROWS", 4)
     monkeypatch.setattr(parquet_output, "GROUP", 8)
     options = ["--log-prob"] * (scored and suffix != ".npy")
-    options += ["--keep", "n", "--id-field", "id"] * (suffix in KEEPING)
+    options += ["--keep", "n", "--id-field", "id"] * (suffix != ".npy")
     result = check_parts(suffix, of, *words(model, *options))
     assert result.stderr == f"fastflow: 20 rows of {counted(of, 'parts')}; written to out{suffix}\n"
     assert len(list(desk.iterdir())) == 6  # the inputs, the parts, the whole with its record and the joined file
@@ -55,14 +55,6 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
 @pytest.mark.parametrize("precision", ["uint8", "binary"])
 def test_parts_of_every_precision(model, desk, suffix, precision):
     check_parts(suffix, 2, *words(model, "--precision", precision))
-
-
-def test_a_field_that_one_part_lacks_is_joined_to_the_bytes_of_one_run(model, desk):
-    """In one part all values are text, in the other not: the whole is JSON."""
-    (desk / "x.jsonl").write_text('{"text": "a", "k": "null"}\n{"text": "b", "k": "ü"}\n' + '{"text": "c"}\n' * 2)
-    check_parts(".npz", 2, "embed", "x.jsonl", "-m", model, "--keep", "k")
-    with np.load("whole.npz") as whole:
-        assert whole["k"].tolist() == ['"null"', '"ü"', "null", "null"]
 
 
 def make(model, suffix=".npy", of=3):
@@ -106,21 +98,20 @@ def test_a_merge_that_fails_leaves_nothing(model, desk, suffix, monkeypatch):
     assert not list(desk.glob("out*"))
 
 
-def test_an_archive_whose_entries_lie_before_its_start_is_one_sentence(model, desk):
-    make(model, ".npz", of=2)
-    part = desk / "parts" / "2.npz"
-    data = bytearray(part.read_bytes())
-    at = slice((end := data.rindex(b"PK\5\6")) + 16, end + 20)  # where the list of the entries begins
-    data[at] = (int.from_bytes(data[at], "little") + 10**7).to_bytes(4, "little")
-    part.write_bytes(data)
-    read_manifest(manifest_path(part)).sealed(part).write(part)
-    assert_one_sentence(run("merge", "parts", "-o", "out.npz"), 1, "parts/2.npz cannot be joined: ")
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_parts_in_a_format_of_an_earlier_version_are_refused_by_name(model, desk, suffix):
+    make(model, of=2)
+    for number in (1, 2):
+        manifest = read_manifest(manifest_path(desk / "parts" / f"{number}.npy"))
+        replace(manifest, part=f"{number}{suffix}").write(desk / "parts" / f"{number}.npy")
+    said = f"parts/1{suffix}: fastflow no longer writes or joins {suffix}; use .npy for vectors only"
+    for words in (("merge", "parts", "-o", "out.npy"), ("status", "parts")):
+        assert_one_sentence(run(*words), 2, said)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
-    """Two parts of 40 MB; a .npz holds its row numbers, 1 MB, in memory as a run does."""
     meta = {"fingerprint": "f", "options": {}}
     for name, rows in (("small", 100), ("large", 80_000)):
         (tmp_path / name).mkdir()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-import numpy as np
 import pytest
 
 from fastflow.errors import UsageError
-from fastflow.files.read.ranges import Ranges
 from fastflow.files.read.records import Layout
-from fastflow.files.run import Settings, Summary, parse_shard
+from fastflow.files.run import Settings, parse_shard
 
 
 @pytest.mark.parametrize(("text", "shard"), [("1/1", (1, 1)), ("1/4", (1, 4)), ("4/4", (4, 4)), ("03/10", (3, 10))])
@@ -28,8 +26,7 @@ def test_what_is_no_shard_is_refused_in_one_sentence(text):
 
 
 OTHER = {"layout": Layout("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9, "dedupe": True,
-         "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True, "only_new": True,
-         "ranges": Ranges("r.npy", "0" * 64, np.zeros((2, 32), np.float32))}  # fmt: skip
+         "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True, "only_new": True}  # fmt: skip
 
 
 def test_every_option_tells_two_runs_apart():
@@ -38,7 +35,3 @@ def test_every_option_tells_two_runs_apart():
     assert all(
         replace(Settings(), **{name: value}).recorded() != Settings().recorded() for name, value in OTHER.items()
     )
-
-
-def test_counts_start_at_nothing():
-    assert Summary() == Summary(texts=0, empty=0, resumed=0, cut=0)

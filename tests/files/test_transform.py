@@ -11,7 +11,8 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files import transform as module
-from fastflow.files.transform import Summary, TransformOptions, transform_file
+from fastflow.files.run import Run, Settings, Summary
+from fastflow.files.transform import transform_file
 
 from support.commands import run
 from support.matrices import make_vector_model, make_vectors
@@ -39,8 +40,8 @@ def runtime(vector_model):
     return Runtime(vector_model)
 
 
-def transform(runtime, source, target, *settings, **options):
-    return transform_file(runtime, str(source), target, TransformOptions(*settings, **options), quiet=True)
+def transform(runtime, source, target, **options):
+    return transform_file(runtime, str(source), target, Settings(**options), Run(quiet=True))
 
 
 def test_the_model_is_named_once_nothing_else_is_wrong(vector_model, npy, target, tmp_path):

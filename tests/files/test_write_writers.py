@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from safetensors import safe_open
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write.database import DatabaseFile
-from fastflow.files.write.npz import NpzFile
-from fastflow.files.write.outputs import JsonLinesFile, NpyFile, SafetensorsFile
+from fastflow.files.write.outputs import JsonLinesFile, NpyFile, npy_header
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import WRITERS, writer_for
@@ -75,7 +74,7 @@ def test_everything_is_read_back_bit_for_bit(tmp_path, suffix, dtype):
     kind = writer_for(Path(f"x{suffix}"))
     want = dict(COLUMNS) if kind.keeps_ids else {}
     want |= {"log_prob": SCORES.tolist()} if kind.keeps_log_prob else {}
-    want |= {"index": list(range(8))} if suffix in (".npz", ".jsonl", ".db") else {}
+    want |= {"index": list(range(8))} if suffix in (".jsonl", ".db") else {}
     want |= {"text": ODD} if suffix in (".jsonl", ".db") else {}
     assert {name: list(map(repr, values)) for name, values in columns.items()} == {
         name: list(map(repr, values)) for name, values in want.items()
@@ -93,10 +92,13 @@ def test_a_zero_below_zero_loses_its_sign_in_json_vectors_and_in_sqlite_columns(
     assert ({*map(repr, found.ravel().tolist())}, {*map(repr, columns["x"])}) == ({vector}, {column})
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
-def test_float64_is_read_back_too(tmp_path, suffix):
-    vectors = rows("float64")
-    assert read_back(write(tmp_path / f"x{suffix}", vectors))[0].tobytes() == vectors.tobytes()
+@pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
+def test_the_header_of_npy_has_a_fixed_size(dtype):
+    for shape in ((0, 1), (10**12, 768), (3, 2)):
+        stream = io.BytesIO(npy_header(shape, np.dtype(dtype), 128))
+        assert len(stream.getvalue()) == 128, shape
+        assert np.lib.format.read_magic(stream) == (1, 0)
+        assert np.lib.format.read_array_header_1_0(stream) == (shape, False, np.dtype(dtype))
 
 
 @each_format
@@ -115,14 +117,7 @@ def test_no_rows_still_have_their_width_and_columns(tmp_path, suffix):
 @each_format
 def test_the_run_is_recorded(tmp_path, suffix):
     path = write(tmp_path / f"x{suffix}", rows("float32"))
-    words = {name: str(value) for name, value in META.items()}
-    if suffix == ".npz":
-        with np.load(path, allow_pickle=False) as found:
-            assert json.loads(str(found["meta"])) == META | {"json": ["may", "n", "x"]}
-    elif suffix == ".safetensors":
-        with safe_open(path, "numpy") as found:
-            assert found.metadata() == words
-    elif suffix == ".parquet":
+    if suffix == ".parquet":
         assert json.loads(pq.read_schema(path).metadata[b"fastflow"]) == META
     elif suffix == ".db":
         assert META.items() <= read(path)[1].items()
@@ -182,9 +177,12 @@ def test_a_file_is_whole_when_it_gets_its_name(tmp_path, suffix):
 
 
 def test_the_suffix_decides():
-    kinds = [writer_for(Path(f"x{suffix}")) for suffix in (".npy", ".npz", ".jsonl", ".safetensors", ".parquet", ".db")]
-    assert kinds == [NpyFile, NpzFile, JsonLinesFile, SafetensorsFile, ParquetOutput, DatabaseFile]
+    kinds = [writer_for(Path(f"x{suffix}")) for suffix in (".npy", ".jsonl", ".parquet", ".db")]
+    assert kinds == [NpyFile, JsonLinesFile, ParquetOutput, DatabaseFile]
     assert len(WRITERS) == len(kinds)
     for name in ("x.arrow", "x", "x.npy.gz", "x.NPY"):
-        with pytest.raises(UsageError, match=r"unknown suffix .* \.npy, \.npz, \.jsonl, \.safetensors"):
+        with pytest.raises(UsageError, match=r"unknown suffix .* \.npy, \.jsonl, \.parquet, \.db"):
+            writer_for(Path(name))
+    for name in ("x.npz", "x.safetensors"):
+        with pytest.raises(UsageError, match=rf"^{name}: fastflow no longer writes .* use \.npy for vectors"):
             writer_for(Path(name))

@@ -1,155 +1,230 @@
-"""The actor of Ray without a cluster: its rows are the Runtime's, and what it cannot do is one sentence."""
+"""``embed --ray``: the address of a cluster, and on a real one the file of one run, whatever fails."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import os
-import shutil
+import socket
+import subprocess
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from fastflow import FastflowError, Runtime
-from fastflow.errors import missing_extra
+from fastflow import FastflowError
+from fastflow.errors import UsageError
 from fastflow.integrations import ray as integration
-from fastflow.integrations.ray import Embedder, fixed_lists, job_of
-from fastflow.integrations.ray_cluster import check_column, texts_of
+from fastflow.integrations.ray import check_address, cluster, describe_refusal, embed_on_cluster, find_sentence
 
-from support.refusals import refuses
+from support.builders import make_sentences
+from support.commands import run
+from support.places import USERS
+from support.processes import run_limited
+from support.rays import CLIENTS, SETTINGS, dying, started
 
-TYPES = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8(), "uint8": pa.uint8()}
-TYPES |= {"binary": pa.int8(), "ubinary": pa.uint8()}
-
-
-def job(model, dtype="auto", threads=1, **options):
-    return job_of(model, dtype, "text", "embedding", options, threads)
-
-
-def vectors_of(table):
-    column = table.column("embedding").combine_chunks()
-    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), column.type.list_size)
+ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")  # of Ray's package
+ROWS, CPUS = 400, 3
 
 
-@pytest.mark.parametrize("precision", TYPES)
-def test_rows_have_the_bytes_of_the_runtime(model, sentences, precision):
-    options = {"precision": precision, "truncate_dim": 16, "normalize_embeddings": True, "prompt": "so "}
-    table = pa.table({"id": range(256), "text": sentences})
-    out = Embedder(job(model, **options))(table)
-    want = Runtime(model, "cpu").encode(sentences, **options)
-    assert out.schema.names == ["id", "text", "embedding"]
-    assert out.schema.field("embedding").type == pa.list_(pa.field("element", TYPES[precision]), want.shape[1])
-    assert vectors_of(out).tobytes() == want.tobytes()
-    assert out.select(["id", "text"]).equals(table)
+@pytest.mark.parametrize("address", ["local", "auto", "127.0.0.1:6379", "head:1", "[::1]:6379"])
+def test_addresses_that_are_known(address):
+    check_address(address)
 
 
-def test_a_row_is_the_same_in_any_batch(model, sentences):
-    actor, table = Embedder(job(model)), pa.table({"text": sentences})
-    parts = [actor(table.slice(start, 37)) for start in range(0, 256, 37)]
-    assert vectors_of(pa.concat_tables(parts)).tobytes() == vectors_of(actor(table)).tobytes()
+@pytest.mark.parametrize("address", ["", "head", "127.0.0.1", ":6379", "head:", "-o", "--out:1", "http://head:8265"])
+def test_addresses_that_are_refused(address):
+    with pytest.raises(UsageError, match=r"^--ray .*: "):
+        check_address(address)
 
 
-def test_float64_is_stored_as_float32_and_no_row_gives_no_row(model):
-    out = Embedder(job(model, "float64"))(pa.table({"text": pa.array([], pa.string())}))
-    assert out.schema.field("embedding").type.value_type == pa.float32()
-    assert len(out) == 0
+@pytest.fixture
+def closed(monkeypatch):
+    """HOST:PORT at which no process listens, and a Ray that must not try it."""
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray tries a closed port for minutes"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{free.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
-def test_every_way_to_store_text_is_text(model, kind):
-    out = Embedder(job(model))(pa.table({"text": pa.array(["a dog", "a cat", "a dog"], kind)}))
-    assert np.array_equal(vectors_of(out), Runtime(model, "cpu").encode(["a dog", "a cat", "a dog"]))
+def refused(address: str, sentence: str) -> None:
+    with pytest.raises(FastflowError, match=f"^--ray {sentence}"), cluster(address):
+        pass
 
 
-def test_the_threads_are_the_actors_cpus(model, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it
-    assert Embedder(job(model, threads=2))._runtime.session.backend._calibration.threads == 2
+def test_a_closed_port_is_refused_at_once_and_leaves_no_folder(closed, tmp_path):
+    refused(closed, f"{closed}: no cluster of Ray answers there: .*refused")
+    with pytest.raises(FastflowError, match="no cluster of Ray answers there"):
+        embed_on_cluster(["in.txt"], tmp_path / "x.npy", closed, 1, resume=False, quiet=True)
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", [None, "default"])
-def test_the_model_in_the_package_has_no_path(place):
-    assert job(place).model is None
+def test_the_place_that_auto_means_is_named(closed, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", closed)
+    refused("auto", f"auto: no cluster of Ray answers at {closed}: .*refused")
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    refused("auto", "ray://head:10001: Ray Client")
 
 
-def test_the_table_in_the_package_is_named():
-    assert job("static").model == "static"
+def test_ray_that_does_not_start_here_is_no_cluster_elsewhere(monkeypatch):
+    def init(*_, **__):
+        raise Exception("the node timed out\nand more")
+
+    monkeypatch.setattr(ray, "init", init)
+    refused("local", "local: Ray did not start on this machine: the node timed out$")
 
 
-def test_a_path_is_absolute_for_actors_that_work_elsewhere(model, monkeypatch):
-    monkeypatch.chdir(model.parent)
-    assert job(model.name).model == str(model)
+CHILD = "import sys, time; print(flush=True); time.sleep(600)"
+PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {CHILD!r}]); time.sleep(600)"
 
 
-def test_another_model_on_a_node_is_refused(model, model_copy, weighted_model):
-    here = job(model_copy)
-    shutil.rmtree(model_copy)
-    shutil.copytree(weighted_model, model_copy)
-    there, mine = Runtime(weighted_model).fingerprint, Runtime(model).fingerprint
-    message = f"has the fingerprint {there} on the node {os.uname().nodename}, and {mine} where the job was started"
-    with pytest.raises(FastflowError, match=message):
-        Embedder(here)
+@pytest.mark.slow
+def test_a_start_that_fails_leaves_no_process_of_it(monkeypatch):
+    """Ray knows its processes only after a whole start; others of this process stay."""
+    began = []
 
+    def start(*words):
+        began.append(subprocess.Popen([sys.executable, "-c", PARENT, *words], stdout=subprocess.PIPE))
+        began[-1].stdout.readline()  # its own child runs
 
-def test_other_arithmetic_on_a_node_is_refused(model):
-    here = job(model)
-    other = dataclasses.replace(here, numbers=here.numbers | {"backend": "reference"})
-    with pytest.raises(FastflowError, match=r"has the backend cpu on the node .* and reference where the job was"):
-        Embedder(other)
+    def init(*_, **__):
+        start(ray.__file__)
+        start()
+        raise Exception("the node timed out")
 
-
-@pytest.mark.parametrize(
-    ("columns", "sentence"),
-    [
-        ({"txt": ["a"]}, "the dataset has no column 'text'; its columns are txt"),
-        ({"text": [1]}, "the column 'text' of the dataset is int64, not text"),
-        ({"text": [["a"]]}, "the column 'text' of the dataset is list<…>, not text"),
-        ({"text": ["a"], "embedding": [1]}, "has a column 'embedding' already: name another output_column"),
-    ],
-)
-def test_columns_that_are_refused(columns, sentence):
-    schema = pa.table(columns).schema
-    refuses(check_column, schema.names, sentence, types=schema.types, column="text", output_column="embedding")
-
-
-def test_a_null_is_named_by_what_stands_beside_it():
-    some, alone = {"id": [7, 8], "text": ["a", None]}, {"text": pa.array([None], pa.string())}
-    first = "rows of a batch, the first of them beside"
-    refuses(texts_of, pa.table(some), f"is null in 1 of 2 {first} id=8;", column="text")
-    refuses(texts_of, pa.table(alone), f"is null in 1 of 1 {first} no other col", column="text")
+    start(ray.__file__)
+    monkeypatch.setattr(ray, "init", init)
+    try:
+        refused("local", "local: Ray did not start on this machine: the node timed out$")
+        assert [process.poll() is None for process in began] == [True, False, True]
+        assert began[1].stdout.read() == b""  # its child held the pipe too
+    finally:
+        for process in began:
+            for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+                child.kill()
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("mode", "message"),
     [
-        ({"precision": "int7"}, "unknown precision 'int7'"),
-        ({"truncate_dim": 33}, "dim must be 1 to 32"),
-        ({"threads": 0}, "num_cpus must be a whole number of at least 1, not 0"),
-        ({"threads": 0.5}, "num_cpus must be a whole number of at least 1, not 0.5"),
-        ({"dtype": "float15"}, "unknown dtype 'float15'"),
+        (None, "without its token: set RAY_AUTH_MODE=token"),
+        ("disabled", "without its token: set RAY_AUTH_MODE=token"),
+        ("token", "this client's token: copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"),
     ],
 )
-def test_options_are_tried_before_a_cluster_computes(model, options, sentence):
-    refuses(job, model, sentence, **options)
+def test_a_cluster_that_refuses_the_client_answers(monkeypatch, mode, message):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    error = ConnectionError("Failed to connect to Ray cluster at head:1")
+    error.__cause__ = RuntimeError("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken")
+    assert describe_refusal("head:1", error) == f"the cluster refuses {'this client ' * (mode != 'token')}{message}"
 
 
-def test_what_is_no_model_dataset_or_encoder_is_named(model):
-    refuses(job, "no-such-model", "no-such-model: no such model directory")
-    refuses(integration.embed, ["a dog"], "embed takes a ray.data.Dataset, not list", model=model, column="text")
-    for encoder in (None, 3):
-        sentence = f"an encoder is a directory, a Hub id or 'default', not {encoder}: give 'def"
-        refuses(integration.fit, ["a dog"], sentence, encoder=encoder, column="text")
-    sentence = "distill takes a ray.data.Dataset, not list"
-    refuses(integration.distill, ["a dog"], sentence, model=model, column="text")
+def test_the_sentence_is_found_in_the_traceback_of_a_node():
+    for text, sentence in (
+        ("Traceback:\n  File x\nfastflow.errors.FastflowError: no model\n", "no model"),
+        ("ValueError: 3\n\nfastflow.errors.UsageError: first\nfastflow.files.read.records.RowFault: last", "last"),
+        ("Traceback:\nKeyError: 'x'\n", "Ray: KeyError: 'x'"),
+        ("", "Ray: it gives no reason"),
+    ):
+        assert find_sentence(text) == sentence, text
 
 
-def test_lists_of_no_vector():
-    assert fixed_lists(np.zeros((0, 3), np.float32)).type.list_size == 3
+@pytest.fixture(scope="module")
+def address():
+    home = Path.home() / ".ray"
+    before = home.exists()
+    with started(cpus=CPUS) as address:
+        yield address
+    assert home.exists() == before, "Ray wrote into the home directory"
 
 
-def test_without_ray_the_command_to_install_it_is_said(model, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(FastflowError) as caught:
-        integration.embed(None, model, "text")
-    assert str(caught.value) == str(missing_extra("ray", "ray.data", "fastflow.integrations.ray.embed"))
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> Path:
+    """The working directory, with an input and a folder for the outputs."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"key": f"k{i}", "text": text} for i, text in enumerate(make_sentences(ROWS, seed=5))]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def command(*words, env=CLIENTS):
+    program = "from fastflow.cli import main; main()"
+    return run_limited([sys.executable, "-c", program, *words], seconds=300, env=USERS | env)
+
+
+@pytest.mark.whole
+def test_the_command_writes_the_file_of_one_run(address, desk, model):
+    words = ["embed", "in.jsonl", "-m", model, "--id-field", "key", "--precision", "int8"]
+    assert run(*words, "-o", "whole.parquet", "--quiet").exit_code == 0
+    done = command(*words, "--ray", address, "-o", "out.parquet")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith(f"fastflow: {ROWS} texts in {CPUS} parts; written to out.parquet\n")
+    assert Path("out.parquet").read_bytes() == Path("whole.parquet").read_bytes()
+    assert not Path("out.parquet.parts").exists()
+
+
+@pytest.mark.whole
+def test_a_worker_killed_in_the_middle_loses_and_doubles_no_row(address, desk, model, monkeypatch):
+    """Ray starts the task again, and it continues after the rows that are finished."""
+    mark = desk / "killed"
+    assert run("embed", "in.jsonl", "-m", model, "-o", "whole.npy", "--quiet").exit_code == 0
+    monkeypatch.setattr(integration, "cluster", lambda address: nullcontext())  # this process is connected
+    monkeypatch.setattr(integration, "make_part", dying(mark))
+    words = [str(desk / "in.jsonl"), "-m", str(model)]
+    assert embed_on_cluster(words, desk / "out.npy", address, 1, resume=False, quiet=True) == (ROWS, CPUS)
+    pid, rows = map(int, mark.read_text().split())
+    assert 0 < rows < ROWS // CPUS
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
+    assert not Path("out.npy.parts").exists()
+
+
+@pytest.mark.whole
+def test_a_failure_on_a_node_is_one_sentence_and_the_rest_is_continued(address, desk, model):
+    lines = [*make_sentences(ROWS - 5, seed=5), "dog " * 80, *["a dog"] * 4]
+    Path("in.txt").write_text("\n".join(lines) + "\n")
+    words = ["embed", "in.txt", "-m", model, "--ray", address, "-o", "out.npy"]
+    done = command(*words, "--quiet", "--truncate", "error")
+    said, note = done.stderr.splitlines()[-2:]
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert said == f"fastflow: {desk}/in.txt, line {ROWS - 4}: longer than the model's 64 tokens"
+    assert note.startswith(f"fastflow: finished rows are in {desk}/out.npy.parts; the same command with --resume cont")
+    assert not Path("out.npy").exists()
+    shown = run("status", "out.npy.parts").stdout
+    assert f"of {CPUS} parts of {desk}/in.txt, {ROWS} rows" in shown
+    assert f"--shard {CPUS}/{CPUS} -o" in shown
+    assert run(*words[:4], "-o", "whole.npy", "--quiet").exit_code == 0
+    done = command(*words, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
+
+
+@pytest.mark.whole
+def test_a_run_without_resume_begins_again_and_keeps_the_files_of_others(address, desk, model, monkeypatch):
+    monkeypatch.setattr(integration, "cluster", lambda address: nullcontext())
+    folder = desk / "out.npy.parts"
+    folder.mkdir()
+    (folder / "diary.txt").write_text("dear")
+    part = ["--shard", "1/2", "-o", str(folder / "part-00001-of-00002.npy"), "--quiet"]
+    assert run("embed", "in.jsonl", "-m", model, "--normalize", *part).exit_code == 0
+    given = [str(desk / "in.jsonl"), "-m", str(model)], desk / "out.npy", address, 1
+    with pytest.raises(FastflowError, match="are of two sets of options: normalized is"):
+        embed_on_cluster(*given, resume=True, quiet=True)
+    assert embed_on_cluster(*given, resume=False, quiet=True) == (ROWS, CPUS)
+    assert [path.name for path in folder.iterdir()] == ["diary.txt"]
+
+
+@pytest.mark.whole
+def test_a_cluster_that_wants_a_token_says_so(address, desk, model):
+    once = SETTINGS | {"RAY_gcs_server_port_wait_time_s": "1"}  # of a client: so often it asks, a second apart
+    done = command("embed", "in.jsonl", "-m", model, "--ray", address, "-o", "out.npy", env=once)
+    assert done.returncode == 1
+    message = f"fastflow: --ray {address}: the cluster refuses this client without its token: set RAY_AUTH_MODE=token"
+    assert done.stderr.splitlines()[-1] == message
+    assert [path.name for path in desk.iterdir()] == ["in.jsonl"]

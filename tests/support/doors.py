@@ -1,7 +1,5 @@
 """What the tests of the adapters share."""
 
-import doctest
-import importlib
 import shutil
 from pathlib import Path
 
@@ -15,13 +13,6 @@ TEXTS = [
     "Shares fell sharply.",
     "The bank raised rates.",
 ]
-
-
-def examples_run(name: str) -> None:
-    """The example in the docstring of an adapter gives what it shows."""
-    found = doctest.testmod(importlib.import_module(f"fastflow.integrations.{name}"))
-    assert found.failed == 0
-    assert found.attempted > 0
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

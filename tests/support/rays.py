@@ -1,4 +1,4 @@
-"""A cluster of Ray for the tests, and actors with a fault."""
+"""A cluster of Ray for the tests, and a task with a fault."""
 
 import os
 import secrets
@@ -7,14 +7,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-from fastflow.integrations.ray import Embedder
-from fastflow.integrations.ray_cluster import ending_what_failed
+from fastflow.integrations.ray import kill_failed_start
 
 SETTINGS = {  # nobody is told of the cluster, and its token is not kept in the home directory
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -44,16 +42,14 @@ def started(cpus: int) -> Iterator[str]:
     before = {name: os.environ.get(name) for name in (*given, "RAY_AUTH_MODE")}
     os.environ.update(given)
     import ray
-    import ray.data
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the tests
     try:
-        with patient(), ending_what_failed():
+        with patient(), kill_failed_start():
             ray.init(
                 "local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000
             )
-        ray.data.DataContext.get_current().enable_progress_bars = False
         yield ray.get_runtime_context().gcs_address
     finally:
         ray.shutdown()
@@ -62,60 +58,26 @@ def started(cpus: int) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Mortal(Embedder):
-    """An actor that SIGKILL ends in the middle of the batch with the text ``fatal``, the first time."""
+def dying(mark: Path) -> Callable[[list[str]], None]:
+    """``make_part``, whose worker SIGKILL ends after its first window, the first time that any part gets there."""
 
-    mark: Path
-    fatal: str
+    def make(words: list[str]) -> None:
+        from fastflow.files.write.partial import State
+        from fastflow.integrations.ray import make_part
 
-    def __call__(self, table: Any) -> Any:
-        out = super().__call__(table)
-        if self.fatal in table.column(self._job.column).to_pylist() and not self.mark.exists():
-            self.mark.write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGKILL)
-        return out
+        save = State.save
 
-
-class Failing(Embedder):
-    """An actor that fails at the batch with the text ``fatal``, always, once a file of earlier rows is in ``kept``."""
-
-    fatal: str
-    kept: Path
-
-    def __call__(self, table: Any) -> Any:
-        if self.fatal in table.column(self._job.column).to_pylist():
-            while not finished(self.kept):
-                time.sleep(0.05)
-            raise RuntimeError("an actor that fails")
-        return super().__call__(table)
-
-
-def failing(fatal: str, kept: Path) -> type[Failing]:
-    return type("Failing", (Failing,), {"fatal": fatal, "kept": kept})
-
-
-def finished(kept: Path) -> list[Path]:
-    """The files of a checkpoint whose rows are written."""
-    return [path for path in kept.glob("*.parquet") if ".pending." not in path.name]
-
-
-class Dying:
-    """A task of a fit whose worker SIGKILL ends at the shard with the text ``fatal``, the first time."""
-
-    def __init__(self, task: Any, mark: Path, fatal: str) -> None:
-        self._task, self._mark, self._fatal = task, mark, fatal
-
-    def open(self) -> Any:
-        work = self._task.open()
-
-        def dying(texts: list[str]) -> Any:
-            if self._fatal in texts and not self._mark.exists():
-                self._mark.write_text(str(os.getpid()))
+        def save_and_die(state: State, rows: int, position: int) -> None:
+            save(state, rows, position)
+            with suppress(FileExistsError), mark.open("x") as out:
+                out.write(f"{os.getpid()} {rows}")
+                out.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return work(texts)
 
-        return dying
+        State.save = save_and_die  # type: ignore[method-assign]
+        try:
+            make_part(words)
+        finally:
+            State.save = save  # type: ignore[method-assign]
 
-
-def mortal(mark: Path, fatal: str) -> type[Mortal]:
-    return type("Mortal", (Mortal,), {"mark": mark, "fatal": fatal})
+    return make

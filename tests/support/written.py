@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file
 
 from support.databases import read
 
@@ -19,11 +18,6 @@ def read_back(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
     """(vectors (rows, D'), the other columns by name, values of fields as they were in JSON if the file says so)."""
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False), {}
-    if path.suffix == ".npz":
-        return _npz(path)
-    if path.suffix == ".safetensors":
-        found = load_file(path)
-        return found.pop("embeddings"), {name: array.tolist() for name, array in found.items()}
     if path.suffix == ".parquet":
         table = pq.read_table(path)
         lists = table["embedding"].combine_chunks()
@@ -39,13 +33,3 @@ def read_back(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     names = rows[0] if rows else ()
     return {"index" if name in ROWS else name: [row[name] for row in rows] for name in names}
-
-
-def _npz(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
-    with np.load(path, allow_pickle=False) as bundle:
-        found = {name: bundle[name] for name in bundle.files}
-    vectors, meta = found.pop("embeddings"), json.loads(str(found.pop("meta")))
-    columns = {"id" if name == "ids" else name: array.tolist() for name, array in found.items()}
-    for name in meta.get("json", []):
-        columns[name] = [json.loads(value) for value in columns[name]]
-    return vectors, columns

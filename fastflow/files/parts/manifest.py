@@ -20,6 +20,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import wrong
 from fastflow.files.write.partial import STRICT, cannot_write, unfinished
+from fastflow.files.write.writers import check_former
+from fastflow.replacing import replace_text
 from fastflow.values import open_regular, read_object, short
 
 VERSION = 1
@@ -145,7 +147,8 @@ def read_manifest(path: Path) -> Manifest:
 def manifests(folder: Path) -> list[Manifest]:
     """The manifests in ``folder``, by the number of their part.
 
-    Raises a FastflowError if there are none, and if two are of one part or cannot belong together.
+    Raises a FastflowError if there are none, if two are of one part or cannot belong together, and if an earlier
+    version made them in a format that is not joined.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
@@ -154,6 +157,8 @@ def manifests(folder: Path) -> list[Manifest]:
     if not paths:
         raise FastflowError(f"{folder} holds no parts; make them with fastflow embed INPUT --shard I/N -o {folder}")
     found = sorted((read_manifest(path) for path in paths), key=lambda each: each.shard[0])
+    for each in found:
+        check_former(folder / each.part)
     for each in found[1:]:
         if difference := each.difference(found[0]):
             raise FastflowError(

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
-import json
-import struct
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.manifest import CHUNK, Manifest, check_bytes, is_whole, manifests
@@ -29,7 +25,6 @@ from fastflow.progress import Progress
 from fastflow.values import open_regular, reason
 
 ROWS = 4096  # read at a time
-DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}  # of safetensors
 
 
 def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
@@ -37,7 +32,7 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
 
     ``shown``: with progress.
 
-    The bytes are those of one run without --shard. A .npz holds its ids and fields in memory, as a run does.
+    The bytes are those of one run without --shard.
     Raises a FastflowError for a part that is missing, changed or of another run, before anything is written.
     """
     kind, found = writer_for(target), manifests(folder)
@@ -97,9 +92,8 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
                     writer.append(chunk)
                     count(chunk.count(b"\n"))
                 return
-            readers = {".npy": _npy_blocks, ".npz": _npz_blocks, ".safetensors": _safetensors_blocks}
             scored = bool(manifest.run.get("options", {}).get("log_prob"))
-            of_part = blocks(path, scored) if path.suffix == ".db" else readers[path.suffix](handle, start)
+            of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
             for block in of_part:
                 writer.write(block)
                 rows += len(block.rows)
@@ -115,75 +109,13 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
 
 
 def _npy_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
-    shape, dtype = _npy_shape(handle)
-    yield from _blocks(_rows(handle, shape, dtype), shape, dtype, start)
-
-
-def _npz_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
-    with zipfile.ZipFile(handle) as bundle:
-        names = [name for name in bundle.namelist() if name not in ("embeddings.npy", "log_prob.npy")]
-        held = {name.removesuffix(".npy"): _array(bundle, name) for name in names}
-        mixed = json.loads(str(held.pop("meta"))).get("json", [])
-        rows = held.pop("index").tolist()
-        ids = held.pop("ids").tolist() if "ids" in held else None
-        with bundle.open("embeddings.npy") as entry:
-            shape, dtype = _npy_shape(entry)
-            scores: Iterator[NDArray[Any]] | None = None
-            if "log_prob.npy" in bundle.namelist():
-                other = bundle.open("log_prob.npy")
-                scores = _rows(other, *_npy_shape(other))
-            for block in _blocks(_rows(entry, shape, dtype), shape, dtype, start, scores):
-                at = slice(block.rows[0] - start, block.rows[-1] + 1 - start) if len(block.rows) else slice(0)
-                kept = {name: values[at].tolist() for name, values in held.items()}
-                kept |= {name: [json.loads(value) for value in kept[name]] for name in mixed}
-                found = None if ids is None else ids[at]
-                yield Block(rows[at], [], found, block.vectors, block.log_probs, kept)
-
-
-def _safetensors_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
-    (size,) = struct.unpack("<Q", handle.read(8))
-    tensors = json.loads(handle.read(size))
-    of, scores = tensors["embeddings"], None
-    shape, dtype = tuple(of["shape"]), np.dtype(DTYPES[of["dtype"]])
-    vectors = _rows_at(handle, 8 + size + of["data_offsets"][0], shape, dtype)
-    if "log_prob" in tensors:
-        first = 8 + size + tensors["log_prob"]["data_offsets"][0]
-        scores = _rows_at(handle, first, tuple(tensors["log_prob"]["shape"]), np.dtype("<f8"))
-    yield from _blocks(vectors, shape, dtype, start, scores)
-
-
-def _blocks(
-    vectors: Iterator[NDArray[Any]],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    start: int,
-    scores: Iterator[NDArray[Any]] | None = None,
-) -> Iterator[Block]:
-    """Vectors and log-densities, ROWS at a time; no rows are a block too, for it has width and dtype."""
-    none = np.zeros(0) if scores is not None else None
-    yield Block([], [], None, np.zeros((0, shape[1]), dtype), none)
-    for each in vectors:
-        yield Block(range(start, start + len(each)), [], None, each, None if scores is None else next(scores))
-        start += len(each)
-
-
-def _rows(handle: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    """The rows of a matrix that begins where ``handle`` stands."""
-    width = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
-    for start in range(0, shape[0], ROWS):
-        count = min(ROWS, shape[0] - start)
-        data = handle.read(count * width)
-        if len(data) != count * width:
-            raise EOFError("it ends before its last row")
-        yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
-
-
-def _rows_at(handle: IO[bytes], first: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    """The rows of a matrix that begins at byte ``first``, whatever is read in between."""
-    width = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
-    for start in range(0, shape[0], ROWS):
-        handle.seek(first + start * width)
-        yield from _rows(handle, (min(ROWS, shape[0] - start), *shape[1:]), dtype)
+    """Yield ROWS rows at a time, first a block of no rows, which has width and dtype."""
+    (rows, width), dtype = _npy_shape(handle)
+    yield Block([], [], None, np.zeros((0, width), dtype))
+    for first in range(0, rows, ROWS):
+        count = min(ROWS, rows - first)
+        vectors = np.frombuffer(handle.read(count * width * dtype.itemsize), dtype).reshape(count, width)
+        yield Block(range(start + first, start + first + count), [], None, vectors)
 
 
 def _npy_shape(handle: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -193,11 +125,6 @@ def _npy_shape(handle: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if fortran:
         raise ValueError("it is stored column by column")
     return shape, dtype
-
-
-def _array(bundle: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    with bundle.open(name) as entry:
-        return npy.read_array(entry, allow_pickle=False)
 
 
 def _join_parquet(writer: ParquetOutput, paths: list[Path], count: Callable[[int], None]) -> None:

@@ -2,7 +2,7 @@
 
 SQLite changes pages anywhere in its file; records are in sequence, and a resumed run cuts them after the last
 whole window. So an interrupted run gives the bytes of an uninterrupted one. At the end the rows lie on the disk twice
-for a while, as those of a .npz do.
+for a while.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing embeddings to a .npy, .jsonl or .safetensors file, and what every output file has in common.
+"""Write embeddings to a .npy or .jsonl file, and the base of all output files.
 
 A file is written under NAME.partial next to the target and renamed when whole, so the final name never holds half a
 result. Blocks go to disk as they come: memory does not grow with the input.
@@ -7,7 +7,6 @@ result. Blocks go to disk as they come: memory does not grow with the input.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from numpy.lib import format as npy
 
 from fastflow.files.write.partial import archive_path, cannot_write, open_partial, partial_path
 from fastflow.files.write.printing import FIELDS, Block, json_lines
-from fastflow.files.write.scored import column, joined
 
 
 class OutputFile:
@@ -156,72 +154,19 @@ class JsonLinesFile(OutputFile):
         return json_lines(block).encode("utf-8")
 
 
-class VectorFile(OutputFile):
-    """Raw little-endian rows after a header that is filled in at the end, when the number of rows is known."""
-
-    def encode(self, block: Block) -> bytes:
-        self.dtype, self.width = block.vectors.dtype, block.vectors.shape[1]
-        self.scored = block.log_probs is not None
-        return joined(block.vectors, block.log_probs)
-
-    def complete(self, handle: BinaryIO) -> None:
-        handle.seek(0)
-        handle.write(self.header())
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.width
-
-    def column(self, name: str) -> Iterator[bytes]:
-        """The bytes of the vectors, or of the log-densities, of a file whose rows hold both."""
-        return column(self._handle, self.header_bytes, self.dtype, self.width, name)
-
-    def header(self) -> bytes:
-        raise NotImplementedError
-
-
-class NpyFile(VectorFile):
-    """.npy of shape (rows, D')."""
+class NpyFile(OutputFile):
+    """.npy of shape (rows, D'): little-endian rows after a header that is filled in at the end."""
 
     header_bytes = 128
     keeps_log_prob = False
 
-    def header(self) -> bytes:
-        return npy_header(self.shape, self.dtype, self.header_bytes)
+    def encode(self, block: Block) -> bytes:
+        self.dtype, self.width = block.vectors.dtype, block.vectors.shape[1]
+        return block.vectors.tobytes()
 
-
-class SafetensorsFile(VectorFile):
-    """.safetensors with ``embeddings``, ``log_prob`` where asked for, and the run's description as metadata."""
-
-    header_bytes = 2048
-
-    def header(self) -> bytes:
-        names = {"float32": "F32", "float64": "F64", "float16": "F16", "int8": "I8", "uint8": "U8"}
-        first = 8 * self.rows if self.scored else 0  # log_prob comes first, where its numbers are aligned
-        ends = [first, first + self.rows * self.width * self.dtype.itemsize]
-        tensors: dict[str, Any] = {
-            "embeddings": {"dtype": names[self.dtype.name], "shape": list(self.shape), "data_offsets": ends}
-        }
-        if self.scored:
-            tensors["log_prob"] = {"dtype": "F64", "shape": [self.rows], "data_offsets": [0, first]}
-        meta = {name: str(value) for name, value in self.meta.items()}
-        text = json.dumps({"__metadata__": meta, **tensors}).encode()
-        room = self.header_bytes - 8  # the format allows trailing spaces
-        if len(text) > room:
-            text = json.dumps(tensors).encode()
-        return struct.pack("<Q", room) + text.ljust(room)
-
-    def finish(self) -> None:
-        """Give the file its final name; if its rows hold two things, part them into another file first."""
-        if not self.scored:
-            super().finish()
-            return
-        with self.apart() as path, path.open("wb") as out:
-            out.write(self.header())
-            for name in ("log_prob", "vector"):
-                out.writelines(self.column(name))
-            out.flush()
-            os.fsync(out.fileno())
+    def complete(self, handle: BinaryIO) -> None:
+        handle.seek(0)
+        handle.write(npy_header((self.rows, self.width), self.dtype, self.header_bytes))
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:

@@ -2,7 +2,7 @@
 
 A Parquet file ends with the list of its row groups and cannot be continued without it; an Arrow stream is one message
 after another, which a resumed run cuts after the last whole window and goes on with. So an interrupted run gives the
-bytes of an uninterrupted one. At the end the rows lie on the disk twice for a while, as those of a .npz do.
+bytes of an uninterrupted one. At the end the rows lie on the disk twice for a while.
 """
 
 from __future__ import annotations

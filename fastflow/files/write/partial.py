@@ -85,7 +85,7 @@ def check_output(target: Path, source: str) -> None:
 
 
 def archive_path(target: Path) -> Path:
-    """Where the archive of an .npz is put together."""
+    """The place in which a .parquet or .db is put together."""
     return target.with_name(target.name + ".partial.zip")
 
 

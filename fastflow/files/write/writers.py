@@ -11,16 +11,27 @@ from fastflow.files.write.outputs import OutputFile
 
 WRITERS = {  # suffix -> module of this room, imported when it is asked for, and class
     ".npy": ("outputs", "NpyFile"),
-    ".npz": ("npz", "NpzFile"),
     ".jsonl": ("outputs", "JsonLinesFile"),
-    ".safetensors": ("outputs", "SafetensorsFile"),
     ".parquet": ("parquet_output", "ParquetOutput"),
     ".db": ("database", "DatabaseFile"),
 }
 
 
+FORMER = (".npz", ".safetensors")  # suffixes that earlier versions wrote
+
+
+def check_former(path: Path) -> None:
+    """Raise a UsageError for an output, or a part of one, in a format that earlier versions wrote."""
+    if path.suffix in FORMER:
+        raise UsageError(
+            f"{path}: fastflow no longer writes or joins {path.suffix}; use .npy for vectors only, or .parquet, .jsonl "
+            "or .db with ids and fields"
+        )
+
+
 def writer_for(target: Path) -> type[OutputFile]:
     """The class that writes ``target``, by its suffix."""
+    check_former(target)
     if target.suffix not in WRITERS:
         raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(WRITERS)}")
     module, name = WRITERS[target.suffix]
