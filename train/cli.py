@@ -62,13 +62,6 @@ class TrainCommand(click.Command):
     help="Scored pairs: print Spearman x100 of unweighted pooling, of weighted pooling, of the calibrated embeddings "
     "and, with --encoder default, of the packaged models; then whether the calibration is better or worse.",
 )
-@click.option(
-    "--ray",
-    metavar="ADDRESS|local",
-    help="Count and embed on the cluster of Ray at ADDRESS, or on the cores of this machine: closed forms, as with "
-    "--stream, are fitted to all texts, a flow to --sample N texts (100,000). The corpus is read twice, and "
-    "--cache keeps nothing. Needs the ray extra.",
-)
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
 @click.option("--dry-run", is_flag=True, help="Read everything, print the plan, and stop.")
 @QUIET
@@ -85,7 +78,6 @@ def main(
     resume: bool,
     dry_run: bool,
     reference_encoder: bool,
-    ray: str | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -126,7 +118,7 @@ def main(
         return
     kept = cache_directory(cache_folder)
     run = Run(voice, kept, log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder)
-    train(corpus, layout(), encoder, out, Options(**options), run, pairs, ray)
+    train(corpus, layout(), encoder, out, Options(**options), run, pairs)
 
 
 def _asked(ctx: click.Context) -> list[str]:

@@ -15,7 +15,6 @@ import numpy as np
 from fastflow.errors import FastflowError, UsageError, warn
 from fastflow.files.read.matrix import Matrix
 from fastflow.train.fits.fitting import calibrate
-from fastflow.train.fits.sharded import calibrate_sharded
 from fastflow.train.fits.vectors import calibrate_vectors, vector_options
 from fastflow.train.options import DEFAULTS, Options
 from fastflow.train.progress import COMMAND, SILENT, Voice
@@ -24,10 +23,9 @@ from fastflow.train.ship.fit import Fit
 from fastflow.values import short
 
 if TYPE_CHECKING:
-    from fastflow.train.data.sharded import Workers
     from fastflow.train.options import Paths
 
-SOURCE, VECTORS, DATASET = "texts given in Python", "vectors given in Python", "a dataset of Ray"
+SOURCE, VECTORS = "texts given in Python", "vectors given in Python"
 UNASKED = {"encoder": "default", "stop": None}  # of arguments whose default is not that of Options
 COMMAND_ONLY = ("save_steps",)  # of checkpoints, which lie next to the model that the command makes
 OF_DISTIL = ("dim", "words", "dtype", "penalty")
@@ -78,20 +76,6 @@ def fit_texts(
             fit = calibrate_vectors(matrix, VECTORS, vector_options(options, named), run)
         else:
             fit = calibrate(checked_texts(texts), [SOURCE], os.fspath(encoder), Options(**options), run, _paths(pairs))
-    return _warned(fit)
-
-
-def fit_sharded(
-    texts: Callable[[], Iterable[str]],
-    encoder: str,
-    options: dict[str, Any],
-    progress: bool | Callable[[str], None] | None,
-    workers: Workers,
-) -> Fit:
-    """``fit_texts`` of the texts that every call of ``texts`` gives, read by ``workers``."""
-    _check_names(options)
-    with naming_arguments():
-        fit = calibrate_sharded(texts, [DATASET], encoder, Options(**options), Run(voice_of(progress)), workers)
     return _warned(fit)
 
 

@@ -15,10 +15,9 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.kinds import tokenizer_of
 from fastflow.model.tokenizer.fragmentation import unsuited
 from fastflow.train.data.background import Words, caseless, random_sentences, unlike, words_of
-from fastflow.train.data.corpus import clean, corpus_hash, draw
+from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
 from fastflow.train.data.moments import Moments, read_through
-from fastflow.train.data.sharded import by_hash
 from fastflow.train.data.token_weights import first_of, perplexity, token_counts, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
@@ -87,7 +86,7 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
         streamed = read_through(found, embedder, SAMPLE, options.seed, run.voice)
         kept, statistics = streamed.texts, streamed.moments
         run.voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
-        shown = by_hash(head, COUNTED, options.seed)
+        shown = pick_by_hash(head, COUNTED, options.seed)
         return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics, shown)
     kept = draw(run.voice.counting("corpus", found), name, options.sample, options.seed)
     words = language_of(kept, options)

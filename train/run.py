@@ -18,7 +18,6 @@ from fastflow.replacing import check_out
 from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.fits.fitting import calibrate
-from fastflow.train.fits.sharded import calibrate_sharded, settled
 from fastflow.train.fits.vectors import calibrate_vectors
 from fastflow.train.options import Options
 from fastflow.train.reading import Run
@@ -34,33 +33,10 @@ def train(
     options: Options,
     run: Run,
     pairs: Sequence[Path],
-    ray: str | None = None,
 ) -> None:
-    """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie next to it meanwhile.
-
-    ``ray``: the address of a cluster whose actors count and embed, ``local`` for this machine, None for this process.
-    """
+    """Fit on the texts of ``paths`` and write the model to ``out``; checkpoints of a flow lie next to it meanwhile."""
     names = [Path(path).name for path in paths]
-    if ray is None:
-        _finish(
-            lambda run: calibrate(read_texts(paths, layout), names, encoder, options, run, pairs), out, options, run
-        )
-        return
-    if "-" in paths:
-        raise UsageError("--ray reads the corpus twice, which standard input cannot be: give a file")
-    options = settled(options)
-    place = str(Path(encoder).absolute()) if Path(encoder).is_dir() else encoder
-    from fastflow.integrations.ray_cluster import ray_data
-
-    ray_data("fastflow-train --ray")
-    from fastflow.integrations.ray_fit import workers
-
-    with workers(ray) as pool:
-
-        def calibrated(run: Run) -> Fit | None:
-            return calibrate_sharded(lambda: read_texts(paths, layout), names, place, options, run, pool, pairs)
-
-        _finish(calibrated, out, options, run)
+    _finish(lambda run: calibrate(read_texts(paths, layout), names, encoder, options, run, pairs), out, options, run)
 
 
 def train_vectors(paths: Sequence[str], out: Path, options: Options, run: Run) -> None:

@@ -23,10 +23,9 @@ from fastflow.bench.research.study import read, table, write
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
 from fastflow.opened import Opened
 from fastflow.runtime import Runtime
-from fastflow.train.data.sharded import SHARD
 from fastflow.train.distil import ridge
 from fastflow.train.distil.choosing import Held, best_prior, fit_table
-from fastflow.train.distil.gathering import Gathered, gather
+from fastflow.train.distil.gathering import SHARD, Gathered, gather
 from fastflow.train.distil.run import Settings, priors, student_of
 from fastflow.train.distil.sums import Floats, Sums
 from fastflow.train.distil.teacher import Teacher

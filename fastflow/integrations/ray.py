@@ -8,28 +8,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.encoding import stored
 from fastflow.files.read.records import listed
-from fastflow.integrations.ray_cluster import check_column, ray_data, sentences, texts_of
+from fastflow.integrations.ray_cluster import check_column, ray_data, texts_of
 from fastflow.model.artifact import DEFAULT, named
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_count, check_truncation
 from fastflow.streaming import WINDOW
-from fastflow.values import short
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
     from ray.data import Dataset
-
-    from fastflow.integrations.ray_fit import Pool
-    from fastflow.train.distil.result import Distilled
-    from fastflow.train.ship.fit import Fit
 
 
 @dataclass(frozen=True)
@@ -103,78 +97,6 @@ def embed(
         check_column(schema.names, schema.types, column, output_column)
         check_checkpoint(dataset, schema.names)
     return mapped(dataset, Embedder, job, batch_size, concurrency)
-
-
-def fit(
-    dataset: Dataset,
-    encoder: str | os.PathLike[str],
-    column: str,
-    method: str = "auto",
-    *,
-    num_cpus: int = 1,
-    concurrency: int | None = None,
-    progress: bool | Callable[[str], None] | None = None,
-    **options: Any,
-) -> Fit:
-    """Calibrate ``encoder`` on the texts in ``column``, as ``fastflow.fit`` does; the same bits on any number of nodes.
-
-    Closed forms, such as whiten,recolour, are fitted to the statistics of all texts, in two passes. A flow, which
-    ``auto`` is, trains here on ``sample`` distinct texts, 100,000 unless asked otherwise, chosen by a hash of the text.
-    ``encoder`` is a directory that every node has, a Hub id, or ``default``. ``options`` are those of ``fastflow.fit``;
-    ``num_cpus`` and ``concurrency`` those of ``embed``, None for all CPUs of the cluster but one.
-    Raises a FastflowError as ``fastflow.fit`` does, for a column without texts, and for texts that differ between the
-    passes.
-    """
-    if not isinstance(encoder, str | os.PathLike):
-        raise UsageError(f"an encoder is a directory, a Hub id or 'default', not {short(encoder)}: give 'default'")
-    texts, workers = _read(dataset, column, num_cpus, concurrency, "fit")
-    from fastflow.train.python import fit_sharded
-
-    place = os.path.abspath(encoder) if os.path.isdir(encoder) else os.fspath(encoder)
-    with sentences():
-        return fit_sharded(texts, place, {"method": method, **options}, progress, workers)
-
-
-def distill(
-    dataset: Dataset,
-    model: str | os.PathLike[str],
-    column: str,
-    dim: int | None = None,
-    words: int = 0,
-    dtype: str = "float32",
-    penalty: float | None = None,
-    seed: int = 0,
-    progress: bool | Callable[[str], None] | None = None,
-    *,
-    num_cpus: int = 1,
-    concurrency: int | None = None,
-) -> Distilled:
-    """Make a token table of ``model`` by the texts in ``column``, as ``fastflow.distill`` does, to the same bits.
-
-    Actors run the model, whose files every node has; the driver adds up and solves. ``num_cpus`` and ``concurrency``
-    are those of ``fit``. Raises a FastflowError as ``fastflow.distill`` does, and for a column without texts.
-    """
-    options = {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}
-    texts, workers = _read(dataset, column, num_cpus, concurrency, "distill")
-    from fastflow.train.distil.python import distil_texts
-
-    with sentences():
-        return distil_texts(model, texts, options, progress, workers)
-
-
-def _read(
-    dataset: Dataset, column: str, num_cpus: int, concurrency: int | None, function: str
-) -> tuple[Callable[[], Iterator[str]], Pool]:
-    """The texts of ``column`` as often as they are asked for, and actors that work on them for ``function``."""
-    data = ray_data(f"fastflow.integrations.ray.{function}")
-    if not isinstance(dataset, data.Dataset):
-        raise UsageError(f"{function} takes a ray.data.Dataset, not {type(dataset).__name__}")
-    from fastflow.train.options import check_extra
-
-    check_extra(f"fastflow.integrations.ray.{function}")
-    from fastflow.integrations.ray_fit import Pool, texts_in_order
-
-    return texts_in_order(dataset, column), Pool(num_cpus, concurrency, reading=1)
 
 
 def mapped(

@@ -133,14 +133,9 @@ def test_options_are_tried_before_a_cluster_computes(model, options, sentence):
     refuses(job, model, sentence, **options)
 
 
-def test_what_is_no_model_dataset_or_encoder_is_named(model):
+def test_what_is_no_model_or_dataset_is_named(model):
     refuses(job, "no-such-model", "no-such-model: no such model directory")
     refuses(integration.embed, ["a dog"], "embed takes a ray.data.Dataset, not list", model=model, column="text")
-    for encoder in (None, 3):
-        sentence = f"an encoder is a directory, a Hub id or 'default', not {encoder}: give 'def"
-        refuses(integration.fit, ["a dog"], sentence, encoder=encoder, column="text")
-    sentence = "distill takes a ray.data.Dataset, not list"
-    refuses(integration.distill, ["a dog"], sentence, model=model, column="text")
 
 
 def test_lists_of_no_vector():

@@ -1,8 +1,7 @@
-"""Ray on a real cluster, a CPU each for actors and for files: rows and fits are those of one process."""
+"""Ray on a real cluster, a CPU each for actors and for files: rows are those of one process."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -12,22 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import fastflow
-from fastflow import FastflowError, Runtime
+from fastflow import Runtime
 from fastflow.errors import UsageError
-from fastflow.integrations.ray import distill, embed, fit, job_of, mapped
-from fastflow.integrations.ray_cluster import sentences
-from fastflow.train.data.sharded import Measuring
-from fastflow.train.fits.fitting import calibrate
-from fastflow.train.fits.sharded import calibrate_sharded
-from fastflow.train.options import Options
-from fastflow.train.progress import SILENT
-from fastflow.train.reading import Run
+from fastflow.integrations.ray import embed, job_of, mapped
 
 from support.builders import make_sentences
 from support.places import USERS
 from support.processes import run_limited
-from support.rays import CLIENTS, SETTINGS, Dying, failing, finished, mortal, started
+from support.rays import CLIENTS, SETTINGS, failing, finished, mortal, started
 from support.refusals import refuses
 
 pytestmark = pytest.mark.whole
@@ -195,82 +186,3 @@ def test_a_job_that_ended_continues_after_its_checkpoint(address, source, model,
     assert 0 < done < ROWS
     embed(read(source), model, "text", batch_size=BATCH, concurrency=1).write_parquet(str(out))
     check_rows(pq.read_table(out), want)
-
-
-def calibration(fit, folder):
-    fit.save(folder)
-    return (folder / "calibration.safetensors").read_bytes()
-
-
-@pytest.fixture
-def small_shards(monkeypatch):
-    for module in ("sharded.SHARD", "moments.BLOCK"):
-        monkeypatch.setattr(f"fastflow.train.data.{module}", 128)
-
-
-@pytest.fixture
-def closed(bert, texts, tmp_path, small_shards):
-    """The calibration of one process: a streamed fit."""
-    options = Options(method="whiten,recolour", stop="budget", stream=True)
-    return calibration(calibrate(iter(texts), ["corpus"], str(bert), options, Run(SILENT)), tmp_path / "streamed")
-
-
-def test_a_fit_has_the_bytes_of_one_process(address, source, bert, tmp_path, closed):
-    found = fit(read(source), bert, "text", "whiten,recolour", stop="budget", concurrency=1)  # two in the next test
-    assert calibration(found, tmp_path / "ray") == closed
-
-
-def test_an_actor_of_a_fit_killed_in_the_middle_changes_nothing(address, bert, texts, tmp_path, closed):
-    from fastflow.integrations.ray_fit import Pool
-
-    pool, mark = Pool(1, 2, reading=1), tmp_path / "killed"
-
-    def workers(task, shards):
-        return pool(Dying(task, mark, texts[1500]) if isinstance(task, Measuring) else task, shards)
-
-    options = Options(method="whiten,recolour", stop="budget")
-    found = calibrate_sharded(lambda: texts, ["corpus"], str(bert), options, Run(SILENT), workers)
-    assert mark.exists()
-    assert calibration(found, tmp_path / "ray") == closed
-
-
-def test_a_distillation_has_the_bytes_of_one_process(address, source, bert, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("fastflow.train.distil.gathering.SHARD", 128)
-    found, alone = distill(read(source), bert, "text", concurrency=2), fastflow.distill(bert, texts)
-    assert (found.report["corpus"], found.report["texts"]) == (["a dataset of Ray"], alone.report["texts"])
-    for made, name in ((found, "ray"), (alone, "alone")):
-        made.save(tmp_path / name)
-    tables = [(tmp_path / name / "0_Transformer" / "model.safetensors").read_bytes() for name in ("ray", "alone")]
-    assert tables[0] == tables[1]
-
-
-def test_the_command_of_a_distillation_has_the_bytes_of_one_process(address, source, bert, tmp_path):
-    for name, ray in (("ray", ["--ray", address]), ("alone", [])):
-        done = command("distill", bert, source / "a.parquet", *ray, "-o", tmp_path / name)
-        assert done.returncode == 0, done.stderr
-    manifests = [(tmp_path / name / "fastflow.json").read_bytes() for name in ("ray", "alone")]
-    assert manifests[0] == manifests[1]
-
-
-def test_another_encoder_on_a_node_ends_the_fit_with_a_sentence(address, bert, texts):
-    from fastflow.integrations.ray_fit import Pool
-
-    def workers(task, shards):
-        other = dataclasses.replace(task, encoding=dataclasses.replace(task.encoding, hash="0" * 64))
-        return Pool(1, 1, reading=1)(other, shards)
-
-    with pytest.raises(FastflowError, match=r"has the hash .* on a worker, and 0000"), sentences():
-        calibrate_sharded(lambda: texts, ["corpus"], str(bert), Options(method="whiten"), Run(SILENT), workers)
-
-
-def test_the_command_of_a_fit_has_the_bytes_of_a_streamed_one(address, source, bert, texts, tmp_path):
-    """In shards of their real size, so all texts are one shard; a flow's sample is theirs too."""
-    closed = ["--encoder", bert, "--method", "whiten,recolour", "--stop", "budget"]
-    ray = [source / "a.parquet", *closed, "--ray", address, "-o", tmp_path / "ray"]
-    done = command(*ray, module="fastflow.train")
-    assert done.returncode == 0, done.stderr
-    assert "corpus: 1000 texts, read by workers; 1000 of them kept" in done.stderr
-    assert "the actor restart will fail" not in done.stderr
-    streamed = Options(method="whiten,recolour", stop="budget", stream=True)
-    want = calibration(calibrate(texts[:1000], ["a"], str(bert), streamed, Run(SILENT)), tmp_path / "streamed")
-    assert (tmp_path / "ray" / "calibration.safetensors").read_bytes() == want

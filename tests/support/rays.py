@@ -99,23 +99,5 @@ def finished(kept: Path) -> list[Path]:
     return [path for path in kept.glob("*.parquet") if ".pending." not in path.name]
 
 
-class Dying:
-    """A task of a fit whose worker SIGKILL ends at the shard with the text ``fatal``, the first time."""
-
-    def __init__(self, task: Any, mark: Path, fatal: str) -> None:
-        self._task, self._mark, self._fatal = task, mark, fatal
-
-    def open(self) -> Any:
-        work = self._task.open()
-
-        def dying(texts: list[str]) -> Any:
-            if self._fatal in texts and not self._mark.exists():
-                self._mark.write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGKILL)
-            return work(texts)
-
-        return dying
-
-
 def mortal(mark: Path, fatal: str) -> type[Mortal]:
     return type("Mortal", (Mortal,), {"mark": mark, "fatal": fatal})

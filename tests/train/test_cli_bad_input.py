@@ -139,24 +139,6 @@ def test_a_corpus_of_another_kind_is_refused_as_embed_refuses_it(train, tmp_path
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("local",), "--ray reads the corpus twice, which standard input cannot be: give a file"),
-        (("local", "--encoder-dropout"), "--encoder-dropout runs the encoder at every step, which workers cannot"),
-        (("local", "--device", "cuda"), "workers compute on CPUs: leave out --device"),
-        (("ray://head:10001",), "Ray Client is not supp"),
-        (("x",), "--ray needs"),
-    ],
-)
-def test_what_does_not_go_with_ray_is_refused_before_a_cluster_starts(train, options, message):
-    source = {"source": "-", "stdin": "a dog\n"} if options == ("local",) else {}
-    assert_one_sentence(train("--ray", *options, **source), 2, message)
-
-
 def test_what_is_not_there_is_named_with_its_remedy(train, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert_one_sentence(train("--device", "cuda"), 1, "PyTorch finds no CUDA device")
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setitem(sys.modules, "ray.data", None)
-    assert_one_sentence(train("--ray", "local"), 1, str(missing_extra("ray", "ray.data", "fastflow-train --ray")))

@@ -16,7 +16,7 @@ from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, background, english
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.data.token_weights import PRIOR, A, first_of, perplexity, sif_weights, token_counts, weigh, weigh_by
+from fastflow.train.data.token_weights import PRIOR, A, first_of, perplexity, sif_weights, token_counts, weigh
 
 from support.builders import LAYERED, make_model
 from support.spoil import change_manifest, spoil_arrays
@@ -85,7 +85,6 @@ def test_a_subjects_words_keep_their_weight(bert, sentences):
 def test_the_weights_of_a_corpus_that_is_not_english_are_its_own(bert, sentences):
     encoder = open_encoder(str(bert), "first-last", 64)
     counts = token_counts(encoder, sentences)
-    assert np.array_equal(weigh_by(encoder, counts, None).pooling.weights, sif_weights(counts))
     assert np.array_equal(weigh(encoder, sentences, None).pooling.weights, sif_weights(counts))
 
 

@@ -164,21 +164,6 @@ def eager(task, shards):
     yield from map(work, waiting)
 
 
-def test_workers_give_the_same_bits_and_may_be_interrupted(teacher, tmp_path):
-    same(gathered(teacher, workers=eager), gathered(teacher))
-
-    def stopped(task, shards):
-        for at, vectors in enumerate(eager(task, shards)):
-            if at == 3:
-                raise KeyboardInterrupt
-            yield vectors
-
-    with pytest.raises(KeyboardInterrupt):
-        gathered(teacher, kept=Kept(tmp_path / "out", RUN, False, SILENT), workers=stopped)
-    kept = Kept(tmp_path / "out", RUN, True, SILENT)
-    same(gathered(teacher, kept=kept, workers=eager), gathered(teacher))
-
-
 def test_without_resume_it_starts_again(teacher, tmp_path):
     interrupted(teacher, tmp_path)
     said = []

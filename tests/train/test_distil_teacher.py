@@ -1,11 +1,9 @@
 """The teacher as a function of texts and of single tokens."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from fastflow import FastflowError, Runtime
+from fastflow import Runtime
 from fastflow.train.distil.teacher import Teacher, unit
 
 from support.builders import VOCABULARY, make_model, make_sentences
@@ -27,15 +25,6 @@ def test_vectors_are_those_of_the_model(bert, model):
     assert [target.name for target in teacher.targets] == ["vectors", "pooled"]
     found = teacher(TEXTS)["pooled"]
     np.testing.assert_allclose(teacher.finish("pooled", found), Runtime(model).encode(TEXTS), atol=1e-5)
-
-
-def test_a_worker_opens_the_same_teacher(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(model.parent)
-    task = Teacher(model.name).task
-    monkeypatch.chdir(tmp_path)
-    np.testing.assert_array_equal(task.open()(TEXTS)["pooled"], Teacher(str(model))(TEXTS)["pooled"])
-    with pytest.raises(FastflowError, match=r"has the fingerprint .* on a worker, and 0000"):
-        replace(task, fingerprint="0000").open()
 
 
 def test_a_token_alone_stands_between_the_special_ones(bert):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,6 +66,18 @@ def corpus_hash(texts: Sequence[str]) -> str:
         data = text.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
+
+
+def key_of(text: str, seed: int) -> bytes:
+    """16 bytes that choose a sample: uniform over distinct texts, equal for equal texts."""
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=16, key=seed.to_bytes(8, "little")).digest()
+
+
+def pick_by_hash(texts: Iterable[str], count: int, seed: int) -> list[str]:
+    """Pick the ``count`` distinct texts with the smallest keys, in the order of their keys."""
+    keyed = {key_of(text, seed): text for text in texts}
+    return [keyed[key] for key in heapq.nsmallest(count, keyed)]
 
 
 def _distinct(texts: Iterable[str]) -> Iterator[str]:

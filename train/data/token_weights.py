@@ -46,7 +46,11 @@ def perplexity(counts: NDArray[np.int64]) -> float:
 
 def weigh(encoder: FrozenEncoder, texts: Sequence[str], words: Words | None) -> FrozenEncoder:
     """``encoder`` with its mean pooling weighted by the token frequencies of ``texts`` and of their language."""
-    return weigh_by(encoder, token_counts(encoder, texts), words)
+    counts, at_large = token_counts(encoder, texts), None
+    if words is not None:
+        counts = counts + token_counts(encoder, words.sentences)
+        at_large = background(tokenizer_of(encoder.directory, encoder.max_length), len(counts), words)
+    return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, at_large)))
 
 
 def token_counts(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -57,15 +61,6 @@ def token_counts(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int
     for start in range(0, len(texts), WINDOW):
         counts += np.bincount(tokenize(texts[start : start + WINDOW]).ids, minlength=vocabulary)
     return counts
-
-
-def weigh_by(encoder: FrozenEncoder, counts: NDArray[np.int64], words: Words | None) -> FrozenEncoder:
-    """``weigh`` by the counts (V,) of a corpus, to which those of its language's sentences are added."""
-    at_large = None
-    if words is not None:
-        counts = counts + token_counts(encoder, words.sentences)
-        at_large = background(tokenizer_of(encoder.directory, encoder.max_length), len(counts), words)
-    return replace(encoder, pooling=replace(encoder.pooling, weights=sif_weights(counts, at_large)))
 
 
 def first_of(texts: Iterator[str]) -> tuple[list[str], Iterator[str]]:

@@ -23,7 +23,7 @@ from fastflow.console import add_note
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
 from fastflow.progress import counted
-from fastflow.train.data.sharded import SHARD, key_of
+from fastflow.train.data.corpus import key_of
 from fastflow.train.distil.bags import Bags
 from fastflow.train.distil.lengths import Lengths, first_lengths
 from fastflow.train.distil.sums import Sums
@@ -31,6 +31,7 @@ from fastflow.train.distil.teacher import Teacher, Vectors
 from fastflow.train.progress import Voice
 from fastflow.values import system_errors
 
+SHARD = 8192  # sentences: as many vectors of the teacher are in memory
 SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, and MOST at most
 EVERY = 60.0  # seconds between two savings of the sums
 WORTH = 5.0  # seconds of a pass whose sums are saved at its end
@@ -190,7 +191,7 @@ def gather(
             voice.progress("teacher", total, "texts", found.texts, about=True) as progress,
             teacher.counted(progress.within),
         ):
-            for vectors in teacher.each(ahead()):
+            for vectors in map(teacher, ahead()):
                 shard, mark = waiting.popleft()
                 found.merge(*_sums(shard, vectors, bags, alone, found), len(shard), mark)
                 progress.advance(len(shard))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,12 @@ from fastflow.files.read.sources import Sources
 from fastflow.model.encoder.architecture import is_static
 from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
-from fastflow.train.data.sharded import Workers
 from fastflow.train.distil.gathering import Kept
 from fastflow.train.distil.result import READING, Distilled, lines, named
 from fastflow.train.distil.run import Settings, distil
 from fastflow.train.distil.teacher import Teacher
 from fastflow.train.progress import Voice
-from fastflow.train.python import DATASET, SOURCE, checked_texts, naming_arguments, voice_of
+from fastflow.train.python import SOURCE, checked_texts, naming_arguments, voice_of
 
 
 def distil_texts(
@@ -32,28 +30,12 @@ def distil_texts(
     texts: Any,
     options: dict[str, Any],
     progress: bool | Callable[[str], None] | None,
-    workers: Workers | None = None,
 ) -> Distilled:
-    """``fastflow.train.distill``, whose arguments these are; with ``workers``, ``texts()`` gives those of a dataset."""
+    """``fastflow.train.distill``, whose arguments these are."""
     with naming_arguments():
-        if workers is None:
-            texts = list(checked_texts(texts, "distill"))
-            names, total, texts = [SOURCE], len(texts), partial(iter, texts)
-        else:
-            names, total = [DATASET], None
-        teacher, settings = Teacher(os.fspath(model), workers), Settings(**options)
-        return distil(texts, names, teacher, settings, voice_of(progress), total=total)
-
-
-def _pool(ray: str | None) -> AbstractContextManager[Workers | None]:
-    if ray is None:
-        return nullcontext()
-    from fastflow.integrations.ray_cluster import ray_data
-
-    ray_data("fastflow distill --ray")
-    from fastflow.integrations.ray_fit import workers
-
-    return workers(ray)
+        given = list(checked_texts(texts, "distill"))
+        teacher, settings = Teacher(os.fspath(model)), Settings(**options)
+        return distil(partial(iter, given), [SOURCE], teacher, settings, voice_of(progress), total=len(given))
 
 
 def distil_files(
@@ -64,12 +46,8 @@ def distil_files(
     settings: Settings,
     voice: Voice,
     resume: bool,
-    ray: str | None,
 ) -> None:
-    """The body of ``fastflow distill``: files -> a model directory, and the lines printed about it.
-
-    ``ray``: the address of a cluster whose actors hold the teacher, ``local`` for this machine, None for this process.
-    """
+    """The body of ``fastflow distill``: files -> a model directory, and the lines printed about it."""
     check_out(out, "-o")
     if "-" in paths and (settings.words or resume):
         raise UsageError("--words and --resume read the corpus again, which standard input cannot be: give a file")
@@ -82,12 +60,12 @@ def distil_files(
         keepers.append(Kept(out, run, resume, voice))
         return keepers[0]
 
-    with Kept.alone(out), _pool(ray) as workers:
+    with Kept.alone(out):
         with Sources(paths) as sources:
             total, _ = sources.expected(layout)
         resumed = None if "-" in paths else kept
         try:
-            teacher = Teacher(model, workers)
+            teacher = Teacher(model)
             found = distil(texts, named(paths), teacher, settings, voice, resumed, total)
             mark = found.save(out)
         except KeyboardInterrupt as stop:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,7 +16,6 @@ from fastflow.model.tokenizer.encode import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.opened import Count, Opened
 from fastflow.streaming import StreamOptions
-from fastflow.train.data.sharded import Workers
 
 BLOCK = 4096  # lists of ids that are computed together
 Vectors = NDArray[np.float32]
@@ -34,50 +31,21 @@ class Target(NamedTuple):
     weights: NDArray[np.float32] | None
 
 
-@dataclass(frozen=True)
-class Teaching:
-    """The task of workers: each opens the teacher by ``name``, which stands for the same files on its node."""
-
-    name: str
-    fingerprint: str
-
-    def open(self) -> Teacher:
-        """Raises a FastflowError if the files are not those that the distillation was started with."""
-        found = Teacher(self.name)
-        if found.model.fingerprint != self.fingerprint:
-            raise FastflowError(
-                f"the teacher {self.name} has the fingerprint {found.model.fingerprint} on a worker, and "
-                f"{self.fingerprint} where the distillation was started: give every node the same files"
-            )
-        return found
-
-
 class Teacher:
     """The model ``name`` opened to teach; raises a FastflowError for one that has no encoder or cannot run."""
 
-    def __init__(self, name: str, workers: Workers | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.model = load_model(name)
         self.opened = Opened(self.model, "auto", "auto", None, "auto", False)
         self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = packaged_name(self.model.path) or str(self.model.path)
-        self._given = os.path.abspath(name) if os.path.isdir(name) else name
-        self.workers = workers
 
     @cached_property
     def targets(self) -> list[Target]:
         """The vectors; and if the model calibrates, its pooled state."""
         found = [Target("vectors", None)]
         return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
-
-    def each(self, shards: Iterator[list[str]]) -> Iterator[dict[str, Vectors]]:
-        """The vectors of each shard, in order, to the same bits with workers as without."""
-        return map(self, shards) if self.workers is None else self.workers(self.task, shards)
-
-    @property
-    def task(self) -> Teaching:
-        """The same teacher on workers."""
-        return Teaching(self._given, self.model.fingerprint)
 
     def tokenizer(self) -> Any:
         """Its ``tokenizers.Tokenizer``, cut where the teacher cuts a text, for tokens without the special ones."""

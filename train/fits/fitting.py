@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,22 +45,6 @@ def calibrate(
     Raises a FastflowError for files that cannot be read and texts that cannot be fitted, and a UsageError for options
     that do not go together.
     """
-
-    def whole(frozen: FrozenEncoder, options: Options) -> Corpus:
-        return read(texts, ", ".join(names), frozen, options, run)
-
-    return calibrate_corpus(whole, names, encoder, options, run, pairs)
-
-
-def calibrate_corpus(
-    reader: Callable[[FrozenEncoder, Options], Corpus],
-    names: Sequence[str],
-    encoder: str,
-    options: Options,
-    run: Run,
-    pairs: Sequence[Path] = (),
-) -> Fit | None:
-    """``calibrate`` on the corpus that ``reader`` reads with the encoder and settled options."""
     asked, (options, reason) = options, settle(encoder, options, run.reference)
     options, doubt = gentle(encoder, asked, options, run.reference)
     frozen = prepare(encoder, options, run)
@@ -69,7 +53,7 @@ def calibrate_corpus(
     sets = find_sets(pairs) if pairs else []
     if run.dry_run and options.stream:
         return None
-    corpus = reader(frozen, options)
+    corpus = read(texts, ", ".join(names), frozen, options, run)
     automatic = asked.method == "auto"
     least = max(FEWEST, options.batch_size)
     if automatic and options.method == AUTO and corpus.count < least:
