@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from fastflow.cli import main as fastflow
+from fastflow.commands.train import train
 from fastflow.replacing import replace_text
-from fastflow.train.cli import main as train
 
 WIDTH = 100  # letters of a line of help
 HEAD = """# Commands

@@ -12,8 +12,8 @@ from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import Fitted, fit
-from fastflow.train.methods.loop import Fitting
+from fastflow.train.methods.chain import Fitted, fit_chain
+from fastflow.train.methods.loop import Training
 from fastflow.train.methods.names import parse_method
 from fastflow.train.options import COLOURS
 
@@ -127,17 +127,17 @@ def test_recolour_that_gives_back_a_mean_is_judged_about_it():
     x = normal(300, 16) * np.geomspace(5, 0.2, 16) + 9
     views = Views(*(x + 0.1 * normal(300, 16, seed) for seed in (1, 2)))
     for colour, about in ((COLOURS["sif"], True), (COLOURS["none"], False)):
-        fitted = fit(parse_method("whiten,recolour"), x, {}, Fitting(), colour)
+        fitted = fit_chain(parse_method("whiten,recolour"), x, {}, Training(), colour)
         choice = choose("whiten,recolour", lambda name, fitted=fitted: fitted, views)
         assert choice.record["separability"]["none"] == round(views.judge(centred=about), 4)
         assert ("about their mean" in choice.reasons[-1]) == about
 
 
 def failing(error):
-    def fit(name):
+    def fit_chain(name):
         raise error
 
-    return fit
+    return fit_chain
 
 
 def test_a_corpus_that_auto_cannot_be_fitted_to_keeps_the_pooling_and_says_why():

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.train.choice.held_out import MOST, PART, HeldOut, held, split, why
+from fastflow.train.choice.held_out import MOST, PART, HeldOut, count_held_out, explain_stop, split
 from fastflow.train.choice.selection import choose
-from fastflow.train.choice.separability import Keeper, Views, due, make_views, separability
+from fastflow.train.choice.separability import Keeper, Views, is_due, make_views, measure_separability
 from fastflow.train.data.embeddings import open_encoder
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.loop import Fitting, fit_flow
+from fastflow.train.methods.loop import Training, fit_flow
 
 from support.builders import make_encoder
 from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
@@ -27,21 +27,24 @@ def normal(rows, dim, seed=0):
 def test_identical_views_of_isotropic_texts(dim):
     """Random directions have cosines of deviation 1/sqrt(D), and a view has cosine 1 with itself."""
     x = normal(600, dim)
-    assert separability(x, x) == pytest.approx(np.sqrt(dim), rel=0.05)
+    assert measure_separability(x, x) == pytest.approx(np.sqrt(dim), rel=0.05)
     scales = np.random.default_rng(1).uniform(0.1, 10, size=(600, 1))
-    assert separability(x * scales, x) == pytest.approx(separability(x, x), rel=1e-9)
+    assert measure_separability(x * scales, x) == pytest.approx(measure_separability(x, x), rel=1e-9)
 
 
 def test_unrelated_views_are_not_separated():
-    assert abs(separability(normal(600, 32), normal(600, 32, 1))) <= 0.2
+    assert abs(measure_separability(normal(600, 32), normal(600, 32, 1))) <= 0.2
 
 
 def test_noise_and_a_narrow_cone_lower_it():
     x = normal(600, 32)
-    clean, noisy = separability(x, x + 0.3 * normal(600, 32, 1)), separability(x, x + 1.0 * normal(600, 32, 1))
+    clean, noisy = (
+        measure_separability(x, x + 0.3 * normal(600, 32, 1)),
+        measure_separability(x, x + 1.0 * normal(600, 32, 1)),
+    )
     stretched = x * np.r_[np.full(3, 6.0), np.ones(29)]
-    assert noisy < clean < separability(x, x)
-    assert separability(stretched, stretched) < 0.6 * separability(x, x)
+    assert noisy < clean < measure_separability(x, x)
+    assert measure_separability(stretched, stretched) < 0.6 * measure_separability(x, x)
 
 
 def test_views_about_their_mean():
@@ -52,7 +55,7 @@ def test_views_about_their_mean():
     assert moved.judge(centred=True) > 1.2 * moved.judge()
     assert moved.judge(lambda side: side + 7.0, centred=True) == pytest.approx(moved.judge(centred=True), rel=1e-9)
     mean = (moved.first.mean(axis=0) + moved.second.mean(axis=0)) / 2  # one for both sides
-    assert moved.judge(centred=True) == separability(moved.first - mean, moved.second - mean)
+    assert moved.judge(centred=True) == measure_separability(moved.first - mean, moved.second - mean)
 
 
 @pytest.mark.parametrize(("method", "about"), [("components:1", True), ("nullspace:1", False), ("standardize", False)])
@@ -75,16 +78,16 @@ def test_what_keeps_the_mean_is_judged_about_it_and_so_is_raw_pooling(method, ab
 def test_values_that_are_not_finite(bad):
     x = normal(10, 4)
     x[3, 2] = bad
-    assert np.isnan(separability(x, normal(10, 4)))
-    assert np.isnan(separability(normal(10, 4), x))
+    assert np.isnan(measure_separability(x, normal(10, 4)))
+    assert np.isnan(measure_separability(normal(10, 4), x))
 
 
 @pytest.mark.slow
 def test_when_to_look():
-    looks = [step for step in range(1001) if due(step, 1000)]
+    looks = [step for step in range(1001) if is_due(step, 1000)]
     assert looks == [0, 10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 448, 640, 896, 1000]
-    assert [step for step in range(4) if due(step, 3)] == [0, 3]
-    assert sum(due(step, 100_000) for step in range(100_001)) <= 30
+    assert [step for step in range(4) if is_due(step, 3)] == [0, 3]
+    assert sum(is_due(step, 100_000) for step in range(100_001)) <= 30
 
 
 @pytest.mark.slow
@@ -120,18 +123,18 @@ def peaked(best):
 def test_the_flow_of_the_best_look_comes_back(look, step):
     """It is the flow that a budget of just that many steps gives (15 is the whole)."""
     keeper = Keeper(peaked(look))
-    kept = fit_flow(X.__getitem__, 100, CONFIG, Fitting(SCHEDULE), keeper=keeper)
+    kept = fit_flow(X.__getitem__, 100, CONFIG, Training(SCHEDULE), keeper=keeper)
     assert (keeper.step, [done for done, _ in keeper.history]) == (step, [0, 10, 14, 15])
     if step:
         budget = dataclasses.replace(SCHEDULE, epochs=step / 5)
-        assert same(kept.state_dict(), fit_flow(X.__getitem__, 100, CONFIG, Fitting(budget)).state_dict())
+        assert same(kept.state_dict(), fit_flow(X.__getitem__, 100, CONFIG, Training(budget)).state_dict())
     assert not kept.training
 
 
 def test_what_is_not_finite_is_never_kept():
     values = iter([1.0, float("nan"), 0.5, float("nan")])
     keeper = Keeper(lambda flow: next(values))
-    fit_flow(X.__getitem__, 100, CONFIG, Fitting(SCHEDULE), keeper=keeper)
+    fit_flow(X.__getitem__, 100, CONFIG, Training(SCHEDULE), keeper=keeper)
     assert (keeper.step, keeper.value) == (0, 1.0)
     assert [value for _, value in keeper.record()["history"]] == [1.0, None, 0.5, None]
 
@@ -144,10 +147,10 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
 
     def run(checkpoint=None, **options):
         keeper = Keeper(lambda flow: -abs(size(flow) - target))
-        flow = fit_flow(X.__getitem__, 100, CONFIG, Fitting(SCHEDULE, **options), checkpoint, keeper)
+        flow = fit_flow(X.__getitem__, 100, CONFIG, Training(SCHEDULE, **options), checkpoint, keeper)
         return keeper, flow.state_dict()
 
-    middle = fit_flow(X.__getitem__, 100, CONFIG, Fitting(dataclasses.replace(SCHEDULE, epochs=2)))
+    middle = fit_flow(X.__getitem__, 100, CONFIG, Training(dataclasses.replace(SCHEDULE, epochs=2)))
     target = size(middle)
     keeper, whole = run()
     assert keeper.step == 10
@@ -160,12 +163,12 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
 
 @pytest.mark.parametrize(("count", "kept"), [(2, 1), (PART, 1), (10 * PART, 10), (10**7, MOST)])
 def test_one_in_so_many_is_held_out(count, kept):
-    assert held(count) == kept
+    assert count_held_out(count) == kept
 
 
 def test_a_split_takes_every_row_once_and_follows_the_seed():
     train, out = split(205, 7)
-    assert len(out) == held(205)
+    assert len(out) == count_held_out(205)
     assert sorted([*train, *out]) == list(range(205))
     assert (np.diff(train) > 0).all()
     assert (np.diff(out) > 0).all()
@@ -176,12 +179,12 @@ def test_a_split_takes_every_row_once_and_follows_the_seed():
 def test_the_measure_is_the_mean_log_likelihood_in_bits():
     x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
     flow = Flow(FlowConfig(8, 1, 1, 4))
-    measured = HeldOut(x.numpy()).measure(x)(flow)
+    measured = HeldOut(x.numpy()).make_measure(x)(flow)
     assert measured == -float(flow.bits_per_dimension(x))
-    assert HeldOut(x.numpy()).measure(100 * x)(flow) < measured, "what is less likely measures less"
+    assert HeldOut(x.numpy()).make_measure(100 * x)(flow) < measured, "what is less likely measures less"
 
 
 def test_the_reason_says_what_likelihood_does_not_see():
-    said = why({"kept_step": 3, "steps": 9, "held_out_likelihood": -1.25}, 10)
+    said = explain_stop({"kept_step": 3, "steps": 9, "held_out_likelihood": -1.25}, 10)
     assert "kept step 3 of 9, where 10 held-out vectors were most likely, 1.250 bits" in said
     assert "does not see similarity" in said

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from fastflow import Runtime
 from fastflow.cli import main as fastflow_main
+from fastflow.commands.train import train as main
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import verify
 from fastflow.model.hashing import encoder_hash
-from fastflow.train.cli import main
 
 from support.builders import FAMILIES, hub_cache
 from support.commands import make_train

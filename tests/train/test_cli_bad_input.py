@@ -10,9 +10,9 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from fastflow.commands.train import train as main
 from fastflow.errors import SMALL_TORCH, UsageError, missing_extra
 from fastflow.files.read.texts import format_of
-from fastflow.train.cli import main
 
 from support.commands import assert_one_sentence
 from support.places import ROOT
@@ -117,7 +117,7 @@ def test_debug_shows_the_error_itself(bert, corpus, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["torch", "transformers"])
 def test_missing_extra_names_the_command(tmp_path, module):
-    program = f"import sys; sys.modules[{module!r}] = None; from fastflow.train.cli import main; main()"
+    program = f"import sys; sys.modules[{module!r}] = None; from fastflow.commands.train import train; train()"
     arguments = ["corpus.txt", "--encoder", "x", "-o", str(tmp_path / "m")]
     done = run_limited([sys.executable, "-c", program, *arguments], seconds=60)
     assert (done.returncode, done.stdout) == (1, "")

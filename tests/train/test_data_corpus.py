@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.records import Layout
-from fastflow.train.data.corpus import corpus_hash, read_corpus, sentences
+from fastflow.train.data.corpus import corpus_hash, cut_sentences, read_corpus
 
 TEXTS = ["A dog.", "Ein Hund läuft.", "犬が走る。", "😀 ok", 'He said "no".', "comma, here"]
 
@@ -137,7 +137,7 @@ def test_the_hash_is_of_the_texts_their_order_and_their_ends(a, b):
     ],
 )
 def test_cutting_into_sentences(tmp_path, text, parts):
-    assert sentences(text) == parts
+    assert cut_sentences(text) == parts
     path = write(tmp_path / "c.txt", "One. Two.\nTwo. Three.\n\n")
     assert read_corpus([path], cut=True) == ["One.", "Two.", "Three."]
     assert read_corpus([path]) == ["One. Two.", "Two. Three."]

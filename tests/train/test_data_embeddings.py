@@ -19,10 +19,17 @@ from fastflow.files.reuse import cache as kept
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import embeddings
-from fastflow.train.data.background import english
-from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
+from fastflow.train.data.background import load_english
+from fastflow.train.data.embeddings import (
+    Embedder,
+    cache_directory,
+    cache_key,
+    embed_corpus,
+    open_encoder,
+    pick_backend,
+)
 from fastflow.train.data.moments import read_through
-from fastflow.train.data.token_weights import first_of, weigh
+from fastflow.train.data.token_weights import split_head, weigh
 
 from support.builders import LAYERED, make_encoder
 from support.tolerances import COMPANY, EMBEDDING
@@ -40,7 +47,7 @@ def runner(request, monkeypatch):
     """Each backend that can make the pass, chosen as if nothing else could."""
     if reason := cannot_run(request.param, "cpu"):
         pytest.skip(str(reason))
-    monkeypatch.setattr(embeddings, "who_runs", lambda directory, device: request.param)
+    monkeypatch.setattr(embeddings, "pick_backend", lambda directory, device: request.param)
     return request.param
 
 
@@ -118,7 +125,7 @@ def test_key_follows_everything_that_decides_the_vectors(bert, bert_copy, senten
         opened(bert, "last"),
         opened(bert, "cls"),
         opened(bert, max_length=63),
-        weigh(encoder, sentences, english()),
+        weigh(encoder, sentences, load_english()),
     ]
     keys += [cache_key(other, sentences) for other in [*others, weigh(encoder, sentences[:9], None)]]
     assert cache_key(opened(bert_copy), sentences) == keys[0]  # its place does not matter
@@ -260,9 +267,9 @@ def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
         return call(self, texts)
 
     monkeypatch.setattr(Tokenizer, "__call__", measured)
-    head, texts = first_of(f"a dog {i}" for i in range(9000))
-    encoder = weigh(opened(bert), head, english())
-    assert sum(sizes) == 9000 + 5000 + 1 + 2 * len(english().shares)  # and the sentences and words of English
+    head, texts = split_head(f"a dog {i}" for i in range(9000))
+    encoder = weigh(opened(bert), head, load_english())
+    assert sum(sizes) == 9000 + 5000 + 1 + 2 * len(load_english().shares)  # and the sentences and words of English
     streamed = read_through(texts, Embedder(encoder, "cpu"), 10)
     assert streamed.moments.count == 9000
     assert max(sizes) <= 4096
@@ -272,17 +279,17 @@ def test_who_makes_the_pass(bert, encoders, monkeypatch):
     """The compiled kernels wherever they run the encoder, else PyTorch; the vectors of each have a key of their own."""
     if reason := cannot_run("cpu", "cpu"):
         pytest.skip(str(reason))
-    assert who_runs(bert, "cpu") == "cpu"
-    assert who_runs(bert, "cuda") == "torch"
+    assert pick_backend(bert, "cpu") == "cpu"
+    assert pick_backend(bert, "cuda") == "torch"
     other = make_encoder(bert.parent / "albert", "albert")
-    assert who_runs(other, "cpu") == "torch"
+    assert pick_backend(other, "cpu") == "torch"
     encoder = opened(bert)
     assert isinstance(Embedder(encoder, "cpu").backend, CpuBackend)
     assert isinstance(Embedder(encoder, "cpu", dropout=True).backend, TorchBackend)
     assert isinstance(Embedder(opened(other), "cpu").backend, TorchBackend)
     keys = {cache_key(encoder, ["a"]), cache_key(encoder, ["a"], "cuda")}
     monkeypatch.setattr(embeddings, "cannot_run", lambda name, device: FastflowError("no extension"))
-    assert who_runs(bert, "cpu") == "torch"
+    assert pick_backend(bert, "cpu") == "torch"
     assert len(keys | {cache_key(encoder, ["a"])}) == 3
 
 

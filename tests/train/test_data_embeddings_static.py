@@ -8,7 +8,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import verify
 from fastflow.train.data.embeddings import Embedder, open_encoder
-from fastflow.train.data.token_weights import token_counts
+from fastflow.train.data.token_weights import count_tokens
 
 from support.builders import make_model, wordpiece
 from support.static_dirs import model2vec_dir, static_embedding_dir
@@ -69,7 +69,7 @@ def test_dropout_makes_views(table, sentences):
 
 
 def test_counts_have_every_id_and_no_special_token(table, sentences):
-    counts = token_counts(open_encoder(str(table), "words", None), sentences)
+    counts = count_tokens(open_encoder(str(table), "words", None), sentences)
     tokenizer = wordpiece()
     assert len(counts) == tokenizer.get_vocab_size()
     assert counts[[tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]].sum() == 0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.train.data.corpus import corpus_hash, pick_by_hash
-from fastflow.train.data.moments import BLOCK, Moments, moments, read_through
+from fastflow.train.data.moments import BLOCK, Moments, measure_moments, read_through
 
 from support.builders import make_sentences
 from support.rows import data
@@ -35,7 +35,7 @@ def test_every_text_is_sampled_with_one_chance():
 @pytest.mark.parametrize("rows", [1, 2, 300, BLOCK, BLOCK + 1])
 def test_moments_are_those_of_numpy(rows, dtype):
     x = data(rows, 4, dtype=dtype)
-    m = moments(x)
+    m = measure_moments(x)
     wide = x.astype(np.float64)
     assert m.count == rows
     assert np.abs(m.mean - wide.mean(axis=0)).max() <= 1e-12 * np.abs(wide).max()
@@ -68,7 +68,7 @@ def test_reading_a_corpus_through_in_blocks_gives_the_statistics_of_the_whole(mo
         return x[[int(text) for text in texts]]
 
     streamed = read_through((str(i) for i in range(rows)), embed, 20, seed=3)
-    whole = moments(x)
+    whole = measure_moments(x)
     assert asked == [min(50, rows - start) for start in range(0, rows, 50)]
     assert streamed.moments.count == rows
     assert np.abs(streamed.moments.mean - whole.mean).max() <= 1e-12 * np.abs(x).max()

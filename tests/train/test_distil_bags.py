@@ -7,7 +7,7 @@ import pytest
 
 from fastflow.errors import UsageError
 from fastflow.model.tokenizer.wordpiece import read_native
-from fastflow.train.distil.bags import Bags, add_words, special_ids, split_words
+from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
 
 from support.builders import VOCABULARY, make_sentences, unigram, wordpiece
 
@@ -34,13 +34,17 @@ def test_weights_count_in_the_mean():
 
 
 def test_the_tokenizer_s_special_ids():
-    assert special_ids(wordpiece()) == [0, 1, 2, 3, 4]
+    assert list_special_ids(wordpiece()) == [0, 1, 2, 3, 4]
 
 
 def test_the_most_frequent_words_that_fall_into_pieces():
     texts = ["DogSing the dogsing, x1y2!", "dogsing x1y2 catcatcat catcatcat", "once1 the the the"]
-    assert split_words(wordpiece(), texts, 10) == ["dogsing", "catcatcat", "x1y2"]  # alphabet; not what occurs once
-    assert split_words(wordpiece(), texts, 1) == ["dogsing"]
+    assert find_split_words(wordpiece(), texts, 10) == [
+        "dogsing",
+        "catcatcat",
+        "x1y2",
+    ]
+    assert find_split_words(wordpiece(), texts, 1) == ["dogsing"]
 
 
 def test_new_words_have_ids_after_all_others_and_others_are_cut_as_before():
@@ -75,4 +79,4 @@ def test_a_vocabulary_entry_would_not_do():
 
 def test_other_tokenizers_are_refused():
     with pytest.raises(UsageError, match="WordPiece, and this one is Unigram"):
-        split_words(unigram(), ["a"], 3)
+        find_split_words(unigram(), ["a"], 3)

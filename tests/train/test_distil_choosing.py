@@ -5,9 +5,9 @@ import pytest
 import scipy.sparse as sparse
 
 from fastflow.train.distil import ridge
-from fastflow.train.distil.choosing import FIRMNESS, PENALTIES, Held, best_prior, climb, fit_table
+from fastflow.train.distil.choosing import FIRMNESS, PENALTIES, Held, choose_prior, climb, fit_table
 from fastflow.train.distil.sums import Sums
-from fastflow.train.distil.teacher import following
+from fastflow.train.distil.teacher import measure_following
 from fastflow.train.progress import SILENT, Voice
 
 
@@ -41,9 +41,9 @@ def test_noise_wants_a_larger_penalty():
         sums, held = few(noise)
         table = fit_table("vectors", sums, np.zeros((30, 8)), held, None, SILENT)
         penalties.append(table.penalty)
-        best = max(PENALTIES, key=lambda p: held.cosine(ridge.solve(sums, sums.centred(), p) + sums.mean))
+        best = max(PENALTIES, key=lambda p: held.measure(ridge.solve(sums, sums.centre(), p) + sums.mean))
         assert PENALTIES.index(table.penalty) == pytest.approx(PENALTIES.index(best), abs=1)
-        assert table.cosine == pytest.approx(held.cosine(table.vectors))
+        assert table.cosine == pytest.approx(held.measure(table.vectors))
     assert penalties[0] < penalties[1]
 
 
@@ -52,13 +52,13 @@ def test_a_named_penalty_is_taken():
     table = fit_table("vectors", sums, np.zeros((30, 8)), held, 0.7, SILENT)
     assert (table.penalty, table.tried) == (0.7, {})
     np.testing.assert_allclose(
-        table.vectors, ridge.solve(sums, sums.centred(), 0.7, tolerance=1e-5) + sums.mean, atol=2e-3
+        table.vectors, ridge.solve(sums, sums.centre(), 0.7, tolerance=1e-5) + sums.mean, atol=2e-3
     )
 
 
 def test_a_prior_that_is_right_is_kept():
     sums, held = few(0.0)
-    exact = np.linalg.lstsq(sums.square(np.eye(30)), sums.centred(), rcond=None)[0]
+    exact = np.linalg.lstsq(sums.multiply(np.eye(30)), sums.centre(), rcond=None)[0]
     table = fit_table("vectors", sums, exact, held, 5.0, SILENT)
     assert table.prior > 0.98
     assert table.penalty == 5.0
@@ -80,13 +80,13 @@ def test_a_prior_that_follows_better_is_kept():
 def test_the_firmness_of_the_prior_is_the_one_that_follows_best():
     sums, held = few(0.1)
     prior = ridge.Prior(np.random.default_rng(5).normal(size=(30, 8)).astype(np.float32), np.ones(30), sums, True)
-    found = best_prior(prior, sums, held)
-    cosines = [held.cosine(prior(firmness) + sums.mean) for firmness in FIRMNESS]
-    assert held.cosine(found + sums.mean) == max(cosines) > min(cosines) + 0.01
+    found = choose_prior(prior, sums, held)
+    cosines = [held.measure(prior(firmness) + sums.mean) for firmness in FIRMNESS]
+    assert held.measure(found + sums.mean) == max(cosines) > min(cosines) + 0.01
 
 
 def test_following():
     a = np.array([[1.0, 0], [0, 2]])
-    assert following(a, 3 * a) == pytest.approx(1)
-    assert following(a, a[::-1]) == pytest.approx(0)
-    assert following(a, np.array([[1.0, 0], [0, -1]])) == pytest.approx(0)
+    assert measure_following(a, 3 * a) == pytest.approx(1)
+    assert measure_following(a, a[::-1]) == pytest.approx(0)
+    assert measure_following(a, np.array([[1.0, 0], [0, -1]])) == pytest.approx(0)

@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse as sparse
 
-from fastflow.train.distil.lengths import LIMIT, Lengths, first_lengths
+from fastflow.train.distil.lengths import LIMIT, Lengths, fit_lengths
 
 
 def drawn(count=400):
@@ -17,7 +17,7 @@ def test_vectors_become_of_one_length():
     x, truth = drawn()
     y = x @ truth
     y /= np.linalg.norm(y, axis=1, keepdims=True)
-    found = first_lengths(truth.astype(np.float32), np.ones(30, np.int64), x, y.astype(np.float32))
+    found = fit_lengths(truth.astype(np.float32), np.ones(30, np.int64), x, y.astype(np.float32))
     made = np.linalg.norm(x @ found.table, axis=1)
     assert abs(made.mean() - 1) < 1e-5
     divided = np.linalg.norm(found.divide(x) @ found.table, axis=1)

@@ -31,7 +31,7 @@ def test_it_is_the_least_squares_solution_about_the_prior(penalty):
     x, y = problem()
     start = np.random.default_rng(1).normal(size=(TOKENS, DIM))
     sums, wide = sums_of(x, y), y.astype(np.float64)
-    found = start + ridge.solve(sums, ridge.right_side(sums, start), penalty, tolerance=1e-5)
+    found = start + ridge.solve(sums, ridge.compute_right_side(sums, start), penalty, tolerance=1e-5)
     rows = np.vstack([x, np.sqrt(penalty) * np.eye(TOKENS)])
     values = np.vstack([wide - wide.mean(axis=0), np.sqrt(penalty) * start])
     want = np.linalg.lstsq(rows, values, rcond=None)[0]
@@ -41,7 +41,7 @@ def test_it_is_the_least_squares_solution_about_the_prior(penalty):
 def test_every_column_reaches_the_tolerance():
     x, y = problem()
     sums = sums_of(x, y)
-    right = sums.centred()
+    right = sums.centre()
     found = ridge.solve(sums, right, 0.01, tolerance=1e-5)
     want = np.linalg.solve(x.T @ x + 0.01 * np.eye(TOKENS), right)
     np.testing.assert_allclose(found, want, atol=1e-4 * np.abs(want).max())
@@ -52,7 +52,7 @@ def test_every_column_reaches_the_tolerance():
 def test_a_start_leads_to_the_same_solution():
     x, y = problem()
     sums = sums_of(x, y)
-    right, far = sums.centred(), np.random.default_rng(2).normal(size=(TOKENS, DIM)).astype(np.float32)
+    right, far = sums.centre(), np.random.default_rng(2).normal(size=(TOKENS, DIM)).astype(np.float32)
     found = ridge.solve(sums, right, 0.05, far, tolerance=1e-5)
     np.testing.assert_allclose(found, ridge.solve(sums, right, 0.05, tolerance=1e-5), atol=1e-3)
 
@@ -60,7 +60,7 @@ def test_a_start_leads_to_the_same_solution():
 def test_columns_that_never_vary_stay_at_zero():
     x, y = problem(dead=[3, 69])
     sums = sums_of(x, y)
-    right = sums.centred()
+    right = sums.centre()
     right[:, [3, 69]] = 0  # in exact arithmetic
     found = ridge.solve(sums, right, 0.05)
     assert np.isfinite(found).all()
@@ -71,7 +71,7 @@ def test_columns_that_never_vary_stay_at_zero():
 def test_a_token_of_no_sentence_keeps_its_prior():
     x, y = problem()
     sums, start = sums_of(x, y), np.random.default_rng(1).normal(size=(TOKENS, DIM))
-    moved = ridge.solve(sums, ridge.right_side(sums, start), 0.05)
+    moved = ridge.solve(sums, ridge.compute_right_side(sums, start), 0.05)
     assert not moved[35:].any()
     assert moved[:35].any(axis=1).all()
 
@@ -113,7 +113,7 @@ def test_a_firm_prior_is_scaled_alone():
 def test_the_principal_directions_are_those_of_the_sentences():
     x, y = problem()
     table = np.random.default_rng(4).normal(size=(TOKENS, 6)) * [1, 5, 2, 0.1, 3, 0.5]
-    found = ridge.principal(sums_of(x, y), table, 3)
+    found = ridge.find_principal(sums_of(x, y), table, 3)
     values, vectors = np.linalg.eigh(np.cov((x @ table).T))
     assert found.shape == (6, 3)
     np.testing.assert_allclose(np.abs(np.sum(found * vectors[:, ::-1][:, :3], axis=0)), 1, atol=1e-6)

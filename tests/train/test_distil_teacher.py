@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.train.distil.teacher import Teacher, unit
+from fastflow.train.distil.teacher import Teacher, normalize
 
 from support.builders import VOCABULARY, make_model, make_sentences
 from support.sentence_dirs import make_directory, pooling
@@ -20,7 +20,7 @@ def words_model(bert, tmp_path_factory):
 def test_vectors_are_those_of_the_model(bert, model):
     for name in (bert, model):
         teacher = Teacher(str(name))
-        np.testing.assert_allclose(teacher(TEXTS)["vectors"], unit(Runtime(name).encode(TEXTS)), atol=1e-6)
+        np.testing.assert_allclose(teacher(TEXTS)["vectors"], normalize(Runtime(name).encode(TEXTS)), atol=1e-6)
     assert [target.name for target in Teacher(str(bert)).targets] == ["vectors"]
     assert [target.name for target in teacher.targets] == ["vectors", "pooled"]
     found = teacher(TEXTS)["pooled"]
@@ -30,21 +30,24 @@ def test_vectors_are_those_of_the_model(bert, model):
 def test_a_token_alone_stands_between_the_special_ones(bert):
     teacher = Teacher(str(bert))
     dog, ing = VOCABULARY.index("dog"), VOCABULARY.index("##ing")
-    found = teacher.alone([[dog], [dog, ing]])["vectors"]
-    np.testing.assert_allclose(found, unit(Runtime(bert).encode(["dog", "doging"])), atol=1e-6)
+    found = teacher.embed_tokens([[dog], [dog, ing]])["vectors"]
+    np.testing.assert_allclose(found, normalize(Runtime(bert).encode(["dog", "doging"])), atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
 def test_every_kind_of_tokenizer(encoders, family):
     teacher = Teacher(str(encoders(family)))
-    size = teacher.tokenizer().get_vocab_size(with_added_tokens=True)
-    assert teacher.alone([[i] for i in range(size)])["vectors"].shape == (size, teacher.dim)
+    size = teacher.make_tokenizer().get_vocab_size(with_added_tokens=True)
+    assert teacher.embed_tokens([[i] for i in range(size)])["vectors"].shape == (size, teacher.dim)
 
 
 def test_a_table_of_words_needs_no_regression(words_model):
     """The pooled state of such a model is a weighted mean of its tokens' own, special tokens aside."""
     teacher = Teacher(str(words_model))
-    alone, weights = teacher.alone([[i] for i in range(len(VOCABULARY))])["pooled"], teacher.model.pooling.weights
+    alone, weights = (
+        teacher.embed_tokens([[i] for i in range(len(VOCABULARY))])["pooled"],
+        teacher.model.pooling.weights,
+    )
     tokens = teacher.opened.tokenizer(TEXTS)
     for row, pooled in enumerate(teacher(TEXTS)["pooled"]):
         ids = tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]]
@@ -57,6 +60,6 @@ def test_a_table_of_words_needs_no_regression(words_model):
 def test_texts_are_lowercased_if_the_teacher_s_are(encoders, tmp_path):
     for lower in (True, False):
         made = make_directory(tmp_path / str(lower), encoders("roberta"), [pooling("mean")], lower=lower)
-        tokenizer = Teacher(str(made)).tokenizer()
+        tokenizer = Teacher(str(made)).make_tokenizer()
         big, small = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("DOG", "dog"))
         assert (big == small) == lower

@@ -8,14 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from fastflow import Runtime
+from fastflow.commands.train import train as main
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
-from fastflow.train.cli import main
 from fastflow.train.fits import fitting
-from fastflow.train.fits.fitting import prepare, settle
+from fastflow.train.fits.fitting import check_encoder, resolve_auto
 from fastflow.train.options import COLOURS, POOLING, Options
-from fastflow.train.reading import Run
 
 from support.commands import interrupted
 from support.matrices import make_vectors
@@ -80,13 +79,13 @@ def of_vectors(source, *options, out):
 def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
     """``tuned``: whether the encoder is; None if what is named answers the question, so that nobody asks it."""
 
-    def why_tuned(encoder):
+    def explain(encoder):
         assert tuned is not None, "asked"
         return "it was tuned" if tuned else None
 
-    monkeypatch.setattr(fitting, "why_tuned", why_tuned)
+    monkeypatch.setattr(fitting, "explain_tuning", explain)
     monkeypatch.setattr(fitting, "has_modules", lambda encoder: False)
-    options, reason = settle("encoder", Options(**given))
+    options, reason = resolve_auto("encoder", Options(**given))
     assert (options.method, options.token_weights, options.pooling) == settled
     assert reason == ("it was tuned" if tuned else None)
     assert options.stream == Options(**given).stream
@@ -107,7 +106,7 @@ def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
 )
 def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
     with pytest.raises(UsageError, match=message):
-        prepare(str(bert), settle(str(bert), Options(**given))[0], Run())
+        check_encoder(str(bert), resolve_auto(str(bert), Options(**given))[0], False)
 
 
 @pytest.mark.slow

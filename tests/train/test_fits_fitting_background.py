@@ -9,8 +9,8 @@ import pytest
 import fastflow
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
-from fastflow.train import reading as settings
-from fastflow.train.data.background import english, random_sentences
+from fastflow.train.data.background import draw_sentences, load_english
+from fastflow.train.fits import corpus as settings
 
 from support.commands import assert_one_sentence
 
@@ -43,7 +43,7 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
     """Without token weights, which are of the corpus alone."""
     options = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16}
     beside = fastflow.fit(sentences[:64], bert, method, background=20, **options)
-    within = fastflow.fit([*sentences[:64], *random_sentences(20, english())], bert, method, background=0, **options)
+    within = fastflow.fit([*sentences[:64], *draw_sentences(20, load_english())], bert, method, background=0, **options)
     alone = fastflow.fit(sentences[:64], bert, method, background=0, **options)
     for one, other in zip(beside.stages, within.stages, strict=True):
         assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
@@ -70,7 +70,7 @@ def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
 def outweighed(monkeypatch):
     """120 sentences of random words alone, so that 30 texts of a larger corpus are fitted."""
     monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
-    words = english()._replace(sentences=())
+    words = load_english()._replace(sentences=())
     monkeypatch.setattr(settings, "words_of", lambda texts, given: words)
 
 

@@ -12,11 +12,11 @@ from fastflow.model.kinds import VectorModel
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import apply
 from fastflow.stages.density import density_of
-from fastflow.train.data.moments import moments
-from fastflow.train.methods.chain import fit
+from fastflow.train.data.moments import measure_moments
+from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.closed_forms import fit_standardize, fit_whiten
-from fastflow.train.methods.constant import constant_channels, sentence
-from fastflow.train.methods.loop import Fitting, Schedule
+from fastflow.train.methods.constant import mask_constant, name_constant
+from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import parse_method
 
 DIM, COUNT = 16, 200
@@ -47,7 +47,7 @@ def degenerate(draw):
 
 def fitted(method, x, **shape):
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"} | shape
-    return fit(parse_method(method), x, shape, Fitting(Schedule(batch_size=20)), COLOUR)
+    return fit_chain(parse_method(method), x, shape, Training(Schedule(batch_size=20)), COLOUR)
 
 
 @settings(deadline=None, max_examples=25)
@@ -74,7 +74,7 @@ def test_whitening_is_the_identity_on_the_directions_that_there_are(drawn):
     x, _ = drawn
     wide = x.astype(np.float64)
     rank = np.linalg.matrix_rank((wide - wide.mean(0)) / np.maximum(wide.std(0), 1e-9), tol=1e-3)
-    z = np.asarray(apply([fit_whiten(moments(wide))], wide))
+    z = np.asarray(apply([fit_whiten(measure_moments(wide))], wide))
     assert np.abs(np.cov(z.T, bias=True) - np.diag(np.arange(DIM) < rank)).max() <= 1e-6
 
 
@@ -82,8 +82,8 @@ def test_whitening_is_the_identity_on_the_directions_that_there_are(drawn):
 @given(drawn=degenerate())
 def test_standardize_only_centres_a_constant_channel(drawn):
     x, constant = drawn
-    stage = fit_standardize(moments(x))
-    assert np.flatnonzero(constant_channels(x.mean(0, dtype=float), x.var(0, dtype=float))).tolist() == constant
+    stage = fit_standardize(measure_moments(x))
+    assert np.flatnonzero(mask_constant(x.mean(0, dtype=float), x.var(0, dtype=float))).tolist() == constant
     assert (stage.params["deviation"][constant] == 1).all()
     assert np.abs(np.asarray(apply([stage], x.astype(np.float64)))[:, constant]).max(initial=0) <= 1e-9
 
@@ -96,7 +96,7 @@ def test_a_density_counts_a_constant_channel_as_a_standard_gaussian_however_long
     x[:, [3, 12]] = 0.25, -40
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": coupling, "permutation": "reversal"}
     schedule = Schedule(batch_size=20, epochs=8, lr=1e-2)
-    found = fit(parse_method(method), x, shape, Fitting(schedule))
+    found = fit_chain(parse_method(method), x, shape, Training(schedule))
     stages = [stage.astype(np.float64) for stage in found.stages]
     z = np.asarray(apply(stages, x.astype(np.float64)))
     assert (np.sort(z.std(axis=0))[:2] <= 1e-6).all()
@@ -121,9 +121,9 @@ def test_a_whitening_that_leaves_real_directions_out_has_no_density():
 
 
 def test_the_sentence():
-    assert sentence(0, 0, 384) == []
-    assert sentence(3, 0, 384) == ["3 of 384 channels are constant in this encoder and stay 0."]
-    assert sentence(0, 1, 256, "vectors") == ["1 of 256 directions is constant in these vectors and stays 0."]
+    assert name_constant(0, 0, 384) == []
+    assert name_constant(3, 0, 384) == ["3 of 384 channels are constant in this encoder and stay 0."]
+    assert name_constant(0, 1, 256, "vectors") == ["1 of 256 directions is constant in these vectors and stays 0."]
 
 
 @pytest.mark.slow

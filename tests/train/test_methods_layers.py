@@ -9,19 +9,19 @@ from torch import nn
 
 from fastflow.errors import FastflowError
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.layers import COUPLINGS, ActNorm, CouplingNet, LUPermutation, glorot_vector, permutation
+from fastflow.train.methods.layers import COUPLINGS, ActNorm, CouplingNet, LUPermutation, draw_glorot, make_permutation
 
 C = 16
 SETTINGS = list(itertools.product(COUPLINGS, ("reversal", "random", "lu")))
 
 
-def flow(levels, depth, coupling, permutation):
-    return Flow(FlowConfig(C, levels, depth, 8, coupling, permutation))
+def flow(levels, depth, coupling, make_permutation):
+    return Flow(FlowConfig(C, levels, depth, 8, coupling, make_permutation))
 
 
 TRANSFORMS = {
     "actnorm": lambda: ActNorm(C),
-    **{kind: lambda kind=kind: permutation(kind, C) for kind in ("reversal", "random", "lu")},
+    **{kind: lambda kind=kind: make_permutation(kind, C) for kind in ("reversal", "random", "lu")},
     **{kind: lambda kind=kind: COUPLINGS[kind](C, 8) for kind in COUPLINGS},
     **{f"flow-2-3-{c}-{p}": lambda c=c, p=p: flow(2, 3, c, p) for c, p in SETTINGS},
     **{  # every number of levels and of steps, the settings dealt out in rotation
@@ -99,7 +99,7 @@ def test_actnorm_is_the_equation():
 
 @pytest.mark.parametrize(("channels", "bound"), [(768, 0.088), (384, 0.125), (192, 0.176), (32, 0.43)])
 def test_glorot_bounds(channels, bound):
-    values = torch.cat([glorot_vector(channels) for _ in range(200)])
+    values = torch.cat([draw_glorot(channels) for _ in range(200)])
     exact = math.sqrt(6 / (1 + channels))
     assert exact == pytest.approx(bound, abs=0.005)
     assert 0.99 * exact <= values.abs().max() <= exact
@@ -154,16 +154,16 @@ def test_rows_that_are_all_the_same_start_no_flow():
 
 def test_permutations():
     x = rows(4)
-    assert torch.equal(permutation("reversal", C)(x)[0], x.flip(1))
+    assert torch.equal(make_permutation("reversal", C)(x)[0], x.flip(1))
     torch.manual_seed(3)
-    random = permutation("random", C)
+    random = make_permutation("random", C)
     assert torch.equal(random.index.sort()[0], torch.arange(C))
     assert not torch.equal(random.index, torch.arange(C))
     assert torch.equal(random(x)[0], x[:, random.index])
-    assert list(permutation("reversal", C).state_dict()) == []  # follows from the width
+    assert list(make_permutation("reversal", C).state_dict()) == []  # follows from the width
     assert list(random.state_dict()) == ["index"]
     with pytest.raises(FastflowError, match="unknown permutation 'shuffle'; known: reversal, random, lu"):
-        permutation("shuffle", C)
+        make_permutation("shuffle", C)
 
 
 def test_lu_starts_as_a_rotation():

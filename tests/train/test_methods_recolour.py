@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from fastflow.errors import FastflowError, UsageError
 from fastflow.stages.calibration import Stage, apply, check
 from fastflow.stages.vectors import cosine
-from fastflow.train.data.moments import moments
-from fastflow.train.methods.chain import fit
+from fastflow.train.data.moments import measure_moments
+from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.closed_forms import fit_whiten
-from fastflow.train.methods.loop import Fitting, Schedule
-from fastflow.train.methods.names import Method, parse_method, shipped
-from fastflow.train.methods.recolour import fit_recolour, joint_moments
+from fastflow.train.methods.loop import Schedule, Training
+from fastflow.train.methods.names import Method, complete_chain, parse_method
+from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
@@ -28,7 +28,7 @@ def embeddings(count: int = 600, dim: int = 16, seed: int = 0) -> np.ndarray:
 
 def fitted(pooled: np.ndarray, method: str = "flow,recolour", **colour: float) -> list[Stage]:
     given = DEFAULTS.colour | {"demoted": 0} | colour
-    return fit(parse_method(method), pooled, SHAPE, Fitting(Schedule(batch_size=16)), given).stages
+    return fit_chain(parse_method(method), pooled, SHAPE, Training(Schedule(batch_size=16)), given).stages
 
 
 def wide(stages: list[Stage], x: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def test_behind_a_whitening_no_equalisation_gives_the_embedding_back_and_full_on
     """The family without a flow is soft whitening: U L^(-g/2) U^T of the covariance, up to a rotation."""
     pooled = embeddings()
     x = pooled.astype(np.float64)
-    for spectrum, same in ((0, x - x.mean(0)), (1, wide([fit_whiten(moments(x))], pooled))):
+    for spectrum, same in ((0, x - x.mean(0)), (1, wide([fit_whiten(measure_moments(x))], pooled))):
         y = wide(fitted(pooled, "whiten,recolour", spectrum=spectrum, mean_share=0), pooled)
         assert np.abs(cosine(y, y) - cosine(same, same)).max() < 1e-9
 
@@ -93,19 +93,19 @@ def test_demoted_directions_count_like_the_last_and_stand_behind_it():
 
 def test_moments_that_are_counted_as_fewer_rows_weigh_as_those():
     one, other = embeddings(200), embeddings(90, seed=1) + 3
-    light = moments(one).counted(45).merge(moments(other))
-    thin = moments(np.repeat(one, 9, axis=0)).merge(moments(np.repeat(other, 40, axis=0)))  # 1800 to 3600, as 45 to 90
+    light = measure_moments(one).count_as(45).merge(measure_moments(other))
+    thin = measure_moments(np.repeat(one, 9, axis=0)).merge(measure_moments(np.repeat(other, 40, axis=0)))
     assert (light.count, thin.count) == (135, 5400)
     assert np.allclose(light.mean, thin.mean, rtol=1e-9)
     assert np.allclose(light.covariance, thin.covariance, rtol=1e-9, atol=1e-12)
-    assert not np.allclose(light.mean, moments(one).merge(moments(other)).mean, rtol=1e-3)
+    assert not np.allclose(light.mean, measure_moments(one).merge(measure_moments(other)).mean, rtol=1e-3)
 
 
 def test_moments_of_parts_merge_to_those_of_the_whole():
     pooled = embeddings()
-    stages = [fit_whiten(moments(pooled))]
-    parts = joint_moments(stages, pooled[:123]).merge(joint_moments(stages, pooled[123:]))
-    whole = joint_moments(stages, pooled)
+    stages = [fit_whiten(measure_moments(pooled))]
+    parts = measure_joint(stages, pooled[:123]).merge(measure_joint(stages, pooled[123:]))
+    whole = measure_joint(stages, pooled)
     one, other = (fit_recolour(m, 16, 0.25, 0.2) for m in (parts, whole))
     for name, array in one.params.items():
         assert np.abs(array - other.params[name]).max() < 1e-9, name
@@ -115,7 +115,7 @@ def test_moments_of_parts_merge_to_those_of_the_whole():
 def test_a_corpus_read_once_gives_the_same_stage(demoted):
     pooled = embeddings()
     colour, links = DEFAULTS.colour | {"demoted": demoted}, parse_method("whiten,recolour")
-    read = fit(links, pooled[:50], SHAPE, Fitting(), colour, statistics=moments(pooled)).stages
+    read = fit_chain(links, pooled[:50], SHAPE, Training(), colour, statistics=measure_moments(pooled)).stages
     for name, array in fitted(pooled, "whiten,recolour", demoted=demoted)[1].params.items():
         assert np.abs(array - read[1].params[name]).max() < 1e-9, name
 
@@ -127,7 +127,7 @@ def test_few_texts_give_a_finite_map_that_keeps_them_apart(count):
     assert np.isfinite(y).all()
     assert cosine(y, y)[~np.eye(count, dtype=bool)].max() < 0.999
     with pytest.raises(FastflowError, match="one and the same embedding"):
-        fit_recolour(joint_moments([], np.ones((count, 8), np.float32)), 8, 0.25, 0.2)
+        fit_recolour(measure_joint([], np.ones((count, 8), np.float32)), 8, 0.25, 0.2)
 
 
 def test_directions_that_a_stage_has_removed_stay_removed():
@@ -140,9 +140,9 @@ def test_directions_that_a_stage_has_removed_stay_removed():
 @pytest.mark.slow
 def test_the_latent_is_what_the_flow_gave_before():
     """With --latent nothing follows the flow, whose weights do not depend on what follows."""
-    assert shipped([Method("flow")], latent=True) == [Method("flow")]
-    assert shipped([Method("flow")], latent=False) == [Method("flow"), Method("recolour")]
-    assert shipped([Method("flow"), Method("whiten", 8)], latent=False)[-1] == Method("whiten", 8)
+    assert complete_chain([Method("flow")], latent=True) == [Method("flow")]
+    assert complete_chain([Method("flow")], latent=False) == [Method("flow"), Method("recolour")]
+    assert complete_chain([Method("flow"), Method("whiten", 8)], latent=False)[-1] == Method("whiten", 8)
     pooled = embeddings()
     alone, (first, _) = fitted(pooled, "flow"), fitted(pooled)
     assert all(np.array_equal(array, first.params[name]) for name, array in alone[0].params.items())

@@ -6,15 +6,15 @@ import re
 import pytest
 
 import fastflow
+from fastflow.commands.train import train as main
 from fastflow.errors import UsageError
-from fastflow.train.cli import main
-from fastflow.train.data.background import LENGTH, Words, english, random_sentences
+from fastflow.train.data.background import LENGTH, Words, draw_sentences, load_english
 from fastflow.train.data.embeddings import open_encoder
-from fastflow.train.data.token_weights import perplexity, token_counts
+from fastflow.train.data.token_weights import count_tokens, measure_perplexity
+from fastflow.train.fits.corpus import Corpus, _find_words, _make_usual_background, count_fitted
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, Options
-from fastflow.train.reading import Corpus, fitted_count, language_of, usual_background
 
 
 def test_the_command_takes_every_option_with_its_default_and_its_choices():
@@ -96,15 +96,15 @@ LIST = Words({"der": 1e6}, LENGTH)
      (10**9, 10_000, 2500)],
 )  # fmt: skip
 def test_random_words_alone_outweigh_the_corpus_fourfold(texts, sentences, fitted):
-    assert usual_background(LIST, texts) == random_sentences(sentences, LIST)
-    assert fitted_count(corpus_of(texts, LIST), DEFAULTS, sentences) == fitted
+    assert _make_usual_background(LIST, texts) == draw_sentences(sentences, LIST)
+    assert count_fitted(corpus_of(texts, LIST), DEFAULTS, sentences) == fitted
 
 
 @pytest.mark.parametrize("texts", [2, 1250, 1251, 10**9])
 def test_english_sentences_and_as_many_of_random_words_outweigh_it_eightfold(texts):
-    words = english()
-    assert usual_background(words, texts) == [*words.sentences, *random_sentences(5000, words)]
-    assert fitted_count(corpus_of(texts, words, 270), DEFAULTS, 10_000) == min(texts, 1250)
+    words = load_english()
+    assert _make_usual_background(words, texts) == [*words.sentences, *draw_sentences(5000, words)]
+    assert count_fitted(corpus_of(texts, words, 270), DEFAULTS, 10_000) == min(texts, 1250)
 
 
 @pytest.mark.parametrize(
@@ -113,32 +113,32 @@ def test_english_sentences_and_as_many_of_random_words_outweigh_it_eightfold(tex
      (10**9, 65.4, 17), (16, 65.4, 16), (10**9, 1, 2), (2, 1, 2)],
 )  # fmt: skip
 def test_the_smaller_the_vocabulary_of_an_english_corpus_the_fewer_of_its_texts_count(texts, perplexity, fitted):
-    assert fitted_count(corpus_of(texts, english(), perplexity), DEFAULTS, 10_000) == fitted
-    assert fitted_count(corpus_of(texts, LIST, perplexity), DEFAULTS, 10_000) == min(texts, 2500)  # words alone
-    assert fitted_count(corpus_of(texts, english(), perplexity), Options(background=7), 7) == texts
+    assert count_fitted(corpus_of(texts, load_english(), perplexity), DEFAULTS, 10_000) == fitted
+    assert count_fitted(corpus_of(texts, LIST, perplexity), DEFAULTS, 10_000) == min(texts, 2500)  # words alone
+    assert count_fitted(corpus_of(texts, load_english(), perplexity), Options(background=7), 7) == texts
 
 
 def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkeypatch):
-    monkeypatch.setattr("fastflow.train.reading.COUNTED", 3)
+    monkeypatch.setattr("fastflow.train.fits.corpus.COUNTED", 3)
     frozen, texts = open_encoder(str(bert), "words", None), ["a b", "the dog runs", "c", "the man", "a child sees it"]
 
     def found(texts):
         return Corpus("texts", texts, len(texts), "", frozen).perplexity
 
-    assert found(texts) == found([texts[0], texts[2], texts[4]]) == perplexity(token_counts(frozen, texts[::2]))
-    assert found(texts[:2]) == perplexity(token_counts(frozen, texts[:2])) != found(texts[:1])
+    assert found(texts) == found([texts[0], texts[2], texts[4]]) == measure_perplexity(count_tokens(frozen, texts[::2]))
+    assert found(texts[:2]) == measure_perplexity(count_tokens(frozen, texts[:2])) != found(texts[:1])
 
 
 def test_a_background_that_is_named_is_of_random_words_beside_all_texts():
-    words = language_of(["the dog runs with the man"], Options(background=7))
-    assert (words.sentences, words.shares) == ((), english().shares)
-    assert language_of(["the dog runs with the man"], Options()).sentences
-    assert fitted_count(corpus_of(10**9, words), Options(background=7), 7) == 10**9
+    words = _find_words(["the dog runs with the man"], Options(background=7))
+    assert (words.sentences, words.shares) == ((), load_english().shares)
+    assert _find_words(["the dog runs with the man"], Options()).sentences
+    assert count_fitted(corpus_of(10**9, words), Options(background=7), 7) == 10**9
 
 
 def test_nothing_outweighs_a_corpus_of_an_unknown_language():
-    assert usual_background(None, 300) == []
-    assert fitted_count(corpus_of(10**9, None), DEFAULTS, 0) == 10**9
+    assert _make_usual_background(None, 300) == []
+    assert count_fitted(corpus_of(10**9, None), DEFAULTS, 0) == 10**9
 
 
 def corpus_of(count, words, perplexity=1e9):
@@ -160,6 +160,6 @@ def test_a_whole_number_of_epochs_is_recorded_like_any_other():
 
 
 def test_the_options_and_the_name_of_fit_load_no_array_library(run_python):
-    program = "import sys, fastflow.train.cli; fastflow.fit; print({'torch', 'numpy'} & set(sys.modules))"
+    program = "import sys, fastflow.commands.train; fastflow.fit; print({'torch', 'numpy'} & set(sys.modules))"
     done = run_python(program)
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

@@ -7,7 +7,8 @@ import pytest
 
 import fastflow
 from fastflow import Runtime
-from fastflow.train.run import checkpoints_of
+from fastflow.train.command import checkpoints_of
+from fastflow.train.fits.fitting import Fitting
 
 from support.tolerances import EMBEDDING
 
@@ -30,7 +31,7 @@ def test_an_interruption_says_how_to_continue(train, tmp_path, monkeypatch):
         checkpoints_of(tmp_path / "m").mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fastflow.train.run.calibrate", stopped)
+    monkeypatch.setattr(Fitting, "run", stopped)
     done = train(*FLOW)
     assert done.exit_code == 130
     place = checkpoints_of(tmp_path / "m")

@@ -16,8 +16,8 @@ from fastflow.stages.density import density_of
 from fastflow.train.methods.against import fit_named
 from fastflow.train.ship import likelihood as shipped
 from fastflow.train.ship import precision
-from fastflow.train.ship.card import card_of_vectors
-from fastflow.train.ship.likelihood import LEAST, SHARE, usual
+from fastflow.train.ship.card import write_vector_card
+from fastflow.train.ship.likelihood import LEAST, SHARE, measure_likelihood
 from fastflow.train.ship.precision import TEXTS, measure_precision
 
 from support.builders import make_model, make_sentences
@@ -97,13 +97,13 @@ def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert
 def test_it_is_of_the_rows_given_and_of_enough_of_them():
     x = np.random.default_rng(0).normal(size=(LEAST, 8)).astype(np.float32)
     stages = fit_named("flow", x)
-    found = usual(stages, x)
+    found = measure_likelihood(stages, x)
     assert found["share"] == SHARE
     wide = [stage.astype(np.float64) for stage in stages]
     below = density_of(stages, "it").log_prob(x.astype(np.float64), wide) < found["log_prob"]
     assert below.sum() == SHARE * LEAST
-    assert usual(stages, x[1:]) is None
-    assert usual(fit_named("whiten", x), x) is None
+    assert measure_likelihood(stages, x[1:]) is None
+    assert measure_likelihood(fit_named("whiten", x), x) is None
 
 
 def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
@@ -120,7 +120,7 @@ def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
 
 
 def test_nothing_is_known_where_the_kernels_do_not_run_the_encoder(model, monkeypatch):
-    monkeypatch.setattr(precision, "who_runs", lambda encoder, device: "torch")
+    monkeypatch.setattr(precision, "pick_backend", lambda encoder, device: "torch")
     assert measure_precision(load_model(model), ["a dog"]) == ({}, None)
 
 
@@ -128,7 +128,7 @@ def test_the_card_names_the_vectors_and_their_hash():
     stages = [Stage("standardize", {}, {"mean": np.zeros(4), "deviation": np.ones(4)})]
     training = {"vectors_sha256": "0123456789abcdef" + 48 * "f", "source": "v.npy", "vectors": 99, "reasons": ["asked"]}
     isotropy = {"mean_cosine": 0.9, "isoscore": 0.1, "top_share": 0.5}
-    card = card_of_vectors(stages, training, {"isotropy": {"before": isotropy, "after": isotropy}}, 4)
+    card = write_vector_card(stages, training, {"isotropy": {"before": isotropy, "after": isotropy}}, 4)
     lines = ("| input | vectors of 4 numbers |", "| calibration | standardize |", "- asked\n", "embeds no text")
     lines += ("| fitted on | v.npy: 99 vectors (sha256 0123456789abcdef) |", "Of others its output is void")
     assert [line for line in lines if line not in card] == []

@@ -44,12 +44,12 @@ def test_a_kept_mean_is_no_loss_of_isotropy():
     """Texts become more similar without the direction in which they differ most, and spread more evenly."""
     x = np.random.default_rng(0).normal(size=(500, 16)) * np.r_[9, np.ones(15)] + np.r_[0, np.full(15, 2.0)]
     (stage,) = fit_named("components:1", x)
-    measures = report.before_and_after(Fitted([stage]), x)
+    measures = report.measure_change(Fitted([stage]), x)
     before, after = measures["isotropy"]["before"], measures["isotropy"]["after"]
     assert after["mean_cosine"] > before["mean_cosine"] + 0.2
     assert after["isoscore"] > before["isoscore"] + 0.2
-    assert report.warnings(measures, [stage]) == []
-    assert "LESS isotropic" in report.warnings(measures, fit_named("nullspace:1", x))[0]
+    assert report.write_warnings(measures, [stage]) == []
+    assert "LESS isotropic" in report.write_warnings(measures, fit_named("nullspace:1", x))[0]
 
 
 @pytest.mark.slow
@@ -106,8 +106,8 @@ def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_pa
 def test_what_is_spread_out_already_is_warned_of(cosine, said):
     """An encoder tuned for similarity gains nothing here and may lose, which without scores nothing else tells."""
     isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
-    found = report.warnings({"isotropy": isotropy}, [stages.standardize(np.random.default_rng(0), 2)])
-    assert report.warnings({"isotropy": isotropy}, []) == []  # nothing is done, so nothing can harm
+    found = report.write_warnings({"isotropy": isotropy}, [stages.standardize(np.random.default_rng(0), 2)])
+    assert report.write_warnings({"isotropy": isotropy}, []) == []  # nothing is done, so nothing can harm
     assert len(found) == said
     assert all("compare --token-weights none --method none" in warning for warning in found)
 
@@ -126,7 +126,7 @@ def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, s
     scores = {"raw": raw, "before": before, "after": after}
     measures = {"isotropy": {when: {"isoscore": 0.5, "mean_cosine": 0.5} for when in ("before", "after")}}
     measures["spearman"] = {when: {"average": {"all": score}} for when, score in scores.items() if score is not None}
-    found = report.warnings(measures, [])
+    found = report.write_warnings(measures, [])
     assert len(found) == len(said)
     assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
 
@@ -165,19 +165,19 @@ def scored(pairs, **scores):
 )
 def test_the_verdict_is_better_worse_or_level_than_the_best_other_which_it_names(scores, said, others, gained):
     rest = f": Spearman {scores['after']:.4g} calibrated; {others}." + f" Calibrating gained {gained}." * bool(gained)
-    assert report.verdict(scored(500, **scores), "weighted pooling") == said + rest
-    few = report.verdict(scored(499, **scores), "weighted pooling")
+    assert report.write_verdict(scored(500, **scores), "weighted pooling") == said + rest
+    few = report.write_verdict(scored(499, **scores), "weighted pooling")
     assert few == f"{said}, perhaps by chance with 499 pairs{rest}"
-    assert report.verdict(scored(100, **scores), "weighted pooling").endswith(rest)
-    fewer = report.verdict(scored(99, **scores), "weighted pooling")
+    assert report.write_verdict(scored(100, **scores), "weighted pooling").endswith(rest)
+    fewer = report.write_verdict(scored(99, **scores), "weighted pooling")
     assert fewer.endswith(f"{rest} So few pairs cannot decide.")
 
 
 def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_package():
-    assert report.verdict({}, "raw vectors").startswith(
+    assert report.write_verdict({}, "raw vectors").startswith(
         "Better or worse: unknown. Compare cosines of pairs of your own"
     )
-    plain, rival = (report.verdict({}, "weighted pooling", packaged) for packaged in (False, True))
+    plain, rival = (report.write_verdict({}, "weighted pooling", packaged) for packaged in (False, True))
     assert plain.endswith("compare with the pooling by fastflow eval.")
     assert "and with the models in the package, default and static, by fastflow eval" in rival
 
@@ -188,7 +188,7 @@ def test_a_fit_on_the_encoder_of_the_package_has_its_model_in_a_column_of_its_ow
     fit = fastflow.fit(sentences[:60], encoder="default", method="standardize", eval=[pairs])
     assert fit.measures["spearman"]["packaged"] == evaluate(Runtime().encode, sets)
     assert fit.measures["spearman"]["static"] == evaluate(Runtime("static").encode, sets)
-    heads, *lines = report.cells(fit.measures, report.source_of(fit.encoder))
+    heads, *lines = report.make_cells(fit.measures, report.name_source(fit.encoder))
     packaged = ["model in the package", "static in the package"]
     assert heads == ["", "unweighted pooling", "weighted pooling", "calibrated", *packaged]
     assert [bool(line[4] and line[5]) for line in lines] == [line[0].startswith("Spearman") for line in lines]
