@@ -88,15 +88,6 @@ def test_such_an_encoder_is_kept_as_it_is(spread, corpus, tmp_path, sentences):
     assert np.abs(found - expected).max() <= EMBEDDING * np.linalg.norm(expected, axis=1).max()
 
 
-def test_so_it_is_from_python_where_the_report_says_why(spread, sentences):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the pooled embeddings are spread out
-        fit = fastflow.fit(sentences, spread)
-    assert (fit.stages, fit.encoder.pooling.weights, fit.refused) == ([], None, False)
-    assert fit.report["method"] == "none"
-    assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
-
-
 def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, tmp_path, sentences):
     directory = make_directory(tmp_path / "st", spread, [pooling("cls"), NORMALIZE], length=12)
     texts = [*sentences[:9], " ".join(sentences)]
@@ -149,20 +140,6 @@ def test_a_named_method_calibrates_the_pooling_that_the_encoder_was_tuned_with(s
     assert suit_tuned(str(directory), left, resolve_auto(str(directory), left)[0], reference=True)[0].pooling == "last"
 
 
-def test_from_python_the_warning_is_in_the_report(spread, sentences):
-    with pytest.warns(UserWarning, match=DOUBT):
-        fit = fastflow.fit(sentences, spread, method="whiten")
-    assert sum(DOUBT in warning for warning in fit.report["warnings"]) == 1
-
-
-@pytest.mark.slow
-def test_and_streamed(spread, corpus, tmp_path):
-    result = make_train(spread, corpus, tmp_path)("--method", "auto", "--stream")
-    assert result.exit_code == 0, result.stderr
-    assert SAID in result.stderr
-    assert (manifest(tmp_path / "m")["calibration"], manifest(tmp_path / "m")["pooling"]["mode"]) == ([], "mean")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "kinds", "pooling", "spectrum"),
@@ -212,9 +189,3 @@ def test_a_background_is_beside_nothing(spread, corpus, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert SAID in result.stderr
     assert manifest(tmp_path / "m")["training"]["background"] == 0
-
-
-def test_a_pooling_that_is_named_stays(spread):
-    options, reason = resolve_auto(str(spread), Options(pooling="cls"))
-    assert reason.startswith(SAID)
-    assert (options.method, options.token_weights, options.pooling) == ("none", "none", "cls")

@@ -34,12 +34,13 @@ def test_methods(text, links):
     assert parse_method(text) == parse_method(text.replace(",", "+")) == links
 
 
-@pytest.mark.parametrize(
-    "text", ["", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow", "auto,flow"]
-)
-def test_unknown_methods_are_wrong_usage(text):
-    with pytest.raises(UsageError, match=r"unknown method '.*'; use flow, whiten\[:K\]"):
-        parse_method(text)
+def test_methods_that_are_refused():
+    unknown = ("", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow", "auto,flow")
+    last = ("recolour", "recolour,flow", "flow,recolour,whiten:8")
+    unknown_said, last_said = r"unknown method '.*'; use flow, whiten\[:K\]", "recolour comes last"
+    for text in (*unknown, *last):
+        with pytest.raises(UsageError, match=last_said if text in last else unknown_said):
+            parse_method(text)
 
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
