@@ -46,6 +46,33 @@ class StreamOptions(TypedDict, total=False):
     ranges: Matrix | None
 
 
+class FitOptions(TypedDict, total=False):
+    """The options of ``fastflow.fit`` that it takes by name only; fastflow-train --help explains them."""
+
+    stop: str | None
+    max_length: int | None
+    levels: int
+    depth: int | None
+    width: int | None
+    coupling: str
+    permutation: str
+    spectrum: float | None
+    mean_share: float | None
+    demoted: int | None
+    latent: bool
+    background: int | None
+    background_words: str | None
+    init: str
+    encoder_dropout: bool
+    epochs: float
+    batch_size: int
+    lr: float
+    sample: int | None
+    sentences: bool
+    stream: bool
+    device: str
+
+
 class Report(TypedDict, total=False):
     """The result of ``Fit.report``, for json; ``texts`` or ``vectors``: the number fitted on."""
 

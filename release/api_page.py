@@ -17,10 +17,11 @@ import click
 import fastflow
 from fastflow.atomic import replace_text
 from fastflow.exports.export import Exported
+from fastflow.replacing import replace_text
+from fastflow.train.arguments import COMMAND_ONLY
 from fastflow.train.distil.result import Distilled
 from fastflow.train.options import Options
-from fastflow.train.python import COMMAND_ONLY
-from fastflow.train.ship.fit import Fit
+from fastflow.train.ship.result import Fit
 
 HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \w+)*): ", re.M)

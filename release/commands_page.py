@@ -11,7 +11,8 @@ import click
 
 from fastflow.atomic import replace_text
 from fastflow.cli import main as fastflow
-from fastflow.train.cli import main as train
+from fastflow.commands.train import train
+from fastflow.replacing import replace_text
 
 WIDTH = 100  # letters of a line of help
 HEAD = """# Commands

@@ -1,4 +1,4 @@
-"""Every option of a fit with its default: the one place from which the command, the report and the tests take them."""
+"""Every option of a fit with its default, help and check."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastflow.errors import UsageError, missing_extra
-from fastflow.train.progress import loading
-from fastflow.train.setting import check, choice, named, number, switch, whole
+from fastflow.train.option_fields import (
+    check_fields,
+    choice_field,
+    name_field,
+    number_field,
+    switch_field,
+    whole_field,
+)
+from fastflow.train.progress import say_loading
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
-# sentences of random words, SHARE a text; with as many real ones BROAD_SHARE (bench/results/background.md)
+# least and most random sentences; SHARE for each text, BROAD_SHARE with real sentences (bench/results/background.md)
 BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8
 FEWEST = 100  # texts for which auto fits a flow: the fewest that were compared (bench/results/default.md)
 POOLING = "words"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
@@ -36,21 +43,21 @@ def _by_weights(name: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of fastflow-train, which --help explains. Raises a UsageError for a value that no fit can have."""
+    """The options of fastflow-train, explained by --help. Raises a UsageError for a value out of range."""
 
-    method: str = named(
+    method: str = name_field(
         "auto",
         "auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
         f"none for an encoder that was tuned for similarity or for fewer than {FEWEST:,} texts. Else flow, whiten[:K], "
         "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
     )
-    stop: str = choice(
+    stop: str = choice_field(
         "rule budget likelihood",
         "rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
         "calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default for vectors "
         "and for them alone: keep the step that makes held-out vectors most likely.",
     )
-    pooling: str = named(
+    pooling: str = name_field(
         "auto",
         "auto, embedding-first-last (the mean of layers 0, 1 and L, 0 being the embedding layer), first-last (1 and "
         "L, as in the paper), words (the embedding layer with the mean position in place of each token's own), "
@@ -59,39 +66,39 @@ class Options:
         "directory of Sentence Transformers, else last. model: all modules of such a directory, with the calibration "
         "after them.",
     )
-    token_weights: str = choice(
+    token_weights: str = choice_field(
         "auto sif none",
         "sif: frequent tokens count less in the mean (Arora et al. 2017); a token with corpus frequency p counts "
         "a/(a+p), a = 0.0005; the frequencies of the language at large count twenty times the corpus's own, so that "
         "the words of its subject keep their weight. none: every token counts 1, as in the BERT-flow paper. auto: sif, "
         "or none for an encoder that was tuned for similarity.",
     )
-    max_length: int | None = whole(
+    max_length: int | None = whole_field(
         None, "Tokens after which a text is cut.  [default: 128, or the encoder's limit]", least=None
     )
-    levels: int = whole(2, "Flow: levels.", least=1, most=4)
-    depth: int | None = whole(None, "Flow: steps in a level." + _by_size("depth"), least=1)
-    width: int | None = whole(None, "Flow: hidden units of a coupling net." + _by_size("width"), least=1)
-    coupling: str = choice("additive affine", "Flow: coupling.")
-    permutation: str = choice("reversal random lu", "Flow: channel mixing; lu is learned.")
-    spectrum: float | None = number(
+    levels: int = whole_field(2, "Flow: levels.", least=1, most=4)
+    depth: int | None = whole_field(None, "Flow: steps in a level." + _by_size("depth"), least=1)
+    width: int | None = whole_field(None, "Flow: hidden units of a coupling net." + _by_size("width"), least=1)
+    coupling: str = choice_field("additive affine", "Flow: coupling.")
+    permutation: str = choice_field("reversal random lu", "Flow: channel mixing; lu is learned.")
+    spectrum: float | None = number_field(
         None,
         "Of recolour, after a flow or a whitening: how far the spectrum is equalised. 1: every direction counts the "
         "same; 0: as in the encoder, which is the default for one tuned for similarity." + _by_weights("spectrum"),
         most=1.0,
     )
-    mean_share: float | None = number(
+    mean_share: float | None = number_field(
         None,
         "Of recolour: how much of the mean is kept, as average cosine of unrelated texts." + _by_weights("mean_share"),
         most=0.99,
     )
-    demoted: int | None = whole(
+    demoted: int | None = whole_field(
         None,
         "Of recolour: how many leading directions, which sentences of a kind have in common, count like the last.  "
         + _by_weights("demoted").strip(),
     )
-    latent: bool = switch("Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
-    background: int | None = whole(
+    latent: bool = switch_field("Flow: the Gaussian latent is the embedding, as in the BERT-flow paper.")
+    background: int | None = whole_field(
         None,
         "After a flow, or another method with recolour: fit to all texts and N sentences of random words of their "
         "language, in place of the usual sentences; 0: none.  [default: 5,000 of English and 5,000 of random words, "
@@ -99,48 +106,48 @@ class Options:
         f"a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts at most; else 0]",
         metavar="N",
     )
-    background_words: str | None = named(
+    background_words: str | None = name_field(
         None,
         "The words of the corpus's language, if it is not English: a UTF-8 file with a word, a space or tab, and how "
         "often it occurs on each line.",
         "FILE",
     )
-    init: str = choice(
+    init: str = choice_field(
         "data glorot",
         "Flow: data starts the ActNorms from the statistics of the corpus; glorot is the start of the official code.",
     )
-    encoder_dropout: bool = switch("Flow: run the encoder, with its dropout, at every step (slow).")
-    epochs: float = number(1.0, "Flow: passes over the corpus, or a part of one.")
-    batch_size: int = whole(64, "Flow: texts in a step.", least=2)
-    lr: float = number(1e-3, "Flow: learning rate, constant.")
-    seed: int = whole(0, "Seed of --sample, and of a flow's start and order of texts.")
-    save_steps: int = whole(500, "Flow: steps between checkpoints; 0 for none.")
-    sample: int | None = whole(None, "Draw N of the distinct texts at random.", least=1, metavar="N")
-    sentences: bool = switch("Cut texts into sentences first, for a model that will embed sentences.")
-    stream: bool = switch(
+    encoder_dropout: bool = switch_field("Flow: run the encoder, with its dropout, at every step (slow).")
+    epochs: float = number_field(1.0, "Flow: passes over the corpus, or a part of one.")
+    batch_size: int = whole_field(64, "Flow: texts in a step.", least=2)
+    lr: float = number_field(1e-3, "Flow: learning rate, constant.")
+    seed: int = whole_field(0, "Seed of --sample, and of a flow's start and order of texts.")
+    save_steps: int = whole_field(500, "Flow: steps between checkpoints; 0 for none.")
+    sample: int | None = whole_field(None, "Draw N of the distinct texts at random.", least=1, metavar="N")
+    sentences: bool = switch_field("Cut texts into sentences first, for a model that will embed sentences.")
+    stream: bool = switch_field(
         "Read the corpus once, in memory that does not grow with it, and cache nothing. Repeated texts count again. "
         "Token weights come from the first 32,768 texts. For every method but a flow."
     )
-    device: str = choice("cpu cuda", "Where the encoder runs.")
+    device: str = choice_field("cpu cuda", "Where the encoder runs.")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_fields(self)
         if self.method == "auto" and self.stop == "budget":
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 
     def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
-        """The shape of a flow on that many texts and sentences of the background: levels, depth, width and so on."""
+        """Give the arguments of FlowConfig for ``count`` texts and ``background`` sentences."""
         size = LARGE if background or count >= LARGE_CORPUS else SMALL
         return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
 
     @property
-    def weighted(self) -> bool:
+    def has_weights(self) -> bool:
         """Whether frequent tokens count less."""
         return self.token_weights == "sif"  # noqa: S105
 
     @property
     def has_flow(self) -> bool:
-        """Whether the method, once settled, trains a flow."""
+        """Whether the method trains a flow; ``auto`` does not count."""
         return "flow" in self.method
 
     @property
@@ -154,9 +161,9 @@ DEFAULTS = Options()
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:
-    """Raise a FastflowError that names the extra if PyTorch or transformers is absent; ``shown``: with a line first."""
+    """Raise a FastflowError if PyTorch or transformers is absent; ``shown``: announce the wait on a terminal."""
     if shown:
-        loading()
+        say_loading()
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401

@@ -1,4 +1,4 @@
-"""Where the lines of a fit go: to standard error as from the command, to a function of the caller, or nowhere."""
+"""Lines and progress of a fit: on standard error, to a function of the caller, or dropped."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ WARNING = "WARNING: "  # the beginning of a line that --quiet leaves
 
 @dataclass(frozen=True)
 class Voice:
-    """``say`` takes every line for the person; ``bars``: progress is shown on standard error."""
+    """The function for lines, and whether progress is shown on standard error."""
 
     say: Callable[[str], None] = say
     bars: bool = True
 
     def progress(self, label: str, total: int | None, unit: str, done: int = 0, about: bool = False) -> Progress:
-        """A Progress that is shown only with ``bars``; the arguments are those of Progress."""
+        """Make a Progress, shown if ``bars``."""
         return Progress(label, total, unit, shown=self.bars, done=done, about=about)
 
-    def counting(self, label: str, texts: Iterable[str]) -> Iterator[str]:
-        """``texts``, counted on the way."""
+    def count(self, label: str, texts: Iterable[str]) -> Iterator[str]:
+        """Yield ``texts`` and count them."""
         with self.progress(label, None, "texts") as progress:
             for text in texts:
                 yield text
                 progress.advance(1)
 
 
-def loading() -> None:
-    """Tell a terminal why nothing is counted yet."""
+def say_loading() -> None:
+    """Tell a terminal why it waits."""
     if sys.stderr is not None and sys.stderr.isatty():
         say("fastflow: PyTorch is loaded first, which takes a few seconds")
 

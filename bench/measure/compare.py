@@ -19,7 +19,7 @@ COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.
 Who = TypeVar("Who", bound="Candidate")  # the suite's class of candidates
 Judged = TypeVar("Judged")  # the accuracy of a candidate, in the suite's terms
 Timed = TypeVar("Timed")  # its times, in the suite's terms
-Session = TypeVar("Session")  # what the suite times: a call
+Opened = TypeVar("Opened")  # what the suite times: a call
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Measured(Generic[Who, Judged, Timed]):
 
 def compare(
     candidates: Iterable[Who],
-    admit: Callable[[Who], tuple[Session, Judged]],
-    timer: Callable[[Mapping[str, Session]], Mapping[str, Timed]],
+    admit: Callable[[Who], tuple[Opened, Judged]],
+    timer: Callable[[Mapping[str, Opened]], Mapping[str, Timed]],
     excuse: Callable[[Who, Exception], str | None],
     leave_out: Callable[[Who, str], None],
     end: float = math.inf,
@@ -63,7 +63,7 @@ def compare(
     ``excuse`` then gives the reason for ``leave_out``, or None to end the run with the error. After ``end`` (monotonic
     seconds) no further candidate is admitted.
     """
-    calls: dict[str, Session] = {}
+    calls: dict[str, Opened] = {}
     admitted: list[tuple[Who, Judged]] = []
     for candidate in candidates:
         if calls and time.monotonic() > end:

@@ -20,12 +20,12 @@ from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
-from fastflow.train.fits.fitting import calibrate
+from fastflow.train.fits.corpus import Setup
+from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
-from fastflow.train.reading import Run
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import export
-from fastflow.train.ship.fit import Fit
+from fastflow.train.ship.result import Fit
 
 ENCODER = "mini-mlm-uncased"
 EACH, BACKGROUND = 10_000, 16_658
@@ -51,7 +51,7 @@ def card(fit: Fit) -> str:
     encoder, training = fit.encoder, fit.training
     if encoder is None:
         raise ValueError("the model in the package has an encoder")
-    head, *measured = summary.cells(fit.measures, summary.source_of(encoder))
+    head, *measured = summary.make_cells(fit.measures, summary.name_source(encoder))
     rows = "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---", *["---:"] * (len(head) - 1)], *measured])
     corpora = "\n".join(f"- {name}: {what}" for name, what in CORPORA.items())
     reasons = "\n".join(f"- {reason}" for reason in training["reasons"])
@@ -92,12 +92,12 @@ pretrained encoders score higher (figures published of BERT-base: bench/results/
 def main(data: Path, out: Path, cache: str | None) -> None:
     """Make the default model."""
     sets = [data / "sts" / f"{name}.tsv" for name in SEVEN]
-    encoder, run = str(data / "models" / ENCODER), Run(cache=cache_directory(cache))
-    fit = calibrate(mixture(data), list(CORPORA), encoder, Options(background=BACKGROUND), run, sets)
+    encoder, setup = str(data / "models" / ENCODER), Setup(cache=cache_directory(cache))
+    fit = Fitting(encoder, Options(background=BACKGROUND), setup, sets).run(mixture(data), list(CORPORA))
     if fit is None or fit.encoder is None:
         raise click.ClickException("nothing was fitted")
     click.echo(export(out, fit.encoder, fit.choice.fitted, fit.training, card(fit), fit.texts, fit.pooled))
-    click.echo(summary.table(fit.measures, summary.source_of(fit.encoder)))
+    click.echo(summary.make_table(fit.measures, summary.name_source(fit.encoder)))
     for warning in fit.doubts:
         click.echo(f"WARNING: {warning}", err=True)
 

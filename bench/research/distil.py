@@ -22,12 +22,10 @@ from fastflow.bench.research.distil_corpus import CORPORA, mixture
 from fastflow.bench.research.study import read, table, write
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
 from fastflow.runtime import Runtime
-from fastflow.session import Session
-from fastflow.train.data.sharded import SHARD
 from fastflow.train.distil import ridge
-from fastflow.train.distil.choosing import Held, best_prior, fit_table
-from fastflow.train.distil.gathering import Gathered, gather
-from fastflow.train.distil.run import Settings, priors, student_of
+from fastflow.train.distil.choosing import Held, choose_prior, fit_table
+from fastflow.train.distil.gathering import SHARD, Gathered, gather
+from fastflow.train.distil.run import Settings, embed_single_tokens, make_student
 from fastflow.train.distil.sums import Floats, Sums
 from fastflow.train.distil.teacher import Teacher
 from fastflow.train.progress import COMMAND
@@ -76,14 +74,14 @@ class Case:
         self._teacher, self._texts, self._target, self._bags, self._tasks = teacher, texts, target, bags, tasks
 
     def take(self, found: Gathered, alone: NDArray[np.float32], before: float) -> None:
-        """What one pass has gathered in ``before`` seconds of processor time, and each token alone (V, D)."""
+        """Take one pass and each single token (V, D); ``before`` are seconds of processor time until then."""
         began = time.process_time()
         self.sums, held = found.sums[self._target], found.held
         self.row["texts"] = found.texts
         self._seen = [text for text in self._texts if text not in set(held)]
         self.held = Held(self._bags(held), self._teacher(held)["vectors"], partial(self._teacher.finish, self._target))
         self.prior = ridge.Prior(alone, found.counts, self.sums, self._bags.uniform)
-        self.begin = best_prior(self.prior, self.sums, self.held)
+        self.begin = choose_prior(self.prior, self.sums, self.held)
         self._before = before + time.process_time() - began
 
     @cached_property
@@ -111,7 +109,7 @@ class Case:
             fitted = fit_table(self._target, sums, begin, self.held, None, COMMAND)
             penalty, vectors = fitted.penalty, fitted.vectors
         seconds = time.process_time() - began
-        row = {"method": method, "penalty": penalty, "held": self.held.cosine(vectors), "seconds": seconds,
+        row = {"method": method, "penalty": penalty, "held": self.held.measure(vectors), "seconds": seconds,
                "all": self._before + seconds, "gib": peak()}  # fmt: skip
         return self.row | row | self._figures(vectors)
 
@@ -138,8 +136,8 @@ def measured(
 ) -> Iterator[dict[str, Any]]:
     """A row for each target and method."""
     began = time.process_time()
-    student = student_of(teacher, lambda: texts, Settings(), COMMAND)
-    alone = priors(teacher, student)
+    student = make_student(teacher, lambda: texts, Settings(), COMMAND)
+    alone = embed_single_tokens(teacher, student)
     found = gather(texts, teacher, student.bags, alone, 0, COMMAND, None)
     before = time.process_time() - began
     for target, bags in student.bags.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fastflow.train.data.corpus import read_texts, sentences
+from fastflow.train.data.corpus import cut_sentences, read_texts
 
 SHORTEST, LONGEST = 15, 400  # characters of a sentence
 CORPORA = {  # file in DIR/corpora: the most sentences, and what it is
@@ -30,7 +30,7 @@ def mixture(data: Path) -> list[str]:
     for name, (most, _) in CORPORA.items():
         draw, own = random.Random(0), dict[str, None]()
         for text in read_texts([str(data / "corpora" / name)]):
-            parts = [part for part in sentences(text.strip()) if SHORTEST <= len(part) <= LONGEST]
+            parts = [part for part in cut_sentences(text.strip()) if SHORTEST <= len(part) <= LONGEST]
             if parts:
                 own[draw.choice(parts)] = None
         found += draw.sample(list(own), min(most, len(own)))

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from fastflow.bench.research import published
 from fastflow.bench.research.study import read, table, write
+from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.stages.calibration import apply
 from fastflow.train.data.corpus import read_corpus
-from fastflow.train.data.embeddings import FrozenEncoder, cache_directory, embed_corpus, open_encoder
-from fastflow.train.methods.chain import fit
-from fastflow.train.methods.loop import Fitting, Schedule
+from fastflow.train.data.embeddings import FrozenEncoder, embed_corpus, open_encoder
+from fastflow.train.methods.chain import fit_chain
+from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import parse_method
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -47,7 +48,7 @@ class Embedded:
 
 def calibration(method: str, pooled: Matrix, seed: int, init: str = "data") -> Calibrate:
     """Fit ``method`` on (n, D) with the defaults and return it as a function, in float64."""
-    fitted = fit(parse_method(method), pooled.astype(np.float32), SHAPE, Fitting(Schedule(seed=seed, init=init)))
+    fitted = fit_chain(parse_method(method), pooled.astype(np.float32), SHAPE, Training(Schedule(seed=seed, init=init)))
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     return lambda x: np.asarray(apply(stages, x))
 

@@ -93,10 +93,10 @@ def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
 
 def recoloured(x: Floats, stage: Stage) -> Stage:
     """The default's recolour stage after the flow ``stage``, fitted on ``x``."""
-    from fastflow.train.methods.recolour import fit_recolour, joint_moments
+    from fastflow.train.methods.recolour import fit_recolour, measure_joint
     from fastflow.train.options import DEFAULTS
 
-    return fit_recolour(joint_moments([stage], x), x.shape[1], **DEFAULTS.colour)
+    return fit_recolour(measure_joint([stage], x), x.shape[1], **DEFAULTS.colour)
 
 
 def synthetic(

@@ -44,12 +44,6 @@ if TYPE_CHECKING:
 @click.option("--sentences", is_flag=True, help="Cut texts into sentences first.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Chooses the sentences that are held out.")
 @corpus_options
-@click.option(
-    "--ray",
-    metavar="ADDRESS|local",
-    help="Run MODEL on the cluster of Ray at ADDRESS, or on the cores of this machine, to the same bits. Needs the ray "
-    "extra.",
-)
 @click.option("--resume", is_flag=True, help="Continue an interrupted run, which left DIR.distilling.")
 @QUIET
 def distill(
@@ -63,7 +57,6 @@ def distill(
     sentences: bool,
     seed: int,
     layout: Callable[[], Layout],
-    ray: str | None,
     resume: bool,
     quiet: bool,
 ) -> None:
@@ -81,9 +74,9 @@ def distill(
     from fastflow.train.options import check_extra
 
     check_extra("fastflow distill", not quiet)
-    from fastflow.train.distil.python import distil_files
+    from fastflow.train.distil.command import distil_files
     from fastflow.train.distil.run import Settings
     from fastflow.train.progress import COMMAND, WARNINGS
 
     settings = Settings(dim, words, dtype, penalty, sentences, seed)
-    distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume, ray)
+    distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume)

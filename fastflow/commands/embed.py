@@ -297,7 +297,7 @@ def fitted_to(
     from fastflow.train.options import check_extra
 
     check_extra("fastflow embed --fit", not quiet)
-    from fastflow.train.fits.request import Request, fitted_model
+    from fastflow.train.fits.input_model import Request, fit_input
 
     with contextlib.ExitStack() as stack:
         again = {path: stack.enter_context(Rereadable(path)) for path in paths}
@@ -314,7 +314,7 @@ def fitted_to(
             with Sources(paths, opened) as sources:
                 yield from texts_of(sources, settings)
 
-        with fitted_model(texts, Request(name, model, device, keep, resume, quiet)) as directory:
+        with fit_input(texts, Request(name, model, device, keep, resume, quiet)) as directory:
             yield opened, str(directory)
 
 

@@ -227,7 +227,7 @@ def plain(text: str) -> str:
 
 def help_texts() -> dict[str, str]:
     from fastflow.cli import main
-    from fastflow.train.cli import main as train
+    from fastflow.commands.train import train
 
     runs = {"fastflow": (main, []), "fastflow-train": (train, [])}
     runs |= {f"fastflow {name}": (main, [name]) for name in main.later}

@@ -45,7 +45,7 @@ def test_one_of_each_kind_is_there():
         (["kernels/c/flow/body.inc"], ["c"]),
         (["kernels/c/tokens/words.c"], ["c", "tokens"]),
         (["kernels/flow/triton_parts.py"], ["triton"]),
-        (["docs/embed.md", "train/run.py"], ["pages", "training"]),
+        (["docs/embed.md", "train/command.py"], ["pages", "training"]),
         (["CHANGELOG.md"], []),
         (None, list(GROUPS)),
     ],

@@ -199,7 +199,7 @@ def test_wheel_holds_only_fastflow(built, variable):
     assert [n for n in names if n.endswith((".pyx", ".pxi", ".c", ".h", ".inc")) or "research" in n] == []
     extensions = [n for n in names if "/kernels/_cpu" in n and n.endswith(".so")]
     assert len(extensions) == (variable != "FASTFLOW_NO_EXT")
-    for name in ("py.typed", "runtime.py", "kernels/encoder/reference.py", "train/cli.py", "bench/__init__.py"):
+    for name in ("py.typed", "runtime.py", "kernels/encoder/reference.py", "train/options.py", "bench/__init__.py"):
         assert f"fastflow/{name}" in names
 
 

@@ -126,8 +126,7 @@ def test_every_command_is_there_and_has_its_name():
         commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
     assert set(commands) == set(LATER)
     assert len(commands) >= 12
-    own = {"train": "main"}  # fastflow-train, whose function is the same
-    assert all(command is not None and command.name == own.get(name, name) for name, command in commands.items())
+    assert all(command is not None and command.name == name for name, command in commands.items())
 
 
 IMPORTED = """

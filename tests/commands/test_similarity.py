@@ -9,7 +9,7 @@ import pytest
 
 from fastflow import Runtime, __version__
 from fastflow.cli import LATER, NAMES, TASKS, main
-from fastflow.train.cli import main as train
+from fastflow.commands.train import train
 
 from support.commands import run
 

@@ -7,7 +7,7 @@ import torch
 from fastflow.kernels.flow.plan import execute, execute_with_log_det
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
-from fastflow.train.methods.chain import flow_stage
+from fastflow.train.methods.chain import make_flow_stage
 
 from support import stages as make
 from support.calibrations import FLOWS, make_flow, pooled
@@ -23,7 +23,7 @@ def test_flow_equations_equal_the_pytorch_flow(coupling, permutation, shape):
     flow, x = make_flow(coupling, permutation, shape).double(), pooled(33)
     with torch.no_grad():
         expected_z, expected_log_det = (t.numpy() for t in flow(torch.from_numpy(x)))
-    stage = flow_stage(flow)
+    stage = make_flow_stage(flow)
     z, log_det = apply_with_log_det(stage, x)
     assert np.abs(expected_z - x).max() > 0.1
     assert np.abs(z - expected_z).max() <= 1e-12 * np.abs(expected_z).max()
@@ -41,7 +41,7 @@ def test_float32_equations_err_no_more_than_pytorch(coupling, permutation, shape
     with torch.no_grad():
         theirs = flow(torch.from_numpy(x))[0].numpy()
         exact = flow.double()(torch.from_numpy(x).double())[0].numpy()
-    ours = apply([flow_stage(flow).astype(np.float32)], x)
+    ours = apply([make_flow_stage(flow).astype(np.float32)], x)
     assert ours.dtype == np.float32
     assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-6
 
@@ -64,7 +64,7 @@ def test_linear_equations(kind):
 
 
 def test_lu_uses_only_its_triangles():
-    stage = flow_stage(make_flow("additive", "lu").double())
+    stage = make_flow_stage(make_flow("additive", "lu").double())
     full = dict(stage.params)
     for name, array in stage.params.items():
         if name.endswith(("lower", "upper")):
@@ -79,7 +79,7 @@ def test_gates_far_out_stay_finite():
     flow = make_flow("affine")
     with torch.no_grad():
         flow.steps(0)[0].coupling.net.bias3.fill_(-60.0)
-    z, log_det = apply_with_log_det(flow_stage(flow), pooled(3, np.float32))
+    z, log_det = apply_with_log_det(make_flow_stage(flow), pooled(3, np.float32))
     assert np.isfinite(z).all()
     assert np.isfinite(log_det).all()
 

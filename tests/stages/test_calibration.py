@@ -5,7 +5,7 @@ import pytest
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply, check, describe, keeps_mean, output_dim
-from fastflow.train.methods.chain import flow_stage
+from fastflow.train.methods.chain import make_flow_stage
 from fastflow.train.methods.flow import Flow, FlowConfig
 
 from support.calibrations import DIM, FLOWS, linear_stages, make_flow, pooled
@@ -13,7 +13,7 @@ from support.calibrations import DIM, FLOWS, linear_stages, make_flow, pooled
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_chains_of_any_length_on_no_rows_and_on_one(dtype):
-    stages = [stage.astype(dtype) for stage in [*linear_stages()[:2], flow_stage(make_flow())]]
+    stages = [stage.astype(dtype) for stage in [*linear_stages()[:2], make_flow_stage(make_flow())]]
     for rows in (0, 1):
         x = pooled(rows, dtype)
         before = x.copy()
@@ -34,7 +34,7 @@ KEPT = Stage("nullspace", {}, {"mean": np.zeros(DIM), "directions": np.eye(DIM)[
     ("stages", "described", "keeps"),
     [
         (
-            [linear_stages()[2], flow_stage(make_flow("affine", "lu"))],
+            [linear_stages()[2], make_flow_stage(make_flow("affine", "lu"))],
             "whiten(12) -> flow(2x3, width 6, affine, lu)",
             False,
         ),
@@ -50,14 +50,14 @@ def test_stages_describe_themselves(stages, described, keeps):
 
 
 def test_astype_leaves_the_permutation_whole():
-    stage = flow_stage(make_flow("additive", "random")).astype(np.float64)
+    stage = make_flow_stage(make_flow("additive", "random")).astype(np.float64)
     kinds = {name.endswith("index"): array.dtype for name, array in stage.params.items()}
     assert kinds == {True: np.int64, False: np.float64}
 
 
 @pytest.mark.parametrize(("coupling", "permutation", "shape"), FLOWS)
 def test_sound_stages_pass_the_check(coupling, permutation, shape):
-    flow = flow_stage(make_flow(coupling, permutation, shape))
+    flow = make_flow_stage(make_flow(coupling, permutation, shape))
     assert check([*linear_stages()[:2], flow], DIM) is None  # or it raises
     assert check(linear_stages(), DIM) is None
 
@@ -67,7 +67,7 @@ def spoilt(stage: Stage, **change) -> Stage:
 
 
 def bad_stages():
-    flow, (standardize, nullspace, whiten) = flow_stage(make_flow("additive", "random")), linear_stages()
+    flow, (standardize, nullspace, whiten) = make_flow_stage(make_flow("additive", "random")), linear_stages()
     name = "levels.0.1.coupling.net.weight1"
     index = "levels.1.0.permutation.index"
     poisoned = flow.params[name].copy()
@@ -98,7 +98,7 @@ def test_the_check_names_stage_and_array(stage, message):
 
 def test_the_check_follows_the_width_through_the_chain():
     whiten = linear_stages()[2]
-    check([whiten, flow_stage(Flow(FlowConfig(12, 2, 1, 4)))], DIM)
+    check([whiten, make_flow_stage(Flow(FlowConfig(12, 2, 1, 4)))], DIM)
     for levels, message in ((2, r"stage 1 \(flow\)"), (3, "a flow of 3 levels cannot run on 12 dimensions")):
         with pytest.raises(FastflowError, match=message):
-            check([whiten, flow_stage(Flow(FlowConfig(16, levels, 1, 4)))], DIM)
+            check([whiten, make_flow_stage(Flow(FlowConfig(16, levels, 1, 4)))], DIM)

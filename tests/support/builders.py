@@ -155,11 +155,11 @@ def make_tuned(directory: Path, encoder: Path) -> Path:
 
     The last LayerNorm's bias takes the mean of the probe out of them, which random weights leave in a cone.
     """
-    from fastflow.train.choice.tuned import probe
+    from fastflow.train.choice.tuned import read_probe
     from fastflow.train.data.embeddings import Embedder, open_encoder
 
     shutil.copytree(encoder, directory)
-    mean = Embedder(open_encoder(str(encoder), "last", None), "cpu")(probe()).mean(axis=0)
+    mean = Embedder(open_encoder(str(encoder), "last", None), "cpu")(read_probe()).mean(axis=0)
     model = transformers.AutoModel.from_pretrained(encoder)
     with torch.no_grad():
         model.encoder.layer[-1].output.LayerNorm.bias -= torch.from_numpy(mean)
@@ -179,12 +179,12 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
 
 def fitted(method: str, pooled: Any) -> list[Any]:
     """The stages of ``method`` fitted on pooled embeddings (n, D), fastflow-train's defaults but four epochs."""
-    from fastflow.train.methods.chain import fit
-    from fastflow.train.methods.loop import Fitting, Schedule
+    from fastflow.train.methods.chain import fit_chain
+    from fastflow.train.methods.loop import Schedule, Training
     from fastflow.train.methods.names import parse_method
     from fastflow.train.options import DEFAULTS
 
-    return fit(parse_method(method), pooled, DEFAULTS.shape(), Fitting(Schedule(epochs=4, save_steps=0))).stages
+    return fit_chain(parse_method(method), pooled, DEFAULTS.shape(), Training(Schedule(epochs=4, save_steps=0))).stages
 
 
 def hub_cache(root: Path, encoder: Path, monkeypatch: Any) -> Path:
@@ -205,23 +205,23 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     the embeddings, for truncate_dim's order of directions or int8's range), and of the flow levels, depth, width,
     coupling, permutation. An encoder given by its Hub id is referenced.
     """
-    from fastflow.train.data.background import english
+    from fastflow.train.data.background import load_english
     from fastflow.train.data.embeddings import Embedder, open_encoder
     from fastflow.train.data.token_weights import weigh
-    from fastflow.train.methods.chain import fit
-    from fastflow.train.methods.loop import Fitting, Schedule
+    from fastflow.train.methods.chain import fit_chain
+    from fastflow.train.methods.loop import Schedule, Training
     from fastflow.train.methods.names import parse_method
     from fastflow.train.options import DEFAULTS
     from fastflow.train.ship.export import export
 
     frozen = open_encoder(str(encoder), settings.pop("pooling", LAYERED), settings.pop("max_length", 64))
     if settings.pop("weighted", False):
-        frozen = weigh(frozen, texts, english())
+        frozen = weigh(frozen, texts, load_english())
     ordered, reference = settings.pop("ordered", False), frozen.hub_id is not None
     shape = DEFAULTS.shape() | {"depth": 2, "width": 8} | settings
-    fitting = Fitting(Schedule(batch_size=32, epochs=2, save_steps=0))
+    fitting = Training(Schedule(batch_size=32, epochs=2, save_steps=0))
     pooled = Embedder(frozen, "cpu")(texts)
-    fitted = fit(parse_method(method), pooled, shape, fitting)
+    fitted = fit_chain(parse_method(method), pooled, shape, fitting)
     card = "# A model for tests\n"
     export(directory, frozen, fitted, {"texts": len(texts)}, card, texts, pooled if ordered else None, reference)
     return directory

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from fastflow.stages.calibration import Stage
-from fastflow.train.methods.chain import fit
+from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.loop import Fitting, Schedule
+from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import parse_method
 from fastflow.train.ship.export import export
 
@@ -47,7 +47,7 @@ def linear_stages() -> list[Stage]:
 
 
 def fitted_by(method, pooled, **shape):
-    return fit(parse_method(method), pooled, {**SHAPE, **shape}, Fitting(Schedule(batch_size=32, lr=1e-3)))
+    return fit_chain(parse_method(method), pooled, {**SHAPE, **shape}, Training(Schedule(batch_size=32, lr=1e-3)))
 
 
 def write(out, encoder, fitted, sentences):

@@ -22,7 +22,7 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
 
     An exception that reaches the user as a traceback fails the test, and so does a half-written model.
     """
-    from fastflow.train.cli import main
+    from fastflow.commands.train import train as main
 
     def train(*options: Any, source: Any = corpus, encoder: Any = encoder, out: Any = None, stdin: Any = None) -> Any:
         out = out or directory / "m"

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fastflow.train.methods.flow import FlowConfig
-from fastflow.train.methods.loop import Fitting, Schedule, fit_flow
+from fastflow.train.methods.loop import Schedule, Training, fit_flow
 
 CONFIG = FlowConfig(16, 2, 2, 8)
 SCHEDULE = Schedule(batch_size=20, epochs=3, save_steps=4)
@@ -32,7 +32,7 @@ def interrupt_at(step):
 
 
 def train(schedule=SCHEDULE, config=CONFIG, source=X.__getitem__, rows=100, checkpoint=None, **options):
-    return fit_flow(source, rows, config, Fitting(schedule, **options), checkpoint).state_dict()
+    return fit_flow(source, rows, config, Training(schedule, **options), checkpoint).state_dict()
 
 
 def same(a, b):

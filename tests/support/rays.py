@@ -67,17 +67,29 @@ def dying(mark: Path) -> Callable[[list[str]], None]:
 
         save = State.save
 
-        def save_and_die(state: State, rows: int, position: int) -> None:
-            save(state, rows, position)
-            with suppress(FileExistsError), mark.open("x") as out:
-                out.write(f"{os.getpid()} {rows}")
-                out.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
 
-        State.save = save_and_die  # type: ignore[method-assign]
-        try:
-            make_part(words)
-        finally:
-            State.save = save  # type: ignore[method-assign]
+class Failing(Embedder):
+    """An actor that fails at the batch with the text ``fatal``, always, once a file of earlier rows is in ``kept``."""
 
-    return make
+    fatal: str
+    kept: Path
+
+    def __call__(self, table: Any) -> Any:
+        if self.fatal in table.column(self._job.column).to_pylist():
+            while not finished(self.kept):
+                time.sleep(0.05)
+            raise RuntimeError("an actor that fails")
+        return super().__call__(table)
+
+
+def failing(fatal: str, kept: Path) -> type[Failing]:
+    return type("Failing", (Failing,), {"fatal": fatal, "kept": kept})
+
+
+def finished(kept: Path) -> list[Path]:
+    """The files of a checkpoint whose rows are written."""
+    return [path for path in kept.glob("*.parquet") if ".pending." not in path.name]
+
+
+def mortal(mark: Path, fatal: str) -> type[Mortal]:
+    return type("Mortal", (Mortal,), {"mark": mark, "fatal": fatal})

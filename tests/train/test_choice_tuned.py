@@ -11,10 +11,10 @@ import fastflow
 from fastflow import Runtime
 from fastflow.stages.vectors import cosine
 from fastflow.train.choice import tuned
-from fastflow.train.choice.tuned import CONE, crowding, probe, why_tuned
+from fastflow.train.choice.tuned import CONE, explain_tuning, measure_crowding, read_probe
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.fits import fitting
-from fastflow.train.fits.fitting import gentle, settle
+from fastflow.train.fits.fitting import resolve_auto, suit_tuned
 from fastflow.train.options import TUNED_SPECTRUM, Options
 
 from support.builders import make_tuned
@@ -38,7 +38,7 @@ def manifest(directory):
 
 
 def test_the_probe_is_sentences_of_no_common_word():
-    sentences = probe()
+    sentences = read_probe()
     assert len(sentences) == len(set(sentences)) == 32
     assert all(sentence == sentence.strip() and sentence[-1] in ".?" for sentence in sentences)
     words = [{word for word in sentence.lower().strip(".?").split() if len(word) > 5} for sentence in sentences]
@@ -47,30 +47,30 @@ def test_the_probe_is_sentences_of_no_common_word():
 
 
 def test_crowding_is_the_mean_cosine_of_two_different_sentences(bert):
-    x = Embedder(open_encoder(str(bert), "last", None), "cpu")(probe()).astype(np.float64)
+    x = Embedder(open_encoder(str(bert), "last", None), "cpu")(read_probe()).astype(np.float64)
     pairs = [cosine(x[i : i + 1], x[j : j + 1])[0, 0] for i in range(len(x)) for j in range(i)]
-    assert crowding(bert) == pytest.approx(np.mean(pairs), abs=1e-9)
+    assert measure_crowding(bert) == pytest.approx(np.mean(pairs), abs=1e-9)
 
 
 @pytest.mark.slow
 def test_the_encoder_in_the_package_is_untuned():
-    assert crowding("default") > CONE + 0.1
-    assert why_tuned("default") is None
+    assert measure_crowding("default") > CONE + 0.1
+    assert explain_tuning("default") is None
 
 
 @pytest.mark.parametrize("found", [0.299, 0.1, 0.0, -0.299])
 def test_spread_out_is_near_no_cosine_at_all(monkeypatch, found):
-    monkeypatch.setattr(tuned, "crowding", lambda encoder: found)
-    assert why_tuned("e").startswith(f"{SAID}{found:.2f}, where an untuned one has 0.3 and more")
-    monkeypatch.setattr(tuned, "crowding", lambda encoder: CONE + found**2)
-    assert why_tuned("e") is None
-    monkeypatch.setattr(tuned, "crowding", lambda encoder: -CONE)  # a cone and its opposite are no tuning
-    assert why_tuned("e") is None
+    monkeypatch.setattr(tuned, "measure_crowding", lambda encoder: found)
+    assert explain_tuning("e").startswith(f"{SAID}{found:.2f}, where an untuned one has 0.3 and more")
+    monkeypatch.setattr(tuned, "measure_crowding", lambda encoder: CONE + found**2)
+    assert explain_tuning("e") is None
+    monkeypatch.setattr(tuned, "measure_crowding", lambda encoder: -CONE)  # a cone and its opposite are no tuning
+    assert explain_tuning("e") is None
 
 
 @pytest.mark.slow
 def test_such_an_encoder_is_kept_as_it_is(spread, corpus, tmp_path, sentences):
-    assert abs(crowding(spread)) < CONE
+    assert abs(measure_crowding(spread)) < CONE
     train = make_train(spread, corpus, tmp_path)
     result = train("--method", "auto")
     assert result.exit_code == 0, result.stderr
@@ -88,15 +88,6 @@ def test_such_an_encoder_is_kept_as_it_is(spread, corpus, tmp_path, sentences):
     assert np.abs(found - expected).max() <= EMBEDDING * np.linalg.norm(expected, axis=1).max()
 
 
-def test_so_it_is_from_python_where_the_report_says_why(spread, sentences):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the pooled embeddings are spread out
-        fit = fastflow.fit(sentences, spread)
-    assert (fit.stages, fit.encoder.pooling.weights, fit.refused) == ([], None, False)
-    assert fit.report["method"] == "none"
-    assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
-
-
 def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, tmp_path, sentences):
     directory = make_directory(tmp_path / "st", spread, [pooling("cls"), NORMALIZE], length=12)
     texts = [*sentences[:9], " ".join(sentences)]
@@ -112,25 +103,27 @@ def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, tm
 @pytest.mark.parametrize(("given", "reference"), [({"max_length": 9}, False), ({}, True), ({"pooling": "last"}, False)])
 def test_unless_a_limit_a_pooling_or_a_reference_to_the_hub_is_asked_for(spread, tmp_path, given, reference):
     directory = make_directory(tmp_path / "st", spread, [pooling("cls"), NORMALIZE], length=12)
-    assert settle(str(directory), Options(**given), reference)[0].pooling == "last"
-    assert settle(str(directory), Options())[0].pooling == "model"
+    assert resolve_auto(str(directory), Options(**given), reference)[0].pooling == "last"
+    assert resolve_auto(str(directory), Options())[0].pooling == "model"
     cut = make_directory(tmp_path / "cut", spread, [pooling("cls"), NORMALIZE], length=12, truncate_dim=8)
-    assert settle(str(cut), Options())[0].pooling == "last"
+    assert resolve_auto(str(cut), Options())[0].pooling == "last"
 
 
 def test_a_named_method_is_gentle_to_a_tuned_encoder_alone(spread, monkeypatch):
     named = Options(method="flow", token_weights="none")
-    options, doubt = gentle(str(spread), named, named)
-    assert doubt.startswith(f"{DOUBT} (mean cosine of unrelated sentences {crowding(spread):.2f}): whiten,recolour and")
+    options, doubt = suit_tuned(str(spread), named, named)
+    assert doubt.startswith(
+        f"{DOUBT} (mean cosine of unrelated sentences {measure_crowding(spread):.2f}): whiten,recolour and"
+    )
     assert options.colour == named.colour | {"spectrum": TUNED_SPECTRUM}
     assert (options.pooling, options.token_weights) == ("last", "none")
     own = Options(method="flow", spectrum=0.3, pooling="words", token_weights="sif")
-    assert gentle(str(spread), own, own)[0] == own
-    monkeypatch.setattr(tuned, "crowding", lambda encoder: CONE)
-    assert gentle("e", named, named) == (named, None)
-    monkeypatch.setattr(tuned, "crowding", None)  # nobody asks if nothing is calibrated, or auto has asked
+    assert suit_tuned(str(spread), own, own)[0] == own
+    monkeypatch.setattr(tuned, "measure_crowding", lambda encoder: CONE)
+    assert suit_tuned("e", named, named) == (named, None)
+    monkeypatch.setattr(tuned, "measure_crowding", None)  # nobody asks if nothing is calibrated, or auto has asked
     for quiet in (Options(), Options(method="none")):
-        assert gentle("e", quiet, quiet) == (quiet, None)
+        assert suit_tuned("e", quiet, quiet) == (quiet, None)
 
 
 def test_a_named_method_calibrates_the_pooling_that_the_encoder_was_tuned_with(spread, tmp_path, sentences):
@@ -141,24 +134,10 @@ def test_a_named_method_calibrates_the_pooling_that_the_encoder_was_tuned_with(s
     assert fit.encoder.head is not None
     assert fit.encoder.max_length == 12
     weighted = Options(token_weights="sif")
-    options, _ = gentle(str(directory), weighted, settle(str(directory), weighted)[0])
+    options, _ = suit_tuned(str(directory), weighted, resolve_auto(str(directory), weighted)[0])
     assert (options.method, options.pooling, options.token_weights, options.spectrum) == ("flow", "last", "sif", 0.0)
     left = Options(method="whiten")
-    assert gentle(str(directory), left, settle(str(directory), left)[0], reference=True)[0].pooling == "last"
-
-
-def test_from_python_the_warning_is_in_the_report(spread, sentences):
-    with pytest.warns(UserWarning, match=DOUBT):
-        fit = fastflow.fit(sentences, spread, method="whiten")
-    assert sum(DOUBT in warning for warning in fit.report["warnings"]) == 1
-
-
-@pytest.mark.slow
-def test_and_streamed(spread, corpus, tmp_path):
-    result = make_train(spread, corpus, tmp_path)("--method", "auto", "--stream")
-    assert result.exit_code == 0, result.stderr
-    assert SAID in result.stderr
-    assert (manifest(tmp_path / "m")["calibration"], manifest(tmp_path / "m")["pooling"]["mode"]) == ([], "mean")
+    assert suit_tuned(str(directory), left, resolve_auto(str(directory), left)[0], reference=True)[0].pooling == "last"
 
 
 @pytest.mark.slow
@@ -210,9 +189,3 @@ def test_a_background_is_beside_nothing(spread, corpus, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert SAID in result.stderr
     assert manifest(tmp_path / "m")["training"]["background"] == 0
-
-
-def test_a_pooling_that_is_named_stays(spread):
-    options, reason = settle(str(spread), Options(pooling="cls"))
-    assert reason.startswith(SAID)
-    assert (options.method, options.token_weights, options.pooling) == ("none", "none", "cls")

@@ -17,13 +17,13 @@ from fastflow.train.data.background import (
     MEAN_WORDS,
     MOST_WORDS,
     Words,
-    background,
-    caseless,
-    english,
-    random_sentences,
+    compute_shares,
+    draw_sentences,
+    load_english,
     read_words,
-    unlike,
-    words_of,
+    recognise_words,
+    warn_of_case,
+    warn_of_language,
 )
 
 from support.builders import make_encoder
@@ -45,7 +45,7 @@ def packaged():
 
 
 def test_the_words_of_the_file():
-    words, length, _ = english()
+    words, length, _ = load_english()
     lines = gzip.decompress(FILE.read_bytes()).decode("utf-8").splitlines()
     assert length == float(lines[2]) == LENGTH
     assert (words["."], words["the"], words[","]) == (46300, 46300, 46300)
@@ -57,17 +57,17 @@ def test_the_words_of_the_file():
 
 
 def test_the_sentences_of_the_file():
-    found = english().sentences
+    found = load_english().sentences
     assert len(found) == len(set(found)) == 5000
     assert all(20 <= len(text) <= 300 and text == text.strip() for text in found)
-    assert words_of(found) is not None
+    assert recognise_words(found) is not None
     assert not [text for text in found if text.startswith("#")]
 
 
 @pytest.mark.data
 @pytest.mark.slow
 def test_no_sentence_is_a_text_of_a_scored_set():
-    found = {text.lower() for text in english().sentences}
+    found = {text.lower() for text in load_english().sentences}
     for pattern in ("sts/*.tsv", "tasks/classes/*.tsv", "tasks/pairs/*.tsv"):
         for path in DATA.glob(pattern):
             cells = path.read_text(encoding="utf-8").replace("\n", "\t").lower().split("\t")
@@ -103,14 +103,14 @@ def test_a_list_of_words_that_is_none(tmp_path, data, message):
     if data is not None:
         path.write_bytes(data)
     with pytest.raises(FastflowError) as refused:
-        words_of(["der Hund"], str(path))
+        recognise_words(["der Hund"], str(path))
     assert str(refused.value).startswith(f"{tmp_path}/{message}")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_shares_of_every_kind_of_vocabulary(encoders, family):
     tokenizer, size, _ = opened(encoders(family))
-    shares = background(tokenizer, size, english())
+    shares = compute_shares(tokenizer, size, load_english())
     assert (shares.shape, shares.dtype) == ((size,), np.float64)
     assert shares.min() >= 0
     assert shares.sum() == pytest.approx(1)  # the words are all of English but roundings
@@ -118,7 +118,7 @@ def test_shares_of_every_kind_of_vocabulary(encoders, family):
 
 def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(packaged):
     tokenizer, size, ids = packaged
-    (words, length, _), shares = english(), background(tokenizer, size, english())
+    (words, length, _), shares = load_english(), compute_shares(tokenizer, size, load_english())
     total = 1e6 / length / shares[ids["[CLS]"]]  # the tokens of a million words
     assert 1e6 * (1 + 2 / length) < total < 1.3e6  # one or more each, and two around a sentence
     written = ("house", "which", "because", ",", "the")  # the tokenizer makes one of their cases
@@ -136,7 +136,7 @@ def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(
 def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
     """After a blank, if its token is another than at the start of a text."""
     tokenizer, size, ids = opened(encoders("roberta"))
-    (words, length, _), shares = english(), background(tokenizer, size, english())
+    (words, length, _), shares = load_english(), compute_shares(tokenizer, size, load_english())
     starts = sum(share for word, share in words.items() if word.startswith("the"))
     assert ids["Ġthe"] != ids["the"]
     assert shares[ids["Ġthe"]] / shares[ids["<s>"]] == pytest.approx(starts / (1e6 / length), rel=1e-9)
@@ -146,7 +146,7 @@ def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
 
 def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
     tokenizer, size, ids = opened(make_encoder(tmp_path / "e"))
-    (words, length, _), shares = english(), background(tokenizer, size, english())
+    (words, length, _), shares = load_english(), compute_shares(tokenizer, size, load_english())
     counts = np.zeros(size)
     for word, share in words.items():
         for piece in tokenizer([word]).ids[1:-1]:
@@ -159,8 +159,8 @@ def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
 
 
 def test_sentences_are_words_as_often_as_they_occur():
-    words = english().shares
-    made = [text.split() for text in random_sentences(5000, english())]
+    words = load_english().shares
+    made = [text.split() for text in draw_sentences(5000, load_english())]
     lengths = [len(text) for text in made]
     assert (min(lengths), max(lengths)) == (FEWEST_WORDS, MOST_WORDS)
     assert np.mean(lengths) == pytest.approx(MEAN_WORDS, rel=0.05)
@@ -168,10 +168,10 @@ def test_sentences_are_words_as_often_as_they_occur():
     assert set(drawn) <= set(words)
     for word in ("the", ",", "of", "man"):
         assert drawn.count(word) / len(drawn) == pytest.approx(words[word] / sum(words.values()), rel=0.1), word
-    assert random_sentences(3, english()) == random_sentences(50, english())[:3], "the first are always the same"
-    assert len(set(random_sentences(50, english()))) == 50
-    assert random_sentences(0, english()) == []
-    assert random_sentences(1, Words({"der": 1.0}, LENGTH))[0].split() == ["der"] * len(made[0])
+    assert draw_sentences(3, load_english()) == draw_sentences(50, load_english())[:3], "the first are always the same"
+    assert len(set(draw_sentences(50, load_english()))) == 50
+    assert draw_sentences(0, load_english()) == []
+    assert draw_sentences(1, Words({"der": 1.0}, LENGTH))[0].split() == ["der"] * len(made[0])
 
 
 @pytest.mark.parametrize(
@@ -191,22 +191,22 @@ def test_sentences_are_words_as_often_as_they_occur():
 )
 def test_english_shows_by_its_words(text, english):
     for texts in ([text], ["", text]):
-        found = words_of(texts)
-        assert found == (module.english() if english else None)
+        found = recognise_words(texts)
+        assert found == (load_english() if english else None)
 
 
 def test_the_first_words_decide_what_is_english():
     ours, german = ["the dog runs with the man"] * 400, ["der Hund rennt mit dem Mann"] * 400
-    assert words_of([*ours, *german])
-    assert words_of([*german, *ours]) is None
-    assert words_of([*ours[:200], *german[:134]])  # both within the words that are looked at
+    assert recognise_words([*ours, *german])
+    assert recognise_words([*german, *ours]) is None
+    assert recognise_words([*ours[:200], *german[:134]])  # both within the words that are looked at
 
 
 def test_a_list_of_words_is_of_the_language_whatever_the_texts_are(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("der 3\nHund 1\n", encoding="utf-8")
     for text in ("der Hund rennt", "the dog runs with the man"):
-        assert words_of([text], str(path)).shares == {"der": 750_000, "Hund": 250_000}
+        assert recognise_words([text], str(path)).shares == {"der": 750_000, "Hund": 250_000}
 
 
 GERMAN = ["Der Hund läuft über die Wiese, und das Kind sieht ihm dabei zu."] * 12
@@ -218,15 +218,15 @@ def test_a_list_of_another_language_shows_by_its_common_words(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text(OF_GERMAN + "".join(f"rar{'x' * i} 80\n" for i in range(9000)), encoding="utf-8")
     german, ours = read_words(path), ["The dog runs with the man, and a child is in front of the house."] * 12
-    assert unlike(german, GERMAN) is None
-    assert unlike(english(), ours) is None
-    assert unlike(english(), GERMAN) == (
+    assert warn_of_language(german, GERMAN) is None
+    assert warn_of_language(load_english(), ours) is None
+    assert warn_of_language(load_english(), GERMAN) == (
         "the common words of --background-words are 8% of the words of the corpus, where 65% is usual: the list is "
         "of another language, or too short; give one of the language of the corpus, or none"
     )
-    assert "are 0% of the words" in unlike(german, ours)
+    assert "are 0% of the words" in warn_of_language(german, ours)
     lower = Words({word.lower(): share for word, share in german.shares.items()}, LENGTH)
-    assert unlike(lower, GERMAN) is None, "case does not count"
+    assert warn_of_language(lower, GERMAN) is None, "case does not count"
 
 
 @pytest.mark.parametrize(
@@ -239,19 +239,19 @@ def test_a_list_of_another_language_shows_by_its_common_words(tmp_path):
     ],
 )
 def test_texts_that_show_no_words_are_not_judged(texts):
-    assert unlike(english(), texts) is None
+    assert warn_of_language(load_english(), texts) is None
 
 
 def test_a_list_in_lower_case_shows_with_an_encoder_that_has_capitals(encoders, packaged):
     lower, cased = Words({"der": 700.0, "hund": 300.0}, LENGTH), opened(encoders("roberta"))[0]
-    assert caseless(lower, ["und ein Text:", "Der Hund läuft."], cased) == (
+    assert warn_of_case(lower, ["und ein Text:", "Der Hund läuft."], cased) == (
         "--background-words has no capitals, and the encoder distinguishes Der from der: common words that begin a "
         "sentence count as rare; give words counted in text as it is written"
     )
-    assert caseless(lower, GERMAN, packaged[0]) is None, "the encoder makes one of their cases"
-    assert caseless(lower, ["der hund läuft."], cased) is None
-    assert caseless(Words({"der": 700.0, "Hund": 300.0}, LENGTH), GERMAN, cased) is None
-    assert caseless(Words({"犬": 700.0}, LENGTH), ["犬が走っている"], cased) is None
+    assert warn_of_case(lower, GERMAN, packaged[0]) is None, "the encoder makes one of their cases"
+    assert warn_of_case(lower, ["der hund läuft."], cased) is None
+    assert warn_of_case(Words({"der": 700.0, "Hund": 300.0}, LENGTH), GERMAN, cased) is None
+    assert warn_of_case(Words({"犬": 700.0}, LENGTH), ["犬が走っている"], cased) is None
 
 
 @pytest.mark.data
@@ -263,18 +263,18 @@ def test_a_list_in_lower_case_shows_with_an_encoder_that_has_capitals(encoders, 
      ("tasks/classes/10kgnad-test-de.tsv", False)],
 )  # fmt: skip
 def test_english_words_are_doubted_on_other_languages_alone(file, own):
-    assert (unlike(english(), read_task(DATA / file).texts) is None) == own
+    assert (warn_of_language(load_english(), read_task(DATA / file).texts) is None) == own
 
 
 def test_words_in_any_number_are_cut_a_window_at_a_time(packaged, monkeypatch):
     tokenizer, size, _ = packaged
-    words, sizes = Words(dict(list(english().shares.items())[:100]), LENGTH), []
+    words, sizes = Words(dict(list(load_english().shares.items())[:100]), LENGTH), []
 
     def measured(texts):
         sizes.append(len(texts))
         return tokenizer(texts)
 
-    whole = background(tokenizer, size, words)
+    whole = compute_shares(tokenizer, size, words)
     monkeypatch.setattr(module, "WINDOW", 7)
-    assert np.allclose(background(measured, size, words), whole, rtol=1e-12)
+    assert np.allclose(compute_shares(measured, size, words), whole, rtol=1e-12)
     assert max(sizes) == 7

@@ -1,4 +1,4 @@
-"""The frozen encoder's pass over a corpus: values, order, the cache and what can go wrong with it."""
+"""Embeddings of a corpus and their cache; a token table as the encoder."""
 
 import json
 import shutil
@@ -13,18 +13,27 @@ from safetensors.torch import load_file, save_file
 from fastflow import Runtime
 from fastflow.backends.choose import cannot_run
 from fastflow.backends.cpu import CpuBackend
-from fastflow.backends.torch import TorchBackend, load_torch_encoder
+from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.reuse import cache as kept
+from fastflow.model.artifact import verify
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import embeddings
-from fastflow.train.data.background import english
-from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, open_encoder, who_runs
+from fastflow.train.data.background import load_english
+from fastflow.train.data.embeddings import (
+    Embedder,
+    cache_directory,
+    cache_key,
+    embed_corpus,
+    open_encoder,
+    pick_backend,
+)
 from fastflow.train.data.moments import read_through
-from fastflow.train.data.token_weights import first_of, weigh
+from fastflow.train.data.token_weights import count_tokens, split_head, weigh
 
-from support.builders import LAYERED, make_encoder
+from support.builders import LAYERED, make_encoder, make_model, wordpiece
+from support.static_dirs import model2vec_dir, static_embedding_dir
 from support.tolerances import COMPANY, EMBEDDING
 
 
@@ -40,7 +49,7 @@ def runner(request, monkeypatch):
     """Each backend that can make the pass, chosen as if nothing else could."""
     if reason := cannot_run(request.param, "cpu"):
         pytest.skip(str(reason))
-    monkeypatch.setattr(embeddings, "who_runs", lambda directory, device: request.param)
+    monkeypatch.setattr(embeddings, "pick_backend", lambda directory, device: request.param)
     return request.param
 
 
@@ -71,18 +80,6 @@ def test_embeddings_are_the_runtimes_pooled_vectors(model, bert, sentences, tmp_
         pooled = Runtime(model, backend=backend).pool(sentences)
         scale = np.linalg.norm(pooled, axis=1, keepdims=True)
         assert np.abs((found - pooled) / scale).max() <= EMBEDDING
-
-
-def test_first_last_is_the_mean_of_layers_one_and_last(bert, sentences):
-    vector = Embedder(opened(bert), "cpu")(sentences[:1])[0]
-    ids = Tokenizer(bert, 64)(sentences[:1]).ids
-    with torch.no_grad():
-        states = load_torch_encoder(bert)(
-            torch.tensor(ids, dtype=torch.long)[None], output_hidden_states=True
-        ).hidden_states
-    expected = ((states[1] + states[-1]) / 2)[0].mean(dim=0).numpy()
-    assert len(states) == 4
-    assert np.abs(vector - expected).max() <= 1e-5
 
 
 @pytest.mark.slow
@@ -118,7 +115,7 @@ def test_key_follows_everything_that_decides_the_vectors(bert, bert_copy, senten
         opened(bert, "last"),
         opened(bert, "cls"),
         opened(bert, max_length=63),
-        weigh(encoder, sentences, english()),
+        weigh(encoder, sentences, load_english()),
     ]
     keys += [cache_key(other, sentences) for other in [*others, weigh(encoder, sentences[:9], None)]]
     assert cache_key(opened(bert_copy), sentences) == keys[0]  # its place does not matter
@@ -199,33 +196,6 @@ def test_an_interrupted_pass_continues_bit_for_bit(
     assert arrays(tmp_path / "c") == [partial.replace(".partial", ".npy")]
 
 
-KILLED = """
-import os, sys
-from fastflow.train.data import embeddings
-embeddings.WINDOW = 40
-run, calls = embeddings.Embedder.__call__, []
-def die(self, texts, advance=None):
-    calls.append(1)
-    if len(calls) == 4:
-        os.kill(os.getpid(), 9)
-    return run(self, texts, advance)
-embeddings.Embedder.__call__ = die
-encoder = embeddings.open_encoder(sys.argv[1], "first-last", 64)
-embeddings.embed_corpus(open(sys.argv[2]).read().splitlines(), encoder, embeddings.Path(sys.argv[3]))
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_leaves_its_windows_and_no_lock(
-    bert, sentences, corpus, tmp_path, monkeypatch, capsys, run_python
-):
-    assert run_python(KILLED, bert, corpus, tmp_path / "c").returncode == -9
-    monkeypatch.setattr(embeddings, "WINDOW", 40)
-    found = embed_corpus(sentences, opened(bert), tmp_path / "c")
-    assert "continues after 120 of 256 texts" in capsys.readouterr().err
-    assert np.array_equal(found, embed_corpus(sentences, opened(bert), tmp_path / "whole"))
-
-
 @pytest.mark.slow
 def test_a_second_run_waits_for_the_first(bert, sentences, tmp_path, monkeypatch, capsys, passes):
     """Two threads are as two processes: a lock is of the open file."""
@@ -260,9 +230,9 @@ def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
         return call(self, texts)
 
     monkeypatch.setattr(Tokenizer, "__call__", measured)
-    head, texts = first_of(f"a dog {i}" for i in range(9000))
-    encoder = weigh(opened(bert), head, english())
-    assert sum(sizes) == 9000 + 5000 + 1 + 2 * len(english().shares)  # and the sentences and words of English
+    head, texts = split_head(f"a dog {i}" for i in range(9000))
+    encoder = weigh(opened(bert), head, load_english())
+    assert sum(sizes) == 9000 + 5000 + 1 + 2 * len(load_english().shares)  # and the sentences and words of English
     streamed = read_through(texts, Embedder(encoder, "cpu"), 10)
     assert streamed.moments.count == 9000
     assert max(sizes) <= 4096
@@ -272,25 +242,18 @@ def test_who_makes_the_pass(bert, encoders, monkeypatch):
     """The compiled kernels wherever they run the encoder, else PyTorch; the vectors of each have a key of their own."""
     if reason := cannot_run("cpu", "cpu"):
         pytest.skip(str(reason))
-    assert who_runs(bert, "cpu") == "cpu"
-    assert who_runs(bert, "cuda") == "torch"
+    assert pick_backend(bert, "cpu") == "cpu"
+    assert pick_backend(bert, "cuda") == "torch"
     other = make_encoder(bert.parent / "albert", "albert")
-    assert who_runs(other, "cpu") == "torch"
+    assert pick_backend(other, "cpu") == "torch"
     encoder = opened(bert)
     assert isinstance(Embedder(encoder, "cpu").backend, CpuBackend)
     assert isinstance(Embedder(encoder, "cpu", dropout=True).backend, TorchBackend)
     assert isinstance(Embedder(opened(other), "cpu").backend, TorchBackend)
     keys = {cache_key(encoder, ["a"]), cache_key(encoder, ["a"], "cuda")}
     monkeypatch.setattr(embeddings, "cannot_run", lambda name, device: FastflowError("no extension"))
-    assert who_runs(bert, "cpu") == "torch"
+    assert pick_backend(bert, "cpu") == "torch"
     assert len(keys | {cache_key(encoder, ["a"])}) == 3
-
-
-def test_the_two_who_can_make_the_pass_agree(bert, sentences):
-    encoder = opened(bert)
-    vectors = [Embedder(encoder, "cpu", backend=name)(sentences).astype(np.float64) for name in RUNNERS]
-    scale = np.linalg.norm(vectors[1], axis=1, keepdims=True)
-    assert np.abs((vectors[0] - vectors[1]) / scale).max() <= EMBEDDING
 
 
 def test_the_cache_lies_in_the_usual_place_and_its_size_is_reported(bert, sentences, tmp_path, monkeypatch, capsys):
@@ -393,3 +356,72 @@ def test_the_table_in_the_package_is_an_encoder():
     found = open_encoder("static", "words", None)
     assert (found.directory.name, found.directory.parent.name) == ("0_Transformer", "static")
     assert not found.packaged  # its fit has no rival in the package
+
+
+DENSE = ("Dense", {"out_features": 16, "activation_function": "torch.nn.modules.activation.Tanh"})
+
+
+@pytest.fixture(params=["model2vec", "StaticEmbedding"])
+def table(request, tmp_path):
+    """A directory of each library, 32 wide."""
+    if request.param == "model2vec":
+        return model2vec_dir(tmp_path / "table", width=32, weights=np.float32, normalize=True)
+    return static_embedding_dir(tmp_path / "table", [("Normalize", {})], width=32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["flow", "whiten,recolour", "none"])
+def test_a_table_is_calibrated_and_saved(table, tmp_path, sentences, method):
+    path = make_model(
+        tmp_path / "model", table, sentences, method, pooling="words", max_length=None, weighted=True, ordered=True
+    )
+    assert any("shapes, dtypes and values are sound" in line for line in verify(path))
+    runtime = Runtime(path)
+    assert runtime.info()["pooling"] == "weighted masked mean of word embeddings without positions"
+    assert runtime.info()["max_length"] == (512 if (table / "config.json").exists() else None)
+    found = runtime.encode([*sentences[:20], ""])
+    want = Runtime(path, backend="reference", dtype="float64").encode([*sentences[:20], ""])
+    np.testing.assert_allclose(found, want, atol=2e-5)
+    if method == "flow":
+        assert np.isfinite(runtime.log_prob(sentences[:5])).all()
+        assert runtime.encode(sentences[:3], truncate_dim=8).shape == (3, 8)
+        assert runtime.encode(sentences[:3], precision="int8").dtype == np.int8
+
+
+def test_the_table_alone_is_pooled(table, sentences):
+    """Normalize is a module after the table: a calibration takes its place."""
+    frozen = open_encoder(str(table), "words", None)
+    pooled = Embedder(frozen, "cpu")(sentences[:8])
+    assert np.ptp(np.linalg.norm(pooled, axis=1)) > 0.1
+    own = Runtime(table).encode(sentences[:8])
+    np.testing.assert_allclose(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), own, atol=1e-6)
+    assert open_encoder(str(table), "last", None).pooling == frozen.pooling
+
+
+def test_all_modules_with_pooling_model(tmp_path, sentences):
+    bag = static_embedding_dir(tmp_path / "bag", [DENSE, ("Normalize", {})], width=32)
+    frozen = open_encoder(str(bag), "model", None)
+    np.testing.assert_allclose(Embedder(frozen, "cpu")(sentences[:8]), Runtime(bag).encode(sentences[:8]), atol=1e-6)
+
+
+def test_dropout_makes_views(table, sentences):
+    torch.manual_seed(0)
+    embedder = Embedder(open_encoder(str(table), "words", None), "cpu", dropout=True, rate=0.1)
+    one, other = (embedder(sentences[:8]) for _ in range(2))
+    assert np.abs(one - other).max() > 0.01
+    cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    assert cosine.min() > 0.8
+
+
+def test_counts_have_every_id_and_no_special_token(table, sentences):
+    counts = count_tokens(open_encoder(str(table), "words", None), sentences)
+    tokenizer = wordpiece()
+    assert len(counts) == tokenizer.get_vocab_size()
+    assert counts[[tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]].sum() == 0
+    assert counts.sum() == sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in sentences)
+
+
+@pytest.mark.parametrize("pooling", ["first-last", "cls", "pooler", "words-first-last", "mean-of-layers:0,1"])
+def test_layers_that_a_table_does_not_have(table, pooling):
+    with pytest.raises((UsageError, FastflowError), match=r"has no layers|outside 0 to 0|this encoder has none"):
+        open_encoder(str(table), pooling, None)

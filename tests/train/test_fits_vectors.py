@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 import fastflow
+from fastflow.commands.train import train as main
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import Matrix
 from fastflow.model.artifact import load_model, open_model, verify
 from fastflow.train.choice.held_out import HELD_OUT, split
-from fastflow.train.cli import main
-from fastflow.train.fits.vectors import OPTIONS, draw, recommended
+from fastflow.train.fits.vectors import OPTIONS, draw, recommend_method
 from fastflow.train.options import Options
 
 from support.matrices import make_vectors
@@ -73,7 +73,7 @@ def test_statistics_are_of_every_row_and_those_of_numpy():
 
 @pytest.mark.parametrize(("dim", "method"), [(256, "nullspace:10"), (100, "nullspace:10"), (32, "nullspace:3")])
 def test_auto_is_one_fixed_method_and_says_so(tmp_path, dim, method):
-    assert recommended(dim) == method
+    assert recommend_method(dim) == method
     np.save(tmp_path / "v.npy", make_vectors(dim=dim))
     result = train(tmp_path / "v.npy", "-o", tmp_path / "m")
     assert result.exit_code == 0

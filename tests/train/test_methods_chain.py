@@ -8,13 +8,13 @@ import pytest
 from fastflow.errors import UsageError, missing_extra
 from fastflow.evaluation.analyses import isoscore
 from fastflow.stages.calibration import apply, describe
-from fastflow.train.data.moments import moments
+from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import check_chain, fit
+from fastflow.train.methods.chain import check_chain, fit_chain
 from fastflow.train.methods.closed_forms import fit_nullspace, fit_standardize, fit_whiten
-from fastflow.train.methods.loop import Fitting, Schedule
+from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import Method, parse_method
-from fastflow.train.methods.recolour import fit_recolour, joint_moments
+from fastflow.train.methods.recolour import fit_recolour, measure_joint
 
 from support.rows import data
 
@@ -34,12 +34,13 @@ def test_methods(text, links):
     assert parse_method(text) == parse_method(text.replace(",", "+")) == links
 
 
-@pytest.mark.parametrize(
-    "text", ["", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow", "auto,flow"]
-)
-def test_unknown_methods_are_wrong_usage(text):
-    with pytest.raises(UsageError, match=r"unknown method '.*'; use flow, whiten\[:K\]"):
-        parse_method(text)
+def test_methods_that_are_refused():
+    unknown = ("", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow", "auto,flow")
+    last = ("recolour", "recolour,flow", "flow,recolour,whiten:8")
+    unknown_said, last_said = r"unknown method '.*'; use flow, whiten\[:K\]", "recolour comes last"
+    for text in (*unknown, *last):
+        with pytest.raises(UsageError, match=last_said if text in last else unknown_said):
+            parse_method(text)
 
 
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
@@ -48,11 +49,11 @@ SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutati
 @pytest.mark.parametrize("chain", [["standardize"], ["nullspace"], ["whiten"], ["nullspace", "whiten"]])
 def test_statistics_after_a_stage_need_no_second_pass(chain):
     x = data()
-    m = moments(x)
+    m = measure_moments(x)
     for kind in chain:
         stage = {"standardize": fit_standardize, "nullspace": fit_nullspace}.get(kind, lambda m: fit_whiten(m, 7))(m)
-        m, x = m.through(stage), apply([stage], x)
-    expected = moments(x)
+        m, x = m.push_through(stage), apply([stage], x)
+    expected = measure_moments(x)
     assert (m.count, m.mean.shape) == (300, expected.mean.shape)
     assert np.abs(m.mean - expected.mean).max() <= 1e-10 * max(1.0, np.abs(x).max())
     assert np.abs(m.covariance - expected.covariance).max() <= 1e-10 * max(1.0, np.abs(expected.covariance).max())
@@ -74,14 +75,14 @@ def test_chains_that_cannot_run_are_wrong_usage_before_anything_is_embedded(text
     with pytest.raises(UsageError, match=message):
         check_chain(parse_method(text), 16, SHAPE)
     with pytest.raises(UsageError, match=message):
-        fit(parse_method(text), data(), SHAPE, Fitting(Schedule(batch_size=50)))
+        fit_chain(parse_method(text), data(), SHAPE, Training(Schedule(batch_size=50)))
     check_chain(parse_method("whiten:8,nullspace:7,flow,whiten:8"), 16, SHAPE)
 
 
 @pytest.mark.parametrize("text", ["standardize,whiten:8,flow", "nullspace:2,standardize", "flow,whiten", "flow,flow"])
 def test_chains_are_fitted_link_after_link(text):
     x = data(400, dtype=np.float32)
-    fitted = fit(parse_method(text), x, SHAPE, Fitting(Schedule(batch_size=50, lr=1e-3)))
+    fitted = fit_chain(parse_method(text), x, SHAPE, Training(Schedule(batch_size=50, lr=1e-3)))
     kinds = [link.kind for link in parse_method(text)]
     assert [stage.kind for stage in fitted.stages] == kinds
     assert describe(fitted.stages).count("->") == len(kinds) - 1
@@ -97,13 +98,13 @@ def test_chains_are_fitted_link_after_link(text):
 @pytest.mark.parametrize("text", ["whiten,recolour", "standardize,nullspace:2", "flow", "whiten:8,flow"])
 def test_the_background_counts_as_rows_of_the_corpus(text):
     x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
-    fitting = Fitting(Schedule(batch_size=50, lr=1e-3))
+    fitting = Training(Schedule(batch_size=50, lr=1e-3))
     colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
     links = parse_method(text)
-    beside = fit(links, x, SHAPE, fitting, colour, background=y)
-    both = fit(links, np.concatenate([x, y]), SHAPE, fitting, colour)
+    beside = fit_chain(links, x, SHAPE, fitting, colour, background=y)
+    both = fit_chain(links, np.concatenate([x, y]), SHAPE, fitting, colour)
     assert same_stages(beside, both)
-    assert not same_stages(beside, fit(links, x, SHAPE, fitting, colour))
+    assert not same_stages(beside, fit_chain(links, x, SHAPE, fitting, colour))
     assert beside.bits == both.bits
 
 
@@ -111,9 +112,11 @@ def test_the_background_counts_as_rows_of_the_corpus(text):
 def test_recolour_after_a_flow_is_of_corpus_and_background(text):
     x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
     colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
-    *before, last = fit(parse_method(text), x, SHAPE, Fitting(Schedule(batch_size=50)), colour, background=y).stages
+    *before, last = fit_chain(
+        parse_method(text), x, SHAPE, Training(Schedule(batch_size=50)), colour, background=y
+    ).stages
     both = np.concatenate([x, y])
-    together = fit_recolour(joint_moments(before, both), 16, **colour)
+    together = fit_recolour(measure_joint(before, both), 16, **colour)
     assert all(np.allclose(array, together.params[name], atol=1e-9) for name, array in last.params.items())
     z = np.asarray(apply([stage.astype(np.float64) for stage in before], both.astype(np.float64)))
     assert np.abs(last.params["mean"] - z.mean(axis=0)).max() < 1e-9
@@ -122,9 +125,9 @@ def test_recolour_after_a_flow_is_of_corpus_and_background(text):
 def test_the_background_is_merged_with_statistics_of_the_whole_corpus():
     x, y = data(300), data(90, seed=1) + 3
     links = parse_method("whiten,recolour")
-    whole = moments(x)
-    streamed = fit(links, x[:50], SHAPE, Fitting(), statistics=whole, background=y)
-    read = fit(links, x, SHAPE, Fitting(), background=y)
+    whole = measure_moments(x)
+    streamed = fit_chain(links, x[:50], SHAPE, Training(), statistics=whole, background=y)
+    read = fit_chain(links, x, SHAPE, Training(), background=y)
     for one, other in zip(streamed.stages, read.stages, strict=True):
         for name in one.params:
             assert np.allclose(one.params[name], other.params[name], rtol=1e-7, atol=1e-9), name

@@ -14,7 +14,7 @@ from tokenizers import normalizers
 from fastflow import Runtime
 from fastflow.atomic import check_out
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import load_model, verify
+from fastflow.model.artifact import verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder, open_encoder
@@ -81,18 +81,6 @@ def test_saved_model_embeds_as_pytorch_does(tmp_path, encoder, pooled, sentences
     assert (tmp_path / "m" / "calibration.safetensors").exists() == (method != "none")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("permutation", ["reversal", "random", "lu"])
-@pytest.mark.parametrize("coupling", ["additive", "affine"])
-def test_loading_changes_no_parameter(tmp_path, encoder, pooled, sentences, coupling, permutation):
-    fitted = fitted_by("flow", pooled, coupling=coupling, permutation=permutation)
-    write(tmp_path / "m", encoder, fitted, sentences)
-    (stage,) = load_model(tmp_path / "m").calibration
-    state = {name: tensor.numpy() for name, tensor in fitted.flows[0].state_dict().items()}
-    assert {name: array.dtype for name, array in stage.params.items()} == {n: a.dtype for n, a in state.items()}
-    assert [name for name, array in state.items() if not np.array_equal(stage.params[name], array)] == []
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_failing_to_write_leaves_nothing(tmp_path, encoder, pooled, sentences, monkeypatch, error):
     def fail(*unused):
@@ -103,21 +91,6 @@ def test_failing_to_write_leaves_nothing(tmp_path, encoder, pooled, sentences, m
     with pytest.raises(expected, match=r"m cannot be written: No space left on device|^$"):
         write(tmp_path / "m", encoder, fitted_by("standardize", pooled), sentences)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_existing_output_is_refused_and_kept(tmp_path, encoder, pooled, sentences):
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "folder").mkdir()
-    for existing in ("file", "folder"):
-        with pytest.raises(UsageError, match="exists already; remove it or choose another --output"):
-            check_out(tmp_path / existing)
-    (tmp_path / "folder" / "mine").write_text("mine")
-    with pytest.raises(FastflowError, match="folder cannot be written"):
-        write(tmp_path / "folder", encoder, fitted_by("standardize", pooled), sentences)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "mine"]
-    check_out(tmp_path / "new" / "deep")
-    with pytest.raises(FastflowError, match="file is not a writable directory; choose another --output"):
-        check_out(tmp_path / "file" / "m")
 
 
 @pytest.mark.slow

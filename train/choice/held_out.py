@@ -1,7 +1,7 @@
-"""When to stop a flow that is fitted to vectors: at the step that gives unseen vectors the highest likelihood.
+"""Stop a flow of vectors at the step that gives held-out vectors the highest likelihood.
 
-Vectors alone have no dropout views. Held-out likelihood notices over-fitting and nothing else: similarity falls long
-before it does (bench/results/superseded.md), which every place that reports the choice has to mention.
+Likelihood notices only over-fitting: similarity falls much earlier (bench/results/superseded.md). Every report of the
+choice mentions that.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from numpy.typing import NDArray
 from fastflow.train.methods.flow import Flow
 
 HELD_OUT = "held_out_likelihood"
-PART, MOST = 20, 4096  # one row in PART is held out, and MOST at most
+PART, MOST = 20, 4096  # one row in PART is held out, MOST at most
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """``rows`` (m, D) that the flow is not trained on."""
+    """The held-out ``rows`` (m, D)."""
 
     rows: NDArray[np.float32]
 
-    def measure(self, x: torch.Tensor) -> Callable[[Flow], float]:
-        """flow -> the mean log-likelihood of ``x`` (m, D'), the rows as they reach the flow, in bits a dimension."""
+    def make_measure(self, x: torch.Tensor) -> Callable[[Flow], float]:
+        """Make a function of a flow: the mean log-likelihood of ``x`` (m, D'), its inputs, in bits a dimension."""
 
         @torch.no_grad()
-        def measured(flow: Flow) -> float:
+        def measure(flow: Flow) -> float:
             return -float(flow.bits_per_dimension(x))
 
-        return measured
+        return measure
 
 
-def held(count: int) -> int:
-    """How many of ``count`` rows are held out."""
+def count_held_out(count: int) -> int:
+    """Count the rows to hold out of ``count``."""
     return max(1, min(MOST, count // PART))
 
 
 def split(count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of ``count`` rows to train on, and of the rows to hold out, drawn by ``seed``; both ascending."""
+    """Draw by ``seed`` the row numbers to train on and to hold out, both ascending."""
     order = np.random.default_rng((seed, 1 << 33)).permutation(count)
-    return np.sort(order[held(count) :]), np.sort(order[: held(count)])
+    return np.sort(order[count_held_out(count) :]), np.sort(order[: count_held_out(count)])
 
 
-def why(look: dict[str, Any], vectors: int) -> str:
-    """The step that was kept, and what that is worth, as a sentence."""
+def explain_stop(look: dict[str, Any], vectors: int) -> str:
+    """Write the sentence on the kept step and its limits."""
     return (
         f"flow: kept step {look['kept_step']} of {look['steps']}, where {vectors} held-out vectors were most likely, "
         f"{-look[HELD_OUT]:.3f} bits per dimension; likelihood does not see similarity, so compare it with a closed "

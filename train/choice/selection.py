@@ -1,4 +1,4 @@
-"""Choosing a calibration without labels, and refusing one that the dropout views do not favour over none."""
+"""Choose a calibration without labels, and refuse one that separates dropout views no better than the pooling."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ AUTO_STREAMED = "whiten,recolour"  # its closed-form sibling, for a corpus that 
 
 @dataclass
 class Choice:
-    """The calibration that is shipped, and why: ``record`` for the manifest, ``reasons`` for the log and the card.
+    """The chosen calibration, with a ``record`` for the manifest and ``reasons`` for the log and the card.
 
-    ``views`` are those that it was judged by, None without a judgement.
+    ``views`` judged it, None without a judgement.
     """
 
     fitted: Fitted
@@ -32,17 +32,16 @@ class Choice:
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
-    """The separability of ``views`` after ``stages``, in float64; about the mean if they keep a part."""
+    """Measure the separability of ``views`` after ``stages`` in float64, about the mean if they keep a part."""
     wide = [stage.astype(np.float64) for stage in stages]
     return views.judge(lambda x: np.asarray(apply(wide, x)), keeps_mean(stages))
 
 
 def choose(method: str, fit: Callable[[str], Fitted], views: Views, automatic: bool = False) -> Choice:
-    """Fit ``method`` and keep it, unless it separates ``views`` no better than the pooling that it calibrates.
+    """Fit ``method`` and keep it, unless it separates ``views`` no better than the pooling.
 
-    Methods that keep a part of the mean are judged about the mean, and the pooling with them: dropout views cannot show
-    whether a mean should go. ``automatic``: nobody named the method, so a corpus that it cannot be fitted to is a
-    reason to keep the pooling, not an error.
+    A method that keeps a part of the mean is compared with the pooling about the mean: dropout views cannot judge a
+    mean. With ``automatic`` a method that cannot be fitted is a reason to keep the pooling, not an error.
     """
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     try:
@@ -58,25 +57,23 @@ def choose(method: str, fit: Callable[[str], Fitted], views: Views, automatic: b
         choice.reasons.append(f"auto keeps the pooling as it is: {method} cannot be fitted, because {error}")
         return choice
     raw, value = views.judge(centred=keeps_mean(fitted.stages)), judge(fitted.stages, views)
-    choice.reasons += [_stop(look) for look in fitted.looks]
+    choice.reasons += [_explain_stop(look) for look in fitted.looks]
     if value > raw * (1 + MARGIN):
         choice.fitted, choice.method = fitted, method
     values = {"none": round(raw, 4), method: round(value, 4)}
     choice.record |= {"separability": values, "looks": choice.fitted.looks, "chosen": choice.method}
     about = " about their mean" if keeps_mean(fitted.stages) else ""
-    choice.reasons.append(_verdict(method, choice.method, raw, value, about, automatic))
+    choice.reasons.append(_explain_choice(method, choice.method, raw, value, about, automatic))
     return choice
 
 
-def _stop(look: dict[str, Any]) -> str:
-    """Why the flow is the one of that step."""
+def _explain_stop(look: dict[str, Any]) -> str:
     last = look["kept_step"] == look["steps"]
     step = f"the last of {look['steps']} steps" if last else f"step {look['kept_step']} of {look['steps']}"
     return f"flow: kept {step}, where its latent best separates two dropout views of a text from other texts"
 
 
-def _verdict(method: str, chosen: str, raw: float, value: float, about: str, automatic: bool) -> str:
-    """The choice with its two numbers."""
+def _explain_choice(method: str, chosen: str, raw: float, value: float, about: str, automatic: bool) -> str:
     numbers = f"none {raw:.3f}, {method} {value:.3f}"
     if chosen == method:
         chose = f"auto chose {method}: " if automatic else ""

@@ -1,10 +1,9 @@
-"""A rule for stopping and for refusing, without labels: whether the noise of the encoder's own dropout stays small.
+"""The separability of dropout views: a rule without labels for stopping a flow and refusing a calibration.
 
-Two passes of the encoder with its dropout on give two views of a text, equal in meaning by construction (the pairs
-that SimCSE, Gao et al. 2021, trains on; here they only judge). The separability of a calibration is how far the mean
-cosine of two views of one text lies above the mean cosine of different texts, in standard deviations of the latter. A
-good calibration spreads texts apart, which lowers that deviation; one that is fitted too long amplifies directions in
-which the encoder only has noise, which lowers the first mean. Likelihood sees neither. See bench/results/superseded.md.
+Two passes of the encoder with dropout give two views of a text with equal meaning (SimCSE, Gao et al. 2021, trains on
+such pairs). Separability is the mean cosine of two views of a text minus the mean cosine of different texts, in
+standard deviations of the latter. A good calibration spreads texts, which lowers the deviation. A flow that is trained
+too long amplifies noise, which lowers the first mean. See bench/results/superseded.md.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.flow import Flow
 
 TEXTS = 1024
-DROPOUT = 0.1  # BERT's own rate; set even if the encoder's configuration names none
-MARGIN = 0.01  # relative: a gain smaller than this is none
+DROPOUT = 0.1  # BERT's rate, not the configuration's
+MARGIN = 0.01  # the least relative gain
 
 Calibrate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-def separability(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Of two views (n, D) of the same n texts, n >= 2: (mean cosine of views - of texts) / deviation of the latter.
+def measure_separability(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Measure two views (n, D) of n >= 2 texts: (mean cosine of views - of texts) / deviation of the latter.
 
-    Larger is better; 0 when the views of a text are no more similar than two texts, NaN when a value is not finite.
+    Larger is better; 0 if views of a text are as similar as two texts; NaN if a value is not finite.
     """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")
@@ -48,16 +47,16 @@ class Views:
     second: NDArray[np.float64]
 
     def judge(self, calibrate: Calibrate | None = None, centred: bool = False) -> float:
-        """The separability after ``calibrate``, or of pooled embeddings as they are; ``centred``: about their mean."""
+        """Measure the separability after ``calibrate``, None for the pooling; ``centred``: about the mean."""
         first, second = (side if calibrate is None else calibrate(side) for side in (self.first, self.second))
         if centred:
             mean = (first.mean(axis=0) + second.mean(axis=0)) / 2
             first, second = first - mean, second - mean
-        return separability(first, second)
+        return measure_separability(first, second)
 
 
 def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu", seed: int = 0) -> Views:
-    """Embed up to TEXTS of ``texts``, evenly spaced, twice with dropout; the random state outside is left alone."""
+    """Embed up to TEXTS of ``texts``, evenly spaced, twice with dropout; keeps the global random state."""
     sample = texts[:: -(-len(texts) // TEXTS)]
     embedder = Embedder(encoder, device, dropout=True, rate=DROPOUT)
     devices = [torch.cuda.current_device()] if device == "cuda" else []
@@ -67,8 +66,8 @@ def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu"
     return Views(first, second)
 
 
-def due(step: int, steps: int) -> bool:
-    """Whether to look after ``step`` of ``steps``: at 0, 10, 14, 20, 28, 40, ... and at the last, so about 20 times."""
+def is_due(step: int, steps: int) -> bool:
+    """Whether to measure after ``step``: 0, 10, 14, 20, 28, 40, ... and the last, about 20 times."""
     if step in (0, steps):
         return True
     doublings, mark = 0, 10
@@ -81,25 +80,25 @@ def due(step: int, steps: int) -> bool:
 
 @dataclass
 class Keeper:
-    """Remembers the state of a flow where ``measure(flow)`` was largest, and every look: (step, value)."""
+    """Keeps the state of a flow with the largest ``measure(flow)``, and the history of (step, value)."""
 
     measure: Callable[[Flow], float]
-    what: str = "separability"  # that is measured
+    what: str = "separability"  # the name of the measure
     history: list[tuple[int, float]] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
-        """The step that is kept; among equals the first, and NaN is never kept."""
-        return self._top()[0]
+        """The best step: the first of equals, never a NaN."""
+        return self._find_best()[0]
 
     @property
     def value(self) -> float:
-        """Its value."""
-        return self._top()[1]
+        """The best value."""
+        return self._find_best()[1]
 
     def look(self, step: int, flow: Flow) -> float:
-        """Measure ``flow`` after ``step``, keep it if it is the best yet, and return its value."""
+        """Measure ``flow`` after ``step``, keep it if it is the best, and return its value."""
         value = self.measure(flow)
         self.history.append((step, value))
         if self.step == step:
@@ -107,15 +106,13 @@ class Keeper:
         return value
 
     def record(self) -> dict[str, Any]:
-        """The entry of the manifest: the step kept and its value, the step of the last look, and every look as
-        [step, value], its value rounded to 4 decimals, None if it is not finite.
-        """
+        """Make the manifest's entry: best step and value, last step, and the history with None for NaN."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
 
     def restore(self, flow: Flow) -> None:
-        """Put the best state back."""
+        """Load the best state into ``flow``."""
         flow.load_state_dict(self.best)
 
-    def _top(self) -> tuple[int, float]:
+    def _find_best(self) -> tuple[int, float]:
         return max(self.history, key=lambda look: look[1] if np.isfinite(look[1]) else -np.inf)

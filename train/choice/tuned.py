@@ -1,8 +1,8 @@
-"""Encoders that were tuned for similarity: recognised without labels, and left as they are.
+"""Recognise encoders that were tuned for similarity, without labels.
 
-An untuned masked language model crowds its embeddings into a narrow cone, whatever the texts; tuning for similarity
-spreads unrelated texts out. The mean cosine of unrelated sentences therefore separates the two kinds. It is taken
-over fixed sentences of many subjects (probe.txt): the texts of a narrow corpus are close to each other in any encoder.
+An untuned masked language model crowds all embeddings into a narrow cone; tuning for similarity spreads them. So the
+mean cosine of unrelated sentences separates the two kinds. The sentences are fixed (probe.txt), because the texts of a
+narrow corpus are close in any encoder.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from fastflow.train.data.embeddings import Embedder, open_encoder
 CONE = 0.3  # one untuned encoder: 0.48; one tuned encoder: 0.04 (bench/results/tuned.md)
 
 
-def probe() -> list[str]:
-    """Sentences of which no two have a subject in common."""
+def read_probe() -> list[str]:
+    """Read sentences of different subjects."""
     return files("fastflow.train.choice").joinpath("probe.txt").read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def crowding(encoder: str | Path, pooling: str = "last") -> float:
-    """Mean cosine of two sentences of ``probe``, mean-pooled from the last layer of ``encoder`` or as named."""
-    embeddings = Embedder(open_encoder(str(encoder), pooling, None), "cpu")(probe()).astype(np.float64)
+def measure_crowding(encoder: str | Path, pooling: str = "last") -> float:
+    """Measure the mean cosine of two probe sentences under ``pooling``."""
+    texts = read_probe()
+    embeddings = Embedder(open_encoder(str(encoder), pooling, None), "cpu")(texts).astype(np.float64)
     similarity = cosine(embeddings, embeddings)
     return float(similarity[~np.eye(len(similarity), dtype=bool)].mean())
 
 
-def caution(encoder: str | Path) -> str | None:
-    """The warning for who calibrates ``encoder`` all the same, None for one that was not tuned for similarity."""
-    found = crowding(encoder)
+def warn_of_tuning(encoder: str | Path) -> str | None:
+    """Write a warning against calibrating a tuned ``encoder``, None for an untuned one."""
+    found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None
     return (
@@ -43,9 +44,9 @@ def caution(encoder: str | Path) -> str | None:
     )
 
 
-def why_tuned(encoder: str | Path) -> str | None:
-    """The reason to leave ``encoder`` as it is, None for an encoder that was not tuned for similarity."""
-    found = crowding(encoder)
+def explain_tuning(encoder: str | Path) -> str | None:
+    """Write the reason to keep a tuned ``encoder`` as it is, None for an untuned one."""
+    found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None
     return (

@@ -1,13 +1,11 @@
-"""A language at large, which a corpus cannot show: how often tokens occur there, and its sentences.
+"""A language at large: how often its words occur, and sentences.
 
-English is built in: the words of ``background.txt.gz``, counted on a broad mix of texts, and sentences of such a mix,
-``sentences.txt.gz`` (``bench/research/background.py`` and ``background_sentences.py``). ``--background-words`` gives
-the words of another language. Words are cut by the encoder's own tokenizer.
+English is in the package: the words of ``background.txt.gz``, counted on a broad mix of texts, and sentences of such a
+mix, ``sentences.txt.gz`` (``bench/research/background.py`` and ``background_sentences.py``). ``--background-words``
+gives the words of another language.
 
-Other sentences are words drawn at random, without grammar. An encoder maps them to where words of every field lie, so
-that a calibration fitted to them together with its corpus covers directions that the corpus lacks. This is the idea of
-Zipfian whitening (Yokoi et al., NeurIPS 2024), statistics over words as often as they occur, with the encoder's
-context.
+Sentences of random words cover directions that a corpus lacks, because they have words of every field. The idea is
+Zipfian whitening (Yokoi et al., NeurIPS 2024), with the encoder's context.
 """
 
 from __future__ import annotations
@@ -30,44 +28,43 @@ from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths beyond the fewest fall off exponentially
-LOOKED_AT = 2000  # words of a corpus
-COMMON = 100  # occurrences in a million: of the thousand words by which English is recognised
-ENGLISH = 0.3  # of its words are common here: 0.36 (headlines) to 0.85 of English, 0.07 to 0.23 of six other languages
-WINDOW = 4096  # words that are cut by the tokenizer at once
-LENGTH = 21.1  # words of a sentence, if a list of words does not say
-# the common words of a list are as frequent in texts as in the list: 0.53 (headlines) to 1.17 times in 14 sets of texts
-# of its language, up to 0.41 in others, but for English texts and lists that have English words
+LOOKED_AT = 2000  # first words of a corpus
+COMMON = 100  # occurrences in a million: the thousand words that identify English
+ENGLISH = 0.3  # share of common words: 0.36 (headlines) to 0.85 in English, 0.07 to 0.23 in six other languages
+WINDOW = 4096  # words to tokenize at once
+LENGTH = 21.1  # words of a sentence of a list of words
+# share of common words in texts against the list: 0.53 (headlines) to 1.17 in 14 sets of texts of its language, up to
+# 0.41 in other languages, except English texts and lists with English words
 LIKE = 0.45
-USUAL = 0.65  # share of the common words of a language; a list of few words has no other
-FEWEST = 100  # words of a corpus that are compared with a list
+USUAL = 0.65  # the most that the common words of a list are expected to be
+FEWEST = 100  # words of a corpus to compare with a list
 
 
 class Words(NamedTuple):
-    """A language: ``shares``, word -> occurrences in a million, ``length``, words of a sentence, and sentences."""
+    """A language: ``shares`` of words in a million, the mean ``length`` of a sentence in words, and sentences."""
 
     shares: dict[str, float]
     length: float
     sentences: tuple[str, ...] = ()
 
 
-def english() -> Words:
-    """The words and sentences in the package."""
-    length, *levels = _packed("background.txt.gz")
+def load_english() -> Words:
+    """Load the words and sentences in the package."""
+    length, *levels = _read_lines("background.txt.gz")
     found: dict[str, float] = {}
     for level in levels:
         share, *words = level.split(" ")
         found |= dict.fromkeys(words, float(share))
-    return Words(found, float(length), tuple(_packed("sentences.txt.gz")))
+    return Words(found, float(length), tuple(_read_lines("sentences.txt.gz")))
 
 
-def _packed(name: str) -> list[str]:
-    """The lines of a file in the package, without its comments."""
+def _read_lines(name: str) -> list[str]:
     data = gzip.decompress(files("fastflow.train.data").joinpath(name).read_bytes())
     return [line for line in data.decode("utf-8").split("\n")[:-1] if not line.startswith("# ")]
 
 
 def read_words(path: Path) -> Words:
-    """The words of a list, a line each: the word, a space or tab, how often it occurs. Errors name file and line."""
+    """Read a list: a line for each word, with a space or tab and its count. Errors name file and line."""
     found: dict[str, float] = {}
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -90,22 +87,22 @@ def read_words(path: Path) -> Words:
     return Words({word: 1e6 * times / total for word, times in found.items()}, LENGTH)
 
 
-def words_of(texts: Sequence[str], given: str | None = None) -> Words | None:
-    """The words of the language of ``texts``: those of the list ``given``, English, or None if they are of another."""
+def recognise_words(texts: Sequence[str], given: str | None = None) -> Words | None:
+    """Give the words of the list ``given``, or English if ``texts`` are, or None for another language."""
     if given is not None:
         return read_words(Path(given))
-    words = english()
-    return words if _speaks(texts, words) else None
+    words = load_english()
+    return words if _is_language(texts, words) else None
 
 
-def unlike(words: Words, texts: Sequence[str]) -> str | None:
-    """One sentence if the common words of the list ``words`` are rare in ``texts``, as in another language, or None.
+def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
+    """Write a warning if the common words of a list are rare in ``texts``, as in another language, or None.
 
-    Words are compared without their case; those of scripts without spaces are not judged.
+    Case is ignored, and words of scripts without spaces are not judged.
     """
     listed = {word: share for word, share in words.shares.items() if WORD.fullmatch(word)}
     common = {word: share for word, share in listed.items() if share >= COMMON}
-    found = [word for word in _first_words(texts) if not re.search(UNSPACED, word)]
+    found = [word for word in _take_words(texts) if not re.search(UNSPACED, word)]
     if len(found) < FEWEST:
         return None
     known = {word.lower() for word in common}
@@ -119,8 +116,8 @@ def unlike(words: Words, texts: Sequence[str]) -> str | None:
     )
 
 
-def caseless(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str | None:
-    """One sentence if a list in lower case goes with an encoder and ``texts`` that have capitals, None otherwise."""
+def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str | None:
+    """Write a warning if the list is in lower case, and the encoder and ``texts`` have capitals, or None."""
     if any(word != word.lower() for word in words.shares):
         return None
     first = (word[0] for text in islice(texts, LOOKED_AT) for word in WORD.finditer(text))
@@ -133,26 +130,26 @@ def caseless(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str | N
     )
 
 
-def background(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np.float64]:
-    """(vocabulary,) share of each token id in a million words in sentences; what is left sums to below 1."""
+def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np.float64]:
+    """Compute the share of each token id in sentences, (vocabulary,); unlisted words are the rest to 1."""
 
-    def counted(texts: list[str], share: NDArray[np.float64]) -> NDArray[np.float64]:
+    def count(texts: list[str], share: NDArray[np.float64]) -> NDArray[np.float64]:
         tokens = tokenize(texts)
         each = np.repeat(share, np.diff(tokens.offsets))
         return np.asarray(np.bincount(tokens.ids, each, vocabulary), np.float64)
 
-    empty = counted([""], np.ones(1))  # the tokens around every sentence
+    empty = count([""], np.ones(1))  # the tokens around every sentence
     names, share, inside = list(words.shares), np.array(list(words.shares.values())), np.zeros(vocabulary)
     for start in range(0, len(names), WINDOW):
         some, often = names[start : start + WINDOW], share[start : start + WINDOW]
-        inside += counted([f"{word} {word}" for word in some], often) - counted(some, often)  # a word after a blank
+        inside += count([f"{word} {word}" for word in some], often) - count(some, often)  # a word after a blank
     counts = empty * (1e6 / words.length) + np.maximum(inside, 0)
-    rare = max(0.0, 1e6 - float(share.sum()))  # words that are left out: a token each at least
+    rare = max(0.0, 1e6 - float(share.sum()))  # unlisted words: at least one token each
     return np.asarray(counts / (counts.sum() + rare), np.float64)
 
 
-def random_sentences(count: int, words: Words) -> list[str]:
-    """``count`` texts of random words, each drawn as often as it occurs; the first are always the same."""
+def draw_sentences(count: int, words: Words) -> list[str]:
+    """Draw ``count`` texts of random words by their shares; the first are always the same."""
     names, limits, rng = list(words.shares), list(accumulate(words.shares.values())), random.Random(0)
     out = []
     for _ in range(count):
@@ -161,15 +158,13 @@ def random_sentences(count: int, words: Words) -> list[str]:
     return out
 
 
-def _speaks(texts: Sequence[str], words: Words) -> bool:
-    """Whether the first words of ``texts`` are often enough the common ones of ``words``."""
+def _is_language(texts: Sequence[str], words: Words) -> bool:
     known = {word.lower() for word, share in words.shares.items() if share >= COMMON}
-    found = _first_words(texts)
+    found = _take_words(texts)
     return sum(word in known for word in found) >= ENGLISH * len(found)
 
 
-def _first_words(texts: Sequence[str]) -> list[str]:
-    """The first LOOKED_AT words of ``texts``, in lower case."""
+def _take_words(texts: Sequence[str]) -> list[str]:
     found: list[str] = []
     for text in texts:
         found += WORD.findall(text.lower())

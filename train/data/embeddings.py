@@ -1,8 +1,7 @@
-"""texts -> pooled embeddings (n, D) of the frozen encoder, computed once and kept as a memory-mapped cache.
+"""Embed texts by the frozen encoder, (n, D), and keep them in a memory-mapped cache.
 
-The compiled kernels make the pass wherever they run the encoder; PyTorch makes it elsewhere, on a GPU, and with
-dropout. The two agree to about 1e-6, not bit for bit, so each has cache entries of its own and a run gives the same
-model whatever ran before it.
+The compiled kernels run every encoder that they support; PyTorch runs the others, on a GPU, and with dropout. The two
+agree to about 1e-6, not bit for bit, so each has its own cache entries.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.choose import cannot_run, open_backend
-from fastflow.cache_folder import cache_directory as cache_directory
+from fastflow.cache_folder import cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.reuse.cache import bytes_for_people, describe, locked
 from fastflow.kernels.encoder.shape import Head
@@ -37,17 +36,17 @@ from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.progress import COMMAND, Voice
 
-OF_MODULES = "model"  # the pooling of a directory of Sentence Transformers, with all its modules
-WINDOW = 4096  # texts tokenized and length-sorted at a time, and kept when the pass is interrupted after them
+OF_MODULES = "model"  # the pooling that runs all modules of a directory of Sentence Transformers
+WINDOW = 4096  # texts to tokenize and sort at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192
 
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder as training uses it: where it is, how to pool, and its identity.
+    """An encoder to calibrate: its directory, pooling and identity.
 
-    ``modules`` are those of the directory that Sentence Transformers saved it in, None of any other. ``head`` is given
-    if they are run, pooling included, and ``hash`` is then that of all their files.
+    ``modules`` belong to a directory of Sentence Transformers. ``head`` is set if they run, with their pooling; then
+    ``hash`` covers all their files.
     """
 
     directory: Path
@@ -61,37 +60,36 @@ class FrozenEncoder:
 
     @property
     def model(self) -> Model:
-        """The uncalibrated model, as a backend runs it."""
+        """The uncalibrated model, for a backend."""
         plain = Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
         return plain if self.head is None else replace(plain, modules=self.modules, head=self.head)
 
     @property
     def packaged(self) -> bool:
-        """Whether it is the encoder of the model in the package."""
+        """Whether it is the encoder of the model ``default``."""
         return self.directory.is_relative_to(DEFAULT)
 
     @property
     def name(self) -> str:
-        """Its name for a person: its Hub id, ``default``, or its directory."""
+        """Its Hub id, ``default``, or its directory."""
         own = "default" if self.packaged else str(self.directory.absolute())
         return self.hub_id or own
 
     @property
     def dim(self) -> int:
-        """D, the width of a pooled embedding."""
+        """The width D of a pooled embedding."""
         return self.model.pooled_dim
 
-    def tokenizing(self) -> Callable[[Sequence[str]], Tokens]:
-        """Texts -> tokens, with the default prompt of the modules that are run."""
+    def make_tokenize(self) -> Callable[[Sequence[str]], Tokens]:
+        """Make the function from texts to tokens, with the modules' default prompt."""
         tokenizer, prompts = self.model.tokenizer(), self.model.prompts
         return lambda texts: tokenizer.prompted(texts, prompts.resolve(), prompts.pooled)
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
-    """The encoder ``name``: a Hugging Face directory, a fastflow model (its encoder), ``default``, or a Hub id.
+    """Open a Hugging Face directory, the encoder of a model or of a Transformer module, ``default``, or a Hub id.
 
-    Of a directory that Sentence Transformers saved it is the encoder of the Transformer. Raises a FastflowError for an
-    encoder that is missing or damaged, and a UsageError for a pooling or a length that it does not have.
+    Raises a FastflowError for a missing or damaged encoder, and a UsageError for a pooling or length that it lacks.
     """
     directory, hub_id, revision = _locate(name)
     if pooling == OF_MODULES:
@@ -113,7 +111,6 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
 
 
 def _open_modules(directory: Path, max_length: int | None, hub_id: str | None, revision: str | None) -> FrozenEncoder:
-    """The encoder in ``directory`` with the modules that Sentence Transformers saved with it."""
     if (modules := read_modules(directory)) is None:
         raise UsageError(f"--pooling model is for a directory of Sentence Transformers, and {directory} is none")
     model = load_model(directory)
@@ -131,13 +128,13 @@ def _open_modules(directory: Path, max_length: int | None, hub_id: str | None, r
 
 
 def has_modules(name: str) -> bool:
-    """Whether the encoder ``name`` is a directory of Sentence Transformers that a fit can run as it is."""
+    """Whether ``name`` is a directory of Sentence Transformers of which a fit can run all modules."""
     modules = read_modules(_locate(name)[0])
     return modules is not None and modules.truncate_dim is None
 
 
 def _locate(name: str) -> tuple[Path, str | None, str | None]:
-    """(directory, Hub id or None, revision or None)."""
+    """Find (directory, Hub id or None, revision or None)."""
     directory = PACKAGED.get(name, Path(name))
     if (directory / MANIFEST).is_file():
         model = load_model(directory)
@@ -158,10 +155,9 @@ def _locate(name: str) -> tuple[Path, str | None, str | None]:
 
 
 class Embedder:
-    """Runs the frozen encoder in float32; ``backend`` is cpu or torch, None for ``who_runs``.
+    """Runs the frozen encoder in float32; ``backend`` is cpu or torch, None for ``pick_backend``.
 
-    With ``dropout`` PyTorch runs it in training mode, with fresh noise at every call; ``rate`` replaces the dropout
-    rates of its configuration.
+    With ``dropout`` PyTorch runs it in training mode, with new noise at every call; ``rate`` replaces its rates.
     """
 
     def __init__(
@@ -172,10 +168,10 @@ class Embedder:
         rate: float | None = None,
         backend: str | None = None,
     ) -> None:
-        name = "torch" if dropout else backend or who_runs(encoder.directory, device)
+        name = "torch" if dropout else backend or pick_backend(encoder.directory, device)
         if reason := cannot_run(name, device):
             raise reason
-        self._tokenize = encoder.tokenizing()
+        self._tokenize = encoder.make_tokenize()
         self.backend: Any
         self.backend = open_backend(encoder.model, name, device, "float32", None)
         if dropout:
@@ -184,14 +180,13 @@ class Embedder:
         self._where = encoder.directory
 
     def __call__(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> NDArray[np.float32]:
-        """(n, D) float32 in the order of ``texts``."""
+        """Embed ``texts``: (n, D) float32."""
         out = np.empty((len(texts), self.dim), np.float32)
         for start in range(0, len(texts), WINDOW):
-            self._window(texts[start : start + WINDOW], out[start : start + WINDOW], advance)
+            self._embed_window(texts[start : start + WINDOW], out[start : start + WINDOW], advance)
         return out
 
-    def _window(self, texts: Sequence[str], out: NDArray[np.float32], advance: Callable[[int], None]) -> None:
-        """Fill ``out`` (n, D); batches are sorted by length, so little is spent on padding."""
+    def _embed_window(self, texts: Sequence[str], out: NDArray[np.float32], advance: Callable[[int], None]) -> None:
         tokens = self._tokenize(texts)
         for rows in tokens.batches(len(texts), BATCH_TOKENS):
             batch = tokens.select(rows)
@@ -201,8 +196,8 @@ class Embedder:
             raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {texts[bad[0]][:60]!r}")
 
 
-def who_runs(directory: Path, device: str) -> str:
-    """The backend of a pass over a corpus: ``cpu``, the compiled kernels, if they run the encoder; else torch."""
+def pick_backend(directory: Path, device: str) -> str:
+    """Pick ``cpu`` if the compiled kernels run the encoder, else ``torch``."""
     if device != "cpu" or cannot_run("cpu", "cpu") is not None:
         return "torch"
     if is_static(directory):
@@ -215,9 +210,9 @@ def who_runs(directory: Path, device: str) -> str:
 
 
 def cache_key(encoder: FrozenEncoder, texts: Sequence[str], device: str = "cpu") -> str:
-    """Encoder hash + pooling and its token weights + length limit + corpus hash + who computes."""
+    """Hash encoder, pooling, token weights, length limit, corpus and backend."""
     parts = [encoder.hash, encoder.pooling.as_dict(), encoder.max_length, corpus_hash(texts)]
-    parts.append([who_runs(encoder.directory, device), device])
+    parts.append([pick_backend(encoder.directory, device), device])
     if encoder.pooling.weights is not None:
         parts.append(hashlib.sha256(encoder.pooling.weights.tobytes()).hexdigest())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -231,28 +226,28 @@ def embed_corpus(
     corpus: str = "a corpus",
     voice: Voice = COMMAND,
 ) -> NDArray[np.float32]:
-    """(n, D) read-only memory map of the pooled embeddings, from the cache or computed into it.
+    """Map the pooled embeddings (n, D), read-only, from the cache; compute them into it first if they are absent.
 
-    An interrupted pass keeps its finished windows, and the next one continues after them, bit for bit as if it had
-    never stopped. A second process that needs the same embeddings waits for the first. The entry stays locked while
-    the array lives, so that ``fastflow cache --clear`` leaves it alone. ``corpus`` names it in that command's list.
+    An interrupted pass keeps its windows, and the next one continues after them, bit for bit. A second process waits
+    for the first. The entry is locked while the array lives, so ``fastflow cache --clear`` keeps it. ``corpus`` names
+    it in the command's list.
     """
     path, shape = cache / f"{cache_key(encoder, texts, device)}.npy", (len(texts), encoder.dim)
-    head = _header(shape)
-    if (found := _found(path, head, shape)) is not None:
+    head = _make_header(shape)
+    if (found := _open_entry(path, head, shape)) is not None:
         return found
     embedder, partial = Embedder(encoder, device), path.with_suffix(".partial")
     waiting = f"another process computes these embeddings in {partial}; waiting for it"
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with locked(partial, lambda: voice.say(waiting)) as f:
-            if (found := _found(path, head, shape)) is not None:
+            if (found := _open_entry(path, head, shape)) is not None:
                 partial.unlink()
                 return found
             describe(partial, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
             try:
                 _fill(f, head, texts, embedder, voice)
-            except FastflowError:  # of this corpus and encoder: another run would end there too
+            except FastflowError:  # another run would end there too
                 _discard(partial)
                 raise
             except BaseException:
@@ -260,46 +255,44 @@ def embed_corpus(
                 raise
             partial.replace(path)
             size = bytes_for_people(len(head) + 4 * shape[0] * shape[1])
-            voice.say(f"cached {size} in {cache}; `{_clearing(cache)}` removes it")
-            return _mapped(f, len(head), shape)
+            voice.say(f"cached {size} in {cache}; `{_name_clearing(cache)}` removes it")
+            return _map(f, len(head), shape)
     except OSError as error:
         raise FastflowError(
             f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache-folder"
         ) from error
 
 
-def _clearing(cache: Path) -> str:
+def _name_clearing(cache: Path) -> str:
     return "fastflow cache --clear" + ("" if cache == cache_directory(None) else f" {cache}")
 
 
-def _header(shape: tuple[int, int]) -> bytes:
-    """The first bytes of a .npy file of float32 in ``shape``, as np.save writes them."""
+def _make_header(shape: tuple[int, int]) -> bytes:
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape})
     return out.getvalue()
 
 
-def _found(path: Path, head: bytes, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-    """The cached array; None when it is absent, or damaged and so to be computed again."""
+def _open_entry(path: Path, head: bytes, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """Map the cached array; None if it is absent or damaged."""
     try:
         with path.open("rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             if handle.read(len(head)) != head or size != len(head) + 4 * shape[0] * shape[1]:
                 return None
-            return _mapped(handle, len(head), shape)
+            return _map(handle, len(head), shape)
     except OSError:
         return None
 
 
-def _mapped(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -> NDArray[np.float32]:
-    """A read-only map that holds a shared lock: mmap duplicates the descriptor, and the lock ends with the last one."""
+def _map(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Map read-only with a shared lock: mmap duplicates the descriptor, so the lock lives as long as the map."""
     fcntl.flock(handle, fcntl.LOCK_SH)
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
 def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
-    """Write the .npy file from the first window on that is not in it yet."""
-    done = _kept(handle, head, embedder.dim)
+    done = _count_kept(handle, head, embedder.dim)
     handle.seek(0)
     _write(handle, head)
     handle.truncate(len(head) + 4 * done * embedder.dim)
@@ -315,14 +308,14 @@ def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedd
 
 
 def _write(handle: io.FileIO, data: bytes) -> None:
-    """All of ``data``: a write without a buffer may take a part."""
+    """Write all of ``data``: an unbuffered write may take a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[handle.write(rest) :]
 
 
-def _kept(handle: io.FileIO, head: bytes, dim: int) -> int:
-    """How many texts of whole windows the unfinished file holds."""
+def _count_kept(handle: io.FileIO, head: bytes, dim: int) -> int:
+    """Count the texts in whole windows of the unfinished file."""
     handle.seek(0)
     if handle.read(len(head)) != head:
         return 0
@@ -331,8 +324,7 @@ def _kept(handle: io.FileIO, head: bytes, dim: int) -> int:
 
 
 def _keep_windows(handle: io.FileIO, head: bytes, partial: Path, dim: int, voice: Voice) -> None:
-    """After an interruption: name the rows that are kept, or remove the file if there are none."""
-    if done := _kept(handle, head, dim):
+    if done := _count_kept(handle, head, dim):
         voice.say(f"encoder: stopped; {done:,} texts are kept in the cache, and the same command continues after them")
     else:
         _discard(partial)

@@ -1,4 +1,4 @@
-"""Exact, mergeable statistics in float64 of corpora that need not fit in memory, and one pass over such a corpus."""
+"""Exact, mergeable statistics in float64 of a corpus that need not fit in memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; merging is exact.
-
-    ``unit`` is what messages call its rows.
-    """
+    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; messages call its rows ``unit``."""
 
     def __init__(self, dim: int, unit: str = "texts") -> None:
         self.count, self.unit = 0, unit
@@ -32,7 +29,7 @@ class Moments:
         self.scatter: NDArray[np.float64] = np.zeros((dim, dim))
 
     def update(self, x: NDArray[Any]) -> Moments:
-        """Take in a block (b, D); returns self."""
+        """Add a block (b, D); returns self."""
         if len(x):
             block = Moments(x.shape[1])
             wide = x.astype(np.float64)
@@ -43,7 +40,7 @@ class Moments:
         return self
 
     def merge(self, other: Moments) -> Moments:
-        """Take in another stream's statistics (Chan, Golub & LeVeque 1979); returns self."""
+        """Add another stream's statistics exactly (Chan, Golub & LeVeque 1979); returns self."""
         total = self.count + other.count
         if other.count:
             shift = other.mean - self.mean
@@ -52,28 +49,28 @@ class Moments:
             self.count = total
         return self
 
-    def counted(self, count: int) -> Moments:
-        """The same mean and covariance, counted as those of ``count`` rows when merged with others."""
+    def count_as(self, count: int) -> Moments:
+        """Give the same mean and covariance the weight of ``count`` rows."""
         out = Moments(len(self.mean), self.unit)
         out.count, out.mean, out.scatter = count, self.mean, self.scatter * (count / self.count)
         return out
 
-    def through(self, stage: Stage) -> Moments:
-        """The statistics of the same stream after a closed-form stage, exactly: it is affine, so no second pass."""
-        return self._mapped(*self._affine([stage]))
+    def push_through(self, stage: Stage) -> Moments:
+        """Compute the statistics after a closed-form stage, exactly, because it is affine."""
+        return self._map(*self._find_affine([stage]))
 
-    def beside(self, stages: Sequence[Stage]) -> Moments:
-        """Those of (x, z) side by side, z the stream after closed-form ``stages``, exactly."""
-        linear, bias = self._affine(stages)
-        return self._mapped(np.hstack([np.eye(len(linear)), linear]), np.concatenate([np.zeros(len(linear)), bias]))
+    def join(self, stages: Sequence[Stage]) -> Moments:
+        """Compute the statistics of (x, z) exactly: z is the stream after closed-form ``stages``."""
+        linear, bias = self._find_affine(stages)
+        return self._map(np.hstack([np.eye(len(linear)), linear]), np.concatenate([np.zeros(len(linear)), bias]))
 
-    def _affine(self, stages: Sequence[Stage]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(D, D') and (D',) of the affine map that ``stages`` are."""
+    def _find_affine(self, stages: Sequence[Stage]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Find the matrix (D, D') and the bias (D',) of ``stages``."""
         wide = [stage.astype(np.float64) for stage in stages]
         apart = np.asarray(apply(wide, np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))])))
         return apart[1:] - apart[0], apart[0]
 
-    def _mapped(self, linear: NDArray[np.float64], bias: NDArray[np.float64]) -> Moments:
+    def _map(self, linear: NDArray[np.float64], bias: NDArray[np.float64]) -> Moments:
         out = Moments(linear.shape[1], self.unit)
         out.count, out.mean = self.count, self.mean @ linear + bias
         out.scatter = linear.T @ self.scatter @ linear
@@ -85,8 +82,8 @@ class Moments:
         return self.scatter / max(self.count, 1)
 
 
-def moments(x: Rows) -> Moments:
-    """The statistics of (n, D), taken in blocks, so ``x`` may be a memory map larger than memory."""
+def measure_moments(x: Rows) -> Moments:
+    """Measure ``x`` (n, D) in blocks; it may be a memory map larger than memory."""
     out = Moments(x.shape[1])
     for start in range(0, len(x), BLOCK):
         out.update(np.asarray(x[start : start + BLOCK]))
@@ -95,7 +92,7 @@ def moments(x: Rows) -> Moments:
 
 @dataclass(frozen=True)
 class Streamed:
-    """One pass over a corpus: its statistics, a uniform sample of its texts, their embeddings (k, D), its sha256."""
+    """The result of one pass: statistics, a uniform sample of texts, their embeddings (k, D), and a sha256."""
 
     moments: Moments
     texts: list[str]
@@ -110,7 +107,7 @@ def read_through(
     seed: int = 0,
     voice: Voice = COMMAND,
 ) -> Streamed:
-    """Embed ``texts`` a block at a time; memory holds their statistics and a reservoir of ``sample``."""
+    """Embed ``texts`` a block at a time; memory holds the statistics and a reservoir of ``sample`` texts."""
     stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
     statistics: Moments | None = None
     kept: list[tuple[int, str, NDArray[np.float32]]] = []

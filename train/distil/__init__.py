@@ -1,4 +1,4 @@
-"""A model -> a table of token vectors whose mean follows the model: a ridge regression about each token's own vector.
+"""Distillation: fit token vectors to a model, so that their mean follows it.
 
-``run.py`` is the map. The equations are in ``ridge.py``, their sums in ``sums.py``.
+``run.py`` has the steps, ``ridge.py`` the equations, ``sums.py`` their sums.
 """

@@ -1,4 +1,4 @@
-"""texts -> bags of token ids: each text a row of shares of sum 1, special and unknown tokens left out."""
+"""Make bags of tokens: a text is a row of shares of sum 1, without special and unknown tokens."""
 
 from __future__ import annotations
 
@@ -16,28 +16,25 @@ from fastflow.model.tokenizer.encode import UNKNOWN
 BLOCK = 4096  # texts tokenized together
 
 
-def special_ids(tokenizer: Any) -> list[int]:
-    """The ids that no bag holds: special tokens, and the unknown one."""
+def list_special_ids(tokenizer: Any) -> list[int]:
+    """List the ids of special tokens and the unknown token, which no bag holds."""
     found = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return sorted(found | {i for i in map(tokenizer.token_to_id, UNKNOWN) if i is not None})
 
 
 class Bags:
-    """Texts -> bags. ``weights`` (V,) are those of the tokens in their mean, None for 1 each.
-
-    ``tokenizer`` is a ``tokenizers.Tokenizer`` that is limited already.
-    """
+    """Makes bags of texts. ``tokenizer`` truncates; ``weights`` (V,) of tokens in the mean, None for 1 each."""
 
     def __init__(self, tokenizer: Any, weights: NDArray[np.float32] | None = None) -> None:
         self._tokenizer = tokenizer
         self.size = tokenizer.get_vocab_size(with_added_tokens=True)
         self.uniform, self.weights = weights is None, weights
         counted = np.ones(self.size) if weights is None else weights.astype(np.float64)
-        counted[special_ids(tokenizer)] = 0
+        counted[list_special_ids(tokenizer)] = 0
         self._weights = counted
 
-    def ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """The ids of each text that count."""
+    def find_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """Find the ids of each text that have a weight."""
         found = []
         for start in range(0, len(texts), BLOCK):
             for encoding in self._tokenizer.encode_batch_fast(texts[start : start + BLOCK], add_special_tokens=False):
@@ -45,8 +42,8 @@ class Bags:
                 found.append(ids[self._weights[ids] > 0])
         return found
 
-    def of(self, ids: Sequence[NDArray[np.int64]]) -> sparse.csr_array:
-        """(n, V) float64; a text without a token is a row of zeros."""
+    def weigh(self, ids: Sequence[NDArray[np.int64]]) -> sparse.csr_array:
+        """Make the bags (n, V) float64 of ``ids``; a text without a token is a row of zeros."""
         lengths = np.array([len(row) for row in ids], np.int64)
         flat = np.concatenate([np.empty(0, np.int64), *ids])
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -58,15 +55,14 @@ class Bags:
         return found
 
     def __call__(self, texts: Sequence[str]) -> sparse.csr_array:
-        """``of`` the ids of ``texts``."""
-        return self.of(self.ids(texts))
+        """Make the bags (n, V) of ``texts``."""
+        return self.weigh(self.find_ids(texts))
 
 
-def split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
-    """The ``count`` most frequent words of ``texts`` that fall into several pieces, the most frequent first.
+def find_split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
+    """Find the ``count`` most frequent normalized words of ``texts`` that the tokenizer cuts into several pieces.
 
-    A word is what the tokenizer cuts into pieces, as it has normalized it. Raises a UsageError for a tokenizer that is
-    no WordPiece.
+    Raises a UsageError for a tokenizer other than WordPiece.
     """
     from tokenizers.models import WordPiece
 
@@ -87,9 +83,9 @@ def split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
 
 
 def add_words(tokenizer: Any, words: Sequence[str]) -> None:
-    """Give ``words`` ids of their own after all others, as added tokens that match whole normalized words alone.
+    """Add ``words`` as tokens that match only whole normalized words.
 
-    An entry of the vocabulary would also match the start of longer words, which would then be cut elsewhere.
+    Entries of the vocabulary would also match the start of longer words.
     """
     from tokenizers import AddedToken
 

@@ -1,6 +1,6 @@
-"""One pass over a corpus of any size: sums of its sentences with the teacher's vectors, and some sentences held out.
+"""Read a corpus of any size once: sum its sentences with the teacher's vectors, and hold some out.
 
-Memory holds the sums, which grow with the vocabulary, and one shard. An interrupted pass leaves its sums in a file.
+Memory holds the sums and one shard. An interrupted pass leaves its sums in a file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,25 +22,25 @@ from fastflow.console import add_note
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
 from fastflow.progress import counted
-from fastflow.train.data.sharded import SHARD, key_of
+from fastflow.train.data.corpus import key_of
 from fastflow.train.distil.bags import Bags
-from fastflow.train.distil.lengths import Lengths, first_lengths
+from fastflow.train.distil.lengths import Lengths, fit_lengths
 from fastflow.train.distil.sums import Sums
 from fastflow.train.distil.teacher import Teacher, Vectors
 from fastflow.train.progress import Voice
 from fastflow.values import system_errors
 
-SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, and MOST at most
-EVERY = 60.0  # seconds between two savings of the sums
-WORTH = 5.0  # seconds of a pass whose sums are saved at its end
+SHARD = 8192  # sentences: as many vectors of the teacher are in memory
+SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, MOST at most
+EVERY = 60.0  # seconds between two savings
+WORTH = 5.0  # seconds: a longer pass is saved at its end
 
 
 @dataclass
 class Gathered:
-    """Of ``texts`` sentences: a Sums for each target, how often each token occurs (V,), and the sentences held out.
+    """Sums of ``texts`` sentences for each target, counts (V,) of tokens, and the ``held`` sentences.
 
-    ``lengths`` are made from the first shard and divide the bags of every one. ``sha256`` is over all sentences in
-    order, those held out included.
+    ``lengths`` come from the first shard and divide the bags of all. ``sha256`` covers all sentences, held ones too.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)
@@ -50,7 +49,7 @@ class Gathered:
     held: list[str] = field(default_factory=list)
     lengths: Lengths | None = None
     sha256: str = ""
-    whole: bool = True  # false while a shard is taken in
+    whole: bool = True  # False while a shard is added
 
     def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int, sha256: str) -> None:
         """Add a shard: its sums, counts and number of texts; ``sha256`` covers all sentences up to its end."""
@@ -63,9 +62,9 @@ class Gathered:
 
 
 class Kept:
-    """The file that an interrupted pass leaves next to ``out``; ``run`` is what must be equal for it to be continued.
+    """The file of an interrupted pass next to ``out``; only a run with an equal ``run`` can continue it.
 
-    Without ``resume`` what an earlier run left is replaced, and ``voice`` says so.
+    Without ``resume`` an earlier file is replaced, with a line to ``voice``.
     """
 
     def __init__(self, out: Path, run: dict[str, Any], resume: bool, voice: Voice) -> None:
@@ -75,34 +74,34 @@ class Kept:
 
     @staticmethod
     @contextmanager
-    def alone(out: Path) -> Iterator[None]:
-        """A block in which no other run makes ``out``."""
-        lock = out.with_name(out.name + ".distilling.lock")
+    def lock(out: Path) -> Iterator[None]:
+        """Keep other runs from making ``out``."""
+        path = out.with_name(out.name + ".distilling.lock")
         try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = open_locked(lock)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = open_locked(path)
         except OSError as error:
-            raise FastflowError(f"{lock} cannot be written: {error.strerror}; choose another place with -o") from error
+            raise FastflowError(f"{path} cannot be written: {error.strerror}; choose another place with -o") from error
         if handle is None:
-            raise FastflowError(f"{lock} is held by another run; wait for it, or choose another output with -o")
+            raise FastflowError(f"{path} is held by another run; wait for it, or choose another output with -o")
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             handle.close()
 
     def note(self, stop: KeyboardInterrupt) -> None:
-        """Have the command say, after that it was interrupted, how many texts the file holds."""
+        """Note on ``stop`` how many texts the file holds."""
         if self.path.is_file():
             done = f"{self._saved:,} texts are gathered in {self.path}"
             add_note(stop, f"{done}; the same command with --resume continues after them")
 
     def remove(self) -> None:
-        """The model is whole, so nothing is left to continue."""
+        """Remove the file."""
         self.path.unlink(missing_ok=True)
 
     def load(self) -> tuple[Gathered, str]:
-        """The sums of an earlier run and the digest of the texts up to them; nothing and '' if there are none."""
+        """Load an earlier run's sums and the digest of its texts; empty sums and '' without a file."""
         if not self.path.is_file():
             if self._resume:
                 self._voice.say(
@@ -134,7 +133,7 @@ class Kept:
         return Gathered(sums, counts, texts, lengths=lengths), digest
 
     def save(self, found: Gathered, digest: str, now: bool = False) -> None:
-        """Write the sums if it is time or ``now``; a reader finds the former file or this one."""
+        """Write the sums if it is time or ``now``, atomically."""
         if found.lengths is None or found.texts == self._saved or not (now or time.monotonic() >= self._due):
             return
         from safetensors.numpy import save_file
@@ -164,38 +163,31 @@ def gather(
     kept: Kept | None,
     total: int | None = None,
 ) -> Gathered:
-    """Read ``texts`` once; ``bags`` and ``alone``, the vectors (V, D) of each token alone, by the names of targets.
+    """Sum ``texts`` with the teacher's vectors; ``bags`` and ``alone``, each token's vectors (V, D), by target name.
 
-    ``total``: about how many there are. Raises a FastflowError if there are too few texts.
+    ``total`` is about the number of texts. Raises a FastflowError for too few texts.
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
-    done, digest, began = found.texts, hashlib.sha256(), time.monotonic()
+    done, digest, began, read = found.texts, hashlib.sha256(), time.monotonic(), 0
     seen = set[bytes]()  # keys of distinct texts, until one is held out
-    waiting = deque[tuple[list[str], str]]()  # shards without their vectors, and the digest up to the end of each
-
-    def ahead() -> Iterator[list[str]]:
-        read = 0
-        for shard in _shards(texts, found, seed, digest, seen):
-            before, read = read, read + len(shard)
-            if before >= done:
-                waiting.append((shard, digest.hexdigest()))
-                yield shard
-            elif read > done or (read == done and digest.hexdigest() != wanted):
-                raise _others(kept)
-        if read < done:
-            raise _others(kept)
-
     try:
         with (
-            voice.progress("teacher", total, "texts", found.texts, about=True) as progress,
-            teacher.counted(progress.within),
+            voice.progress("teacher", total, "texts", done, about=True) as progress,
+            teacher.count_batches(progress.within),
         ):
-            for vectors in teacher.each(ahead()):
-                shard, mark = waiting.popleft()
-                found.merge(*_sums(shard, vectors, bags, alone, found), len(shard), mark)
+            for shard in _split_shards(texts, found, seed, digest, seen):
+                before, read = read, read + len(shard)
+                if before < done:
+                    if read > done or (read == done and digest.hexdigest() != wanted):
+                        raise _refuse_texts(kept)
+                    continue
+                mark = digest.hexdigest()
+                found.merge(*_sum_shard(shard, teacher(shard), bags, alone, found), len(shard), mark)
                 progress.advance(len(shard))
                 if kept is not None:
-                    kept.save(found, found.sha256)
+                    kept.save(found, mark)
+            if read < done:
+                raise _refuse_texts(kept)
     except KeyboardInterrupt:
         if kept is not None and found.texts and found.whole:
             kept.save(found, found.sha256 or wanted, now=True)
@@ -212,19 +204,19 @@ def gather(
     return found
 
 
-def _others(kept: Kept | None) -> FastflowError:
+def _refuse_texts(kept: Kept | None) -> FastflowError:
     return FastflowError(
         f"{kept.path if kept else 'the sums'} is from other texts, or another order of them; give the same corpus "
         "again, or remove the file to start again"
     )
 
 
-def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen: set[bytes]) -> Iterator[list[str]]:
-    """``texts`` in lists of SHARD, without those that are held out, which go to ``found.held``.
+def _split_shards(
+    texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen: set[bytes]
+) -> Iterator[list[str]]:
+    """Yield ``texts`` in lists of SHARD; a hash chooses texts to hold out, in ``found.held``.
 
-    ``seen`` takes the key of every text before the first that is held out.
-
-    ``digest`` is over all texts up to the end of the shard. A hash of the text chooses, so equal texts stay together.
+    ``digest`` covers all texts up to the end of the shard. ``seen`` has the keys of texts before the first held out.
     """
     shard: list[str] = []
     held: set[str] = set()
@@ -249,19 +241,19 @@ def _shards(texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen:
         yield shard
 
 
-def _sums(
+def _sum_shard(
     shard: Sequence[str],
     vectors: dict[str, Vectors],
     bags: dict[str, Bags],
     alone: dict[str, Vectors],
     found: Gathered,
 ) -> tuple[dict[str, Sums], Any]:
-    """The sums of a shard for each target, whose ``vectors`` these are, and the counts (V,) of its tokens."""
+    """Sum a shard for each target by its ``vectors``, and count its tokens, (V,)."""
     own = bags["vectors"]
-    ids = own.ids(shard)
+    ids = own.find_ids(shard)
     counts = np.bincount(np.concatenate([np.empty(0, np.int64), *ids]), minlength=own.size)
-    rows = {name: bag.of(ids) for name, bag in bags.items()}
+    rows = {name: bag.weigh(ids) for name, bag in bags.items()}
     if found.lengths is None:
-        found.lengths = first_lengths(alone["vectors"], counts, rows["vectors"], vectors["vectors"])
+        found.lengths = fit_lengths(alone["vectors"], counts, rows["vectors"], vectors["vectors"])
     rows["vectors"] = found.lengths.divide(rows["vectors"])
     return {name: Sums.of(row, vectors[name]) for name, row in rows.items()}, counts

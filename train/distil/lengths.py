@@ -1,7 +1,7 @@
-"""Bags divided by the lengths of their vectors, so that the regression fits directions: a cosine is what counts.
+"""Divide bags by the lengths of their vectors, so that the regression fits directions.
 
-A teacher's vector has length 1, and the mean of few or of kindred tokens is long, that of many is short. A first table,
-fitted to the first shard, tells how long, and the regression is of (x / length) T, not of x T.
+A teacher's vector has length 1, but the mean of few or similar tokens is longer than the mean of many. A first table,
+fitted to the first shard, estimates the length, and the regression is of (x / length) T, not of x T.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from fastflow.train.distil.ridge import Prior
 from fastflow.train.distil.sums import Sums
 from fastflow.train.distil.teacher import Vectors
 
-FIRM = 0.1  # of the map of the first table, which has one shard to learn from
-LIMIT = 5.0  # a length differs from the mean length by this factor at most
+FIRM = 0.1  # firmness of the first table, which is fitted to one shard
+LIMIT = 5.0  # the largest ratio of a length to the mean length
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """``table`` (V, D) float32, by which the mean length of a sentence's vector is 1."""
+    """``table`` (V, D) float32, scaled to a mean length of 1 of a sentence's vector."""
 
     table: Vectors
 
     def divide(self, bags: sparse.csr_array) -> sparse.csr_array:
-        """(n, V) each of ``bags`` divided by the length of its vector."""
-        lengths = np.clip(_lengths(bags, self.table), 1 / LIMIT, LIMIT)
+        """Divide each of ``bags`` (n, V) by the length of its vector."""
+        lengths = np.clip(_measure_lengths(bags, self.table), 1 / LIMIT, LIMIT)
         return sparse.csr_array(sparse.diags_array(1 / lengths) @ bags)
 
 
-def first_lengths(
+def fit_lengths(
     alone: Vectors, counts: NDArray[np.int64], bags: sparse.csr_array, targets: NDArray[np.float32]
 ) -> Lengths:
-    """Those of a table fitted to a shard, ``bags`` (n, V) and ``targets`` (n, D); the others as in Prior."""
+    """Fit the first table to a shard, ``bags`` (n, V) and ``targets`` (n, D); ``alone`` and ``counts`` as in Prior."""
     sums = Sums.of(bags, targets)
     table = Prior(alone, counts, sums, uniform=True)(FIRM) + sums.mean
-    found = _lengths(bags, table)
+    found = _measure_lengths(bags, table)
     return Lengths(np.asarray(table / (found[found > 0].mean() if found.any() else 1.0), np.float32))
 
 
-def _lengths(bags: sparse.csr_array, table: NDArray[np.floating]) -> NDArray[np.float64]:
+def _measure_lengths(bags: sparse.csr_array, table: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.asarray(np.linalg.norm(bags @ table, axis=1), np.float64)

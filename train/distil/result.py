@@ -1,4 +1,4 @@
-"""The result of a distillation: its report, and the model that it becomes on disk or in a Runtime."""
+"""The result of a distillation: its report, and its model on disk or in a Runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.ship.export import export
-from fastflow.train.ship.fit import Saving
+from fastflow.train.ship.result import Saving
 
 READING = (  # bench/results/distill.md and, for the teacher, tuned-tasks.md
     "compare: tables that followed all-MiniLM-L6-v2 at a held-out cosine of 0.7805 and 0.8679 had 73.1 and 74.8 on "
@@ -32,10 +32,9 @@ SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of o
 
 @dataclass(frozen=True, repr=False)
 class Distilled(Saving):
-    """A table as an ``encoder`` in a folder that lives as long as this, with the teacher's ``stages`` after it, if any.
+    """A table as an ``encoder``, in a folder that lives as long as this, and the teacher's ``stages``.
 
-    ``texts`` are the sentences held out, ``pooled`` (n, D) the encoder's vectors of them; ``training`` is the
-    manifest's entry.
+    ``texts`` are the held-out sentences, ``pooled`` (n, D) their vectors; ``training`` is the manifest's entry.
     """
 
     encoder: FrozenEncoder
@@ -50,7 +49,7 @@ class Distilled(Saving):
 
     @property
     def report(self) -> dict[str, Any]:
-        """How the table was made and how well it follows its teacher, as data that json can write."""
+        """The settings of the table and how well it follows its teacher, as data that json can write."""
         return copy.deepcopy(self.training)
 
     def save(self, directory: str | os.PathLike[str]) -> str:
@@ -63,30 +62,29 @@ class Distilled(Saving):
             The fingerprint of the model.
 
         Raises:
-            FastflowError: The model cannot be written, or computes other numbers than PyTorch; nothing is left behind.
+            FastflowError: The model cannot be written, or computes other numbers than PyTorch; no file is left.
         """
         out = Path(directory)
         check_out(out, "directory")
-        flows = {i: _flow(stage) for i, stage in enumerate(self.stages) if stage.kind == "flow"}
+        flows = {i: _load_flow(stage) for i, stage in enumerate(self.stages) if stage.kind == "flow"}
         fitted = Fitted(list(self.stages), flows)
-        return export(out, self.encoder, fitted, self.training, card(self), self.texts, self.pooled)
+        return export(out, self.encoder, fitted, self.training, write_card(self), self.texts, self.pooled)
 
 
-def _flow(stage: Stage) -> Flow:
-    """The flow of a saved stage in PyTorch."""
+def _load_flow(stage: Stage) -> Flow:
     flow = Flow(FlowConfig(**stage.settings))
     flow.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in stage.params.items()})
     return flow.eval()
 
 
-def lines(training: dict[str, Any]) -> list[str]:
-    """How well the table follows its teacher, a line each, with how many texts that was measured on."""
+def write_lines(training: dict[str, Any]) -> list[str]:
+    """Write a line on how well the table follows its teacher, for each set of texts."""
     counts = training["measured"]
     return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
 
 
-def card(distilled: Distilled) -> str:
-    """The model card."""
+def write_card(distilled: Distilled) -> str:
+    """Write the model card."""
     found = distilled.training
     teacher, rows, counts = found["teacher"], found["table"], found["measured"]
     words = f", {rows['words']:,} of them whole words of the corpus" if rows["words"] else ""
@@ -113,6 +111,6 @@ def card(distilled: Distilled) -> str:
     ])  # fmt: skip
 
 
-def named(paths: Sequence[str]) -> list[str]:
-    """The names of a corpus's files, as a model records them."""
+def name_files(paths: Sequence[str]) -> list[str]:
+    """Name the files of a corpus for the manifest."""
     return ["standard input" if path == "-" else Path(path).name for path in paths]

@@ -1,10 +1,10 @@
-"""The ridge regression about a prior: sums over sentences -> a table T (V, D) of token vectors.
+"""The ridge regression about a prior: solve for a table T (V, D) of token vectors.
 
     T = T0 + argmin_D |X (T0 + D) - Y|^2 + penalty |D|^2        (X^T X + penalty I) D = X^T (Y - X T0)
 
-X (n, V) are bags of tokens, Y (n, D) the centred targets. The prior T0 is a linear map, the same for all tokens, of the
-teacher's vector of each token alone. A token that no sentence holds keeps its prior. The system is solved by conjugate
-gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
+X (n, V) are bags of tokens, Y (n, D) the centred targets. The prior T0 is one linear map of the teacher's vector of
+each single token. A token in no sentence keeps its prior. Conjugate gradients with Jacobi's preconditioner solve the
+system (Hestenes & Stiefel 1952).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fastflow.train.distil.sums import COLUMNS, Floats, Sums
 
 Singles = NDArray[np.float32]
 
-RARE = (3e-3, 1e-4)  # each an a of SIF: a token of share p counts a / (a + p); the map takes both
+RARE = (3e-3, 1e-4)  # two values of SIF's a; the map mixes both
 TOLERANCE = 1e-3  # of the residual of each column, relative to its right side
 MOST_STEPS = 500
 
 
 class Prior:
-    """Token vectors made from ``alone`` (V, D), the teacher's of each token, zero for a token that no text can hold.
+    """Token vectors from ``alone`` (V, D), the teacher's vector of each token, zero for a special token.
 
-    ``counts`` (V,) are the tokens of the corpus. ``uniform``: all tokens count 1 in the bags, so rare ones get their
-    weight here, once for each of RARE, and the map mixes these k copies.
+    ``counts`` (V,) are the tokens of the corpus. ``uniform``: bags have no token weights, so each of RARE gives a
+    weighted copy, and the map mixes the k copies.
     """
 
     def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:
@@ -36,15 +36,15 @@ class Prior:
         share = (counts / max(1, counts.sum()))[:, None]
         copies = [centred * (rare / (rare + share)) for rare in RARE] if uniform else [centred]
         self.features = np.hstack(copies)  # (V, kD)
-        self._square = self.features.T @ sums.square(self.features).astype(np.float64)
-        self._right = self.features.T @ sums.centred()
+        self._square = self.features.T @ sums.multiply(self.features).astype(np.float64)
+        self._right = self.features.T @ sums.centre()
 
     def __call__(self, firmness: float) -> Floats:
-        """(V, D) T0: ``features`` times ``map``."""
-        return np.asarray(self.features @ self.map(firmness))
+        """Compute T0 (V, D), ``features`` times ``map``."""
+        return np.asarray(self.features @ self.fit_map(firmness))
 
-    def map(self, firmness: float) -> Floats:
-        """(kD, D) the map that fits best; ``firmness`` draws it to a multiple of the first copy."""
+    def fit_map(self, firmness: float) -> Floats:
+        """Fit the map (kD, D); ``firmness`` draws it to a multiple of the first copy."""
         (width, dim), unit = self._right.shape, float(np.diagonal(self._square).mean()) or 1.0
         size = float(np.trace(self._square[:dim, :dim]))
         plain = np.eye(width, dim) * (float(np.trace(self._right[:dim])) / size if size > 0 else 0.0)
@@ -52,9 +52,9 @@ class Prior:
         return np.asarray(plain + np.linalg.solve(system, self._right - self._square @ plain))
 
 
-def right_side(sums: Sums, start: Floats) -> Floats:
-    """(V, D) X^T (Y - X T0), Y centred by ``Sums.centred``; ``start`` is T0."""
-    return np.asarray(sums.centred() - sums.square(start))
+def compute_right_side(sums: Sums, start: Floats) -> Floats:
+    """Compute X^T (Y - X T0) (V, D) for centred Y; ``start`` is T0."""
+    return np.asarray(sums.centre() - sums.multiply(start))
 
 
 def solve(
@@ -65,27 +65,26 @@ def solve(
     tolerance: float = TOLERANCE,
     count: Callable[[int], None] = lambda columns: None,
 ) -> Singles:
-    """(V, D) the solution of (X^T X + ``penalty`` I) D = ``right``, from ``start`` on; ``count`` takes columns solved.
+    """Solve (X^T X + ``penalty`` I) D = ``right`` for D (V, D) from ``start``; ``count`` takes solved columns.
 
-    Every column's residual is at most ``tolerance`` times its right side, in float32.
+    A column's residual is at most ``tolerance`` times its right side, in float32.
     """
     out = np.empty(right.shape, np.float32)
-    inverse = (1.0 / (sums.squares() + penalty)).astype(np.float32)[:, None]
+    inverse = (1.0 / (sums.diagonal() + penalty)).astype(np.float32)[:, None]
     for first in range(0, right.shape[1], COLUMNS):
         part = slice(first, first + COLUMNS)
         begun = None if start is None else np.ascontiguousarray(start[:, part])
         wanted = np.ascontiguousarray(right[:, part], np.float32)
-        out[:, part] = _gradients(sums, wanted, np.float32(penalty), inverse, begun, tolerance)
+        out[:, part] = _solve_columns(sums, wanted, np.float32(penalty), inverse, begun, tolerance)
         count(wanted.shape[1])
     return out
 
 
-def _gradients(
+def _solve_columns(
     sums: Sums, right: Singles, penalty: np.float32, inverse: Singles, start: Singles | None, tolerance: float
 ) -> Singles:
-    """``solve`` of some columns; a column that is solved takes no further step."""
     found = np.zeros_like(right) if start is None else start.copy()
-    residual = right.copy() if start is None else right - (sums.square(found) + penalty * found)
+    residual = right.copy() if start is None else right - (sums.multiply(found) + penalty * found)
     goal = tolerance * np.linalg.norm(right, axis=0)
     direction = inverse * residual
     size = (residual * direction).sum(axis=0)
@@ -93,22 +92,22 @@ def _gradients(
         open_ = np.linalg.norm(residual, axis=0) > goal
         if not open_.any():
             break
-        image = sums.square(direction) + penalty * direction
-        step = _ratio(size, (direction * image).sum(axis=0), open_)
+        image = sums.multiply(direction) + penalty * direction
+        step = _divide(size, (direction * image).sum(axis=0), open_)
         found += step * direction
         residual -= step * image
         better = inverse * residual
         before, size = size, (residual * better).sum(axis=0)
-        direction = better + _ratio(size, before, open_) * direction
+        direction = better + _divide(size, before, open_) * direction
     return found
 
 
-def _ratio(over: Singles, under: Singles, where: NDArray[np.bool_]) -> Singles:
+def _divide(over: Singles, under: Singles, where: NDArray[np.bool_]) -> Singles:
     return np.divide(over, under, out=np.zeros_like(over), where=where & (under > 0))
 
 
-def principal(sums: Sums, table: Floats, dim: int) -> Floats:
-    """(D, dim) the directions in which the table's sentence vectors vary most, the widest first."""
+def find_principal(sums: Sums, table: Floats, dim: int) -> Floats:
+    """Find the ``dim`` directions (D, dim) in which the table's sentence vectors vary most."""
     mean = sums.bag @ table / sums.count
-    scatter = table.T @ sums.square(table) / sums.count - np.outer(mean, mean)
+    scatter = table.T @ sums.multiply(table) / sums.count - np.outer(mean, mean)
     return np.ascontiguousarray(np.linalg.eigh((scatter + scatter.T) / 2)[1][:, ::-1][:, :dim])

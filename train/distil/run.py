@@ -1,4 +1,4 @@
-"""The map of a distillation, one line a step: texts and a teacher -> a table that follows it."""
+"""Distil: make a table that follows a teacher."""
 
 from __future__ import annotations
 
@@ -15,28 +15,25 @@ from numpy.typing import NDArray
 from fastflow.errors import UsageError
 from fastflow.model.static.write import DTYPES, write_static
 from fastflow.stages import calibration
-from fastflow.train.choice.tuned import probe
+from fastflow.train.choice.tuned import read_probe
 from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder, open_encoder
 from fastflow.train.distil import ridge
-from fastflow.train.distil.bags import Bags, add_words, special_ids, split_words
-from fastflow.train.distil.choosing import Held, Table, best_prior, fit_table
+from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
+from fastflow.train.distil.choosing import Held, Table, choose_prior, fit_table
 from fastflow.train.distil.gathering import Gathered, Kept, gather
 from fastflow.train.distil.result import Distilled
-from fastflow.train.distil.teacher import Teacher, following
+from fastflow.train.distil.teacher import Teacher, measure_following
 from fastflow.train.progress import COMMAND, Voice
 from fastflow.values import is_whole, short
 
 Texts = Callable[[], Iterable[str]]
-WORDS_MEASURED = 1000  # single words on which a table is compared with its teacher
+WORDS_MEASURED = 1000  # single words to compare table and teacher
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a table is made. Raises a UsageError for a value that it cannot have.
-
-    The names are those of fastflow distill's options, whose --help explains them.
-    """
+    """The options of fastflow distill, explained by --help. Raises a UsageError for a value out of range."""
 
     dim: int | None = None
     words: int = 0
@@ -58,7 +55,7 @@ class Settings:
 
 
 class Student(NamedTuple):
-    """What a table is made for: a tokenizer with the ``words`` that it was given, and the bags of each target."""
+    """A table's tokenizer, with ``words`` added, and the bags of each target."""
 
     tokenizer: Any
     words: list[str]
@@ -74,63 +71,61 @@ def distil(
     kept: Callable[[dict[str, Any]], Kept] | None = None,
     total: int | None = None,
 ) -> Distilled:
-    """The table that follows ``teacher`` on the texts that every call of ``texts`` gives in the same order.
+    """Make the table that follows ``teacher`` on the corpus ``names``; every call of ``texts`` reads it in one order.
 
-    ``names`` are those of the corpus. ``kept`` makes the file of an interrupted pass from what identifies the run.
-    ``total``: about how many texts there are, if that is known.
-    Raises a FastflowError for texts from which nothing can be learnt, and a UsageError for a choice that cannot be.
+    ``kept`` makes the file of an interrupted pass from the identity of the run. ``total`` is about the number of texts.
+    Raises a FastflowError for too few texts, and a UsageError for options that contradict.
     """
     check_dim(settings, teacher)
 
-    def cleaned() -> Iterable[str]:
+    def read_clean() -> Iterable[str]:
         return clean(texts(), settings.sentences)
 
     kinds = calibration.describe(teacher.model.calibration)
     voice.say(f"teacher: {teacher.name}, {'no calibration' if kinds == 'none' else f'calibrated by {kinds}'}")
-    student = student_of(teacher, cleaned, settings, voice)
+    student = make_student(teacher, read_clean, settings, voice)
     identity = {"teacher": teacher.model.fingerprint, "--words": student.words, "--seed": settings.seed,
                 "--sentences": settings.sentences, "--dim": list(student.bags)}  # fmt: skip
     keeper = None if kept is None else kept(identity)
-    alone = priors(teacher, student, voice)
+    alone = embed_single_tokens(teacher, student, voice)
     total = None if settings.sentences else total
-    found = gather(cleaned(), teacher, student.bags, alone, settings.seed, voice, keeper, total)
+    found = gather(read_clean(), teacher, student.bags, alone, settings.seed, voice, keeper, total)
     tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
     best = max(tables, key=lambda table: table.cosine)
-    return finished(teacher, student, found, tables, best, names, settings)
+    return store_table(teacher, student, found, tables, best, names, settings)
 
 
 def check_dim(settings: Settings, teacher: Teacher) -> None:
-    """Raise a UsageError for a --dim that the teacher's vectors do not have."""
+    """Raise a UsageError for a --dim above the teacher's."""
     width = teacher.dim
     if settings.dim is not None and settings.dim > width:
         raise UsageError(f"--dim must be at most {width}, the width of the teacher's vectors, not {settings.dim}")
 
 
-def student_of(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice) -> Student:
-    """The tokenizer of the table, with rows for words of ``texts`` that the teacher's cuts into pieces."""
-    tokenizer, words = teacher.tokenizer(), list[str]()
+def make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice) -> Student:
+    """Make the table's tokenizer, with tokens for words of ``texts`` that the teacher's tokenizer splits."""
+    tokenizer, words = teacher.make_tokenizer(), list[str]()
     if settings.words:
-        words = split_words(tokenizer, voice.counting("words", texts()), settings.words)
+        words = find_split_words(tokenizer, voice.count("words", texts()), settings.words)
         add_words(tokenizer, words)
         voice.say(f"words: {len(words):,} that fall into pieces get rows of their own")
     bags = {}
     for target in teacher.targets:
         if target.name == "vectors" or settings.dim is None:
             weights = target.weights
-            if weights is not None:  # a new word counts like the rarest of its pieces
-                weights = np.concatenate([weights, _of_pieces(teacher, words, weights)])
+            if weights is not None:  # a word counts like its rarest piece
+                weights = np.concatenate([weights, _weigh_words(teacher, words, weights)])
             bags[target.name] = Bags(tokenizer, weights)
     return Student(tokenizer, words, bags)
 
 
-def _of_pieces(teacher: Teacher, words: Sequence[str], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    pieces = _pieces(teacher, words)
+def _weigh_words(teacher: Teacher, words: Sequence[str], weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    pieces = _split_words(teacher, words)
     return np.array([weights[row].max() for row in pieces], np.float32)
 
 
-def _pieces(teacher: Teacher, words: Sequence[str]) -> list[list[int]]:
-    """The teacher's own ids of each word."""
-    encodings = teacher.tokenizer().encode_batch_fast(list(words), add_special_tokens=False) if words else []
+def _split_words(teacher: Teacher, words: Sequence[str]) -> list[list[int]]:
+    encodings = teacher.make_tokenizer().encode_batch_fast(list(words), add_special_tokens=False) if words else []
     return [list(encoding.ids) for encoding in encodings]
 
 
@@ -142,28 +137,28 @@ def fit_tables(
     penalty: float | None,
     voice: Voice,
 ) -> list[Table]:
-    """A table for each target."""
+    """Fit a table to each target."""
     wanted, out = teacher(found.held)["vectors"], []
     for name, bags in student.bags.items():
         held = Held(bags(found.held), wanted, partial(teacher.finish, name))
         sums = found.sums[name]
-        start = best_prior(ridge.Prior(alone[name], found.counts, sums, bags.uniform), sums, held)
+        start = choose_prior(ridge.Prior(alone[name], found.counts, sums, bags.uniform), sums, held)
         out.append(fit_table(name, sums, start, held, penalty, voice))
     return out
 
 
-def priors(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
-    """Target name -> (V, D) the teacher's vectors of tokens alone, new words by their pieces; zeros of special ones."""
-    first = teacher.tokenizer().get_vocab_size(with_added_tokens=True)
-    ids = [*([i] for i in range(first)), *_pieces(teacher, student.words)]
+def embed_single_tokens(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
+    """Embed each token, or word by its pieces: target name -> (V, D); zeros for special tokens."""
+    first = teacher.make_tokenizer().get_vocab_size(with_added_tokens=True)
+    ids = [*([i] for i in range(first)), *_split_words(teacher, student.words)]
     with voice.progress("teacher", len(ids), "tokens") as progress:
-        found = teacher.alone(ids, progress.advance)
+        found = teacher.embed_tokens(ids, progress.advance)
     for vectors in found.values():
-        vectors[special_ids(student.tokenizer)] = 0
+        vectors[list_special_ids(student.tokenizer)] = 0
     return found
 
 
-def finished(
+def store_table(
     teacher: Teacher,
     student: Student,
     found: Gathered,
@@ -172,13 +167,13 @@ def finished(
     names: Sequence[str],
     settings: Settings,
 ) -> Distilled:
-    """The table as it is stored, measured as it is stored."""
+    """Store the ``best`` table and measure it as stored."""
     vectors, weights = best.vectors, student.bags[best.target].weights
-    back = np.eye(vectors.shape[1])  # from stored directions to the teacher's
+    back = np.eye(vectors.shape[1])  # stored directions to the teacher's
     if settings.dim is not None:
-        back = ridge.principal(found.sums[best.target], vectors, settings.dim)
+        back = ridge.find_principal(found.sums[best.target], vectors, settings.dim)
         vectors = vectors @ back
-    vectors[special_ids(student.tokenizer)] = 0
+    vectors[list_special_ids(student.tokenizer)] = 0
     folder = tempfile.TemporaryDirectory(prefix="fastflow-", ignore_cleanup_errors=True)
     place = Path(folder.name) / "table"
     limit = teacher.model.max_length
@@ -187,7 +182,7 @@ def finished(
     if best.target == "pooled":
         encoder = replace(encoder, pooling=replace(encoder.pooling, weights=weights))
     stages = teacher.model.calibration if best.target == "pooled" else ()
-    embedder, sets = Embedder(encoder, "cpu"), unseen(found.held)
+    embedder, sets = Embedder(encoder, "cpu"), make_sets(found.held)
     training = {
         "corpus": list(names), "texts": found.texts, "corpus_sha256": found.sha256, "held_out": len(found.held),
         "teacher": {"name": teacher.name, "fingerprint": teacher.model.fingerprint},
@@ -196,27 +191,31 @@ def finished(
         "target": best.target, "penalty": best.penalty, "seed": settings.seed, "sentences": settings.sentences,
         "tables": [{"target": t.target, "penalty": t.penalty, "cosine": round(t.cosine, 4), "prior": round(t.prior, 4),
                     "tried": {f"{p:g}": round(c, 4) for p, c in t.tried.items()}} for t in tables],
-        "reasons": reasons(tables, best, settings),
-        "follows": follows(teacher, lambda texts: teacher.finish(best.target, embedder(texts) @ back.T), sets),
+        "reasons": explain_choice(tables, best, settings),
+        "follows": measure_sets(teacher, lambda texts: teacher.finish(best.target, embedder(texts) @ back.T), sets),
         "measured": {name: len(texts) for name, texts in sets.items()},
     }  # fmt: skip
     return Distilled(encoder, stages, training, found.held, embedder(found.held), folder)
 
 
-def unseen(held: list[str]) -> dict[str, list[str]]:
-    """The sets of texts on which table and teacher are compared, without those that are empty."""
+def make_sets(held: list[str]) -> dict[str, list[str]]:
+    """Make the sets of texts that compare table and teacher, without empty sets."""
     words = list(dict.fromkeys(word for text in held for word in text.split()))
-    sets = {"held_out": held, "other": probe(), "words": [word for word in words if word.isalpha()][:WORDS_MEASURED]}
+    sets = {
+        "held_out": held,
+        "other": read_probe(),
+        "words": [word for word in words if word.isalpha()][:WORDS_MEASURED],
+    }
     return {name: texts for name, texts in sets.items() if texts}
 
 
-def follows(teacher: Teacher, made: Callable[[list[str]], Any], sets: dict[str, list[str]]) -> dict[str, float]:
-    """How well ``made`` (texts -> embeddings as wide as the teacher's) follows the teacher on each set of texts."""
-    return {name: round(following(made(texts), teacher(texts)["vectors"]), 4) for name, texts in sets.items()}
+def measure_sets(teacher: Teacher, made: Callable[[list[str]], Any], sets: dict[str, list[str]]) -> dict[str, float]:
+    """Measure how well ``made``, a function from texts to embeddings, follows the teacher on each set."""
+    return {name: round(measure_following(made(texts), teacher(texts)["vectors"]), 4) for name, texts in sets.items()}
 
 
-def reasons(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
-    """Which target the table follows, and why, in sentences."""
+def explain_choice(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
+    """Write sentences on the target and why it was chosen."""
     cosines = ", ".join(f"{table.target} {table.cosine:.4f}" for table in tables)
     found = [f"held-out cosine to the teacher: {cosines}; the prior alone {best.prior:.4f}"]
     if best.penalty is None:

@@ -1,6 +1,6 @@
-"""What a ridge regression needs of its sentences; it adds up over the shards of a corpus.
+"""The sums of a ridge regression, which add up over the shards of a corpus.
 
-Sentence s is a bag x_s, (V,), and a target y_s, (D,). A bag sums to 1, or to what ``Lengths`` divided it to.
+A sentence is a bag (V,), of sum 1 before ``Lengths`` divides it, and a target (D,).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-COLUMNS = 64  # multiplied together: more would not stay in the cache
+COLUMNS = 64  # that fit into the processor's cache
 
 
 @dataclass
 class Sums:
-    """Of n sentences: ``parts``, which are X (n, V) float32 in pieces, and ``cross`` X^T Y (V, D)."""
+    """X (n, V) float32 of n sentences in ``parts``, and ``cross``, X^T Y (V, D)."""
 
     parts: list[sparse.csr_array]
     cross: Floats
@@ -27,11 +27,11 @@ class Sums:
 
     @classmethod
     def of(cls, bags: sparse.csr_array, targets: NDArray[np.float32]) -> Sums:
-        """Those of a shard: ``bags`` (n, V) float64, ``targets`` (n, D)."""
+        """Make the sums of a shard: ``bags`` (n, V) float64, ``targets`` (n, D)."""
         return cls([sparse.csr_array(bags.astype(np.float32))], np.asarray(bags.T.tocsr() @ targets.astype(np.float64)))
 
     def merge(self, other: Sums) -> Sums:
-        """Take in the sums of other sentences; returns self."""
+        """Add the sums of other sentences; returns self."""
         self.parts += other.parts
         self.cross += other.cross
         self._products = None
@@ -39,11 +39,11 @@ class Sums:
 
     @property
     def count(self) -> int:
-        """n."""
+        """The number n of sentences."""
         return sum(part.shape[0] for part in self.parts)
 
-    def square(self, table: NDArray[np.floating]) -> NDArray[np.float32]:
-        """(V, k) X^T X ``table``, of ``table`` (V, k), with as many threads as PyTorch has."""
+    def multiply(self, table: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Multiply X^T X by ``table`` (V, k), with PyTorch's threads."""
         if self._products is None:
             whole = sparse.csr_array(sparse.vstack(self.parts, "csr"))
             self._products = _tensor(whole), _tensor(sparse.csr_array(whole.T.tocsr()))
@@ -54,38 +54,38 @@ class Sums:
             out[:, first : first + COLUMNS] = (turned @ (rows @ part)).numpy()
         return out
 
-    def squares(self) -> Floats:
-        """(V,) the diagonal of X^T X."""
+    def diagonal(self) -> Floats:
+        """Compute the diagonal (V,) of X^T X."""
         return np.sum([np.asarray(part.multiply(part).sum(axis=0), np.float64) for part in self.parts], axis=0)
 
     @property
     def bag(self) -> Floats:
-        """(V,) X^T 1."""
+        """X^T 1, (V,)."""
         return np.sum([np.asarray(part.sum(axis=0, dtype=np.float64)) for part in self.parts], axis=0)
 
     @property
     def mean(self) -> Floats:
-        """(D,) the vector that follows the targets best if every token has it: their mean, of bags that sum to 1."""
+        """The vector (D,) that fits the targets best if every token has it: their mean if bags sum to 1."""
         return np.asarray(self.cross.sum(axis=0) / max(float(self._whole.sum()), 1e-12))
 
-    def centred(self) -> Floats:
-        """(V, D) X^T (Y - X 1 mean), the targets without what ``mean`` gives for each token."""
+    def centre(self) -> Floats:
+        """Compute X^T (Y - X 1 mean), (V, D)."""
         return np.asarray(self.cross - np.outer(self._whole, self.mean))
 
     @property
     def _whole(self) -> Floats:
-        """(V,) X^T X 1."""
+        """X^T X 1, (V,)."""
         return np.sum([part.T @ part.sum(axis=1, dtype=np.float64) for part in self.parts], axis=0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Everything as arrays, for ``read`` to make the same sums of, to the bit; so the pieces stay pieces."""
+        """Give everything as arrays, from which ``read`` makes the same bits; so parts stay apart."""
         whole = sparse.vstack(self.parts, "csr")
         rows = np.array([part.shape[0] for part in self.parts], np.int64)
         return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "rows": rows, "cross": self.cross}
 
     @classmethod
     def read(cls, arrays: dict[str, NDArray[np.generic]]) -> Sums:
-        """The sums of ``arrays()``."""
+        """Make the sums of ``arrays()``."""
         shape = (len(arrays["indptr"]) - 1, len(arrays["cross"]))
         whole = sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
         ends = np.cumsum(arrays["rows"])

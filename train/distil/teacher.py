@@ -1,11 +1,9 @@
-"""The teacher: any model that fastflow runs, as a function of texts and of tokens."""
+"""The teacher: any model of texts, as a function of texts and of tokens."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,16 +14,15 @@ from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, packaged_name
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
-from fastflow.options import Options
-from fastflow.session import Count, Session
-from fastflow.train.data.sharded import Workers
+from fastflow.opened import Count, Opened
+from fastflow.streaming import StreamOptions
 
-BLOCK = 4096  # lists of ids that are computed together
+BLOCK = 4096  # lists of ids to compute at once
 Vectors = NDArray[np.float32]
 
 
 class Target(NamedTuple):
-    """What a table may follow: the ``vectors`` of the teacher, or its ``pooled`` state with its calibration after it.
+    """A target of a table: the teacher's ``vectors``, or its ``pooled`` state before the calibration.
 
     ``weights`` (V,) of the tokens in the mean, None for 1 each.
     """
@@ -34,53 +31,24 @@ class Target(NamedTuple):
     weights: NDArray[np.float32] | None
 
 
-@dataclass(frozen=True)
-class Teaching:
-    """The task of workers: each opens the teacher by ``name``, which stands for the same files on its node."""
-
-    name: str
-    fingerprint: str
-
-    def open(self) -> Teacher:
-        """Raises a FastflowError if the files are not those that the distillation was started with."""
-        found = Teacher(self.name)
-        if found.model.fingerprint != self.fingerprint:
-            raise FastflowError(
-                f"the teacher {self.name} has the fingerprint {found.model.fingerprint} on a worker, and "
-                f"{self.fingerprint} where the distillation was started: give every node the same files"
-            )
-        return found
-
-
 class Teacher:
-    """The model ``name`` opened to teach; raises a FastflowError for one that has no encoder or cannot run."""
+    """Opens the model ``name``; raises a FastflowError for one without an encoder or that cannot run."""
 
-    def __init__(self, name: str, workers: Workers | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.model = load_model(name)
         self.opened = Session(self.model, "auto", "auto", None, "auto", False)
         self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = packaged_name(self.model.path) or str(self.model.path)
-        self._given = os.path.abspath(name) if os.path.isdir(name) else name
-        self.workers = workers
 
     @cached_property
     def targets(self) -> list[Target]:
-        """The vectors; and if the model calibrates, its pooled state."""
+        """The vectors, and the pooled state of a calibrated model."""
         found = [Target("vectors", None)]
         return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
 
-    def each(self, shards: Iterator[list[str]]) -> Iterator[dict[str, Vectors]]:
-        """The vectors of each shard, in order, to the same bits with workers as without."""
-        return map(self, shards) if self.workers is None else self.workers(self.task, shards)
-
-    @property
-    def task(self) -> Teaching:
-        """The same teacher on workers."""
-        return Teaching(self._given, self.model.fingerprint)
-
-    def tokenizer(self) -> Any:
-        """Its ``tokenizers.Tokenizer``, cut where the teacher cuts a text, for tokens without the special ones."""
+    def make_tokenizer(self) -> Any:
+        """Make its ``tokenizers.Tokenizer`` for tokens without special ones, truncating like the teacher."""
         found = load_tokenizer(self.model.encoder)
         if self.model.modules is not None and self.model.modules.transformer.do_lower_case:
             lowercase_first(found)
@@ -89,26 +57,26 @@ class Teacher:
         return found
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        """Target name -> (n, D) of ``texts``; vectors have length 1."""
-        return self._both(self._pool(texts))
+        """Embed ``texts``: target name -> (n, D); vectors have length 1."""
+        return self._make_targets(self._pool(texts))
 
     def finish(self, target: str, found: NDArray[Any]) -> Vectors:
-        """(n, D') the embeddings of which ``found`` (n, D) are the target."""
-        return np.asarray(found, np.float32) if target == "vectors" else self._calibrated(found)
+        """Make embeddings (n, D') of a target's vectors ``found`` (n, D)."""
+        return np.asarray(found, np.float32) if target == "vectors" else self._calibrate(found)
 
     @contextmanager
-    def counted(self, count: Count) -> Iterator[None]:
-        """A block in which ``count`` takes the number of texts of every batch that is embedded."""
+    def count_batches(self, count: Count) -> Iterator[None]:
+        """Call ``count`` with the number of texts after every batch of the block."""
         self._count = count
         try:
             yield
         finally:
             self._count = None
 
-    def alone(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
-        """Target name -> (m, D): the teacher's vector of each list of ids, between the special tokens of a text.
+    def embed_tokens(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
+        """Embed each list of ids between the special tokens of a text: target name -> (m, D).
 
-        ``count`` takes the number of lists of every block that is done.
+        ``count`` takes the number of lists after every block.
         """
         before, after = self._frame
         parts = []
@@ -117,17 +85,15 @@ class Teacher:
             offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
             flat = np.array([i for row in rows for i in row], np.int32)
             pooled = self.opened.pool_tokens(Tokens(flat, offsets, np.empty(0, np.int64)))
-            found = self._both(pooled)
+            found = self._make_targets(pooled)
             if "pooled" in found and self.model.pooling.of_embeddings:
-                found["pooled"] = self._without_frame(np.asarray(pooled, np.float64), flat, offsets)
+                found["pooled"] = self._remove_frame(np.asarray(pooled, np.float64), flat, offsets)
             parts.append(found)
             count(len(rows))
         return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
 
-    def _without_frame(
-        self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]
-    ) -> Vectors:
-        """(m, D) the weighted means ``pooled`` less the special tokens, whose states are the same in every text."""
+    def _remove_frame(self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Vectors:
+        """Remove the special tokens, equal in every text, from the weighted means ``pooled`` (m, D)."""
         weights = self.model.pooling.weights
         each = np.ones(len(ids)) if weights is None else weights[ids].astype(np.float64)
         total = np.add.reduceat(each, offsets[:-1])[:, None]
@@ -139,16 +105,16 @@ class Teacher:
     def _pool(self, texts: Sequence[str]) -> NDArray[Any]:
         return self.opened.pool(texts, None, None, None, self._count)
 
-    def _calibrated(self, pooled: Any) -> Vectors:
-        return np.asarray(self.opened.transform(pooled, Options()), np.float32)
+    def _calibrate(self, pooled: Any) -> Vectors:
+        return np.asarray(self.opened.transform(pooled, StreamOptions()), np.float32)
 
-    def _both(self, pooled: Any) -> dict[str, Vectors]:
-        found = {"vectors": unit(self._calibrated(pooled))}
+    def _make_targets(self, pooled: Any) -> dict[str, Vectors]:
+        found = {"vectors": normalize(self._calibrate(pooled))}
         return found | {"pooled": np.asarray(pooled, np.float32)} if self.model.calibration else found
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
-        """The special ids before and after the tokens of a text."""
+        """The special ids before and after a text's tokens."""
         tokenize = self.opened.tokenizer
         empty, one = (tokenize([text]).ids.tolist() for text in ("", "a"))
         before = next((i for i, (x, y) in enumerate(zip(empty, one, strict=False)) if x != y), len(empty))
@@ -157,11 +123,11 @@ class Teacher:
         return empty[:before], empty[before:]
 
 
-def unit(vectors: NDArray[Any]) -> Vectors:
-    """Each row (n, D) divided by its L2 norm; zeros stay."""
+def normalize(vectors: NDArray[Any]) -> Vectors:
+    """Divide each row (n, D) by its L2 norm; zeros stay."""
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
 
 
-def following(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """The mean cosine of corresponding rows of (n, D) and (n, D)."""
-    return float((unit(found).astype(np.float64) * unit(wanted)).sum(axis=1).mean())
+def measure_following(found: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Compute the mean cosine of corresponding rows of two (n, D)."""
+    return float((normalize(found).astype(np.float64) * normalize(wanted)).sum(axis=1).mean())

@@ -1,50 +1,53 @@
-"""The map of training on vectors made elsewhere: a matrix -> a calibration, measured and ready to be saved.
+"""A fit to vectors made elsewhere, without an encoder.
 
-Without an encoder there are no dropout views, so nothing judges a calibration by similarity. ``auto`` is therefore one
-fixed method, a named method is kept as it is fitted, and a flow stops where held-out vectors are most likely, or with
-its budget. The reasons, which are printed and stand in the card, name it.
+There are no dropout views, so similarity cannot judge a calibration. ``auto`` is therefore one fixed method, and a
+named method is always kept. A flow stops at the step that makes held-out vectors most likely, or after its budget.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import Matrix
-from fastflow.train.choice.held_out import HeldOut, held, split, why
+from fastflow.train.choice.held_out import HeldOut, count_held_out, explain_stop, split
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.moments import BLOCK, Moments
-from fastflow.train.methods.chain import check_chain, fit
-from fastflow.train.methods.loop import Fitting, Schedule
-from fastflow.train.methods.names import Method, parse_method, shipped
+from fastflow.train.fits.corpus import Setup
+from fastflow.train.methods.chain import check_chain, fit_chain
+from fastflow.train.methods.loop import Schedule, Training
+from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.methods.scalars import Scalars
+from fastflow.train.option_fields import flag
 from fastflow.train.options import DEFAULTS, Options
-from fastflow.train.reading import Run
-from fastflow.train.setting import flag
+from fastflow.train.progress import Voice
 from fastflow.train.ship import summary
-from fastflow.train.ship.fit import Fit
+from fastflow.train.ship.result import Fit
 
-OPTIONS = (  # those that mean something without encoder and texts
+OPTIONS = (  # that need neither encoder nor texts
     "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted",
     "latent", "init", "epochs", "batch_size", "lr", "seed", "save_steps", "sample",
 )  # fmt: skip
-DIRECTIONS = 10  # that auto removes, at most one in ten: above raw on 8 of 9 corpora (bench/results/superseded.md)
+DIRECTIONS = (
+    10  # the number that auto removes, at most one in ten: above raw on 8 of 9 corpora (bench/results/superseded.md)
+)
 EVIDENCE = (
     f"removing {DIRECTIONS} of 256 directions was above raw pooling on eight of nine corpora and 0.9 points below it "
     "on one (bench/results/superseded.md)"
 )
-SAME = 1e-13  # variance to squared mean, below what float32 distinguishes
+SAME = 1e-13  # variance to squared mean, below the precision of float32
 UNJUDGED = "without an encoder there are no dropout views, so nothing judged the calibration by similarity"
 
 
-def vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
-    """The options of a fit to vectors, from the ``given``; ``named`` are those that the caller asked for.
+def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
+    """Choose the options of a fit to vectors from the ``given``; the caller asked for the ``named``.
 
-    Raises a UsageError that names one that needs an encoder or texts.
+    Raises a UsageError that names an option that needs an encoder or texts.
     """
     if odd := [name for name in named if name not in OPTIONS]:
         raise UsageError(f"{flag(odd[0])} is for texts and their encoder, and these are vectors: leave it out")
@@ -58,45 +61,77 @@ def vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
         )
     if "stop" in named and isinstance(method, str) and "flow" not in method:
         raise UsageError(f"--stop is for a flow, and --method {method} fits none to vectors: leave it out")
-    return Options(**options, token_weights="none")  # recolour takes the settings that go without them
+    return Options(**options, token_weights="none")  # which choose recolour's settings too
 
 
-def calibrate_vectors(matrix: Matrix, name: str, options: Options, run: Run) -> Fit | None:
-    """Fit a calibration on the rows of ``matrix``, which the model calls ``name``; None from a dry run.
+@dataclass(frozen=True)
+class VectorFitting:
+    """The parameters of a fit to vectors."""
 
-    Raises a FastflowError for rows that nothing can be fitted to, and a UsageError for options that do not go together.
-    """
-    method = recommended(matrix.shape[1]) if options.method == "auto" else options.method
-    links = shipped(parse_method(method), options.latent)
-    if not links:
-        raise UsageError("--method none leaves vectors as they are: there is no model to make of it")
-    check_chain(links, matrix.shape[1], options.shape(len(matrix)))
-    sampled = matrix if options.sample is None else draw(matrix, options.sample, options.seed)
-    check_rows(links, sampled, options)
-    decided = "a fixed method"
-    if _has_flow(links):
-        decided = "stopped by held-out likelihood" if options.stop == "likelihood" else "stopped after its budget"
-    run.voice.say(f"vectors: {len(sampled)} of {matrix.shape[1]} numbers, no encoder; method: {method}, {decided}")
-    if run.dry_run:
-        return None
-    statistics, sha256, concerns = survey(sampled, run)
-    choice = _fitted(method, links, sampled, statistics, sha256, options, run)
-    measures = summary.before_and_after(choice.fitted, sampled)
-    training = {
-        "source": name, "vectors": len(sampled), "vectors_sha256": sha256, "method": options.method,
-        "schedule": vars(Schedule.of(options)), "stop": options.stop, "choice": choice.record,
-        "reasons": choice.reasons, **measures,
-    }  # fmt: skip
-    return Fit(None, choice, measures, training, [], sampled, concerns)
+    options: Options
+    setup: Setup = field(default_factory=Setup)
+
+    def run(self, matrix: Matrix, name: str) -> Fit | None:
+        """Fit and measure a calibration of the rows of ``matrix``, recorded as ``name``; a dry run gives None.
+
+        Raises a FastflowError for rows that cannot be fitted, and a UsageError for options that contradict.
+        """
+        options, setup = self.options, self.setup
+        method = recommend_method(matrix.shape[1]) if options.method == "auto" else options.method
+        links = complete_chain(parse_method(method), options.latent)
+        if not links:
+            raise UsageError("--method none leaves vectors as they are: there is no model to make of it")
+        check_chain(links, matrix.shape[1], options.shape(len(matrix)))
+        sampled = matrix if options.sample is None else draw(matrix, options.sample, options.seed)
+        check_rows(links, sampled, options)
+        decided = "a fixed method"
+        if _has_flow(links):
+            decided = "stopped by held-out likelihood" if options.stop == "likelihood" else "stopped after its budget"
+        setup.voice.say(
+            f"vectors: {len(sampled)} of {matrix.shape[1]} numbers, no encoder; method: {method}, {decided}"
+        )
+        if setup.dry_run:
+            return None
+        statistics, sha256, concerns = survey(sampled, setup.voice)
+        choice = self._choose(method, links, sampled, statistics, sha256)
+        measures = summary.measure_change(choice.fitted, sampled)
+        training = {
+            "source": name, "vectors": len(sampled), "vectors_sha256": sha256, "method": options.method,
+            "schedule": vars(Schedule.of(options)), "stop": options.stop, "choice": choice.record,
+            "reasons": choice.reasons, **measures,
+        }  # fmt: skip
+        return Fit(None, choice, measures, training, [], sampled, concerns)
+
+    def _choose(self, method: str, links: list[Method], matrix: Matrix, statistics: Moments, sha256: str) -> Choice:
+        options, setup = self.options, self.setup
+        rows, judge, flow = matrix, None, _has_flow(links)
+        if flow and options.stop == "likelihood":
+            train, apart = split(len(matrix), options.seed)
+            rows, judge = matrix.take(train), HeldOut(matrix[apart])
+        with Scalars(setup.log_dir) as log:
+            run = f"{sha256} {method}"
+            training = Training(Schedule.of(options), setup.checkpoints, run, setup.resume, judge, log, setup.voice)
+            shape, known = options.shape(len(rows)), None if flow else statistics
+            fitted = fit_chain(links, rows, shape, training, options.colour, statistics=known)
+        if judge is not None:
+            reasons = [*(explain_stop(look, len(judge.rows)) for look in fitted.looks), f"{method}: {UNJUDGED}"]
+            rule = "likelihood of held-out vectors"
+        elif flow:
+            reasons, rule = [f"{method} was kept as it was after its last step: {UNJUDGED}"], "budget"
+        elif options.method == "auto":
+            reasons, rule = [f"auto took {method}, which is fixed: {UNJUDGED}; {EVIDENCE}"], "fixed"
+        else:
+            reasons, rule = [f"{method} was kept as it was fitted: {UNJUDGED}"], "named"
+        return Choice(fitted, method, None, {"rule": rule, "looks": fitted.looks, "chosen": method}, reasons)
 
 
-def recommended(dim: int) -> str:
-    """The methods that ``auto`` fits to vectors of ``dim`` numbers."""
+def recommend_method(dim: int) -> str:
+    """Name the method of ``auto`` for vectors of ``dim`` numbers."""
     return f"nullspace:{max(1, min(DIRECTIONS, dim // 10))}"
 
 
 def draw(matrix: Matrix, count: int, seed: int) -> Matrix:
-    """``count`` rows drawn at random, in their order; all if there are no more."""
+    """Draw ``count`` rows at random, in their order; all if there are not more."""
     if count >= len(matrix):
         return matrix
     return matrix.take(np.sort(np.random.default_rng((seed, 1 << 34)).choice(len(matrix), count, replace=False)))
@@ -108,7 +143,7 @@ def check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
     for link in links:
         if link.kind == "flow":
             rows = options.batch_size
-            while options.stop == "likelihood" and rows - held(rows) < options.batch_size:
+            while options.stop == "likelihood" and rows - count_held_out(rows) < options.batch_size:
                 rows += 1
         else:
             kept = dim if link.dims is None else link.dims
@@ -123,11 +158,11 @@ def check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
         )
 
 
-def survey(matrix: Matrix, run: Run) -> tuple[Moments, str, list[str]]:
-    """One pass over the rows: their statistics, sha256, and what is wrong with them. Raises for NaN, naming the row."""
+def survey(matrix: Matrix, voice: Voice) -> tuple[Moments, str, list[str]]:
+    """Read the rows once: their statistics, sha256 and warnings. Raises for NaN, naming the row."""
     statistics, digest = Moments(matrix.shape[1], "vectors"), hashlib.sha256()
     zeros, first = 0, 0
-    with run.voice.progress("vectors", len(matrix), "vectors") as progress:
+    with voice.progress("vectors", len(matrix), "vectors") as progress:
         for block in matrix.blocks(BLOCK):
             digest.update(block.data)
             empty = np.flatnonzero(~block.any(axis=1))
@@ -144,33 +179,8 @@ def survey(matrix: Matrix, run: Run) -> tuple[Moments, str, list[str]]:
             f"{zeros} of {len(matrix)} vectors are all zeros, the first is row {first}: such placeholders move the "
             "mean; leave them out"
         )
-        run.voice.say(f"WARNING: {concerns[0]}")
+        voice.say(f"WARNING: {concerns[0]}")
     return statistics, digest.hexdigest(), concerns
-
-
-def _fitted(
-    method: str, links: list[Method], matrix: Matrix, statistics: Moments, sha256: str, options: Options, run: Run
-) -> Choice:
-    """``method`` fitted to the rows, and what decided about it."""
-    rows, judge, flow = matrix, None, _has_flow(links)
-    if flow and options.stop == "likelihood":
-        train, apart = split(len(matrix), options.seed)
-        rows, judge = matrix.take(train), HeldOut(matrix[apart])
-    with Scalars(run.log_dir) as log:
-        named = f"{sha256} {method}"
-        fitting = Fitting(Schedule.of(options), run.checkpoints, named, run.resume, judge, log, run.voice)
-        shape, known = options.shape(len(rows)), None if flow else statistics
-        fitted = fit(links, rows, shape, fitting, options.colour, statistics=known)
-    if judge is not None:
-        reasons = [*(why(look, len(judge.rows)) for look in fitted.looks), f"{method}: {UNJUDGED}"]
-        rule = "likelihood of held-out vectors"
-    elif flow:
-        reasons, rule = [f"{method} was kept as it was after its last step: {UNJUDGED}"], "budget"
-    elif options.method == "auto":
-        reasons, rule = [f"auto took {method}, which is fixed: {UNJUDGED}; {EVIDENCE}"], "fixed"
-    else:
-        reasons, rule = [f"{method} was kept as it was fitted: {UNJUDGED}"], "named"
-    return Choice(fitted, method, None, {"rule": rule, "looks": fitted.looks, "chosen": method}, reasons)
 
 
 def _has_flow(links: list[Method]) -> bool:

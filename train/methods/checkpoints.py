@@ -1,4 +1,4 @@
-"""A flow half trained, on disk: weights, optimiser, random state and the best weights so far of a keeper."""
+"""Save and load a half-trained flow: weights, optimiser, random state and the keeper's best weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastflow.train.methods.objective import PaperAdamW
 def save_checkpoint(
     path: Path, flow: Flow, optimiser: PaperAdamW, step: int, run: str, keeper: Keeper | None = None
 ) -> None:
-    """Write weights, both moments, the random state and the keeper's best weights, under a temporary name first."""
+    """Write the checkpoint, under a temporary name first."""
     from safetensors.torch import save
 
     tensors = {f"flow.{name}": tensor for name, tensor in flow.state_dict().items()}
@@ -42,7 +42,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str, keeper: Keeper | None = None) -> int:
-    """Restore a checkpoint in place and return its step; 0 when there is none. Raises if it is of another run."""
+    """Restore a checkpoint in place and return its step; 0 without a file. Raises for another run's."""
     from safetensors import safe_open
 
     if not path.is_file():
@@ -51,7 +51,7 @@ def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str, kee
         with safe_open(str(path), "pt") as handle:
             meta: dict[str, str] = handle.metadata() or {}
             tensors: dict[str, Tensor] = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    except Exception as error:  # SafetensorError is raised for every malformed file
+    except Exception as error:
         raise FastflowError(f"the checkpoint {path} is damaged: {error}; remove it or drop --resume") from error
     if meta.get("run") != run:
         raise UsageError(f"{path} is from a run with another corpus, encoder or settings; remove it or drop --resume")

@@ -1,4 +1,4 @@
-"""The closed-form calibrations, fitted from the statistics of ``statistics`` in float64.
+"""The closed-form calibrations, fitted to Moments in float64.
 
 Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without the
 centring, whiten is Su et al. 2021.
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
-from fastflow.train.methods.constant import constant_channels, is_constant
+from fastflow.train.methods.constant import is_constant, mask_constant
 
 
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
-    """The stage of the closed form ``kind``; ``dims``, its K, is kept by whiten (None: all), else removed (None: 1)."""
+    """Fit ``kind``; whiten keeps ``dims`` directions (None: all), the others remove them (None: 1)."""
     if kind == "standardize":
         return fit_standardize(m)
     if kind == "whiten":
@@ -25,30 +25,28 @@ def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
 
 
 def fit_standardize(m: Moments) -> Stage:
-    """(x - mean) / deviation; a constant channel is only centred. Raises if every channel is constant."""
+    """Fit (x - mean) / deviation; a constant channel is only centred. Raises if every channel is constant."""
     variance = np.diag(m.covariance)
-    constant = constant_channels(m.mean, variance)
+    constant = mask_constant(m.mean, variance)
     if constant.all():
         raise CannotFit(f"standardize: every channel is constant over the {m.count} {m.unit}; give more {m.unit}")
     return Stage("standardize", {}, {"mean": m.mean, "deviation": np.where(constant, 1.0, np.sqrt(variance))})
 
 
 def fit_nullspace(m: Moments, remove: int = 1) -> Stage:
-    """Centre and remove the ``remove`` leading principal directions; raises when that leaves only rounding noise."""
-    return Stage("nullspace", {}, {"mean": m.mean, "directions": _leading("nullspace", m, remove)})
+    """Centre, and remove the leading principal directions; raises if only rounding noise is left."""
+    return Stage("nullspace", {}, {"mean": m.mean, "directions": _find_leading("nullspace", m, remove)})
 
 
 def fit_components(m: Moments, remove: int = 1) -> Stage:
-    """Remove the ``remove`` leading principal directions and keep the mean, which is the corpus's own and not that of
-    other texts: nullspace with a mean of 0. Raises like it.
-    """
-    return Stage("nullspace", {}, {"mean": np.zeros_like(m.mean), "directions": _leading("components", m, remove)})
+    """Remove the leading principal directions without centring; raises like nullspace."""
+    return Stage("nullspace", {}, {"mean": np.zeros_like(m.mean), "directions": _find_leading("components", m, remove)})
 
 
-def _leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
-    """(remove, D), the leading principal directions about the mean."""
+def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
+    """Find the leading principal directions (remove, D) about the mean."""
     check_dims(what, remove, len(m.mean) - 1)
-    _, vectors, rank = _principal(m)
+    _, vectors, rank = _decompose(m)
     if remove >= rank:
         raise CannotFit(
             f"{what}: {m.count} {m.unit} span {rank} dimensions, and removing {remove} leaves nothing; give more "
@@ -58,13 +56,13 @@ def _leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
 
 
 def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
-    """(x - mean) Q Lambda^(-1/2), the leading ``dims`` columns (None: all, those of constant directions being 0).
+    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; None for all, with 0 for constant directions.
 
-    Raises for texts that are no more than the dimensions and span less, and if ``dims`` counts a constant direction.
+    Raises if too few texts span less than that, and if ``dims`` counts a constant direction.
     """
     size = len(m.mean)
     check_dims("whiten", size if dims is None else dims, size)
-    values, vectors, rank = _principal(m)
+    values, vectors, rank = _decompose(m)
     if rank < (dims or size) and (m.count <= size or not rank):
         remedy = f"use whiten:{rank} or more {m.unit}" if rank else f"give more {m.unit}"
         raise CannotFit(f"whiten: {m.count} {m.unit} span {rank} of the {dims or size} dimensions; {remedy}")
@@ -79,14 +77,14 @@ def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
     return Stage("whiten", {}, {"mean": m.mean, "matrix": matrix})
 
 
-def _principal(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Eigenvalues, descending, eigenvectors (D, D) in columns, each with its largest entry positive, and the rank.
+def _decompose(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Give descending eigenvalues, eigenvectors (D, D) in columns, and the rank, after which directions are constant.
 
-    The directions after the rank are constant.
+    The largest entry of an eigenvector is positive.
     """
     values, vectors = np.linalg.eigh(m.covariance)
     values, vectors = values[::-1], vectors[:, ::-1]
-    square = (np.square(m.mean) + np.diag(m.covariance)) @ np.square(vectors)  # that is rounded along each direction
+    square = (np.square(m.mean) + np.diag(m.covariance)) @ np.square(vectors)
     constant = is_constant(values, square)
     order = np.argsort(constant, kind="stable")
     values, vectors = values[order], vectors[:, order]

@@ -1,8 +1,8 @@
-"""Channels and directions of pooled vectors that are the same for every text, up to the rounding of float32.
+"""Find channels and directions that are the same for every text, up to the rounding of float32.
 
-A last LayerNorm with gains of 0 gives constant channels (three of 384 in all-MiniLM-L6-v2), and the mean over tokens of
-one layer after a LayerNorm lies in a hyperplane. Such a direction carries nothing, and scaled to variance 1 it would be
-rounding noise, so every method leaves it at 0.
+A last LayerNorm with gains of 0 gives constant channels (three of 384 in all-MiniLM-L6-v2), and a mean of one layer
+after a LayerNorm lies in a hyperplane. Scaled to variance 1 such a direction would be rounding noise, so every method
+leaves it at 0.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ ROUNDING = 2.0**-20  # of a value's size: sixteen times that of float32, for the
 
 
 def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(D,): whether each direction is rounding alone; ``square`` (D,) is the mean square that is rounded in it."""
+    """Mask (D,) the directions of which ``variance`` (D,) is only rounding; ``square`` (D,) is their mean square."""
     return np.asarray(variance <= np.maximum(NEGLIGIBLE * variance.max(initial=0.0), ROUNDING**2 * square))
 
 
-def constant_channels(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(D,): whether each channel is constant, from the ``mean`` (D,) and ``variance`` (D,) of its values."""
+def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask (D,) the constant channels by their ``mean`` (D,) and ``variance`` (D,)."""
     return is_constant(variance, np.square(mean) + variance)
 
 
-def sentence(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
-    """Name the ``channels`` and other ``directions`` of ``dim`` that stay 0; an empty list if there are none."""
+def name_constant(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
+    """Write a sentence for constant ``channels`` and one for other constant ``directions``, of ``dim``."""
     where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
     out = []
     for count, what in ((channels, "channels"), (directions, "directions")):

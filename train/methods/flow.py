@@ -1,4 +1,4 @@
-"""The normalizing flow of BERT-flow in PyTorch: pooled embedding x (B, C) -> Gaussian latent z (B, C).
+"""The normalizing flow of BERT-flow in PyTorch: maps a pooled embedding x (B, C) to a Gaussian latent z (B, C).
 
 A Glow without squeezing (Li et al., EMNLP 2020, section 3.2 and the official ``glow_1x1.py``): each level runs
 ``depth`` steps of ActNorm -> permutation -> coupling, then emits the second half of its channels and hands the
@@ -22,7 +22,7 @@ from fastflow.train.methods.layers import (
     AdditiveCoupling,
     AffineCoupling,
     LUPermutation,
-    permutation,
+    make_permutation,
 )
 from fastflow.train.options import DEFAULTS, SMALL
 
@@ -54,17 +54,17 @@ class FlowConfig:
             raise UsageError(f"unknown permutation {self.permutation!r}; known: {', '.join(PERMUTATIONS)}")
 
     def as_dict(self) -> dict[str, int | str]:
-        """The entry written into ``fastflow.json``."""
+        """Give the manifest's entry."""
         return asdict(self)
 
 
 class Step(nn.Module):
-    """ActNorm -> permutation -> coupling on ``channels`` channels."""
+    """One step: ActNorm, permutation and coupling."""
 
     def __init__(self, channels: int, config: FlowConfig) -> None:
         super().__init__()
         self.actnorm = ActNorm(channels)
-        self.permutation = permutation(config.permutation, channels)
+        self.permutation = make_permutation(config.permutation, channels)
         self.coupling: AdditiveCoupling | AffineCoupling = COUPLINGS[config.coupling](channels, config.width)
         self.constant: tuple[Tensor, Tensor, Tensor] | None = None  # channels in, their shifts, outputs of the net
 
@@ -79,10 +79,7 @@ class Step(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> tuple[Tensor, Tensor]:
-        """Data-dependent initialisation on ``x`` (B, C), of which the channels of the mask ``constant`` are constant.
-
-        Returns the step's output and the mask of its constant channels.
-        """
+        """Set the ActNorms from ``x`` (B, C) with the mask ``constant`` (C,); returns the output and its mask."""
         constant = self.actnorm.initialise(x, constant)
         x, _ = self.permutation(self.actnorm(x)[0])
         if isinstance(self.permutation, LUPermutation):  # no channel of the mix is constant
@@ -98,7 +95,7 @@ class Step(nn.Module):
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Put what acts on constant channels back to its start: their likelihood has no bound, so it would grow."""
+        """Reset the parameters of constant channels: their likelihood has no bound."""
         if self.constant is None:
             return
         channels, shift, outputs = self.constant
@@ -108,7 +105,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """An invertible map between pooled embeddings and a standard Gaussian, with its exact likelihood."""
+    """An invertible map from pooled embeddings to a standard Gaussian, with its exact likelihood."""
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()
@@ -119,11 +116,11 @@ class Flow(nn.Module):
         )
 
     def steps(self, level: int) -> list[Step]:
-        """The steps of one level, in order."""
+        """List the steps of one level."""
         return list(cast(nn.ModuleList, self.levels[level]))  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, C) -> z (B, C) and log|det dz/dx| (B,)."""
+        """Map x (B, C) to z (B, C) and log|det dz/dx| (B,)."""
         log_det = x.new_zeros(len(x))
         emitted = []
         for level in range(self.config.levels):
@@ -136,7 +133,7 @@ class Flow(nn.Module):
         return torch.cat([*emitted, x], dim=1), log_det
 
     def inverse(self, z: Tensor) -> Tensor:
-        """z (B, C) -> x (B, C)."""
+        """Map z (B, C) to x (B, C)."""
         widths = [self.config.dim >> (level + 1) for level in range(self.config.levels - 1)]
         *emitted, x = z.split([*widths, self.config.dim - sum(widths)], dim=1)
         for level in reversed(range(self.config.levels)):
@@ -147,19 +144,19 @@ class Flow(nn.Module):
         return x
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """(B,) log p(x) = log N(z; 0, I) + log|det dz/dx|, in nats (paper, equation 3)."""
+        """Compute log p(x) = log N(z; 0, I) + log|det dz/dx| (B,), in nats (paper, equation 3)."""
         z, log_det = self(x)
         return log_det - 0.5 * (z.square().sum(dim=1) + self.config.dim * math.log(2 * math.pi))
 
     def bits_per_dimension(self, x: Tensor) -> Tensor:
-        """Scalar: mean of -log p(x) / (C ln 2). Embeddings are continuous, so negative values are legitimate."""
+        """Compute the mean of -log p(x) / (C ln 2), a scalar; it may be negative."""
         return -self.log_prob(x).mean() / (self.config.dim * math.log(2))
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
-        """Set every ActNorm from ``x`` (B, C), many sentences; raises if every channel is constant.
+        """Set every ActNorm from ``x`` (B, C); raises if every channel is constant.
 
-        A constant channel is only centred, and ``hold`` keeps it so: it counts as a standard Gaussian at its mean.
+        A constant channel is only centred: it counts as a standard Gaussian at its mean.
         """
         constant = torch.zeros(x.shape[1], dtype=torch.bool)
         for level in range(self.config.levels):
@@ -169,7 +166,7 @@ class Flow(nn.Module):
                 x, constant = step.initialise(x, constant)
 
     def hold(self) -> None:
-        """Keep constant channels as ``initialise`` left them; call it after every change of the parameters."""
+        """Keep constant channels as ``initialise`` left them; call it after every update."""
         for level in range(self.config.levels):
             for step in self.steps(level):
                 step.hold()

@@ -1,8 +1,7 @@
 """The invertible layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
 
-Every layer maps ``(B, C)`` to ``(B, C)`` and returns the result and the log-determinant of its Jacobian,
-a scalar when it is the same for every row and ``(B,)`` otherwise; ``inverse`` undoes ``forward``.
-``initialise`` sets the ActNorms from data, once, before training: loading, evaluating or a small batch never does.
+Every layer maps (B, C) to (B, C) and returns the log-determinant of its Jacobian too: (B,), or a scalar if it is the
+same for every row. ``initialise`` sets the ActNorms from data, once, before training.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fastflow.errors import FastflowError
-from fastflow.train.methods.constant import constant_channels
+from fastflow.train.methods.constant import mask_constant
 
 LOGSCALE_FACTOR = 3.0  # Glow's trick: a log-scale parameter s acts as exp(3 s), which speeds up its learning
 
 
-def glorot_vector(channels: int) -> Tensor:
-    """(C,) Glorot-uniform values, +-sqrt(6/(1+C)): how the official code initialises every ActNorm vector."""
+def draw_glorot(channels: int) -> Tensor:
+    """Draw (C,) Glorot-uniform values, +-sqrt(6/(1+C)), as the official code initialises ActNorms."""
     bound = math.sqrt(6.0 / (1 + channels))
     return torch.empty(channels).uniform_(-bound, bound)
 
@@ -29,8 +28,8 @@ class ActNorm(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.shift = nn.Parameter(glorot_vector(channels))
-        self.logscale = nn.Parameter(glorot_vector(channels))
+        self.shift = nn.Parameter(draw_glorot(channels))
+        self.logscale = nn.Parameter(draw_glorot(channels))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         log_scale = LOGSCALE_FACTOR * self.logscale
@@ -41,14 +40,11 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Set zero mean and unit deviation on ``x`` (B, C); returns the mask (C,) of the constant channels.
-
-        They keep their scale; they are those of the mask ``constant`` and those that are constant in x.
+        """Set zero mean and unit deviation on ``x`` (B, C); returns the mask (C,) of constant channels, which keep
+        their scale: the mask ``constant`` and the constant channels of x.
         """
         mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
-        constant = constant | torch.from_numpy(
-            constant_channels(mean.double().numpy(), deviation.double().numpy() ** 2)
-        )
+        constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
         if bool(constant.all()):
             raise FastflowError(
                 f"data-dependent initialisation: every channel is constant over the {x.shape[0]} sentences used; give "
@@ -65,7 +61,7 @@ class Permutation(nn.Module):
     index: Tensor
 
     def __init__(self, index: Tensor, derived: bool) -> None:
-        """``derived``: the order follows from the width alone, so a saved model need not carry it."""
+        """``derived``: the order follows from the width, so it is not saved."""
         super().__init__()
         self.register_buffer("index", index, persistent=not derived)
 
@@ -97,7 +93,7 @@ class LUPermutation(nn.Module):
         self.logdiag = nn.Parameter(diagonal.abs().log().float())
 
     def triangles(self) -> tuple[Tensor, Tensor]:
-        """(L, U + diag), both (C, C)."""
+        """Give L and U + diag, both (C, C)."""
         identity = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
         return self.lower.tril(-1) + identity, self.upper.triu(1) + torch.diag(self.sign * self.logdiag.exp())
 
@@ -122,9 +118,9 @@ class CouplingNet(nn.Module):
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
         self.weight1 = nn.Parameter(torch.randn(width, inputs) * 0.05)
-        self.shift1, self.logscale1 = nn.Parameter(glorot_vector(width)), nn.Parameter(glorot_vector(width))
+        self.shift1, self.logscale1 = nn.Parameter(draw_glorot(width)), nn.Parameter(draw_glorot(width))
         self.weight2 = nn.Parameter(torch.randn(width, width) * 0.05)
-        self.shift2, self.logscale2 = nn.Parameter(glorot_vector(width)), nn.Parameter(glorot_vector(width))
+        self.shift2, self.logscale2 = nn.Parameter(draw_glorot(width)), nn.Parameter(draw_glorot(width))
         self.weight3 = nn.Parameter(torch.zeros(outputs, width))
         self.bias3, self.logscale3 = nn.Parameter(torch.zeros(outputs)), nn.Parameter(torch.zeros(outputs))
 
@@ -189,8 +185,8 @@ PERMUTATIONS = ("reversal", "random", "lu")
 COUPLINGS: dict[str, type[AdditiveCoupling | AffineCoupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
 
 
-def permutation(kind: str, channels: int) -> Permutation | LUPermutation:
-    """The channel-mixing layer named ``kind``: reversal (the paper's), random (fixed) or lu (learned)."""
+def make_permutation(kind: str, channels: int) -> Permutation | LUPermutation:
+    """Make the channel mixing ``kind``: reversal (the paper's), random (fixed) or lu (learned)."""
     if kind == "reversal":
         return Permutation(torch.arange(channels - 1, -1, -1), derived=True)
     if kind == "random":

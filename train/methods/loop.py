@@ -1,4 +1,4 @@
-"""Fitting the flow: batches of pooled embeddings -> maximum likelihood, with checkpoints that resume bit for bit."""
+"""Train a flow by maximum likelihood, with checkpoints that resume bit for bit."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.train.choice.held_out import HeldOut
-from fastflow.train.choice.separability import Keeper, Views, due
+from fastflow.train.choice.separability import Keeper, Views, is_due
 from fastflow.train.methods.checkpoints import load_checkpoint, save_checkpoint
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.objective import SIDES, PaperAdamW, step_loss
+from fastflow.train.methods.objective import SIDES, PaperAdamW, compute_loss
 from fastflow.train.options import DEFAULTS, Options
 from fastflow.train.progress import COMMAND, Voice
 
 Source = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # row numbers -> pooled embeddings (b, D)
 Log = Callable[[int, dict[str, float]], None]
 
-INITIAL_TEXTS = 2048  # sentences that data-dependent initialisation looks at
+INITIAL_TEXTS = 2048  # of the data-dependent initialisation
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Schedule:
 
     @classmethod
     def of(cls, options: Options) -> Schedule:
-        """That of ``options``, whose fields have the same names."""
+        """Take the schedule of ``options``."""
         return cls(**{one.name: getattr(options, one.name) for one in fields(cls)})
 
     def steps(self, texts: int) -> int:
-        """Optimiser steps on a corpus of ``texts``; a remainder smaller than a batch is dropped."""
+        """Count the optimiser steps on ``texts`` texts; a rest smaller than a batch is dropped."""
         if texts < self.batch_size:
             raise UsageError(
                 f"the corpus has {texts} distinct texts, fewer than one batch of "
@@ -55,25 +55,25 @@ class Schedule:
         return max(1, int(self.epochs * (texts // self.batch_size)))
 
 
-def epoch_order(texts: int, schedule: Schedule, epoch: int) -> NDArray[np.int64]:
-    """A new order of the rows for every epoch, from the seed and the epoch alone, so that resuming needs no state."""
+def order_epoch(texts: int, schedule: Schedule, epoch: int) -> NDArray[np.int64]:
+    """Draw the order of the rows from the seed and the epoch, so that resuming needs no state."""
     return np.random.default_rng((schedule.seed, epoch)).permutation(texts)
 
 
-def batch_rows(texts: int, schedule: Schedule, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
-    """The row numbers (batch_size,) of steps ``start`` to ``stop``."""
+def pick_batches(texts: int, schedule: Schedule, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the row numbers (batch_size,) of steps ``start`` to ``stop``."""
     per_epoch = texts // schedule.batch_size
     order, drawn = np.empty(0, np.int64), -1
     for step in range(start, stop):
         epoch, index = divmod(step, per_epoch)
         if epoch != drawn:
-            order, drawn = epoch_order(texts, schedule, epoch), epoch
+            order, drawn = order_epoch(texts, schedule, epoch), epoch
         yield order[index * schedule.batch_size : (index + 1) * schedule.batch_size]
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """A flow's matrices are too small to share: one thread is faster, and the weights do not depend on the cores."""
+def use_one_thread() -> Iterator[None]:
+    """Use one thread, which is faster on small matrices and makes the weights independent of the cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -83,11 +83,11 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """How a chain is fitted, whatever its methods and its rows: the schedule, its checkpoints, its judge, its voice.
+class Training:
+    """How a chain is trained, whatever its methods and rows.
 
-    ``checkpoints`` is a folder (None: none are written), ``identity`` names corpus and encoder in them. A flow is the
-    one of the step at which it separates ``views`` best, or makes held-out vectors most likely; without, the last one.
+    ``checkpoints`` is a folder, None for no checkpoints; ``identity`` names corpus and encoder in them. A flow is kept
+    at the step that is best by ``views``: dropout views, or held-out vectors; without them at the last.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -103,35 +103,34 @@ def fit_flow(
     source: Source,
     texts: int,
     config: FlowConfig,
-    fitting: Fitting,
+    training: Training,
     checkpoint: Path | None = None,
     keeper: Keeper | None = None,
 ) -> Flow:
-    """Train a flow on ``texts`` pooled embeddings; raises a FastflowError when the loss stops being finite.
+    """Train a flow on ``texts`` pooled embeddings; raises a FastflowError if the loss is not finite.
 
-    ``checkpoint`` is written every ``save_steps`` steps; ``fitting.resume`` continues from it, if it is there and of a
-    run with the same identity, configuration and schedule. With a ``keeper`` the flow comes back as it was at the step
-    that the keeper holds best, else as it is after the last one.
+    ``checkpoint`` is written every ``save_steps`` steps; ``training.resume`` continues from one of the same run. A
+    ``keeper`` returns the flow of its best step.
     """
-    schedule, log = fitting.schedule, fitting.log
+    schedule, log = training.schedule, training.log
     steps = schedule.steps(texts)
     torch.manual_seed(schedule.seed)
     flow = Flow(config)
     if schedule.init == "data":
         rows = np.random.default_rng((schedule.seed, 1 << 32)).permutation(texts)[:INITIAL_TEXTS]
         first = torch.from_numpy(source(np.sort(rows)))
-        with one_thread():
+        with use_one_thread():
             flow.initialise(first)
     optimiser = PaperAdamW(flow.parameters(), schedule.lr)
-    run = run_identity(fitting.identity + (f" kept by {keeper.what}" if keeper else ""), config, schedule)
-    start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if fitting.resume and checkpoint else 0
+    run = identify_run(training.identity + (f" kept by {keeper.what}" if keeper else ""), config, schedule)
+    start = load_checkpoint(checkpoint, flow, optimiser, run, keeper) if training.resume and checkpoint else 0
     if keeper and not start:
         log(0, {keeper.what: keeper.look(0, flow)})
-    with fitting.voice.progress("flow", steps, "steps", start) as progress:
-        for step, rows in enumerate(batch_rows(texts, schedule, start, steps), start + 1):
+    with training.voice.progress("flow", steps, "steps", start) as progress:
+        for step, rows in enumerate(pick_batches(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
-            with one_thread():
-                loss = step_loss(flow, x)
+            with use_one_thread():
+                loss = compute_loss(flow, x)
                 loss.backward()
                 norm, bits = optimiser.step(), loss.item() / SIDES
                 flow.hold()
@@ -140,7 +139,7 @@ def fit_flow(
                     f"training diverged at step {step} of {steps}: the likelihood is not finite; use a smaller --lr"
                 )
             log(step, {"bits_per_dimension": bits, "gradient_norm": norm})
-            if keeper and due(step, steps):
+            if keeper and is_due(step, steps):
                 log(step, {keeper.what: keeper.look(step, flow)})
             progress.advance(1, f"{bits:.3f} bits/dim")
             if checkpoint and schedule.save_steps and step % schedule.save_steps == 0 and step < steps:
@@ -150,7 +149,7 @@ def fit_flow(
     return flow.eval()
 
 
-def run_identity(identity: str, config: FlowConfig, schedule: Schedule) -> str:
-    """sha256 of everything that decides the weights; --save-steps does not."""
+def identify_run(identity: str, config: FlowConfig, schedule: Schedule) -> str:
+    """Hash everything that decides the weights; --save-steps does not."""
     settings = {name: value for name, value in asdict(schedule).items() if name != "save_steps"}
     return hashlib.sha256(json.dumps([identity, asdict(config), settings], sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The name of a method -> the links of its chain. Needs no PyTorch."""
+"""Parse the name of a method into the links of its chain. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Method:
 
 
 def parse_method(text: str) -> list[Method]:
-    """``whiten:128,flow`` -> its links; ``none`` -> no link. Raises a UsageError for an unknown one.
+    """Parse ``whiten:128,flow`` into its links; ``none`` has none. Raises a UsageError for an unknown method.
 
-    ``whiten:128+flow`` is the same chain, for places where a comma separates the names of a list.
+    A ``+`` may replace the comma, for lists that are separated by commas.
     """
     if text == "none":
         return []
@@ -39,14 +39,13 @@ def parse_method(text: str) -> list[Method]:
     return links
 
 
-def shipped(links: list[Method], latent: bool) -> list[Method]:
-    """The chain as it is fitted: after a flow that comes last follows recolour, unless the latent is asked for."""
+def complete_chain(links: list[Method], latent: bool) -> list[Method]:
+    """Add recolour after a flow at the end, unless the ``latent`` is the embedding."""
     if links and links[-1].kind == "flow" and not latent:
         return [*links, Method("recolour")]
     return links
 
 
-def recoloured(method: str, latent: bool) -> bool:
-    """Whether the chain of ``method`` ends in recolour as it is fitted."""
-    links = shipped(parse_method(method), latent)
+def ends_in_recolour(links: list[Method]) -> bool:
+    """Whether recolour is the last link."""
     return bool(links) and links[-1].kind == "recolour"

@@ -1,4 +1,4 @@
-"""The paper's objective and its optimiser, which is not a stock AdamW."""
+"""The paper's objective and its own AdamW."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ BETAS, EPS, DECAY = (0.9, 0.999), 1e-6, 0.01
 SIDES = 2.0  # the paper's step loss is the mean over side a plus the mean over side b of its pairs
 
 
-def step_loss(flow: Flow, x: Tensor) -> Tensor:
-    """The loss of one step on (b, D) pooled embeddings: twice the mean bits per dimension.
+def compute_loss(flow: Flow, x: Tensor) -> Tensor:
+    """Compute the loss of one step on (b, D) pooled embeddings: twice the mean bits per dimension.
 
-    The official code sums the means of both sides of its sentence pairs; on single sentences that is twice their mean,
-    kept because clipping and the optimiser's eps see the scale.
+    The official code sums the means of both sides of its pairs; clipping and the optimiser's eps depend on that scale.
     """
     return SIDES * flow.bits_per_dimension(x)
 
@@ -38,7 +37,7 @@ class PaperAdamW:
 
     @torch.no_grad()
     def step(self) -> float:
-        """Clip, update, clear the gradients; returns the gradient's norm before clipping."""
+        """Clip, update and clear the gradients; returns the norm before clipping."""
         norm = float(nn.utils.clip_grad_norm_(self.parameters, CLIP))
         for p, m, v in zip(self.parameters, self.first, self.second, strict=True):
             if p.grad is None:

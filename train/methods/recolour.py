@@ -1,18 +1,16 @@
-"""Recolour: give back, after a calibration that equalises every direction, part of the embedding's spectrum and mean.
+"""Recolour: give back part of the embedding's spectrum and mean after a calibration that equalises all directions.
 
-A flow's latent z is N(0, I): directions in which the encoder has only noise count as much as those that carry meaning,
-and the corpus's mean is gone. The best linear reconstruction of the pooled embedding x from z has the principal
-directions U and deviations S, where with Cov(z) = L L^T
+A flow's latent z is N(0, I): directions of noise count as much as directions of meaning, and the mean is lost. The best
+linear reconstruction of the pooled embedding x from z has principal directions U and deviations S, with Cov(z) = L L^T,
 
     Cov(x, z) L^-T = U S V^T,
     y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-The spectrum g in [0, 1] is how far directions are equalised: 1 is the rotated latent, made exactly white, 0 the
-embedding without the part that is not linear in z. The mean share c in [0, 1) is the average cosine of two unrelated
-texts. The ``demoted`` leading directions are scaled like the last one and have no part in m: they carry what sentences
-of a kind have in common, as in NATSV (Mu & Viswanath 2018). Dimensions come in the order of their scale, the leading
-first; those that carry nothing of x are last, and 0. In image style transfer this is a partial whitening-colouring
-transform (Li et al., NeurIPS 2017).
+The spectrum g in [0, 1] sets how far directions are equalised: 1 gives the rotated white latent, 0 the part of the
+embedding that is linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts. The ``demoted``
+leading directions are scaled like the last one and have no part in m: they carry common properties of sentences of a
+kind, as in NATSV (Mu & Viswanath 2018). Dimensions are in the order of their scale; dimensions unrelated to x are
+last, and 0. In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Rows
 from fastflow.train.data.moments import BLOCK, Moments
 
-RIDGE = 1e-3  # of the mean variance of z, if there are fewer texts than FEW times its dimensions
+RIDGE = 1e-3  # of the mean variance of z, with fewer texts than FEW times its dimensions
 FEW = 2
 LEAST = 1e-6  # of the largest singular value
 
 
-def joint_moments(stages: Sequence[Stage], pooled: Rows) -> Moments:
-    """The statistics of (x, z) side by side, (n, D + D'), z what ``stages`` make of ``pooled`` (n, D)."""
+def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
+    """Measure the Moments of (x, z), (n, D + D'): z is the output of ``stages`` for x, ``pooled`` (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     out: Moments | None = None
     for start in range(0, len(pooled), BLOCK):
@@ -45,7 +43,7 @@ def joint_moments(stages: Sequence[Stage], pooled: Rows) -> Moments:
 
 
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
-    """The stage for z (n, D') from the moments of (x, z), x being of ``dim`` channels.
+    """Fit the stage for z (n, D') to the ``joint`` Moments of (x, z), with ``dim`` channels of x.
 
     Raises a FastflowError if z is constant, and if no direction would be left.
     """
@@ -60,7 +58,7 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     left, scale, right = np.linalg.svd(cross @ whiten, full_matrices=False)
     sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])  # a singular vector's sign is arbitrary
     left, right = left * sign, right * sign[:, None]
-    live = int((scale > LEAST * scale[0]).sum())  # the others carry nothing: 0 in the result
+    live = int((scale > LEAST * scale[0]).sum())  # the others are 0 in the result
     if demoted >= live:
         raise FastflowError(f"recolour: {demoted} of {live} directions cannot be demoted; use a smaller --demoted")
     power, shift = np.zeros(len(scale)), np.zeros(len(scale))

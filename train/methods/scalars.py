@@ -1,4 +1,4 @@
-"""TensorBoard scalars of a training run, if asked for."""
+"""TensorBoard scalars of a training run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastflow.errors import FastflowError, missing_extra
 
 
 class Scalars:
-    """``with Scalars(directory) as log``: log(step, {name: value}) writes TensorBoard scalars if asked."""
+    """``with Scalars(directory) as log`` gives log(step, {name: value}); without a directory it writes no file."""
 
     def __init__(self, directory: str | None) -> None:
         self._writer: Any = None

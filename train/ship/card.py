@@ -1,4 +1,4 @@
-"""The model card: the README.md of a calibrated encoder, or of a calibration of vectors made elsewhere."""
+"""The model card: README.md of a calibrated encoder or of a calibration of vectors."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.embeddings import FrozenEncoder
-from fastflow.train.ship.summary import cells, notes, source_of
+from fastflow.train.ship.summary import make_cells, name_source, write_notes
 
 
-def card_of_texts(
+def write_text_card(
     encoder: FrozenEncoder,
     stages: Sequence[Stage],
     training: dict[str, Any],
     measures: dict[str, Any],
     reference: bool = False,
 ) -> str:
-    """The card of a model with an encoder; ``reference`` as for ``export``."""
+    """Write the card of a model with an encoder; ``reference`` as for ``export``."""
     kind = "texts, read once" if training.get("streamed") else "distinct texts"
     beside = training.get("background")
     fitted, count = training.get("fitted", training["texts"]), "counted as" if training.get("streamed") else "of which"
     part = "" if fitted == training["texts"] else f", {count} {fitted}"
     words = f"{part}, and {beside} sentences of the language at large" if beside else ""
     facts = {
-        "encoder": f"{_whence(encoder, reference)} (sha256 {encoder.hash[:16]})",
+        "encoder": f"{_describe_origin(encoder, reference)} (sha256 {encoder.hash[:16]})",
         "pooling": encoder.pooling.describe(),
         "longest text": f"{encoder.max_length} tokens",
         "calibration": calibration.describe(stages),
@@ -41,21 +41,21 @@ def card_of_texts(
         f"hf download {encoder.hub_id} --revision {encoder.revision}",
         "```",
     ]
-    return _card(
+    return _write_card(
         "A calibrated sentence encoder",
         ["Made with fastflow: a frozen masked language model, calibrated without labels."],
         facts,
         training.get("reasons", []),
-        cells(measures, source_of(encoder)),
-        [*notes(measures, stages), *(fetch if reference else [])],
+        make_cells(measures, name_source(encoder)),
+        [*write_notes(measures, stages), *(fetch if reference else [])],
         'encode(["A text."])',
     )
 
 
-def card_of_vectors(stages: Sequence[Stage], training: dict[str, Any], measures: dict[str, Any], dim: int) -> str:
-    """The card of a model without an encoder, of vectors of ``dim`` numbers."""
+def write_vector_card(stages: Sequence[Stage], training: dict[str, Any], measures: dict[str, Any], dim: int) -> str:
+    """Write the card of a model of vectors of ``dim`` numbers."""
     fitted = f"{training['source']}: {training['vectors']} vectors (sha256 {training['vectors_sha256'][:16]})"
-    return _card(
+    return _write_card(
         "A calibration of vectors",
         [
             "Made with fastflow from vectors alone, without labels. This model has no encoder and embeds no text.",
@@ -68,17 +68,16 @@ def card_of_vectors(stages: Sequence[Stage], training: dict[str, Any], measures:
             "licence": "that of the vectors; the calibration adds none",
         },
         training["reasons"],
-        cells(measures, source_of(None)),
-        notes(measures, stages, "vectors"),
+        make_cells(measures, name_source(None)),
+        write_notes(measures, stages, "vectors"),
         "transform(vectors)  # (B, D) -> (B, D')",
     )
 
 
-def _card(
+def _write_card(
     title: str, about: list[str], facts: dict[str, str], reasons: list[str], measured: list[list[str]],
     closing: list[str], call: str,
 ) -> str:  # fmt: skip
-    """Title, facts, the reasons for the calibration, a table of measures, and the ``call`` of a Runtime."""
     head, *lines = measured
     why = ["Why this calibration:", "", *(f"- {reason}" for reason in reasons), ""] if reasons else []
     return "\n".join([
@@ -92,8 +91,7 @@ def _card(
     ])  # fmt: skip
 
 
-def _whence(encoder: FrozenEncoder, reference: bool) -> str:
-    """The card's entry for the encoder."""
+def _describe_origin(encoder: FrozenEncoder, reference: bool) -> str:
     origin = f"{encoder.hub_id} of the Hugging Face Hub, revision {encoder.revision}" if encoder.hub_id else ""
     if reference:
         return f"{origin}, not in this directory"

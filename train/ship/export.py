@@ -1,4 +1,4 @@
-"""The trained calibration -> a model directory, written under a temporary name, proved, and only then renamed."""
+"""Write a model directory under a temporary name, prove it, and rename it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from fastflow.stages.spread import SPREAD, fit_spread
 from fastflow.stages.truncation import fit_truncation, write_truncation
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
-from fastflow.train.ship.likelihood import usual
+from fastflow.train.ship.likelihood import measure_likelihood
 from fastflow.train.ship.precision import measure_precision
 from fastflow.train.ship.proof import prove, prove_vectors
 from fastflow.values import system_errors
@@ -51,7 +51,7 @@ PROOF_ROWS = 32
 
 
 def check_reference(encoder: FrozenEncoder) -> None:
-    """Raise if ``encoder`` cannot be referenced."""
+    """Raise a UsageError if ``encoder`` is not one of the Hub."""
     if encoder.head is not None:
         raise UsageError(
             "--reference-encoder leaves an encoder on the Hub, and --pooling model needs its whole directory"
@@ -73,15 +73,12 @@ def export(
     pooled: Rows | None = None,
     reference: bool = False,
 ) -> str:
-    """Write the model to ``out`` and return its fingerprint; raises and leaves nothing if it does not prove itself.
+    """Write the model to ``out`` and return its fingerprint; raises and leaves no file if the proof fails.
 
-    The model holds a copy of the encoder. With ``reference`` it holds the Hub id and the revision instead, of an
-    encoder from the Hub.
-
-    ``pooled`` (n, D), the embeddings that the calibration was fitted on, give ``truncate_dim`` its order of directions
-    and int8 outputs their range if the calibration does not, and a flow the log-density that is usual; without them
-    ``truncate_dim`` keeps the first dimensions, and such a calibration has no int8 outputs. The proof re-runs the saved
-    files through the NumPy reference on some ``texts`` and compares with PyTorch.
+    With ``reference`` the model holds the encoder's Hub id and revision, not a copy. ``pooled`` (n, D), the embeddings
+    that were fitted, give ``truncate_dim`` its order of directions, int8 outputs their range and a flow its usual
+    log-density. Without them ``truncate_dim`` keeps the first dimensions, and int8 outputs may be absent. The proof
+    compares NumPy on the saved files with PyTorch on some ``texts``.
     """
     with growing(out) as partial:
         _write(partial, encoder, fitted, training, card, texts, pooled, reference)
@@ -91,14 +88,14 @@ def export(
 
 
 def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: str, vectors: Rows) -> str:
-    """Write a model without an encoder, fitted on ``vectors`` (n, D), to ``out``, as ``export`` does and proves it."""
+    """Write a model without an encoder, fitted to ``vectors`` (n, D), as ``export`` does."""
     with growing(out) as partial:
-        if arrays := _arrays(fitted, vectors):
+        if arrays := _collect_arrays(fitted, vectors):
             _save_arrays(partial / CALIBRATION, arrays)
         (partial / CARD).write_text(card, encoding="utf-8")
         dim = vectors.shape[1]
         entries = {"format_version": VECTORS_VERSION, "encoder": None, "input_dim": dim}
-        _save_manifest(partial, entries | _entries(fitted, dim, training))
+        _save_manifest(partial, entries | _make_entries(fitted, dim, training))
         verify(partial)
         prove_vectors(partial, fitted, vectors[:PROOF_ROWS])
     return open_model(out).fingerprint
@@ -116,14 +113,14 @@ def _write(
 ) -> None:
     identity: dict[str, Any] = {"sha256": encoder.hash}
     if encoder.head is not None:
-        assert encoder.modules is not None  # noqa: S101 - for the type checker: the head belongs to them
+        assert encoder.modules is not None  # noqa: S101 (for the type checker)
         _copy_files(files_of(encoder.modules), encoder.modules.path, directory / MODULES_FOLDER)
     elif reference:
         identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}
     else:
         _copy_encoder(encoder.directory, directory / ENCODER)
         identity["sha256"] = encoder_hash(directory / ENCODER)
-    arrays = _arrays(fitted, pooled)
+    arrays = _collect_arrays(fitted, pooled)
     if encoder.pooling.weights is not None and encoder.head is None:
         arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
     precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
@@ -141,13 +138,12 @@ def _write(
     }
     if precision.int8 is not None:
         entries[INT8] = precision.int8.entry()
-    if pooled is not None and (likelihood := usual(fitted.stages, pooled)) is not None:
+    if pooled is not None and (likelihood := measure_likelihood(fitted.stages, pooled)) is not None:
         entries[LIKELIHOOD] = likelihood
-    _save_manifest(directory, entries | _entries(fitted, encoder.dim, training))
+    _save_manifest(directory, entries | _make_entries(fitted, encoder.dim, training))
 
 
-def _arrays(fitted: Fitted, pooled: Rows | None) -> dict[str, NDArray[Any]]:
-    """The arrays of the stages, and those that are measured on ``pooled`` (n, D)."""
+def _collect_arrays(fitted: Fitted, pooled: Rows | None) -> dict[str, NDArray[Any]]:
     arrays = {
         f"{i}.{name}": np.ascontiguousarray(a)
         for i, stage in enumerate(fitted.stages)
@@ -168,8 +164,7 @@ def _save_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     path.write_bytes(save(arrays))
 
 
-def _entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, Any]:
-    """The common fields of every manifest, of a calibration of vectors of ``dim`` numbers."""
+def _make_entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, Any]:
     return {
         "fastflow_version": __version__,
         "calibration": [{"kind": stage.kind, **stage.settings} for stage in fitted.stages],
@@ -179,7 +174,7 @@ def _entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, An
 
 
 def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write fastflow.json with the hashes of every file that lies next to it, and its fingerprint."""
+    """Write fastflow.json with the hash of every file and its fingerprint."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     manifest["files"] = {str(path.relative_to(directory)): file_hash(path) for path in files}
     manifest["fingerprint"] = fingerprint(manifest)
@@ -187,7 +182,6 @@ def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
 
 
 def _copy_files(files: Sequence[Path], root: Path, target: Path) -> None:
-    """Copies of ``files`` at their places below ``root``."""
     for path in files:
         copy = target / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +189,7 @@ def _copy_files(files: Sequence[Path], root: Path, target: Path) -> None:
 
 
 def _copy_encoder(source: Path, target: Path) -> None:
-    """Config, weights and tokenizer; a vocab.txt becomes the tokenizer.json it stands for."""
+    """Copy config, weights and tokenizer; a vocab.txt becomes a tokenizer.json."""
     target.mkdir()
     index = source / "model.safetensors.index.json"
     optional = [source / "config.json", *(source / name for name in FILES), index]

@@ -1,4 +1,4 @@
-"""The log-density that is usual for a corpus, measured on the texts that a flow was fitted to."""
+"""The usual log-density of the texts that a flow was fitted to."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fastflow.errors import UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.stages.density import density_of
 from fastflow.stages.rows import Rows
-from fastflow.train.methods.chain import sample
+from fastflow.train.methods.chain import take_sample
 
 SHARE = 0.01
-LEAST = 1000  # texts: on fewer, held-out texts of the same corpus are unlike it too often (bench/results/unlike.md)
+LEAST = 1000  # texts: with fewer, held-out texts too often seem unlike the corpus (bench/results/unlike.md)
 
 
-def usual(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
-    """The manifest's entry ``likelihood``: the log-density that SHARE of the rows of ``pooled`` (n, D) are below.
+def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
+    """Make the manifest's entry ``likelihood``: SHARE of the rows of ``pooled`` (n, D) have a lower log-density.
 
-    None where ``stages`` have no density, and of fewer than LEAST rows.
+    None if ``stages`` have no density, and for fewer than LEAST rows.
     """
     try:
         density = density_of(stages, "this model")
@@ -29,5 +29,5 @@ def usual(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
     if len(pooled) < LEAST:
         return None
     wide = [stage.astype(np.float64) for stage in stages]
-    found = density.log_prob(np.asarray(sample(pooled), np.float64), wide)
+    found = density.log_prob(np.asarray(take_sample(pooled), np.float64), wide)
     return {"log_prob": round(float(np.quantile(found, SHARE)), 4), "share": SHARE}

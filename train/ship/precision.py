@@ -1,6 +1,6 @@
-"""The cost of reduced precision for one model, measured without labels and saved with it.
+"""Measure the cost of reduced precision for a model, without labels.
 
-``dtype="auto"`` decides by the least cosine of bfloat16; int8 opens without a trial of its own.
+The manifest's least cosine of bfloat16 decides ``dtype="auto"``, and int8 opens without another trial.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from fastflow.backends.cpu import CpuBackend
 from fastflow.model.encoder.architecture import is_static
 from fastflow.model.encoder.int8 import Int8
 from fastflow.model.kinds import Model
-from fastflow.train.data.embeddings import who_runs
+from fastflow.train.data.embeddings import pick_backend
 
 TEXTS = 256
 REDUCED = ("bfloat16", "int8")
 
 
 class Measured(CpuBackend):
-    """The backend, in int8 too where opening it would be refused: what is measured is what a model records."""
+    """The backend that opens int8 even if the trial refuses it."""
 
     gated = False
 
 
 class Precision(NamedTuple):
-    """{dtype: least cosine} of embeddings in that dtype to those in float32, and the trial of int8.
+    """The least cosine of each dtype's embeddings to float32's, and the trial of int8.
 
-    Empty and None if the compiled kernels do not run the encoder, or without products: ``auto`` is float32 then.
+    Empty and None if the compiled kernels do not run the encoder, or for a token table: ``auto`` is float32 then.
     """
 
     least_cosines: dict[str, float]
@@ -37,8 +37,8 @@ class Precision(NamedTuple):
 
 
 def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
-    """The cost of each reduced dtype for ``model`` on some of ``texts``, and on the texts of int8's trial."""
-    if who_runs(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
+    """Measure each reduced dtype of ``model`` on some of ``texts``."""
+    if pick_backend(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
         return Precision({}, None)
     some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
     tokens = model.tokenizer().prompted(some, model.prompts.resolve(), model.prompts.pooled)

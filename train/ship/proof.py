@@ -1,4 +1,4 @@
-"""The proof of a model that was just written: its files, run in NumPy, give what PyTorch fitted."""
+"""Prove a written model: its files, run in NumPy, give the vectors of PyTorch."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ EXACT = 1e-9  # relative, the flow alone in float64
 
 
 def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
-    """Raise unless the saved model, run by NumPy, gives ``texts`` the vectors of PyTorch's encoder and of ``fitted``.
+    """Raise unless the saved model gives ``texts`` the vectors of PyTorch's encoder and of ``fitted``.
 
-    The pooled vectors are compared, then those after each stage of the calibration.
+    Compares the pooled vectors, and the vectors after each stage.
     """
     model = load_model(directory)
     tokens = model.tokenizer().prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
         saved = open_backend(model, "reference", "cpu", "float32", None)
-    except UnsupportedArchitecture:  # only PyTorch runs this encoder: what is proved is files, tokenizer, calibration
+    except UnsupportedArchitecture:  # only PyTorch runs it: this proves files, tokenizer and calibration
         saved = open_backend(model, "torch", "cpu", "float32", None)
     ours, theirs = saved.pool(tokens), Embedder(encoder, "cpu", backend="torch")(texts)
-    _agree("the pooled embedding", _unit(ours), _unit(theirs), AGREEMENT)
+    _check_agree("the pooled embedding", _normalize(ours), _normalize(theirs), AGREEMENT)
     _prove_calibration(model.calibration, fitted, theirs, saved)
 
 
 def prove_vectors(directory: Path, fitted: Fitted, vectors: NDArray[np.float32]) -> None:
-    """Compare a saved model without an encoder in NumPy with what it was made of in PyTorch, on ``vectors`` (n, D)."""
+    """Raise unless the saved model without an encoder gives ``vectors`` (n, D) the output of ``fitted``."""
     model = open_model(directory)
     assert isinstance(model, VectorModel)  # noqa: S101 (it was written as one)
     _prove_calibration(model.calibration, fitted, vectors, ReferenceVectors(model, "float32", "cpu", None))
@@ -50,15 +50,14 @@ def prove_vectors(directory: Path, fitted: Fitted, vectors: NDArray[np.float32])
 def _prove_calibration(
     stages: Sequence[calibration.Stage], fitted: Fitted, pooled: NDArray[Any], saved: Calibrator
 ) -> None:
-    """Compare every saved stage, and ``saved`` as a whole, with what was fitted, on ``pooled`` (n, D)."""
-    exact = _unit(_prove_stages(stages, fitted, pooled.astype(np.float64)))
-    # a calibration that amplifies small deviations is as inexact in PyTorch's float32
-    unavoidable = float(np.abs(_unit(_torch_chain(fitted, pooled)) - exact).max(initial=0.0))
-    _agree("the embedding", _unit(saved.calibrate(pooled)), exact, AGREEMENT + 2 * unavoidable)
+    exact = _normalize(_prove_stages(stages, fitted, pooled.astype(np.float64)))
+    # a calibration that amplifies small deviations is equally inexact in PyTorch's float32
+    unavoidable = float(np.abs(_normalize(_run_torch(fitted, pooled)) - exact).max(initial=0.0))
+    _check_agree("the embedding", _normalize(saved.calibrate(pooled)), exact, AGREEMENT + 2 * unavoidable)
 
 
 def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Run pooled (B, D) through every stage as fitted, in float64, each saved one next to it; returns the result."""
+    """Compare every saved stage with the fitted one in float64; returns the output (B, D')."""
     for index, (stage, source) in enumerate(zip(saved, fitted.stages, strict=True)):
         wide = stage.astype(np.float64)
         if index in fitted.flows:
@@ -66,17 +65,16 @@ def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray
                 z, log_det = (t.numpy() for t in fitted.flows[index].double()(torch.from_numpy(x)))
             fitted.flows[index].float()
             ours, our_log_det = calibration.apply_with_log_det(wide, x)
-            _agree(f"the log-determinant of stage {index}", our_log_det, log_det, EXACT * _size(log_det))
+            _check_agree(f"the log-determinant of stage {index}", our_log_det, log_det, EXACT * _find_largest(log_det))
         else:
             z, ours = (np.asarray(calibration.apply([s], x)) for s in (source.astype(np.float64), wide))
-        _agree(f"the output of stage {index}", ours, z, EXACT * _size(z))
+        _check_agree(f"the output of stage {index}", ours, z, EXACT * _find_largest(z))
         x = z
     return x
 
 
 @torch.no_grad()
-def _torch_chain(fitted: Fitted, pooled: NDArray[Any]) -> NDArray[Any]:
-    """The chain in PyTorch float32, flows by their own modules."""
+def _run_torch(fitted: Fitted, pooled: NDArray[Any]) -> NDArray[Any]:
     x = torch.from_numpy(np.ascontiguousarray(pooled, np.float32))
     for index, stage in enumerate(fitted.stages):
         if index in fitted.flows:
@@ -87,15 +85,15 @@ def _torch_chain(fitted: Fitted, pooled: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(x.numpy())
 
 
-def _size(x: NDArray[Any]) -> float:
+def _find_largest(x: NDArray[Any]) -> float:
     return max(1.0, float(np.abs(x).max(initial=0.0)))
 
 
-def _unit(x: NDArray[Any]) -> NDArray[Any]:
+def _normalize(x: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
 
 
-def _agree(what: str, ours: NDArray[Any], theirs: NDArray[Any], tolerance: float) -> None:
+def _check_agree(what: str, ours: NDArray[Any], theirs: NDArray[Any], tolerance: float) -> None:
     difference = float(np.abs(ours - theirs).max(initial=0.0))
     if not difference <= tolerance:  # NaN must fail too
         raise FastflowError(

@@ -1,4 +1,4 @@
-"""The end of a training run: the table of raw, weighted and calibrated embeddings, and loud warnings."""
+"""Measure raw, weighted and calibrated embeddings: the table, the verdict, notes and warnings."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fastflow.stages.calibration import Stage
 from fastflow.stages.rows import Rows
 from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder, FrozenEncoder
-from fastflow.train.methods.chain import Fitted, sample
-from fastflow.train.methods.constant import constant_channels, sentence
+from fastflow.train.methods.chain import Fitted, take_sample
+from fastflow.train.methods.constant import mask_constant, name_constant
 
-# mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/superseded.md)
+# mean cosine: an untuned encoder has 0.43 or more, a tuned one 0.18 or less (bench/results/superseded.md)
 SPREAD_OUT = 0.2
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
 
 
-def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
-    """Bits per dimension of each flow stage, isotropy of the corpus and separability of ``views``, before and after."""
-    x = np.asarray(sample(pooled), np.float64)
+def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
+    """Measure isotropy and separability before and after the calibration, and each flow's bits per dimension."""
+    x = np.asarray(take_sample(pooled), np.float64)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     z = np.asarray(calibration.apply(stages, x))
-    constant = int(constant_channels(x.mean(axis=0), x.var(axis=0)).sum())
-    out: dict[str, Any] = {"isotropy": {"before": measure_isotropy(x), "after": measure_isotropy(z)}}
+    constant = int(mask_constant(x.mean(axis=0), x.var(axis=0)).sum())
+    out: dict[str, Any] = {"isotropy": {"before": isotropy.measure(x), "after": isotropy.measure(z)}}
     if constant:
         out["constant_channels"] = [constant, x.shape[1]]
     if views:
@@ -43,25 +43,24 @@ def before_and_after(fitted: Fitted, pooled: Rows, views: Views | None = None) -
     return out
 
 
-def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """``evaluate`` before and after the calibration; if tokens are weighted also ``raw``, with equal weights.
+def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
+    """Measure Spearman before and after the calibration; for weighted tokens ``raw`` too, with equal weights.
 
-    Of the encoder in the package also ``packaged``, the model in the package, which calibrates the same encoder, and
-    ``static``, the packaged table.
+    For the encoder in the package measure its models too: ``packaged``, the default, and ``static``.
     """
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
 
-    def pooled(texts: Any) -> NDArray[Any]:
+    def pool(texts: Any) -> NDArray[Any]:
         key = tuple(texts)
         if key not in remembered:
             remembered[key] = embedder(texts).astype(np.float64)
         return remembered[key]
 
     out = {
-        "before": evaluate(pooled, sets),
-        "after": evaluate(lambda texts: np.asarray(calibration.apply(stages, pooled(texts))), sets),
+        "before": evaluate(pool, sets),
+        "after": evaluate(lambda texts: np.asarray(calibration.apply(stages, pool(texts))), sets),
     }
     if encoder.pooling.weights is not None:
         equal = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
@@ -73,8 +72,8 @@ def spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: 
     return out
 
 
-def rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """(name, {column: value}) of what a reader can judge by; the columns are those of ``columns``."""
+def list_rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
+    """List (name, {column: value}) of all measures; ``name_columns`` has the columns."""
     out = []
     for stage in measures.get("bits_per_dimension", []):
         out.append(("bits per dimension: Gaussian, flow", {"before": stage["gaussian"], "after": stage["flow"]}))
@@ -94,15 +93,15 @@ def rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
     return out
 
 
-def source_of(encoder: FrozenEncoder | None) -> str:
-    """The name of the vectors that are calibrated: the column next to theirs is called calibrated."""
+def name_source(encoder: FrozenEncoder | None) -> str:
+    """Name the vectors before the calibration, as the head of their column."""
     if encoder is None:
         return RAW_VECTORS
     return "unweighted pooling" if encoder.pooling.weights is None else "weighted pooling"
 
 
-def columns(source: str) -> dict[str, str]:
-    """{vectors that were measured: the head of their column}; ``source``: that of the vectors before calibration."""
+def name_columns(source: str) -> dict[str, str]:
+    """Map a column to its head; ``source`` is the head of the vectors before calibration."""
     return {
         "raw": "unweighted pooling",
         "before": source,
@@ -112,25 +111,22 @@ def columns(source: str) -> dict[str, str]:
     }
 
 
-def cells(measures: dict[str, Any], source: str) -> list[list[str]]:
-    """``rows`` below their heads, as text, with the columns that hold a value."""
-    found = rows(measures)
-    heads = {name: head for name, head in columns(source).items() if any(name in values for _, values in found)}
+def make_cells(measures: dict[str, Any], source: str) -> list[list[str]]:
+    """Format ``list_rows`` as text below heads, without empty columns."""
+    found = list_rows(measures)
+    heads = {name: head for name, head in name_columns(source).items() if any(name in values for _, values in found)}
     lines = [[label, *(f"{values[n]:.4g}" if n in values else "" for n in heads)] for label, values in found]
     return [["", *heads.values()], *lines]
 
 
-def table(measures: dict[str, Any], source: str) -> str:
-    """``cells`` as aligned text. Bits per dimension compare a diagonal Gaussian with the flow."""
-    lines = cells(measures, source)
+def make_table(measures: dict[str, Any], source: str) -> str:
+    """Align the cells. Bits per dimension compare a diagonal Gaussian with the flow."""
+    lines = make_cells(measures, source)
     return "\n".join(f"{name:34}" + "".join(f"{value:>22}" for value in values) for name, *values in lines)
 
 
-def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> str:
-    """One line: whether the calibration is better, worse or level on what was measured, or that nobody knows.
-
-    ``packaged``: the encoder is that of the package, so that its models are rivals that need no training.
-    """
+def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> str:
+    """Write whether the calibration is better, worse, level or unknown; ``packaged``: the encoder is the package's."""
     found = measures.get("spearman")
     if found is None:
         if source == RAW_VECTORS:
@@ -140,7 +136,7 @@ def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> st
             "Better or worse: unknown, for nothing here measures similarity. Give pairs with human scores "
             f"(--eval PAIRS.tsv), or compare with the pooling{rival} by fastflow eval."
         )
-    scores = {head: found[name]["average"]["all"] for name, head in columns(source).items() if name in found}
+    scores = {head: found[name]["average"]["all"] for name, head in name_columns(source).items() if name in found}
     own = scores.pop("calibrated")
     others = sorted(scores.items(), key=lambda item: -item[1])
     rival, best = others[0]
@@ -155,24 +151,23 @@ def verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> st
     return line + FEWER_PAIRS * (pairs < NO_PROOF)
 
 
-def notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Sentences that explain a surprising row of the table, and name what stays 0; ``unit`` as for ``warnings``."""
-    return [*_cosine_notes(measures, stages), *_constant(measures, stages, unit)]
+def write_notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
+    """Explain a surprising row of the table, and name constant channels of the ``unit``, texts or vectors."""
+    return [*_note_cosine(measures, stages), *_note_constant(measures, stages, unit)]
 
 
-def _constant(measures: dict[str, Any], stages: Sequence[Stage], unit: str) -> list[str]:
-    """The sentences on channels that are constant, and on other directions that a whitening leaves out for that."""
-    if all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages):  # which keep a constant
+def _note_constant(measures: dict[str, Any], stages: Sequence[Stage], unit: str) -> list[str]:
+    if all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages):  # these keep a constant
         return []
     channels, dim = measures.get("constant_channels", (0, 0))
     directions = 0
     if stages[0].kind == "whiten":
         matrix = stages[0].params["matrix"]
         directions, dim = max(int((~matrix.any(axis=0)).sum()) - channels, 0), len(matrix)
-    return sentence(channels, directions, dim, unit)
+    return name_constant(channels, directions, dim, unit)
 
 
-def _cosine_notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
+def _note_cosine(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:
     cosine = {when: found["mean_cosine"] for when, found in measures["isotropy"].items()}
     if not (stages and calibration.keeps_mean(stages) and abs(cosine["after"]) > abs(cosine["before"])):
         return []
@@ -182,8 +177,8 @@ def _cosine_notes(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str
     ]
 
 
-def warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Sentences that the user must not miss, on measures of ``stages``; ``unit``: they calibrate texts or vectors."""
+def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
+    """Write warnings on the measures of ``stages``, which calibrate texts or vectors, the ``unit``."""
     out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if stages and abs(cosine) < SPREAD_OUT:

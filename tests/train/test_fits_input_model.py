@@ -17,7 +17,8 @@ from fastflow.files import windows
 from fastflow.model.kinds import Model
 from fastflow.session import Session
 from fastflow.stages.pooling import parse_pooling
-from fastflow.train.fits import request as fit_input
+from fastflow.train.fits import input_model as fit_input
+from fastflow.train.fits.fitting import Fitting
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.databases import read
@@ -139,7 +140,7 @@ def test_texts_that_are_too_few_are_one_sentence(embed, tmp_path, text, message)
 
 
 def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, tmp_path, vector_model, monkeypatch):
-    monkeypatch.setattr(fit_input, "calibrate", None)
+    monkeypatch.setattr(fit_input, "Fitting", None)
     monkeypatch.setattr(fit_input, "open_encoder", None)
     out, stdin = tmp_path / "o.npy", {"source": "-", "input": "a\n"}
     for options, given, code, message in (
@@ -185,7 +186,7 @@ def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, mo
     interrupt(monkeypatch)
     assert embed("-o", out, *saved).exit_code == 130
     if keep:
-        monkeypatch.setattr(fit_input, "calibrate", None)  # not needed again
+        monkeypatch.setattr(fit_input, "Fitting", None)  # not needed again
     done = embed("-o", out, *saved, "--resume")
     assert done.exit_code == 0, done.stderr
     assert "16 done before" in done.stderr
@@ -216,14 +217,14 @@ def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, s
 
 
 def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, monkeypatch):
-    calibrate = fit_input.calibrate
+    run = Fitting.run
 
-    def growing(texts, *arguments):
-        fit = calibrate(list(texts), *arguments)
+    def growing(fitting, texts, names):
+        fit = run(fitting, list(texts), names)
         source.write_text(source.read_text() + "one more\n")
         return fit
 
-    monkeypatch.setattr(fit_input, "calibrate", growing)
+    monkeypatch.setattr(Fitting, "run", growing)
     refused(embed("-o", tmp_path / "out.npy"), "in.txt was changed while it was read", 1)
     assert not (tmp_path / "out.npy").exists()
 
@@ -254,4 +255,4 @@ def test_nothing_is_imported_from_training_without_fit(run_python, source, weigh
     "name", ["mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:3*words,1,3", "cls"]
 )
 def test_a_fit_asks_for_the_pooling_of_the_model(bert, name):
-    assert fit_input._pooling_name(Model(bert, bert, parse_pooling(name, 3), 64, (), "")) == name
+    assert fit_input._name_pooling(Model(bert, bert, parse_pooling(name, 3), 64, (), "")) == name

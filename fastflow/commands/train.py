@@ -1,8 +1,9 @@
-"""The ``fastflow-train`` command: corpus + frozen encoder -> model directory."""
+"""``fastflow-train``, also ``fastflow train``: calibrate an encoder on a corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ from click.core import ParameterSource
 
 from fastflow.commands.options import QUIET, corpus_options, replaced_option
 from fastflow.console import plain_errors
+from fastflow.train.option_fields import add_options
 from fastflow.train.options import Options, check_extra
-from fastflow.train.setting import options_of
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class TrainCommand(click.Command):
     "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
 )
 @replaced_option("--out", "--output (-o)")
-@options_of(Options)
+@add_options(Options)
 @corpus_options
 @click.option(
     "--cache-folder",
@@ -62,19 +63,12 @@ class TrainCommand(click.Command):
     help="Scored pairs: print Spearman x100 of unweighted pooling, of weighted pooling, of the calibrated embeddings "
     "and, with --encoder default, of the packaged models; then whether the calibration is better or worse.",
 )
-@click.option(
-    "--ray",
-    metavar="ADDRESS|local",
-    help="Count and embed on the cluster of Ray at ADDRESS, or on the cores of this machine: closed forms, as with "
-    "--stream, are fitted to all texts, a flow to --sample N texts (100,000). The corpus is read twice, and "
-    "--cache keeps nothing. Needs the ray extra.",
-)
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
 @click.option("--dry-run", is_flag=True, help="Read everything, print the plan, and stop.")
 @QUIET
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__, "-V", "--version")
-def main(
+def train(
     corpus: tuple[str, ...],
     encoder: str | None,
     out: Path,
@@ -85,7 +79,6 @@ def main(
     resume: bool,
     dry_run: bool,
     reference_encoder: bool,
-    ray: str | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -111,26 +104,26 @@ def main(
 
     ctx = click.get_current_context()
     if encoder is None and not any(map(is_matrix_file, corpus)):
-        raise click.MissingParameter(ctx=ctx, param=next(p for p in main.params if p.name == "encoder"))
+        raise click.MissingParameter(ctx=ctx, param=next(p for p in train.params if p.name == "encoder"))
     check_extra("fastflow-train", not quiet)
     from fastflow.cache_folder import cache_directory
-    from fastflow.train.fits.vectors import vector_options
+    from fastflow.train.command import train as train_texts
+    from fastflow.train.command import train_vectors
+    from fastflow.train.fits.corpus import Setup
+    from fastflow.train.fits.fitting import Fitting
+    from fastflow.train.fits.vectors import VectorFitting, choose_vector_options
     from fastflow.train.progress import COMMAND, WARNINGS
-    from fastflow.train.reading import Run
-    from fastflow.train.run import train, train_vectors
 
-    voice = WARNINGS if quiet else COMMAND
+    setup = Setup(WARNINGS if quiet else COMMAND, log_dir=log_dir, resume=resume, dry_run=dry_run)
     if encoder is None or any(map(is_matrix_file, corpus)):
-        chosen = vector_options(options, _asked(ctx))
-        train_vectors(corpus, out, chosen, Run(voice, log_dir=log_dir, resume=resume, dry_run=dry_run))
+        train_vectors(corpus, out, VectorFitting(choose_vector_options(options, _list_asked(ctx)), setup))
         return
-    kept = cache_directory(cache_folder)
-    run = Run(voice, kept, log_dir=log_dir, resume=resume, dry_run=dry_run, reference=reference_encoder)
-    train(corpus, layout(), encoder, out, Options(**options), run, pairs, ray)
+    setup = replace(setup, cache=cache_directory(cache_folder), reference=reference_encoder)
+    train_texts(corpus, layout(), out, Fitting(encoder, Options(**options), setup, pairs))
 
 
-def _asked(ctx: click.Context) -> list[str]:
-    """The options that were given, but those that decide where things go and how much is done."""
+def _list_asked(ctx: click.Context) -> list[str]:
+    """List the given options, except options that do not change the fit."""
     given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
     names = [p.opts[-1].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
     return [name for name in names if name not in ("output", "log_dir", "resume", "dry_run", "quiet", "debug")]

@@ -1,4 +1,4 @@
-"""``fastflow embed --fit``: an encoder calibrated on the texts that are to be embedded, as a model directory."""
+"""``fastflow embed --fit``: make a model that is calibrated on the texts to embed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fastflow.stages import calibration
 from fastflow.stages.pooling import parse_pooling, pooling_name
 from fastflow.train.data.corpus import clean, corpus_hash, draw
 from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
-from fastflow.train.fits.fitting import calibrate
+from fastflow.train.fits.corpus import Setup
+from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
 from fastflow.train.progress import COMMAND, SILENT, Voice
-from fastflow.train.reading import Run
 
-SAMPLE = 100_000  # distinct texts to fit on: more cost time and memory
+SAMPLE = 100_000  # distinct texts to fit to: more cost time and memory
 
 Texts = Callable[[], Iterator[str]]
 
 
 class Request(NamedTuple):
-    """The settings of --fit: the input's name, -m, --device, --save-model, --resume and --quiet."""
+    """The options of ``embed`` that --fit reads; ``keep`` is --save-model."""
 
     source: str
     model: str | None
@@ -42,20 +42,19 @@ class Request(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The input as the model records it."""
+        """The name of the input in the model."""
         return "standard input" if self.source == "-" else Path(self.source).name
 
 
 @contextlib.contextmanager
-def fitted_model(texts: Texts, request: Request) -> Iterator[Path]:
-    """The directory of a model calibrated on ``texts()``, which gives them from the first on.
+def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
+    """Fit a model to ``texts()`` and yield its directory: --save-model, or one that the end of the block removes.
 
-    The directory is that of --save-model, or a temporary one that the end of the block removes. With --resume, one that
-    an interrupted run on the same texts and encoder has saved is taken as it is.
-    Raises a FastflowError for texts that nothing can be fitted to, and a UsageError for a choice that cannot be.
+    With --resume a model that an interrupted run on the same texts and encoder saved is taken as it is.
+    Raises a FastflowError for texts that cannot be fitted, and a UsageError for options that contradict.
     """
     voice, keep = SILENT if request.quiet else COMMAND, request.keep
-    encoder, options = _wanted(request)
+    encoder, options = _choose_options(request)
     if keep is not None and keep.exists() and request.resume:
         check_same(keep, texts, encoder, options, request.name)
         voice.say(f"fastflow: continues with the model in {keep}")
@@ -63,7 +62,7 @@ def fitted_model(texts: Texts, request: Request) -> Iterator[Path]:
         return
     if keep is not None:
         check_out(keep, "--save-model")
-    fit = calibrate(texts(), [request.name], encoder, options, Run(voice=voice))
+    fit = Fitting(encoder, options, Setup(voice)).run(texts(), [request.name])
     assert fit is not None  # noqa: S101 (only a dry run has none)
     with contextlib.ExitStack() as stack:
         if (out := keep) is None:
@@ -84,8 +83,8 @@ def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
     voice.say(f"fastflow: {what} {count:,} distinct texts of {request.name}; {reuse}")
 
 
-def _wanted(request: Request) -> tuple[str, Options]:
-    """The encoder of -m, and the options of the fit: pooling and length limit are the model's, if it is a model."""
+def _choose_options(request: Request) -> tuple[str, Options]:
+    """Choose the encoder of -m, and of a model its pooling and length limit too."""
     directory = located(request.model)
     model = load_model(directory)
     device = "cuda" if request.device == "cuda" else "cpu"
@@ -93,13 +92,13 @@ def _wanted(request: Request) -> tuple[str, Options]:
     if model.modules is not None:
         given |= {"pooling": OF_MODULES, "token_weights": "none"}
     elif model.manifest:
-        given |= {"pooling": _pooling_name(model), "max_length": model.max_length}
+        given |= {"pooling": _name_pooling(model), "max_length": model.max_length}
         given["token_weights"] = "none" if model.pooling.weights is None else "sif"
     return str(directory.absolute()), Options(**given)
 
 
-def _pooling_name(model: Model) -> str:
-    """The name by which a fit asks for the same pooling; raises a UsageError if there is none."""
+def _name_pooling(model: Model) -> str:
+    """Name the model's pooling as an option; raises a UsageError if that is impossible."""
     pooling, layers = model.pooling, size_of(model.encoder).layers
     name = pooling_name(pooling)
     if parse_pooling(name, layers) != pooling:
@@ -107,8 +106,8 @@ def _pooling_name(model: Model) -> str:
     return name
 
 
-def _copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
-    """(name in a model, file) of the encoder's files, and of its modules' if they are run."""
+def _list_copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
+    """List (name in a model, file) of the encoder's files, with its modules if they run."""
     if frozen.head is not None and frozen.modules is not None:
         root = frozen.modules.path
         return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]
@@ -127,7 +126,7 @@ def check_same(keep: Path, texts: Texts, encoder: str, options: Options, name: s
         and training.get("corpus_sha256") == corpus_hash(sample)
         and (model.pooling, model.max_length) == (frozen.pooling, frozen.max_length)
         and ((model.pooling.weights is not None) == weighted or frozen.head is not None)
-        and all(files.get(name) == file_hash(path) for name, path in _copies(frozen))
+        and all(files.get(name) == file_hash(path) for name, path in _list_copies(frozen))
     )
     if not same:
         raise FastflowError(

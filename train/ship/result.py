@@ -1,4 +1,4 @@
-"""The result of a fit: its report, and the model that it becomes on disk or in a Runtime."""
+"""The result of a fit: its report, and its model on disk or in a Runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastflow.stages.rows import Rows
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.embeddings import FrozenEncoder
 from fastflow.train.ship import summary
-from fastflow.train.ship.card import card_of_texts, card_of_vectors
+from fastflow.train.ship.card import write_text_card, write_vector_card
 from fastflow.train.ship.export import check_reference, export, export_vectors
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Saving(ABC):
-    """Something fitted that becomes a model directory."""
+    """A result that can be saved as a model directory."""
 
     @abstractmethod
     def save(self, directory: str | os.PathLike[str]) -> str:
@@ -38,7 +38,7 @@ class Saving(ABC):
     def runtime(
         self, device: str = "auto", dtype: str = "auto", threads: int | None = None, *, backend: str = "auto"
     ) -> Runtime:
-        """Open the model without saving it: it lies in a temporary directory as long as the Runtime lives.
+        """Open the model in a temporary directory, which lives as long as the Runtime.
 
         A pickle of the Runtime opens that directory too; save the model to keep it.
 
@@ -67,10 +67,10 @@ class Saving(ABC):
 
 @dataclass(frozen=True, repr=False)
 class Fit(Saving):
-    """A fitted calibration with its encoder, the texts and pooled embeddings (n, D) it was fitted on, and measures.
+    """A fitted calibration with its encoder, texts, pooled embeddings (n, D) and measures.
 
-    Fitted on vectors made elsewhere it has no encoder and no texts, and ``pooled`` are the vectors. ``training`` is the
-    manifest's entry, ``concerns`` are warnings about texts, encoder or vectors.
+    Of vectors it has no encoder and no texts, and ``pooled`` are the vectors. ``training`` is the manifest's entry;
+    ``concerns`` are warnings about texts, encoder or vectors.
     """
 
     encoder: FrozenEncoder | None
@@ -86,26 +86,25 @@ class Fit(Saving):
 
     @property
     def unit(self) -> str:
-        """The kind of rows it was fitted on: texts or vectors."""
+        """The kind of rows: texts or vectors."""
         return "vectors" if self.encoder is None else "texts"
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages of the calibration in their order, none if the pooling is kept as it is."""
+        """The stages of the calibration in order, none if the pooling is kept."""
         return list(self.choice.fitted.stages)
 
     @property
     def refused(self) -> bool:
-        """Whether the named method was refused and the pooling kept as it is."""
+        """Whether the named method was refused and the pooling kept."""
         return self.choice.method != self.training["method"] != "auto"
 
     @property
     def report(self) -> Report:
-        """The lines that fastflow-train prints, as data that json can write; the caller may change its copy.
+        """The lines of fastflow-train as data that json can write, a copy.
 
-        ``method`` is the one that is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` explain
-        it; ``measures`` are before and after the calibration, which ``verdict`` judges; ``notes`` and ``warnings`` are
-        sentences.
+        ``method`` is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` explain it. ``measures``
+        are before and after the calibration, and ``verdict`` judges them; ``notes`` and ``warnings`` are sentences.
         """
         found = copy.deepcopy(
             {
@@ -117,7 +116,7 @@ class Fit(Saving):
                 "choice": self.choice.record,
                 "reasons": self.choice.reasons,
                 "verdict": self.verdict,
-                "notes": summary.notes(self.measures, self.stages, self.unit),
+                "notes": summary.write_notes(self.measures, self.stages, self.unit),
                 "warnings": [*self.concerns, *self.doubts],
             }
         )
@@ -125,14 +124,14 @@ class Fit(Saving):
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether the calibration is better, worse or level on the pairs given, or that it is unknown."""
+        """One sentence: whether the calibration is better, worse or level on the given pairs, or unknown."""
         packaged = self.encoder is not None and self.encoder.packaged
-        return summary.verdict(self.measures, summary.source_of(self.encoder), packaged)
+        return summary.write_verdict(self.measures, summary.name_source(self.encoder), packaged)
 
     @property
     def doubts(self) -> list[str]:
-        """Warnings about what was measured; ``concerns``, a list of str, has those about texts, encoder or vectors."""
-        return summary.warnings(self.measures, self.stages, self.unit)
+        """Warnings about the measures; ``concerns``, a list of str, are about texts, encoder or vectors."""
+        return summary.write_warnings(self.measures, self.stages, self.unit)
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
         """Write the model; its files are compared with PyTorch first.
@@ -145,23 +144,23 @@ class Fit(Saving):
             The fingerprint of the model.
 
         Raises:
-            FastflowError: The model cannot be written, or computes other numbers than PyTorch; nothing is left behind.
+            FastflowError: The model cannot be written, or computes other numbers than PyTorch; no file is left.
         """
         out = Path(directory)
         check_out(out, "directory")
         if self.encoder is None:
             if reference_encoder:
                 raise UsageError("reference_encoder needs an encoder, and this was fitted on vectors: leave it out")
-            about = card_of_vectors(self.stages, self.training, self.measures, self.pooled.shape[1])
-            return export_vectors(out, self.choice.fitted, self.training, about, self.pooled)
+            card = write_vector_card(self.stages, self.training, self.measures, self.pooled.shape[1])
+            return export_vectors(out, self.choice.fitted, self.training, card, self.pooled)
         if reference_encoder:
             check_reference(self.encoder)
-        card = card_of_texts(self.encoder, self.stages, self.training, self.measures, reference_encoder)
+        card = write_text_card(self.encoder, self.stages, self.training, self.measures, reference_encoder)
         fitted = self.choice.fitted
         return export(out, self.encoder, fitted, self.training, card, self.texts, self.pooled, reference_encoder)
 
 
 def _remove(folder: str, process: int) -> None:
-    """Remove the temporary directory, unless this is a fork of the process that made it."""
+    """Remove the temporary directory, except in a fork of the process that made it."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A field of a dataclass of options: its kind, range and help, of which a command and the checks of values are made."""
+"""Fields of a dataclass of options: each makes an option of a command and checks a value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 2**63 - 1  # of a whole number
 
 
 class Setting(NamedTuple):
-    """``option`` is that of the command; ``right`` is true of values that fit ``must``, which ``put`` then converts."""
+    """The arguments of ``click.option``, a test of a value, its description in an error, and a conversion."""
 
     option: dict[str, Any]
     right: Callable[[Any], bool]
@@ -24,43 +24,45 @@ class Setting(NamedTuple):
     put: Callable[[Any], Any] = lambda value: value
 
 
-def named(default: str | None, help: str, metavar: str | None = None) -> Any:
-    """A field that holds a name."""
+def name_field(default: str | None, help: str, metavar: str | None = None) -> Any:
+    """Make a field for a name."""
     return _field(default, help, Setting({"metavar": metavar}, lambda value: isinstance(value, str), "a name"))
 
 
-def choice(choices: str, help: str) -> Any:
-    """A field that holds one of ``choices``, words of which the first is the default."""
+def choice_field(choices: str, help: str) -> Any:
+    """Make a field for one of ``choices``, words of which the first is the default."""
     names = choices.split()
     return _field(names[0], help, Setting({"type": click.Choice(names)}, lambda v: v in names, " or ".join(names)))
 
 
-def switch(help: str) -> Any:
-    """A field that is off by default."""
+def switch_field(help: str) -> Any:
+    """Make a field that is off by default."""
     return _field(False, help, Setting({"is_flag": True}, lambda value: isinstance(value, bool), "True or False"))
 
 
-def whole(default: int | None, help: str, least: int | None = 0, most: int | None = None, metavar: str = "") -> Any:
-    """A field that holds a whole number."""
+def whole_field(
+    default: int | None, help: str, least: int | None = 0, most: int | None = None, metavar: str = ""
+) -> Any:
+    """Make a field for a whole number."""
     must = f"{least} to {most}" if most else "a whole number" + ("" if least is None else f" of at least {least}")
     option = {"type": int if least is None else click.IntRange(least, most), "metavar": metavar or None}
-    return _field(
-        default, help,
-        Setting(option, lambda v: type(v) is int if least is None else is_whole(v, least, most or MOST), must),
-    )  # fmt: skip
+
+    def is_right(value: Any) -> bool:
+        return type(value) is int if least is None else is_whole(value, least, most or MOST)
+
+    return _field(default, help, Setting(option, is_right, must))
 
 
-def number(default: float | None, help: str, most: float | None = None) -> Any:
-    """A field that holds a number from 0 to ``most``, or any above 0."""
+def number_field(default: float | None, help: str, most: float | None = None) -> Any:
+    """Make a field for a number from 0 to ``most``, or above 0 if that is None."""
 
-    def right(value: Any) -> bool:
+    def is_right(value: Any) -> bool:
         real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         return real and (value > 0 if most is None else 0 <= value <= most)
 
     must = "a number above 0" if most is None else f"a number from 0 to {most:g}"
-    return _field(
-        default, help, Setting({"type": click.FloatRange(0, most, min_open=most is None)}, right, must, float)
-    )  # fmt: skip
+    option = {"type": click.FloatRange(0, most, min_open=most is None)}
+    return _field(default, help, Setting(option, is_right, must, float))
 
 
 def _field(default: Any, help: str, setting: Setting) -> Any:
@@ -70,12 +72,12 @@ def _field(default: Any, help: str, setting: Setting) -> Any:
 
 
 def flag(name: str) -> str:
-    """The option ``name`` as the command writes it."""
+    """Write the option ``name`` as on a command line."""
     return "--" + name.replace("_", "-")
 
 
-def options_of(settings: type) -> Callable[[Any], Any]:
-    """A decorator of a command: every option of the dataclass ``settings``, in its order."""
+def add_options(settings: type) -> Callable[[Any], Any]:
+    """Make a decorator that gives a command every option of the dataclass ``settings``, in its order."""
 
     def decorate(command: Any) -> Any:
         for entry in reversed(fields(settings)):
@@ -85,11 +87,8 @@ def options_of(settings: type) -> Callable[[Any], Any]:
     return decorate
 
 
-def check(settings: Any) -> None:
-    """Convert every value of the dataclass ``settings``; a UsageError for one that it cannot have.
-
-    None is a value if it is the default; then the help names what decides.
-    """
+def check_fields(settings: Any) -> None:
+    """Check and convert every value of a dataclass; raises a UsageError. None passes if it is the default."""
     for entry in fields(settings):
         value, setting = getattr(settings, entry.name), entry.metadata["setting"]
         if value is None and entry.default is None:

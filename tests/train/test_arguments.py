@@ -11,8 +11,8 @@ import pytest
 import fastflow
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.model.artifact import verify
-from fastflow.train.python import with_arguments
-from fastflow.train.setting import flag
+from fastflow.train.arguments import name_arguments
+from fastflow.train.option_fields import flag
 
 from support.builders import LAYERED
 
@@ -71,7 +71,7 @@ def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_pa
     assert (report["choice"], report["reasons"]) == (trained["choice"], trained["reasons"])
     said = [line.removeprefix("WARNING: ") for line in printed.stderr.splitlines() if line.startswith("WARNING")]
     assert report["warnings"] == said
-    assert [with_arguments(warning) for warning in said] == [str(warning.message) for warning in warned]
+    assert [name_arguments(warning) for warning in said] == [str(warning.message) for warning in warned]
     report["measures"].clear()
     assert fit.report["measures"]
 
@@ -129,6 +129,6 @@ def test_a_missing_extra_names_the_command(run_python, module):
 
 def test_messages_name_arguments_and_not_options_of_the_command():
     message = "--stop rule judges ...: use --stop likelihood, --token-weights none; fastflow cache --clear; --saved"
-    assert with_arguments(message) == (
+    assert name_arguments(message) == (
         "stop rule judges ...: use stop likelihood, token_weights none; fastflow cache --clear; --saved"
     )

@@ -1,18 +1,22 @@
-"""Sentences of the language at large beside the corpus of a fit: when, how many, and the messages and records."""
+"""A fit with sentences of the language at large, and one of all modules of a directory."""
 
 import json
+import shutil
 from itertools import product
 
 import numpy as np
 import pytest
 
 import fastflow
-from fastflow.errors import UsageError
-from fastflow.model.artifact import load_model
-from fastflow.train import reading as settings
-from fastflow.train.data.background import english, random_sentences
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.artifact import load_model, verify
+from fastflow.stages.calibration import apply
+from fastflow.train.data.background import draw_sentences, load_english
+from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.fits import corpus as settings
 
 from support.commands import assert_one_sentence
+from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 
 FLOW = ("--method", "flow", "--stop", "budget")
 
@@ -43,7 +47,7 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
     """Without token weights, which are of the corpus alone."""
     options = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16}
     beside = fastflow.fit(sentences[:64], bert, method, background=20, **options)
-    within = fastflow.fit([*sentences[:64], *random_sentences(20, english())], bert, method, background=0, **options)
+    within = fastflow.fit([*sentences[:64], *draw_sentences(20, load_english())], bert, method, background=0, **options)
     alone = fastflow.fit(sentences[:64], bert, method, background=0, **options)
     for one, other in zip(beside.stages, within.stages, strict=True):
         assert all(np.allclose(one.params[name], other.params[name], rtol=1e-4, atol=1e-5) for name in one.params)
@@ -70,7 +74,7 @@ def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
 def outweighed(monkeypatch):
     """120 sentences of random words alone, so that 30 texts of a larger corpus are fitted."""
     monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
-    words = english()._replace(sentences=())
+    words = load_english()._replace(sentences=())
     monkeypatch.setattr(settings, "words_of", lambda texts, given: words)
 
 
@@ -171,17 +175,6 @@ def test_its_words_give_it_weights_and_sentences(bert, tmp_path):
 
 
 @pytest.mark.slow
-def test_words_of_another_language_are_doubted(bert, tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("the 50\nof 30\nand 20\nto 20\n", encoding="utf-8")
-    doubted = of_german(bert, background=9, background_words=str(path))[2].report["warnings"]
-    assert [each for each in doubted if each.startswith("the common words of --background-words are 0%")]
-    path.write_text("der 50\ndie 30\nund 20\ndas 20\nHund 20\n", encoding="utf-8")
-    trusted = of_german(bert, background=9, background_words=str(path))[2].report["warnings"]
-    assert not [each for each in trusted if "--background-words" in each]
-
-
-@pytest.mark.slow
 def test_the_command_takes_the_words_too(train, tmp_path, corpus):
     path = tmp_path / "words.txt"
     path.write_text("the 3\ndog\n", encoding="utf-8")
@@ -201,17 +194,6 @@ def test_a_corpus_of_less_than_a_batch_stays_too_small(train):
 
 
 @pytest.mark.slow
-def test_a_streamed_corpus_has_them_too(train, tmp_path):
-    options = ("--method", "whiten,recolour", "--stream", "--stop", "budget", "--demoted", 0)
-    for count, out in ((0, "alone"), (500, "beside")):
-        result = train(*options, "--background", count, out=tmp_path / out)
-        assert result.exit_code == 0, result.stderr
-        assert (f"background: {count} sentences" in result.stderr) == bool(count)
-    means = [load_model(tmp_path / name).calibration[0].params["mean"] for name in ("alone", "beside")]
-    assert not np.allclose(*means, atol=1e-3)
-
-
-@pytest.mark.slow
 def test_the_encoder_runs_over_them_at_every_step_with_its_dropout(train, tmp_path):
     result = train(*FLOW, "--encoder-dropout", "--background", 100)
     assert result.exit_code == 0, result.stderr
@@ -226,3 +208,115 @@ def test_a_run_is_not_resumed_beside_other_sentences(train):
     assert interrupted.exit_code == 1
     refused = train(*FLOW, "--background", 99, "--save-steps", 1, "--resume", "--lr", 1e30)
     assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
+
+
+PROMPTS = {"prompts": {"query": "the old "}, "default_prompt_name": "query"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, bert):
+    modules = [pooling("cls", "mean", include_prompt=False), dense(16), NORMALIZE]
+    return make_directory(tmp_path_factory.mktemp("st") / "m", bert, modules, folder="0_Transformer", **PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def model(directory, sentences, tmp_path_factory):
+    out = tmp_path_factory.mktemp("saved") / "model"
+    fastflow.fit(sentences, directory, "whiten:8", pooling="model", stop="budget").save(out)
+    return out
+
+
+def test_the_calibration_comes_behind_every_module(model, directory, sentences):
+    opened = load_model(model)
+    pooled = expected(directory, sentences[:20], "the old ")
+    want = apply([stage.astype(np.float64) for stage in opened.calibration], pooled)
+    for backend in ("cpu", "reference", "torch"):
+        rt = fastflow.Runtime(model, backend=backend, dtype="float32")
+        found = rt.encode(sentences[:20])
+        assert found.shape == (20, 8)
+        assert np.abs(found - want).max() <= 1e-4 * np.abs(want).max()  # whitening amplifies small deviations
+        np.testing.assert_allclose(rt.pool(sentences[:20]), pooled, atol=2e-6)
+    manifest = json.loads((model / "fastflow.json").read_text())
+    assert (manifest["format_version"], manifest["pooling"]) == (3, {"mode": "modules", "calibration": "last"})
+    assert opened.manifest["least_cosine"].keys() == {"bfloat16", "int8"}
+
+
+@pytest.mark.slow
+def test_it_was_fitted_on_texts_with_the_default_prompt(model, directory, sentences):
+    mean = load_model(model).calibration[0].params["mean"]
+    distinct = list(dict.fromkeys(sentences))
+    np.testing.assert_allclose(mean, expected(directory, distinct, "the old ").mean(axis=0), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_model_is_whole(model, directory, sentences, tmp_path):
+    copy = shutil.copytree(model, tmp_path / "copy")
+    assert verify(copy)[0].endswith("files match their sha256")
+    assert fastflow.Runtime(copy).info()["modules"] == fastflow.Runtime(directory).info()["modules"]
+    for name in ("modules.json", "2_Dense/model.safetensors", "0_Transformer/model.safetensors"):
+        spoiled = shutil.copytree(model, tmp_path / name.replace("/", "-"))
+        file = spoiled / "0_SentenceTransformer" / name
+        file.write_bytes(file.read_bytes()[:-1] + b" ")
+        with pytest.raises(FastflowError, match=r"is damaged|is not JSON"):
+            fastflow.Runtime(spoiled)
+    fastflow.fit(sentences, copy, "none", pooling="model").save(tmp_path / "again")  # auto may be bfloat16
+    again, plain = (fastflow.Runtime(path, dtype="float32") for path in (tmp_path / "again", directory))
+    np.testing.assert_array_equal(again.encode("a dog"), plain.encode("a dog"))
+
+
+def refit(model, tmp_path, **changes):
+    from fastflow.model.manifest import fingerprint
+
+    copy = shutil.copytree(model, tmp_path / "m")
+    manifest = json.loads((copy / "fastflow.json").read_text()) | changes
+    manifest["fingerprint"] = fingerprint(manifest)
+    (copy / "fastflow.json").write_text(json.dumps(manifest))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pooling": {"mode": "modules", "calibration": "first"}}, "field pooling: must be {'mode': 'modules'"),
+        ({"max_length": 12}, "field max_length: must be 64, the limit of 0_SentenceTransformer"),
+        ({"format_version": 1}, "0_Transformer is missing"),
+        ({"dim": 9}, "field dim: says 9"),
+    ],
+)
+def test_manifests_that_cannot_be(model, tmp_path, changes, message):
+    with pytest.raises(FastflowError) as caught:
+        load_model(refit(model, tmp_path, **changes))
+    assert message in str(caught.value)
+
+
+def test_a_file_that_no_hash_covers(model, tmp_path):
+    manifest = json.loads((model / "fastflow.json").read_text())
+    files = {name: h for name, h in manifest["files"].items() if "2_Dense/config" not in name}
+    with pytest.raises(FastflowError, match=r"2_Dense/config\.json is not listed in fastflow\.json"):
+        load_model(refit(model, tmp_path, files=files))
+
+
+def test_choices_that_do_not_go_together(directory, bert, sentences, tmp_path):
+    with pytest.raises(UsageError, match="--pooling model is for a directory of Sentence Transformers, and"):
+        open_encoder(str(bert), "model", None)
+    with pytest.raises(UsageError, match="--pooling model keeps the limit of 64 tokens: leave out --max-length"):
+        open_encoder(str(directory), "model", 32)
+    with pytest.raises(UsageError, match=r"^pooling model pools as the directory says: leave out token_weights$"):
+        fastflow.fit(sentences, directory, "none", pooling="model", token_weights="sif")
+    cut = make_directory(tmp_path / "cut", bert, [pooling("mean")], truncate_dim=4)
+    with pytest.raises(UsageError, match="keeps 4 dimensions of its own"):
+        open_encoder(str(cut), "model", None)
+
+
+@pytest.mark.slow
+def test_embed_fit_keeps_the_modules(directory, tmp_path, corpus):
+    from click.testing import CliRunner
+
+    from fastflow.cli import main
+
+    out, kept = tmp_path / "x.npy", tmp_path / "kept"
+    words = ["embed", str(corpus), "-m", str(directory), "--fit", "--save-model", str(kept), "-o", str(out)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.stderr
+    assert load_model(kept).modules.names() == load_model(directory).modules.names()
+    assert np.load(out).shape[1] == fastflow.Runtime(kept).dim

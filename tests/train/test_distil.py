@@ -16,7 +16,7 @@ from fastflow.train.distil import choosing, gathering
 from fastflow.train.distil import run as module
 from fastflow.train.distil.result import READING
 from fastflow.train.distil.run import Settings
-from fastflow.train.distil.teacher import unit
+from fastflow.train.distil.teacher import normalize
 
 from support.builders import VOCABULARY, make_model, make_sentences
 from support.commands import assert_one_sentence, run
@@ -44,7 +44,7 @@ def plain(bert):
 
 def test_it_follows_its_teacher(bert, plain):
     with plain.runtime() as made, Runtime(bert) as teacher:
-        ours, theirs = made.encode(NEW), unit(teacher.encode(NEW))
+        ours, theirs = made.encode(NEW), normalize(teacher.encode(NEW))
     middle = theirs.mean(axis=0)  # a small BERT with drawn weights gives all texts nearly the same vector
     assert cosines(ours - middle, theirs - middle).mean() > 0.6
     assert abs(cosines(ours - middle, theirs[::-1] - middle).mean()) < 0.2
@@ -100,7 +100,7 @@ def test_a_table_of_words_is_its_teacher(bert, tmp_path):
 
 def test_a_prior_that_is_kept_is_named(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(choosing, "PENALTIES", (1e9, 1e8, 1e7, 1e6, 1e5))  # none moves the prior to a sentence
-    monkeypatch.setattr(choosing.Held, "cosine", lambda self, table: -float(np.abs(table).sum()))
+    monkeypatch.setattr(choosing.Held, "measure", lambda self, table: -float(np.abs(table).sum()))
     made = fastflow.distill(bert, TEXTS[:300])
     assert made.report["penalty"] is None
     assert made.report["reasons"][1].startswith("the prior is kept: no penalty of the regression follows")
@@ -229,4 +229,4 @@ def test_model2vec_itself_gives_the_vectors(plain, tmp_path):
     plain.save(tmp_path / "m")
     theirs = model2vec.StaticModel.from_pretrained(tmp_path / "m" / "0_Transformer").encode(NEW)
     ours = Runtime(tmp_path / "m").encode(NEW)
-    np.testing.assert_allclose(unit(theirs), unit(ours), atol=1e-5)
+    np.testing.assert_allclose(normalize(theirs), normalize(ours), atol=1e-5)

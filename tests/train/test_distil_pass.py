@@ -23,10 +23,9 @@ def teacher(model, monkeypatch):
     return Teacher(str(model))
 
 
-def gathered(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None, workers=None):
-    bags = {target.name: Bags(teacher.tokenizer(), target.weights) for target in teacher.targets}
-    alone = teacher.alone([[i] for i in range(teacher.tokenizer().get_vocab_size())])
-    teacher.workers = workers
+def gathered(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
+    bags = {target.name: Bags(teacher.make_tokenizer(), target.weights) for target in teacher.targets}
+    alone = teacher.embed_tokens([[i] for i in range(teacher.make_tokenizer().get_vocab_size())])
     return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total)
 
 
@@ -62,7 +61,7 @@ def test_some_sentences_are_held_out(teacher):
     assert 5 < len(found.held) < 60
     assert found.texts == 2 * (len(TEXTS) - len(found.held))  # repeated texts count again, on their own side
     assert set(gathered(teacher, seed=1).held) != set(found.held)
-    tokens = sum(len(row) for row in Bags(teacher.tokenizer()).ids([t for t in TEXTS if t not in found.held]))
+    tokens = sum(len(row) for row in Bags(teacher.make_tokenizer()).find_ids([t for t in TEXTS if t not in found.held]))
     assert found.counts.sum() == 2 * tokens
 
 
@@ -154,31 +153,6 @@ def test_a_corpus_that_has_grown_is_refused(teacher, tmp_path, monkeypatch):
         gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
 
 
-def eager(task, shards):
-    """Workers that take two shards before they give the vectors of one."""
-    waiting, work = [], task.open()
-    for shard in shards:
-        waiting.append(shard)
-        if len(waiting) > 2:
-            yield work(waiting.pop(0))
-    yield from map(work, waiting)
-
-
-def test_workers_give_the_same_bits_and_may_be_interrupted(teacher, tmp_path):
-    same(gathered(teacher, workers=eager), gathered(teacher))
-
-    def stopped(task, shards):
-        for at, vectors in enumerate(eager(task, shards)):
-            if at == 3:
-                raise KeyboardInterrupt
-            yield vectors
-
-    with pytest.raises(KeyboardInterrupt):
-        gathered(teacher, kept=Kept(tmp_path / "out", RUN, False, SILENT), workers=stopped)
-    kept = Kept(tmp_path / "out", RUN, True, SILENT)
-    same(gathered(teacher, kept=kept, workers=eager), gathered(teacher))
-
-
 def test_without_resume_it_starts_again(teacher, tmp_path):
     interrupted(teacher, tmp_path)
     said = []
@@ -195,9 +169,9 @@ def test_a_damaged_file_is_named(teacher, tmp_path):
 
 def test_one_run_at_a_time(tmp_path):
     with (
-        Kept.alone(tmp_path / "out"),
+        Kept.lock(tmp_path / "out"),
         pytest.raises(FastflowError, match="is held by another run"),
-        Kept.alone(tmp_path / "out"),
+        Kept.lock(tmp_path / "out"),
     ):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,138 @@
+"""The arguments of ``fastflow.fit`` and ``fastflow.distill``: check them, make options, and run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastflow.errors import FastflowError, UsageError, warn
+from fastflow.files.read.matrix import Matrix
+from fastflow.train.fits.corpus import Setup
+from fastflow.train.fits.fitting import Fitting
+from fastflow.train.fits.vectors import VectorFitting, choose_vector_options
+from fastflow.train.options import DEFAULTS, Options
+from fastflow.train.progress import COMMAND, SILENT, Voice
+from fastflow.train.ship.result import Fit
+from fastflow.values import short
+
+if TYPE_CHECKING:
+    from fastflow.train.distil.result import Distilled
+    from fastflow.train.options import Paths
+
+SOURCE, VECTORS = "texts given in Python", "vectors given in Python"
+COMMAND_ONLY = ("save_steps",)  # of checkpoints, which only the command writes, next to its model
+OPTIONS = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
+OF_DISTIL = ("dim", "words", "dtype", "penalty")
+ARGUMENTS = ("encoder", "eval", "cache_folder", "log_dir", *OF_DISTIL, *(field.name for field in fields(Options)))
+OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS)})(?![\w-])")
+
+
+def name_arguments(message: str) -> str:
+    """Replace the command's options in ``message`` by the arguments of ``fit``."""
+    return OPTION.sub(lambda option: option[1].replace("-", "_"), message)
+
+
+@contextmanager
+def errors_name_arguments() -> Iterator[None]:
+    """Make errors of a fit or a distillation name arguments, not options of the command."""
+    try:
+        yield
+    except FastflowError as error:
+        if (message := name_arguments(str(error))) == str(error):
+            raise
+        raise type(error)(message) from error
+
+
+def run_fit(
+    texts: Any,
+    encoder: str | os.PathLike[str],
+    options: dict[str, Any],
+    pairs: Paths | None,
+    progress: bool | Callable[[str], None] | None,
+    cache: str | os.PathLike[str] | None,
+    log_dir: str | os.PathLike[str] | None,
+) -> Fit:
+    """Run ``fastflow.fit``; raises a UsageError for an option that it does not have."""
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}")
+    options = {name: value for name, value in options.items() if name != "stop" or value is not None}
+    folder = None if cache is None else Path(cache)
+    setup = Setup(make_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
+    with errors_name_arguments():
+        if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
+            others = {"encoder": (encoder, "default"), "eval": (pairs, None), "cache_folder": (cache, None)}
+            named = [name for name, (value, usual) in others.items() if value != usual]
+            named += [name for name, value in options.items() if name == "stop" or value != getattr(DEFAULTS, name)]
+            matrix = Matrix(texts, VECTORS)
+            fit = VectorFitting(choose_vector_options(options, named), setup).run(matrix, VECTORS)
+        else:
+            fitting = Fitting(os.fspath(encoder), Options(**options), setup, _find_pairs(pairs))
+            fit = fitting.run(check_texts(texts), [SOURCE])
+    assert fit is not None  # noqa: S101 (only a dry run has none)
+    for warning in fit.report["warnings"]:
+        warn(name_arguments(warning))
+    if fit.refused:
+        warn(name_arguments(fit.choice.reasons[-1]))
+    return fit
+
+
+def run_distil(
+    model: str | os.PathLike[str],
+    texts: Any,
+    options: dict[str, Any],
+    progress: bool | Callable[[str], None] | None,
+) -> Distilled:
+    """Run ``fastflow.distill``."""
+    from fastflow.train.distil.run import Settings, distil
+    from fastflow.train.distil.teacher import Teacher
+
+    with errors_name_arguments():
+        whole = list(check_texts(texts, "distill"))
+        teacher, settings = Teacher(os.fspath(model)), Settings(**options)
+        return distil(partial(iter, whole), [SOURCE], teacher, settings, make_voice(progress), total=len(whole))
+
+
+def check_texts(texts: Any, function: str = "fit") -> Iterator[str]:
+    """Yield the items of ``texts``; raises a UsageError for an argument without an order, an error for a non-text."""
+    unordered = isinstance(texts, str | bytes | os.PathLike | Set | Mapping)
+    if unordered or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
+        raise UsageError(
+            f"{function} takes texts as a list or another iterable of str in a fixed order, not as "
+            f"{type(texts).__name__}; files are read by fastflow-train, and vectors come as a NumPy array (N, D)"
+        )
+    return (_check_text(text, index) for index, text in enumerate(texts))
+
+
+def _check_text(text: Any, index: int) -> str:
+    if not isinstance(text, str):
+        raise FastflowError(f"text {index} is {type(text).__name__}, not str")
+    return text
+
+
+def _find_pairs(pairs: Any) -> list[Path]:
+    if pairs is None:
+        return []
+    paths = [Path(path) for path in ([pairs] if isinstance(pairs, str | os.PathLike) else pairs)]
+    for path in paths:
+        if not path.exists():
+            raise FastflowError(f"{path}: no such file or folder of scored pairs")
+    return paths
+
+
+def make_voice(progress: Any) -> Voice:
+    """Make the Voice for the argument ``progress``."""
+    if progress is None or progress is False:
+        return SILENT
+    if progress is True:
+        return COMMAND
+    if not callable(progress):
+        raise UsageError(f"progress must be True, None or a function of a line, not {short(progress)}")
+    return Voice(progress, bars=False)

@@ -1,0 +1,230 @@
+"""The corpus of a fit: read, weigh, describe and embed it, and add background sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.kinds import tokenizer_of
+from fastflow.model.tokenizer.fragmentation import unsuited
+from fastflow.train.data.background import Words, draw_sentences, recognise_words, warn_of_case, warn_of_language
+from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash
+from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
+from fastflow.train.data.moments import Moments, read_through
+from fastflow.train.data.token_weights import count_tokens, measure_perplexity, split_head, weigh
+from fastflow.train.methods.chain import SAMPLE
+from fastflow.train.methods.loop import Schedule
+from fastflow.train.methods.names import complete_chain, ends_in_recolour, parse_method
+from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
+from fastflow.train.progress import COMMAND, Voice
+
+PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
+VARIED = 270  # perplexity of texts that need no further outweighing: chosen in bench/results/narrow.md
+COUNTED = 1250  # texts on which the perplexity is measured
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings of a fit that do not change its result.
+
+    ``cache`` keeps pooled embeddings and ``checkpoints`` a half-trained flow; ``log_dir`` gets TensorBoard's scalars. A
+    ``dry_run`` stops before the corpus is embedded. ``reference`` stores the encoder's Hub id, not a copy.
+    """
+
+    voice: Voice = COMMAND
+    cache: Path | None = None
+    checkpoints: Path | None = None
+    resume: bool = False
+    log_dir: str | None = None
+    dry_run: bool = False
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The distinct ``texts`` to fit to; of a corpus that is read once, a sample with the statistics of the whole.
+
+    ``count`` and ``sha256`` are of the whole corpus. ``encoder`` has the corpus's token weights. ``words`` belong to
+    its language, None for an unknown one.
+    """
+
+    name: str
+    texts: list[str]
+    count: int
+    sha256: str
+    encoder: FrozenEncoder
+    words: Words | None = None
+    pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
+    moments: Moments | None = None
+    shown: Sequence[str] | None = None  # COUNTED texts of a corpus that is read once
+
+    @cached_property
+    def perplexity(self) -> float:
+        """exp(entropy) of the token distribution of COUNTED of the texts."""
+        rows = np.linspace(0, len(self.texts) - 1, min(len(self.texts), COUNTED)).astype(int)
+        shown = [self.texts[row] for row in rows] if self.shown is None else self.shown
+        return measure_perplexity(count_tokens(self.encoder, shown))
+
+
+def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, voice: Voice) -> Corpus:
+    """Read the corpus and weigh the encoder's tokens by it; with ``stream`` embed it while it is read."""
+    found = clean(texts, options.sentences)
+    if options.stream:
+        head, found = split_head(found)
+        words = _find_words(head, options)
+        if options.has_weights:
+            frozen = weigh(frozen, head, words)
+        streamed = read_through(found, Embedder(frozen, options.device), SAMPLE, options.seed, voice)
+        kept, statistics = streamed.texts, streamed.moments
+        voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
+        shown = pick_by_hash(head, COUNTED, options.seed)
+        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics, shown)
+    kept = draw(voice.count("corpus", found), name, options.sample, options.seed)
+    words = _find_words(kept, options)
+    if options.has_weights:
+        frozen = weigh(frozen, kept, words)
+    return Corpus(name, kept, len(kept), corpus_hash(kept), frozen, words)
+
+
+def _find_words(texts: Sequence[str], options: Options) -> Words | None:
+    """Find the words of the language of ``texts``; its sentences are left out if a background was asked for."""
+    words = recognise_words(texts, options.background_words)
+    return words if words is None or options.background is None else words._replace(sentences=())
+
+
+def _has_recolour(options: Options) -> bool:
+    return ends_in_recolour(complete_chain(parse_method(options.method), options.latent))
+
+
+def make_background(corpus: Corpus, options: Options) -> Corpus:
+    """Make the sentences that a method with recolour is fitted to, besides the corpus; it may be empty."""
+    texts: list[str] = []
+    if _has_recolour(options):
+        if options.background is None:
+            texts = _make_usual_background(corpus.words, corpus.count)
+        elif options.background:
+            if corpus.words is None:
+                raise UsageError(
+                    "--background draws English words, and the corpus is not English: give the words of its language "
+                    "by --background-words, or leave it out"
+                )
+            texts = draw_sentences(options.background, corpus.words)
+    return replace(corpus, name="the background", texts=texts, count=len(texts), pooled=None, moments=None)
+
+
+def _make_usual_background(words: Words | None, count: int) -> list[str]:
+    """Take the language's sentences and as many of random words; without any, SHARE for each of ``count`` texts."""
+    if words is None:
+        return []
+    least, most = BACKGROUND
+    number = len(words.sentences) or max(least, min(SHARE * count, most))
+    return [*words.sentences, *draw_sentences(number, words)]
+
+
+def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
+    """Count the texts to fit with ``background`` sentences: all if the background was asked for.
+
+    The leading directions of a corpus of one field are its topics. If it outweighs the background, the fit takes them
+    for common properties of all texts, and equalises them. The smaller the vocabulary, the fewer texts count.
+    """
+    if options.background is not None or not background:
+        return corpus.count
+    if corpus.words is None or not corpus.words.sentences:
+        return min(corpus.count, background // SHARE)
+    most = background // BROAD_SHARE * min(1.0, corpus.perplexity / VARIED) ** 3
+    return min(corpus.count, max(2, int(most)))
+
+
+def pick_fitted(
+    corpus: Corpus, pooled: NDArray[np.float32], options: Options, background: int
+) -> tuple[Corpus, NDArray[np.float32]]:
+    """Draw ``count_fitted`` texts and their embeddings at random; statistics of a whole corpus get that weight."""
+    size = count_fitted(corpus, options, background)
+    if size == corpus.count:
+        return corpus, pooled
+    if corpus.moments is not None:
+        return replace(corpus, moments=corpus.moments.count_as(size)), pooled
+    rows = np.sort(np.random.default_rng((options.seed, 1 << 35)).choice(corpus.count, size, replace=False))
+    return replace(corpus, texts=[corpus.texts[row] for row in rows], count=size), np.asarray(pooled[rows])
+
+
+def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
+    """Describe the corpus with ``background`` sentences; returns warnings. Raises if no method can be fitted."""
+    frozen, fitted = corpus.encoder, count_fitted(corpus, options, background)
+    steps = _count_steps(corpus.count, options) and _count_steps(fitted + background, options)  # both fill a batch
+    if corpus.count < 2:
+        raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
+    if not options.stream:
+        voice.say(
+            f"corpus: {corpus.count} distinct texts; encoder: {frozen.dim} dimensions, {frozen.pooling.describe()}"
+        )
+    concerns = _find_concerns(corpus, options, voice)
+    for concern in concerns:
+        voice.say(f"WARNING: {concern}")
+    if background:
+        too = ", to which the method is fitted too"
+        if fitted < corpus.count:
+            drawn = f"to {fitted} of the texts, drawn at random"
+            too = "; the method is fitted to them and " + (
+                f"to all texts, which count as {fitted}" if options.stream else drawn
+            )
+            if fitted < background // BROAD_SHARE:
+                too += ", few because their vocabulary is small"
+        voice.say(f"background: {background} sentences of the language at large{too}")
+    elif options.background is None and _has_recolour(options):
+        voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
+    if steps:
+        voice.say(
+            f"flow: {steps} steps of {options.batch_size} texts; "
+            "embeddings are continuous, so negative bits per dimension are in order"
+        )
+    return concerns
+
+
+def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
+    frozen, concerns = corpus.encoder, []
+    if frozen.modules is not None and frozen.head is None and frozen.modules.beyond_encoder():
+        concerns.append(frozen.modules.unused())
+    words = median(len(text.split()) for text in corpus.texts)
+    if words > PARAGRAPH and options.method != "none":
+        paragraphs = f"these texts are paragraphs, of {words:.0f} words in the median"
+        if options.has_weights:  # as good as texts cut into sentences
+            voice.say(
+                f"corpus: {paragraphs}; the defaults were chosen on sentences: to embed sentences, use fastflow-train "
+                "--sentences; to search paragraphs, compare with word search by fastflow eval"
+            )
+        else:
+            concerns.append(
+                f"{paragraphs}, and a calibration fitted on them may harm sentences: if you will embed sentences, use "
+                "--sentences"
+            )
+    tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
+    found = [unsuited(tokenizer, corpus.texts)]
+    if options.background_words and corpus.words:
+        found += [
+            warn_of_language(corpus.words, corpus.texts),
+            warn_of_case(corpus.words, corpus.texts, tokenizer),
+        ]
+    return [*concerns, *(warning for warning in found if warning)]
+
+
+def embed(corpus: Corpus, options: Options, setup: Setup) -> NDArray[np.float32]:
+    """Give the (n, D) pooled embeddings of ``corpus.texts``: computed when it was read, from the cache, or now."""
+    if corpus.pooled is not None:
+        return corpus.pooled
+    if setup.cache is not None:
+        return embed_corpus(corpus.texts, corpus.encoder, setup.cache, options.device, corpus.name, setup.voice)
+    embedder = Embedder(corpus.encoder, options.device)
+    with setup.voice.progress("encoder", corpus.count, "texts") as progress:
+        return embedder(corpus.texts, progress.advance)
+
+
+def _count_steps(texts: int, options: Options) -> int:
+    return Schedule.of(options).steps(texts) if options.has_flow else 0
