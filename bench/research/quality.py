@@ -128,7 +128,7 @@ def markdown(result: dict[str, Any]) -> str:
         "chosen blind: that the data-dependent start and 2 levels do well on these very sets with this encoder was",
         "known from earlier figures. The glorot rows are the official code's start. Every token counts 1, as in",
         "the paper, and every flow runs to its last step, except in the last rows: their meaning, and the choices",
-        "that were not blind, are in [default.md](default.md); when to stop is in [superseded.md](superseded.md).",
+        "that were not blind, are in [the verdicts](verdicts.md#the-default).",
         "",
     ]
     rows = [

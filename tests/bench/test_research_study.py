@@ -1,18 +1,12 @@
 """Studies: figures that read back, and pages that are made of the kept figures."""
 
 import json
-import re
 
 import numpy as np
-import pytest
-from click.testing import CliRunner
 
 from fastflow import Runtime
-from fastflow.bench.research import billion, published, quality, study, truncation_default
-from fastflow.bench.research.billion import ASSUMED, MODELS, figures, hours, main, page, texts_per_node, tokens_per_core
+from fastflow.bench.research import published, quality, study, truncation_default
 from fastflow.evaluation.evaluate import SEVEN
-
-from support.places import ROOT
 
 RECORDS = [
     {"place": "news", "scores": {"none": 61.23456789, "flow of many words": 63.5}},
@@ -84,38 +78,3 @@ def test_rows_have_the_bytes_and_scores_of_their_codes(tmp_path):
     assert rows[0]["all"] == 100.0
     page = truncation_default.markdown({"command": "c", "fingerprint": "f", "rows": rows})
     assert "| 60 | float32 | 240 | 100.0 | 100.0 |" in page
-
-
-def test_the_page_is_the_scripts(tmp_path):
-    assert (ROOT / "docs" / "billion-rows.md").read_text(encoding="utf-8") == page()
-    assert CliRunner().invoke(main, ["--out", str(tmp_path / "page.md")]).exit_code == 0
-    assert (tmp_path / "page.md").read_text(encoding="utf-8") == page()
-
-
-def test_no_figure_stands_in_the_text_of_the_page():
-    names = r"\$\w+|float32|bfloat16|int8|all-MiniLM-L6-v2|Zen 4|^\d\. "
-    text = re.sub(names, "", billion.TEMPLATE.read_text(), flags=re.M)
-    assert re.findall(r"\d+", text) == []
-
-
-def test_rates_and_hours_by_hand():
-    rows = json.loads((billion.RESULTS / "zen4/end-to-end-bert-base.json").read_text())["rows"]
-    (row,) = (r for r in rows if "BERT-base" in r["subject"] and (r["name"], r["dtype"]) == ("fastflow", "int8"))
-    rate = row["texts_per_s"] * row["tokens"] / row["batch"] / 2
-    assert tokens_per_core(MODELS[1], "int8") == pytest.approx(rate, 1e-4)
-    rate = tokens_per_core(MODELS[0], "float32")
-    assumed = ASSUMED._replace(tokens=10, cores=4, nodes=5, scaling=0.5)
-    assert texts_per_node(MODELS[0], "float32", assumed) == pytest.approx(rate * 4 * 0.5 / 10)
-    once = hours(MODELS[0], "float32", assumed)
-    assert once == pytest.approx(1e9 / (rate * 4 * 0.5 / 10 * 5) / 3600)
-    assert hours(MODELS[0], "float32", assumed._replace(tokens=20)) == pytest.approx(2 * once)
-
-
-def test_sizes_and_minutes_of_a_part_by_hand():
-    found = figures(ASSUMED._replace(disk=2e9))
-    assert "| 768 | 3,072 | 1,536 | 768 | 96 | 0.9 | 0.2 |" in found["size_table"]  # 2 x 3.072 TB at 2 GB a second
-    assert (found["integer_gb"], found["string_gb"], found["bits_gb"], found["graph_gb"]) == ("8", "78", "48", "512")
-    found = figures(ASSUMED)
-    seconds = 1e9 / 1024 / texts_per_node(MODELS[0], "bfloat16")
-    assert found["shard_minutes"] == f"{seconds / 60:.1f}" != "2.0"
-    assert (found["shards"], found["read_minutes"]) == ("1,024", "2")  # 120 GB at 1 GB a second

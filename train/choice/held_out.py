@@ -1,7 +1,7 @@
 """Stop a flow of vectors at the step that gives held-out vectors the highest likelihood.
 
-Likelihood notices only over-fitting: similarity falls much earlier (bench/results/superseded.md). Every report of the
-choice mentions that.
+Vectors alone have no dropout views. Held-out likelihood notices over-fitting and nothing else: similarity falls long
+before it does (bench/results/verdicts.md), which every place that reports the choice has to mention.
 """
 
 from __future__ import annotations

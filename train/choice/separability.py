@@ -1,9 +1,10 @@
 """The separability of dropout views: a rule without labels for stopping a flow and refusing a calibration.
 
-Two passes of the encoder with dropout give two views of a text with equal meaning (SimCSE, Gao et al. 2021, trains on
-such pairs). Separability is the mean cosine of two views of a text minus the mean cosine of different texts, in
-standard deviations of the latter. A good calibration spreads texts, which lowers the deviation. A flow that is trained
-too long amplifies noise, which lowers the first mean. See bench/results/superseded.md.
+Two passes of the encoder with its dropout on give two views of a text, equal in meaning by construction (the pairs
+that SimCSE, Gao et al. 2021, trains on; here they only judge). The separability of a calibration is how far the mean
+cosine of two views of one text lies above the mean cosine of different texts, in standard deviations of the latter. A
+good calibration spreads texts apart, which lowers that deviation; one that is fitted too long amplifies directions in
+which the encoder only has noise, which lowers the first mean. Likelihood sees neither. See bench/results/verdicts.md.
 """
 
 from __future__ import annotations

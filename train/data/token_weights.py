@@ -21,7 +21,7 @@ from fastflow.model.kinds import tokenizer_of
 from fastflow.train.data.background import Words, compute_shares
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
 
-A = 5e-4  # chosen with PRIOR in bench/results/default.md
+A = 5e-4  # chosen with PRIOR in bench/results/verdicts.md
 PRIOR = 20.0  # times the corpus's own share
 HEAD = 32768  # first texts of a corpus that is read once: they give its frequencies
 
