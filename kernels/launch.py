@@ -1,4 +1,4 @@
-"""Launching Triton kernels: what the flow and the encoder share."""
+"""Launching of Triton kernels, shared by flow and encoder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 
 
 def options(warps: int, stages: int) -> dict[str, Any]:
-    """Launch options. Fused multiply-adds are requested, since Triton 3.10 no longer assumes them."""
+    """Return launch options. They request fused multiply-adds, which Triton 3.10 no longer assumes."""
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
 
 def prepare(device: str) -> tuple[Any, int]:
-    """torch, and the number of programs that fill the device.
+    """Return torch, and the number of programs that fill the device.
 
     Raises ValueError if torch, triton or a GPU is missing.
     """
@@ -33,4 +33,4 @@ def prepare(device: str) -> tuple[Any, int]:
         return torch, int(torch.cuda.get_device_properties(device).multi_processor_count)
     if not triton.knobs.runtime.interpret:
         raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
-    return torch, 2  # interpreted: so few that small tests loop over blocks too
+    return torch, 2  # interpreted: so few that small tests also loop over blocks

@@ -20,18 +20,18 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N): tokens of ``words``, at most ``limit``, pooled, then the plans of the calibration.
+    """Texts -> embeddings (B, N): at most ``limit`` tokens of ``words``, pooled, then calibrated.
 
-    The steps are those of the three compiled kernels, and so are the bits, float32; a text has the same ones whatever
-    the other texts, their order and the number of threads. Safe from several Python threads at once, and after fork.
+    The bits are the three compiled kernels', float32; a text's bits do not depend on other texts, order or threads.
+    Safe from several threads, and after fork.
 
     Args:
         words: the tokenizer.
         pooling: a table, or an encoder whose pooled layers need no product.
         flow: the folded calibration.
-        limit: the ids of a text, those at its ends counted; MOST for no limit.
+        limit: the most ids of a text, end ids included; MOST for no limit.
         special: whether a text gets ids at its ends.
-        left_out: an id that is left out of a text after the cut; None: no id is.
+        left_out: an id that is removed after the cut; None: no id.
 
     Raises:
         ValueError: for steps that do not fit each other.
@@ -42,7 +42,7 @@ class Texts:
         left_out: int | None = None,
     ) -> None:  # fmt: skip
         self.threads, self._outputs = flow.threads, flow.outputs
-        self._check = getattr(pooling, "check", None)  # of a table, whose rows lie in a file
+        self._check = getattr(pooling, "check", None)  # of a table, whose rows are in a file
         self.compiled = _cpu.Embedder(
             words.compiled, pooling.compiled, flow.compiled, min(limit, MOST), special,
             -1 if left_out is None else left_out,
@@ -51,12 +51,12 @@ class Texts:
     def __call__(
         self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float32] | None = None
     ) -> tuple[NDArray[np.float32], int]:
-        """(embeddings (B, N), the number of texts that were cut); ``normalize`` divides a row by its L2 norm.
+        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
 
         ``pooled`` (B, D), C-contiguous, receives the pooled vectors.
 
-        Raises ValueError if a text has half a surrogate pair, or an id that the pooling has no row for; TypeError for
-        what is no text.
+        Raises ValueError for a text with half a surrogate pair, or an id without a row in the pooling; TypeError for a
+        text that is not str.
         """
         out = np.empty((len(texts), self._outputs), np.float32)
         cut = self.compiled.run(list(texts), out, normalize, self.threads, pooled)

@@ -1,4 +1,4 @@
-"""The definition of a model without layers: the ids of a text, their pooled vector, its calibration."""
+"""The definition of a model without layers: ids of a text, their pooled vector, its calibration."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ Pool = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]  # 
 
 
 class Texts:
-    """Texts -> embeddings (B, N): tokens of ``words``, at most ``limit``, pooled, then the plans of the calibration.
+    """Texts -> embeddings (B, N), as ``cpu.Texts`` takes its arguments, except:
 
     Args:
-        words: the tokenizer.
         pooling: ids (N,) and offsets (B+1,) -> pooled vectors (B, D).
         plans: the folded calibration.
-        limit: the ids of a text, those at its ends counted.
-        special: whether a text gets ids at its ends.
-        left_out: an id that is left out of a text after the cut; None: no id is.
     """
 
     def __init__(
@@ -35,7 +31,7 @@ class Texts:
     def __call__(
         self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.float64], int]:
-        """(embeddings (B, N), the number of texts that were cut); ``normalize`` divides a row by its L2 norm.
+        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
 
         ``pooled`` (B, D) receives the pooled vectors.
         """

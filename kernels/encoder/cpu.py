@@ -1,4 +1,4 @@
-"""The encoder on a CPU: chooses instruction set and products once, packs, and calls the compiled kernels."""
+"""Choose the CPU encoder's instruction set and products, pack its weights, and call the compiled kernels."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ IN_WORDS = {
     INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
-SMALLEST = 2.0**-10  # the least size of a column for smoothing: a column of zeros has no factor of its own
+SMALLEST = 2.0**-10  # least column size for smoothing: a column of zeros has no factor
 Array = NDArray[Any]
 
 
 def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
-    """The best instruction set here that has products for ``dtype``, and the format of its products.
+    """Return the best instruction set here with products for ``dtype``, and their format.
 
-    ``isa`` or, if it is None, FASTFLOW_ISA names it instead. Raises ValueError when there is none, or none on that.
+    ``isa``, or FASTFLOW_ISA if it is None, names it instead. Raises ValueError if there is none.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
@@ -64,22 +64,22 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
 
 
 def described(name: str, form: int, isa: str | None = None) -> str:
-    """The kernels that run, in words, and why AMX was not chosen if it could be; ``isa`` as in ``choose``."""
+    """Describe the running kernels, and why AMX was not chosen; ``isa`` as in ``choose``."""
     why = amx_missing() if name == "avx512" and form != FLOAT and not forced_isa(isa) else ""
     return name + IN_WORDS[form] + (f" (not AMX: {why})" if why else "")
 
 
 def attends(isa: int, form: int) -> int:
-    """The format of attention for products of ``form``: bytes, if these are, else bfloat16, if reduced, else float32.
+    """Return the attention format for products of ``form``: bytes with bytes, else bfloat16 if reduced, else float32.
 
-    A format that this machine does not have is passed over.
+    Formats that this machine lacks are passed over.
     """
     wanted = {FLOAT: (), BF16_WIDE: (), BF16: (BF16,)}.get(form, (INT8, BF16))
     return next((f for f in wanted if f in attention_formats(isa)), FLOAT)
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether ``choose`` gives bfloat16 products of the processor, not widened weights: only these help long texts."""
+    """Return whether ``choose`` gives bfloat16 products instead of widened weights: only these help long texts."""
     try:
         return choose("bfloat16")[1] != BF16_WIDE
     except ValueError:
@@ -87,22 +87,21 @@ def multiplies_bfloat16() -> bool:
 
 
 def smoothed(largest: Mapping[str, Array]) -> dict[str, Array]:
-    """{matrix product: factors by which its activations are divided and its weights multiplied, for int8}.
+    """Return {matrix product: factors that divide its activations and multiply its weights, for int8}.
 
-    ``largest``: {matrix product: the largest magnitude in each column of its activations}. A factor is the power of two
-    nearest to the square root of that, in the logarithm. An int8 row has one scale: a few columns that are always
-    large, as after BERT's LayerNorms, would leave the others few of its 255 values (SmoothQuant, Xiao et al. 2023,
-    eq. 4).
+    ``largest``: {matrix product: the largest magnitude in each activation column}. A factor is the power of two nearest
+    to its square root, in the logarithm. An int8 row has one scale: columns that are always large, as after BERT's
+    LayerNorms, would leave the others few of its 255 values (SmoothQuant, Xiao et al. 2023, eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
 
 
 def outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
-    """For products by name the APART columns whose ``terms`` are largest, ascending: to be multiplied in float32.
+    """Return for each product the APART columns with the largest ``terms``, ascending, to multiply in float32.
 
-    A term is the largest operand of a column times its largest weight. Smoothing cannot help a column with large
-    operands and large weights: it would leave few steps to the other columns in one of the two rows.
+    A term is a column's largest operand times its largest weight. Smoothing does not help columns with both large: they
+    would leave other columns few steps in one of the two rows.
     """
     return {name: np.sort(np.argsort(-x, kind="stable")[:APART]).astype(np.int32) for name, x in terms.items()}
 
@@ -110,29 +109,28 @@ def outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
 class CpuEncoder:
     """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
 
-    A text has the same bits whatever the other texts, their order and the number of threads. Sums, LayerNorm, softmax
-    and activations are float32, sums of products of bytes int32. Safe from several Python threads at once, and after
-    fork.
+    A text's bits do not depend on other texts, order or threads. Sums, LayerNorm, softmax and activations are float32,
+    sums of byte products int32. Safe from several threads, and after fork.
 
     Args:
         weights: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
         shape: the parameters of the equations.
         mode: pooler, or one of ``texts.MODES``, or several joined by ``+``.
-        layers: the layers that are pooled; 0: the embeddings; WORDS: the same with the mean position.
-        dtype: of the products in the layers; if there are any, the table of words is float16 below float32.
-        threads: at most this many; None: ``default_threads()``.
-        release: called repeatedly while weights are read, to free those that were.
-        token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, the weight of each id as in ``texts.pool``, not
-            for pooler; None: every token counts equally.
+        layers: the pooled layers; 0: the embeddings; WORDS: the embeddings with the mean position.
+        dtype: of the products in the layers; below float32 the table of words is float16 if there are such products.
+        threads: the most threads; None: ``default_threads()``.
+        release: called repeatedly while weights are read, to free weights already read.
+        token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, as in ``texts.pool``, not for pooler; None: all
+            1.
         shares: of the layers in their sum; None: equal shares of sum 1.
         head: the modules after pooling.
         isa: as in ``choose``.
-        smoothing: for int8, as ``smoothed`` makes it; None: columns of operands keep their sizes.
+        smoothing: for int8, as ``smoothed`` makes it; None: no factors.
         apart: for int8, as ``outlying`` makes it; None: no columns are multiplied in float32.
 
     Raises:
-        ValueError: for arguments that cannot run; as NotFinite for weights that hold NaN, infinity or magnitudes above
-            panels.LARGEST, also if they are not used.
+        ValueError: for arguments that cannot run; NotFinite for weights, also unused ones, with NaN, infinity or
+            magnitudes above panels.LARGEST.
     """
 
     def __init__(
@@ -176,17 +174,17 @@ class CpuEncoder:
         )  # fmt: skip
 
     def __call__(self, ids: Array, offsets: Array, skip: int = 0) -> Array:
-        """(B, P) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
+        """Return (B, P) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
 
-        Pooling leaves out the first ``skip`` tokens of every text. Raises ValueError, naming the text, for
-        one without tokens, with too many, or with an id outside the vocabulary.
+        Pooling leaves out the first ``skip`` tokens of every text. Raises ValueError, naming the text, for a text
+        without tokens, with too many, or with an id outside the vocabulary.
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         self.compiled.run(ids, offsets, pooled, None, self.threads, skip)
         return pooled
 
     def states(self, ids: Array, offsets: Array) -> dict[int, Array]:
-        """Hidden states of the wanted layers, {layer: (N, D)} float32."""
+        """Return hidden states of the wanted layers, {layer: (N, D)} float32."""
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         kept = np.empty((len(self.layers), len(ids), self.hidden), np.float32)
         self.compiled.run(ids, offsets, pooled, kept, self.threads)
@@ -194,7 +192,6 @@ class CpuEncoder:
 
 
 def _floats(weights: Stored, name: str, threads: int) -> Array:
-    """A copy of a matrix as float32."""
     table = storable(parts_of(weights, name)[0])
     out = np.empty(table.shape, np.float32)
     if convert(raw(table), STORED.index(table.dtype), raw(out), False, threads) > LARGEST_BITS:
@@ -203,7 +200,7 @@ def _floats(weights: Stored, name: str, threads: int) -> Array:
 
 
 def _words(weights: Stored, half: bool, threads: int) -> Array:
-    """A copy of the words as bits of float16 (uint16) if stored so or ``half``, and if they fit; else as float32."""
+    """A copy of the words as float16 bits (uint16) if stored so or ``half``, and if they fit; else as float32."""
     table = storable(parts_of(weights, "word")[0])
     if half or table.dtype == np.float16:
         out = np.empty(table.shape, np.uint16)
@@ -213,7 +210,6 @@ def _words(weights: Stored, half: bool, threads: int) -> Array:
 
 
 def _token_weights(table: Array, mode: str, weights: Stored) -> Array:
-    """A copy of ``table``; raises ValueError if a mean cannot be weighted by it."""
     if mode == "pooler":
         raise ValueError("token weights cannot run with pooling 'pooler'")
     vocabulary = len(parts_of(weights, "word")[0])

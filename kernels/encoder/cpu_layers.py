@@ -1,8 +1,8 @@
 """An encoder as steps for the compiled kernels: embedding, attention, feed-forward, pooling, modules after pooling.
 
-The definitions are ``kernels.encoder.reference`` and ``kernels.encoder.texts``. The buffers are x, the states; y and z,
-sums and normalised states; context, the results of attention; wide, queries, keys and values by head or the hidden
-values of the feed-forward part; heads, queries, keys and values in bfloat16, if attention is not in float32.
+The definitions are ``kernels.encoder.reference`` and ``kernels.encoder.texts``. Buffers: x, the states; y and z, sums
+and normalised states; context, attention's results; wide, queries, keys and values by head, or hidden values of the
+feed-forward part; heads, bfloat16 queries, keys and values, unless attention is float32.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ IN_PRODUCT = {
     "relu": "relu",
     "gelu": "gelu",
 }  # activations that a product applies itself
-TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers of a row a text
+TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers with a row per text
 
 
 def assemble(
@@ -59,7 +59,7 @@ def assemble(
     attention: int = FLOAT, shares: Sequence[float] | None = None, head: Head = (),
     smoothing: Mapping[str, Array] | None = None, apart: Mapping[str, Array] | None = None,
 ) -> EncoderProgram:  # fmt: skip
-    """The steps from tokens to vectors. ``mode`` and ``layers`` are the pooling; the rest as EncoderProgram takes it.
+    """Return the steps from tokens to vectors. ``mode`` and ``layers``: the pooling; the rest as EncoderProgram.
 
     ``shares``: None for equal ones, of sum 1. Raises ValueError for a pooling, head or smoothing that cannot run.
     """
@@ -78,7 +78,6 @@ def assemble(
 
 
 def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
-    """Add the steps from tokens to pooled vectors, up to the highest of ``layers``."""
     hidden, width, heads = program.shape.hidden, program.parts("word")[0].shape[1], program.shape.heads * program.head
     wide = 2 * program.pad(program.shape.intermediate) if program.shape.gated else program.shape.intermediate
     program.buffers(x=hidden, y=max(hidden, width))
@@ -101,7 +100,6 @@ def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
 
 
 def _embed(program: EncoderProgram, width: int, layer: int) -> None:
-    """The embedding layer in x: layer 0, or WORDS."""
     projected = "projection.weight" in program.weights
     norm = program.norm("embed_norm", width)
     program.step(EMBED, target="y" if projected else "x", width=width, mean=int(layer == WORDS), **norm)
@@ -110,7 +108,7 @@ def _embed(program: EncoderProgram, width: int, layer: int) -> None:
 
 
 def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
-    """The states are in x before and after, the sums that are normalised in y."""
+    """Post-norm: x holds the states before and after, y the sums before LayerNorm."""
     _attention(program, layer, prefix, "x", "y", add="x")
     program.normalise(f"{prefix}norm1", "y", "x")
     _feed_forward(program, prefix, "x", "y", add="x")
@@ -118,7 +116,7 @@ def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
 
 
 def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
-    """The sums are in x before and after, in z between, and normalised in y: no product adds to its own operand."""
+    """Pre-norm: x holds the sums before and after, z between, y their LayerNorm: no product adds to its operand."""
     first = f"{prefix}norm1.scale" not in program.weights
     if not first:
         program.normalise(f"{prefix}norm1", "x", "y")
@@ -138,7 +136,7 @@ def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, ta
     window = program.shape.windows[layer] if program.shape.windows else None
     bias = None
     if "relative" in program.weights:
-        from fastflow.kernels.encoder.distances import relative_bias  # of MPNet alone
+        from fastflow.kernels.encoder.distances import relative_bias  # only MPNet needs it
 
         bias = relative_bias(program.vector("relative"))
     context = program.passed("context")
@@ -176,7 +174,7 @@ def _pool(program: EncoderProgram, mode: str, layers: tuple[int, ...], layer: in
 
 
 def head_weights(head: Head) -> dict[str, NDArray[Any]]:
-    """The arrays of ``head`` under the names that ``add_head`` reads."""
+    """Return the arrays of ``head`` under the names that ``add_head`` reads."""
     found: dict[str, NDArray[Any]] = {}
     for i, module in enumerate(head):
         if isinstance(module, Dense):
@@ -188,7 +186,7 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
 
 
 def check_pooling(mode: str, layers: int, head: Head, shares: Sequence[float] | None) -> None:
-    """Raise ValueError for a pooling that is unknown, or that cannot run with this number of layers or this head."""
+    """Raise ValueError for an unknown pooling, or one that cannot run with these layers or this head."""
     parts = mode.split("+")
     if mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
         raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")
@@ -201,7 +199,7 @@ def check_pooling(mode: str, layers: int, head: Head, shares: Sequence[float] | 
 
 
 def text_widths(head: Head, pooled: int) -> dict[str, int]:
-    """Buffer -> columns, for the buffers that ``add_head`` needs; empty without a head."""
+    """Return buffer -> columns, for the buffers that ``add_head`` needs; empty without a head."""
     if not head:
         return {}
     widest = max([pooled, *(head_width(head[: i + 1], pooled) for i in range(len(head)))])
@@ -211,7 +209,7 @@ def text_widths(head: Head, pooled: int) -> dict[str, int]:
 
 
 def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first: bool, to: str | int) -> None:
-    """Add steps that pool the states in x in every part of ``mode``, side by side."""
+    """Add steps that pool the states in x in every part of ``mode``, in adjacent columns."""
     width, place = program.shape.hidden, program.put(np.array([share], np.float32))
     for i, part in enumerate(mode.split("+")):
         program.step(
