@@ -44,7 +44,7 @@ def faults() -> list[str]:
     ]
 
 
-def forced_isa(name: str | None = None) -> str:
+def find_forced_isa(name: str | None = None) -> str:
     """Return the forced instruction set: ``name``, else FASTFLOW_ISA, else "".
 
     Raises ValueError if it cannot run on this machine.
@@ -65,7 +65,7 @@ def isa(name: str | None = None) -> str:
 
     Raises ValueError if the named one cannot run here, or none computes right numbers.
     """
-    asked = forced_isa(name)
+    asked = find_forced_isa(name)
     found = "avx512" if asked in TILES else asked or next(best_first(), "")
     if not found:
         raise ValueError(f"no compiled kernel computes right numbers on this machine: {'; '.join(faults())}")

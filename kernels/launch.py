@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any
 
 INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
@@ -34,3 +35,19 @@ def prepare(device: str) -> tuple[Any, int]:
     if not triton.knobs.runtime.interpret:
         raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
     return torch, 2  # interpreted: so few that small tests also loop over blocks
+
+
+class Launcher:
+    """torch, the kernels of module ``bodies``, and their launches on ``device``; raises ValueError as ``prepare``."""
+
+    def __init__(self, device: str, bodies: str) -> None:
+        self.torch, self.programs = prepare(device)
+        self.bodies = importlib.import_module(bodies)
+        self.anchor = self.torch.empty(0, device=device)
+        self.device = self.anchor.device
+
+    def start(self, kernel: Any, grid: tuple[int, ...], **arguments: Any) -> None:
+        """Launch ``kernel`` unless ``grid`` is empty."""
+        if math.prod(grid):
+            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
+                kernel[grid](**arguments)

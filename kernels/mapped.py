@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 CHANGED = "its file was changed while it was read; replace files as a whole, and open it again"
 
 
-def watched(pages: Any, file: int) -> Any:
+def watch(pages: Any, file: int) -> Any:
     """Watch ``pages``, the map of a whole open ``file`` (a descriptor), so that lost pages read as zeros.
 
     Without the extension ``pages`` itself is returned: a lost page then ends the process by SIGBUS.

@@ -91,7 +91,7 @@ def to_bfloat16(values: Array) -> Array:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def quantised(values: Array) -> tuple[Array, Array]:
+def quantise(values: Array) -> tuple[Array, Array]:
     """Return int8 (n, k) and float32 scales (n,), values (n, k) ~ int8 * scale: a row's largest magnitude becomes 127.
 
     A row with a subnormal scale, which has no reciprocal, becomes zeros.
@@ -116,7 +116,7 @@ def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> Non
         if m.lanes == 2:
             packed = to_bfloat16(packed)
         elif m.lanes == 4:
-            packed, scale = quantised(packed)
+            packed, scale = quantise(packed)
             sums = packed.sum(axis=1, dtype=np.int32)
             memory[m.scale : m.scale + scale.nbytes] = raw(scale)
             memory[m.shift : m.shift + sums.nbytes] = raw(-m.zero * sums)

@@ -17,12 +17,19 @@ def default_threads() -> int:
 
     Processors: its affinity, at most the whole CPUs of its cgroup's quota (versions 1 and 2).
     """
-    processors, cores = allowed()
-    asked = asked_of_openmp(os.environ.get("OMP_NUM_THREADS", ""))
+    processors, cores = count_allowed()
+    asked = parse_openmp(os.environ.get("OMP_NUM_THREADS", ""))
     return cores if asked is None else min(asked, processors)
 
 
-def asked_of_openmp(text: str) -> int | None:
+def resolve_threads(threads: int | None) -> int:
+    """Return ``threads``, or the default for None; raise ValueError if it is below 1."""
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    return default_threads() if threads is None else threads
+
+
+def parse_openmp(text: str) -> int | None:
     """Return the first number of OMP_NUM_THREADS's list; None if OpenMP would ignore it."""
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text, re.ASCII):
         return None
@@ -30,7 +37,7 @@ def asked_of_openmp(text: str) -> int | None:
 
 
 @lru_cache(maxsize=1)
-def allowed() -> tuple[int, int]:
+def count_allowed() -> tuple[int, int]:
     """Return (processors, physical cores) that this process may use."""
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     most = max(1, int(min(quotas(CGROUPS, _text(Path("/proc/self/cgroup"))), default=len(processors))))

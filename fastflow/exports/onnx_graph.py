@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from fastflow.kernels.panels import quantised
+from fastflow.kernels.panels import quantise
 from fastflow.version import __version__
 
 OPSET, IR = 17, 8  # the first with LayerNormalization, and what runtimes since 2022 read
@@ -63,7 +63,7 @@ class Graph:
         if not self._int8:
             y = self.op("MatMul", x, weight.T)
             return y if bias is None else self.op("Add", y, bias)
-        rows, scales = quantised(np.ascontiguousarray(weight, np.float32))
+        rows, scales = quantise(np.ascontiguousarray(weight, np.float32))
         rows = (rows.astype(np.int16) + ZERO).astype(np.uint8)
         small, scale, zero = self.several("DynamicQuantizeLinear", 3, x)
         product = self.op("MatMulInteger", small, rows.T, zero, np.array(ZERO, np.uint8))
@@ -74,7 +74,7 @@ class Graph:
     def rows(self, table: Array, ids: Value) -> Value:
         """The rows ``ids`` of ``table`` (V, D), as float32; an int8 graph stores the table in int8, a scale a row."""
         if self._int8 and table.dtype != np.int8:
-            stored, scales = quantised(np.ascontiguousarray(table, np.float32))
+            stored, scales = quantise(np.ascontiguousarray(table, np.float32))
             found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)
             return self.op("Mul", found, self.op("Gather", scales[:, None], ids))
         found = self.op("Gather", table, ids)

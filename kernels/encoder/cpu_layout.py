@@ -7,44 +7,26 @@ the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import (
-    APART,
-    ATTEND,
-    BF16,
-    BF16_WIDE,
-    BIAS_MARGIN,
-    CONVERT,
-    FLOAT,
-    GELU,
-    GELU_TANH,
-    INT8,
-    INT8_SIGNED,
-    INT8_TILES,
-    LINEAR,
-    LINEAR_FIELDS,
-    LINEAR_ONLY,
-    NORM,
-    PACK,
-    RELU_ONLY,
-    STEP_NUMBERS,
-    STEPS,
-    TANH,
-    TILE_STEPS,
-    ZERO_POINT,
-    pack,
-)
-from fastflow.kernels.encoder.shape import EncoderShape, Head, head_width
+from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import APART, BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, INT8_TILES, LINEAR_FIELDS, STEPS
+from fastflow.kernels.encoder.shape import PLAIN, EncoderShape, Outliers, Pooling, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
 LINE = 64  # bytes of a cache line
-ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
+ACTIVATIONS = {
+    "none": _cpu.LINEAR_ONLY,
+    "gelu": _cpu.GELU,
+    "gelu_tanh": _cpu.GELU_TANH,
+    "relu": _cpu.RELU_ONLY,
+    "tanh": _cpu.TANH,
+}
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element of operands that are not float32
 BATCH = 32 << 20  # bytes of stored weights packed between two calls of `release`: bounds the duplicated weight bytes
 Array = NDArray[Any]
@@ -52,23 +34,29 @@ Array = NDArray[Any]
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
+class Products(NamedTuple):
+    """Panel width, the formats of products and attention, and the outliers of bytes."""
+
+    panel: int
+    form: int
+    attention: int = FLOAT
+    outliers: Outliers = PLAIN
+
+
 class EncoderProgram:
-    """Steps, products and their memory, for one encoder, panel width, format of products and of attention.
+    """Steps, products and their memory, for one encoder, its pooling and its products.
 
     ``cpu_layers.assemble`` adds the steps; ``arrays`` packs ``matrices``; ``used`` names the weights that are read.
-    ``pooled``: width of a vector before ``head``; ``outputs``: after it. ``shares``: weights of the layers in the mean,
-    of any sum. ``smoothing``: product -> a power of two per column that divides the operand's bytes and multiplies the
-    weights. ``apart``: product -> at most APART columns that are multiplied in float32 and added to the others.
+    ``pooled``: width of a vector before the modules after pooling; ``outputs``: after them.
     """
 
-    def __init__(
-        self, weights: Stored, shape: EncoderShape, pooled: int, panel: int, form: int, attention: int = FLOAT,
-        shares: Sequence[float] = (1.0,), head: Head = (), smoothing: Mapping[str, Array] | None = None,
-        apart: Mapping[str, Array] | None = None,
-    ) -> None:  # fmt: skip
-        self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
-        self.attention, self.smoothing, self.apart = attention, smoothing or {}, apart or {}
-        self.shares, self.modules, self.outputs = list(shares), head, head_width(head, pooled)
+    def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
+        self.weights, self.shape = weights, shape
+        self.panel, self.format, self.attention, (self.smoothing, self.apart) = products
+        layers, self.modules = len(pooling.layers), pooling.head
+        self.shares = [1 / layers] * layers if pooling.shares is None else list(pooling.shares)
+        self.pooled = shape.hidden * len(pooling.mode.split("+"))
+        self.outputs = head_width(pooling.head, self.pooled)
         self.head = self.pad(shape.hidden // shape.heads)
         self._steps: list[tuple[int, ...]] = []
         self._linears: list[Array] = []
@@ -83,19 +71,14 @@ class EncoderProgram:
         self.used: set[str] = set()
         self._bytes = 0
 
-    def text_buffers(self, widths: Mapping[str, int]) -> None:
-        """Add buffers with a row per text: name -> columns."""
-        for name, columns in widths.items():
-            self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
-
-    def check_smoothing(self) -> None:
+    def check_outliers(self) -> None:
         """Raise ValueError if ``smoothing`` or ``apart`` names a product that is not of bytes."""
         smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
         if unknown := (self.smoothing.keys() | self.apart.keys()) - smooth:
             raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")
 
     def buffers(self, **widths: int) -> None:
-        """Add buffers with a row per token: name -> columns."""
+        """Add buffers, with a row per token or text: name -> columns."""
         for name, columns in widths.items():
             # one line more than the columns: power-of-two strides would share cache sets, and scales follow bytes
             self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
@@ -109,7 +92,7 @@ class EncoderProgram:
             self._halves.add(name)
         return name
 
-    def passed(self, buffer: str) -> str:
+    def choose_buffer(self, buffer: str) -> str:
         """Return the buffer for rows of ``buffer`` that only the next product reads: its operand's, in bfloat16."""
         return self._operand(buffer) if self.format == BF16 else buffer
 
@@ -129,9 +112,9 @@ class EncoderProgram:
         if bias is not None:
             if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
-            ends = np.pad(bias.astype(np.float32), ((0, 0), (BIAS_MARGIN, BIAS_MARGIN)), mode="edge")
+            ends = np.pad(bias.astype(np.float32), ((0, 0), (_cpu.BIAS_MARGIN, _cpu.BIAS_MARGIN)), mode="edge")
             biases, reach = self.put(ends.reshape(-1)), bias.shape[1] // 2
-        for kind in (PACK, ATTEND):
+        for kind in (_cpu.PACK, _cpu.ATTEND):
             self.step(
                 kind, source=source, target=target, format=self.attention, result=result,
                 window=-1 if window is None else window, biases=biases, reach=reach,
@@ -157,7 +140,7 @@ class EncoderProgram:
     def normalise(self, name: str, source: str, target: str) -> None:
         """Add a LayerNorm of the states."""
         width = self.shape.hidden
-        self.step(NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
+        self.step(_cpu.NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
 
     def norm(self, name: str, width: int) -> dict[str, int]:
         """Return the offsets of a LayerNorm's scale and bias."""
@@ -208,19 +191,20 @@ class EncoderProgram:
             factors = self.put(np.divide(1, by, out=np.zeros_like(by), where=by > 0))
         if form in CONVERTED and source not in self._operands:
             operand = self._operand(source)
-            self.step(CONVERT, source=source, target=operand, width=inner, format=form, factors=factors, apart=numbers)
+            self.step(
+                _cpu.CONVERT, source=source, target=operand, width=inner, format=form, factors=factors, apart=numbers
+            )
             source = operand
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
         start = self.put(np.where(rows < 0, np.float32(0), bias[rows]))
         scale, shift = (self._reserve(4 * height), self._reserve(4 * height)) if lanes == 4 else (0, 0)
         steps = inner // lanes
-        spare = -steps % TILE_STEPS if form == INT8_TILES else 0
+        spare = -steps % _cpu.TILE_STEPS if form == INT8_TILES else 0
         panels = self._reserve(4 * height * (steps + spare))
         matrix = Matrix(
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
-            groups, padded, factor, lanes, panels, scale, shift, zero=ZERO_POINT if form == INT8 else 0, spare=spare,
-            by=by,
+            groups, padded, factor, lanes, panels, scale, shift, _cpu.ZERO_POINT if form == INT8 else 0, spare, by,
         )  # fmt: skip
         self.matrices.append(matrix)
         result = BF16 if target in self._halves else FLOAT
@@ -230,7 +214,7 @@ class EncoderProgram:
         fields |= {"format": form, "apart": beside, "result": result}
         self._linears.append(record(LINEAR_FIELDS, fields))
         self.step(
-            LINEAR, source=source, target=target, texts=texts, product=len(self._linears) - 1,
+            _cpu.LINEAR, source=source, target=target, texts=texts, product=len(self._linears) - 1,
             activation=ACTIVATIONS[activation], add=add,
         )  # fmt: skip
 
@@ -313,7 +297,7 @@ class EncoderProgram:
         return where
 
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
-        """Return memory (uint8, on a line), linears (n,), steps (n, STEP_NUMBERS) and strides (n,) for
+        """Return memory (uint8, on a line), linears (n,), steps (n, _cpu.STEP_NUMBERS) and strides (n,) for
         ``_cpu.Encoder``.
 
         Calls ``release`` after about every 32 MB of packed weights, and at the end. Raises NotFinite for weights with
@@ -328,13 +312,16 @@ class EncoderProgram:
             while self.matrices and size < BATCH:
                 batch.append(self.matrices.pop(0))
                 size += sum(part.nbytes for part in batch[-1].parts)
-            for i, part in pack(batch, memory, self.panel, threads):
+            for i, part in _cpu.pack(batch, memory, self.panel, threads):
                 raise NotFinite(batch[i].name, part)
             for matrix in batch:
                 if fill := self._apart_weights.pop(matrix.name, None):
                     fill(memory)
             release()
-        linears, steps = np.array(self._linears, LINEAR_FIELDS), np.zeros((len(self._steps), STEP_NUMBERS), np.int64)
+        linears, steps = (
+            np.array(self._linears, LINEAR_FIELDS),
+            np.zeros((len(self._steps), _cpu.STEP_NUMBERS), np.int64),
+        )
         for row, step in zip(steps, self._steps, strict=True):
             row[: len(step)] = step
         return memory, linears, steps, np.array(list(self._strides.values()), np.int64)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,35 @@ class Norm(NamedTuple):
 Head = Sequence[Dense | Unit | Norm]
 
 
+class Pooling(NamedTuple):
+    """How hidden states become vectors, and the modules after.
+
+    mode: pooler, one of ``texts.MODES``, or several joined by ``+``. layers: 0: the embeddings; WORDS: the embeddings
+    with the mean position. shares: of the layers in their sum; None: equal ones of sum 1. token_weights: (vocabulary,)
+    float32, 0 or LIGHTEST to HEAVIEST, as in ``texts.pool``, not for pooler; None: all 1.
+    """
+
+    mode: str
+    layers: Sequence[int]
+    shares: Sequence[float] | None = None
+    token_weights: NDArray[np.float32] | None = None
+    head: Head = ()
+
+
+class Outliers(NamedTuple):
+    """int8's treatment of large columns, by product.
+
+    smoothing: (columns,) powers of two that divide the operand's bytes and multiply the weights. apart: columns, at
+    most _cpu.APART, that are multiplied in float32 and added.
+    """
+
+    smoothing: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    apart: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+
+PLAIN = Outliers()
+
+
 def head_width(head: Head, inputs: int) -> int:
     """Return the width P' that ``head`` makes of vectors of ``inputs`` numbers."""
     for module in head:
@@ -92,7 +122,7 @@ def head_width(head: Head, inputs: int) -> int:
     return inputs
 
 
-def folded(head: Head) -> tuple[Dense | Unit | Norm, ...]:
+def fold_head(head: Head) -> tuple[Dense | Unit | Norm, ...]:
     """Merge neighbouring affine maps of ``head`` if that is not more work; computed in float64."""
     out: list[Dense | Unit | Norm] = []
     for module in head:

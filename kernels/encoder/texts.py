@@ -82,11 +82,11 @@ def apply_head(head: Head, x: Array, product: Product = _matmul) -> Array:
     """Apply the modules of ``head`` to (B, P) pooled vectors, in their dtype; ``product``: a Dense's product."""
     with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the rows
         for module in head:
-            x = _applied(module, x, product)
+            x = _apply(module, x, product)
     return x
 
 
-def _applied(module: Dense | Unit | Norm, x: Array, product: Product) -> Array:
+def _apply(module: Dense | Unit | Norm, x: Array, product: Product) -> Array:
     if isinstance(module, Unit):
         norm = np.sqrt(np.square(x.astype(np.float64)).sum(axis=1, keepdims=True))
         return (x / np.maximum(norm, LEAST_NORM)).astype(x.dtype)

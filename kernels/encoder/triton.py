@@ -24,13 +24,13 @@ from fastflow.kernels.encoder.triton_configurations import (
     attention,
     row_constants,
 )
-from fastflow.kernels.launch import prepare
+from fastflow.kernels.launch import Launcher
 
 Tensor = Any  # torch.Tensor, which is not imported here
 Array = NDArray[Any]
 
 
-class TritonEncoder:
+class TritonEncoder(Launcher):
     """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
 
     ``weights`` and ``shape``: as ``reference.encode`` takes them; ``layers``: the layers that pooling needs, no higher
@@ -55,11 +55,9 @@ class TritonEncoder:
             )
         if "relative" in weights or shape.pre_norm or shape.gated or shape.rotary or shape.windows:
             raise ValueError("the Triton encoder runs BERT's family alone, without relative bias, rotation or windows")
-        self.torch = prepare(device)[0]
-        self.bodies = importlib.import_module("fastflow.kernels.encoder.triton_bodies")
+        super().__init__(device, "fastflow.kernels.encoder.triton_bodies")
         self.shape, self.layers, self.head = shape, tuple(layers), head
-        self.anchor = self.torch.empty(0, device=device)
-        self.device, self.dtype = self.anchor.device, getattr(self.torch, dtype)
+        self.dtype = getattr(self.torch, dtype)
         self.dot = self._dot(dtype)
         self.weights = self._load(weights)
 
@@ -182,10 +180,8 @@ class TritonEncoder:
         return x
 
     def launch(self, body: str, grid: tuple[int, ...], constants: dict[str, Any], **values: Any) -> None:
-        """Launch the kernel ``body`` unless ``grid`` is empty."""
-        if math.prod(grid):
-            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
-                getattr(self.bodies, body)[grid](**values, **constants)
+        """Launch the kernel ``body``."""
+        self.start(getattr(self.bodies, body), grid, **values, **constants)
 
     def _place(self, kept: Tensor, layer: int) -> Tensor | None:
         return kept[self.layers.index(layer)] if layer in self.layers else None

@@ -6,7 +6,6 @@ a CUDA graph can capture it together with the encoder.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,15 +24,15 @@ from fastflow.kernels.flow.triton_configurations import (
     Config,
     choose,
 )
-from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, padded_width, without_prologue
-from fastflow.kernels.launch import options, prepare
+from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, pad_width, split_prologue
+from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor, which is not imported here
 # unweighted tokens and layers: kernels are compiled without these arguments
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
-class TritonFlow:
+class TritonFlow(Launcher):
     """One calibration, as folded plans in order, in the memory of one GPU.
 
     Products are exact for few rows, else tf32x3, with an error of float32 grade. ``device``: a CUDA device, or cpu
@@ -48,10 +47,7 @@ class TritonFlow:
     ) -> None:  # fmt: skip
         if not plans:
             raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
-        self.torch, self.programs = prepare(device)
-        self.bodies = importlib.import_module("fastflow.kernels.flow.triton_bodies")
-        self.anchor = self.torch.empty(0, device=device)
-        self.device = self.anchor.device
+        super().__init__(device, "fastflow.kernels.flow.triton_bodies")
         self.hopper = self.device.type == "cuda" and self.torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.weights = None if weights is None else self._table(weights)
         self.shares = None
@@ -59,7 +55,7 @@ class TritonFlow:
             factors = np.array(shares, np.float64) * len(shares)
             self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
-        self.parts = [_Part(self, plan) for whole in plans for plan in without_prologue(whole)]
+        self.parts = [_Part(self, plan) for whole in plans for plan in split_prologue(whole)]
 
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
@@ -104,14 +100,14 @@ class TritonFlow:
         if ids is None or ids.shape != hidden.shape[1:2] or ids.dtype != self.torch.int32:
             found = "none are given" if ids is None else f"these are {tuple(ids.shape)} of {ids.dtype}"
             raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {found}")
-        return texts | {"id_ptr": self._here(ids).contiguous(), "weight_ptr": self.weights}
+        return texts | {"id_ptr": self._check_device(ids).contiguous(), "weight_ptr": self.weights}
 
     def _run(
         self, x: Tensor, normalize: bool, offsets: Tensor | None, ids: Tensor | None, log_det: Tensor | None
     ) -> Tensor:
         pooling: dict[str, Any] | None = None
         if offsets is None:
-            x, rows = self._checked(x, 2, f"x must be (B, {self.inputs})"), len(x)
+            x, rows = self._check(x, 2, f"x must be (B, {self.inputs})"), len(x)
         else:
             x, rows = self._hidden(x), self._offsets(offsets)
             if rows == 1 and x.shape[1] <= POOL_FUSED and self.parts[0].kind == "hidden":
@@ -133,14 +129,14 @@ class TritonFlow:
     def _hidden(self, hidden: Tensor) -> Tensor:
         if hidden.ndim == 2:
             hidden = hidden[None]
-        return self._checked(hidden, 3, f"hidden states must be (tokens, {self.inputs}) or (layers, tokens, same)")
+        return self._check(hidden, 3, f"hidden states must be (tokens, {self.inputs}) or (layers, tokens, same)")
 
-    def _checked(self, x: Tensor, ndim: int, rule: str) -> Tensor:
+    def _check(self, x: Tensor, ndim: int, rule: str) -> Tensor:
         if x.ndim != ndim or x.shape[-1] != self.inputs or not x.is_floating_point() or x.element_size() not in (2, 4):
             raise ValueError(f"{rule} of float32, float16 or bfloat16, and this is {tuple(x.shape)} of {x.dtype}")
-        return self._here(x).contiguous()
+        return self._check_device(x).contiguous()
 
-    def _here(self, x: Tensor) -> Tensor:
+    def _check_device(self, x: Tensor) -> Tensor:
         if x.device != self.device:
             raise ValueError(f"this flow runs on {self.device}, and the tensor given is on {x.device}: move it there")
         return x
@@ -148,7 +144,7 @@ class TritonFlow:
     def _offsets(self, offsets: Tensor) -> int:
         if offsets.ndim != 1 or len(offsets) < 1 or offsets.dtype != self.torch.int32:
             raise ValueError(f"offsets must be (B + 1,) of int32; these are {tuple(offsets.shape)} of {offsets.dtype}")
-        return len(self._here(offsets)) - 1
+        return len(self._check_device(offsets)) - 1
 
     def launch(
         self, kernel: Any, grid: tuple[int, ...], constants: dict[str, Any], arrays: dict[str, Tensor], **values: Any
@@ -156,9 +152,7 @@ class TritonFlow:
         """Launch ``kernel``; pointers are in ``values`` or ``arrays``, or x for arrays that this plan lacks."""
         absent = values.get("x_ptr")
         pointers = {n: arrays.get(n, absent) for n in kernel.arg_names if n.endswith("_ptr") and n not in values}
-        if math.prod(grid):
-            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
-                kernel[grid](**pointers, **values, **constants)
+        self.start(kernel, grid, **pointers, **values, **constants)
 
 
 class _Part:
@@ -167,12 +161,12 @@ class _Part:
     def __init__(self, flow: TritonFlow, plan: Plan) -> None:
         self.flow, self.plan = flow, plan
         self.kind = kind(plan)
-        self.width = padded_width(plan.width)
+        self.width = pad_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
         for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
-            self.laid_out(config)  # now: a later call, which a graph may capture, must copy nothing
+            self.lay_out(config)  # now: a later call, which a graph may capture, must copy nothing
 
-    def laid_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
+    def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
         """Return the layout for ``config`` and its arrays on the device."""
         key = (config.HB, config.BN, config.BK)
         if key not in self.layouts:
@@ -194,7 +188,7 @@ class _Part:
         return z
 
     def loop(self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, *_: Any) -> None:
-        layout, arrays = self.laid_out(config)
+        layout, arrays = self.lay_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         self.flow.launch(
             self.flow.bodies.flow_loop, (programs,), constants(config, "flow_loop", layout, self.width, normalize),
@@ -206,7 +200,7 @@ class _Part:
     def pair(
         self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, *_: Any
     ) -> None:
-        layout, arrays = self.laid_out(config)
+        layout, arrays = self.lay_out(config)
         blocks, bodies = -(-rows // config.BM), self.flow.bodies
         a = self._scratch(blocks * config.BM * layout.columns)
         common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": layout.inputs, "C": layout.columns, "pitch": layout.pitch}
@@ -233,7 +227,7 @@ class _Part:
     def state(
         self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, _: Any, log_det: Tensor | None
     ) -> None:
-        layout, arrays = self.laid_out(config)
+        layout, arrays = self.lay_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         sums = self._scratch(rows) if log_det is not None else z
         self.flow.launch(

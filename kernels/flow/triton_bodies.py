@@ -24,13 +24,13 @@ import triton.language as tl
 
 from fastflow.kernels.flow.triton_parts import (
     add,
-    centred,
     chain,
     emit,
     inputs,
     layer,
     layer_weights,
     layer_wide,
+    load_centred,
     pass_on,
     read,
     recur,
@@ -149,7 +149,7 @@ def flow_state(
         tl.debug_barrier()
         for start in range(0, pitch - 2 * WP, BN):
             cols = start + tl.arange(0, BN)
-            tl.store(u_ptr + rows + cols[None, :], centred(source, (m_ptr, s_ptr), row, cols, BM, BN, 0))
+            tl.store(u_ptr + rows + cols[None, :], load_centred(source, (m_ptr, s_ptr), row, cols, BM, BN, 0))
         tl.debug_barrier()
         log_gates = tl.zeros((BM,), tl.float32)
         for k in range(0, steps):

@@ -44,12 +44,12 @@ class Layout:
     chain: Chain | None = None  # None if the steps are too many or too wide to be unrolled
 
 
-def padded_width(width: int) -> int:
+def pad_width(width: int) -> int:
     """Return the least power of two, 16 or more, that holds ``width`` hidden units."""
     return max(16, 1 << (width - 1).bit_length()) if width else 16
 
 
-def without_prologue(plan: Plan) -> tuple[Plan, ...]:
+def split_prologue(plan: Plan) -> tuple[Plan, ...]:
     """Return ``plan`` as plans without L: the prologue becomes a dense linear map without steps."""
     if plan.L is None:
         return (plan,)
@@ -68,7 +68,7 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
 
     Steps that read the same range share a tile if widths allow, so its inputs are read once.
     """
-    width, (k, w) = padded_width(plan.width), (plan.steps, plan.width)
+    width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
     unit = min(width, UNIT)
     blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))
     columns = len(tile_ranges) * tile + (width if width > UNIT else 0)
@@ -99,7 +99,7 @@ def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
     """Lay out a state plan that writes ``chunk`` channels and reads ``reach`` at a time."""
     if plan.p is None or plan.q is None or plan.R is None:
         raise ValueError("lay_out_state needs a plan in state form, and this one is in hidden form: use lay_out_hidden")
-    width, (k, w), block = padded_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
+    width, (k, w), block = pad_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
     columns, pitch = k * width, _round_up(plan.inputs + block, block) + 2 * width
     rows = _round_up(plan.outputs, chunk)
     where = (np.arange(k)[:, None] * width + np.arange(w)).reshape(k * w)
@@ -143,7 +143,7 @@ def _steps_reaching(plan: Plan, start: int, stop: int) -> list[int]:
 
 def _shared_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
     """The arrays of both forms: centring, inner layers and the linear path."""
-    k, w, width = plan.steps, plan.width, padded_width(plan.width)
+    k, w, width = plan.steps, plan.width, pad_width(plan.width)
     inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
     inner[:, :w, :w], bias[:, :w] = plan.B, plan.d
     arrays = {

@@ -81,7 +81,7 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
 
 
 @triton.jit
-def centred(source, centre, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
+def load_centred(source, centre, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
     """Return (BM, BC): (x - m) s at ``cols``; centre = (m, s), padded with zeros beyond D."""
     m_ptr, s_ptr = centre
     x = inputs(source, row, cols, BM, BC, POOL)
@@ -103,7 +103,7 @@ def read(
     acc = zero(BM, HB, BK, SCHEME)
     for start in range(low, high, BK):
         cols = start + tl.arange(0, BK)
-        u = centred(source, centre, row, cols, BM, BK, POOL)
+        u = load_centred(source, centre, row, cols, BM, BK, POOL)
         acc = add(acc, u, tl.load(U_ptr + own[:, None] * U_pitch + cols[None, :]), SCHEME)
     return total(acc, SCHEME) + tl.load(c_ptr + own)[None, :]
 
@@ -252,7 +252,7 @@ def pass_on(
         acc = zero(BM, BN, BK, SCHEME)
         for start in range(0, D, BK):
             cols = start + tl.arange(0, BK)
-            u = centred(source, centre, row, cols, BM, BK, POOL)
+            u = load_centred(source, centre, row, cols, BM, BK, POOL)
             acc = add(acc, u, tl.load(S_ptr + own[:, None] * S_pitch + cols[None, :]), SCHEME)
         return total(acc, SCHEME)
     else:

@@ -11,7 +11,7 @@ from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import DOTS, HAMMINGS, isas, scan
 from fastflow.kernels._cpu import products as _products
 from fastflow.kernels.search.reference import check, check_floats
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.threads import resolve_threads
 
 
 def dots(
@@ -45,12 +45,12 @@ def products(
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)
-    _products(rows, queries, out, isas()[instructions.isa(isa)][0], threads or default_threads())
+    _products(rows, queries, out, isas()[instructions.isa(isa)][0], resolve_threads(threads))
     return out
 
 
 def _scan(codes: NDArray[Any], query: NDArray[Any], which: int, threads: int | None, isa: str | None) -> Any:
     out = np.empty(len(codes), np.int32)
     number = isas()[instructions.isa(isa)][0]
-    scan(codes.view(np.uint8), query.view(np.uint8), out, which, number, threads or default_threads())
+    scan(codes.view(np.uint8), query.view(np.uint8), out, which, number, resolve_threads(threads))
     return out

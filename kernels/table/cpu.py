@@ -11,7 +11,7 @@ from fastflow.kernels._cpu import isas
 from fastflow.kernels.mapped import CHANGED, was_changed
 from fastflow.kernels.panels import raw
 from fastflow.kernels.table.reference import STORED, Table
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.threads import resolve_threads
 
 
 class CpuTable:
@@ -34,7 +34,7 @@ class CpuTable:
         self, table: Table, weights: NDArray[np.float32] | None = None, threads: int | None = None,
         isa: str | None = None,
     ) -> None:  # fmt: skip
-        self.threads = default_threads() if threads is None else threads
+        self.threads = resolve_threads(threads)
         self.isa = instructions.isa(isa)
         self._rows, self._width = table.rows, table.rows.shape[1]
         self.compiled = Compiled(

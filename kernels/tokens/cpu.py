@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import Vocabulary as Vocabulary
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.threads import resolve_threads
 from fastflow.kernels.tokens.rules import Rules
 
 
@@ -39,7 +39,7 @@ class WordPiece:
         ``default_threads()``. Raises ValueError for a text with half a surrogate pair or too low a limit, TypeError for
         a text that is not str.
         """
-        ids, offsets, states = self.compiled.tokenize(list(texts), limit, special, threads or default_threads())
+        ids, offsets, states = self.compiled.tokenize(list(texts), limit, special, resolve_threads(threads))
         if (half := np.flatnonzero(states == _cpu.HALF)).size:
             raise ValueError(f"text {half[0]} holds half a surrogate pair")
         return ids, offsets, np.flatnonzero(states == _cpu.CUT)

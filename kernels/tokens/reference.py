@@ -63,7 +63,7 @@ class WordPiece:
     def _between(self, text: str) -> Iterator[int]:
         """The ids of a text without added tokens."""
         before = ""
-        for is_run, characters in groupby(normalized(text, self._rules), lambda c: bool(flags(c) & WORD)):
+        for is_run, characters in groupby(normalize(text, self._rules), lambda c: bool(flags(c) & WORD)):
             run = "".join(characters)
             if is_run and run in self._whole:
                 yield from self._words(before)
@@ -92,20 +92,20 @@ class WordPiece:
         return pieces if start == len(word) else [self._unknown]
 
 
-def normalized(text: str, rules: Rules) -> str:
+def normalize(text: str, rules: Rules) -> str:
     """Apply BERT's normalizer."""
     if rules.lower_first:
-        text = "".join(map(lowered, text))
+        text = "".join(map(lower, text))
     if rules.clean:
         text = "".join(" " if flags(c) & WHITE else c for c in text if not flags(c) & CONTROL)
     if rules.ideographs:
         text = "".join(f" {c} " if flags(c) & IDEOGRAPH else c for c in text)
     if rules.strip:
-        text = without_accents(text)
-    return "".join(map(lowered, text)) if rules.lower else text
+        text = strip_accents(text)
+    return "".join(map(lower, text)) if rules.lower else text
 
 
-def without_accents(text: str) -> str:
+def strip_accents(text: str) -> str:
     """Decompose characters, drop nonspacing marks, and put the remaining marks into canonical order.
 
     Some dropped marks count in that order: no other mark moves across them.
@@ -123,7 +123,7 @@ def without_accents(text: str) -> str:
     return "".join(c for _, c in out)
 
 
-def lowered(c: str) -> str:
+def lower(c: str) -> str:
     """Return the lower case of a character; one character has two."""
     return "i\u0307" if c == "\u0130" else chr(character(ord(c))[2])
 

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fastflow.kernels._cpu import (
-    CLEAN,
-    IDEOGRAPH,
-    IDEOGRAPHS,
-    LONGEST,
-    LOWER,
-    LOWER_FIRST,
-    MARK,
-    PUNCTUATION,
-    SPLITS,
-    STRIP,
-    WHITE,
-    WORD,
-    character,
-)
+from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS, WHITE, WORD, character
 
 MOST_ADDED = 64  # they are tried one after another
 HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP decomposes
@@ -43,7 +30,7 @@ class Rules(NamedTuple):
     @property
     def steps(self) -> int:
         """The normalizer's steps as the sum of their numbers in C."""
-        numbers = (CLEAN, IDEOGRAPHS, STRIP, LOWER, LOWER_FIRST)
+        numbers = (_cpu.CLEAN, _cpu.IDEOGRAPHS, _cpu.STRIP, _cpu.LOWER, _cpu.LOWER_FIRST)
         return sum(number for number, on in zip(numbers, self[: len(numbers)], strict=True) if on)
 
     def check(self, id_of: Callable[[str], int | None]) -> int:
