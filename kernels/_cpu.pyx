@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, embedsignature=True
-"""The compiled kernels: the pieces included below check shapes, C has the arithmetic, and the GIL is released during it.
+"""Bind the compiled kernels: the included pieces check shapes, C computes without the GIL.
 
-Each piece lies next to the headers that it declares. Numbers and records that Python shares with C come from these
+Each piece is next to the headers that it declares. Numbers and records that Python shares with C come from these
 headers, under C's names without FF_ or ff_.
 """
 
@@ -22,7 +22,7 @@ cdef extern from "cpu.h":
 
 
 def isas():
-    """name -> (number, whether this machine has it, floats in a vector, rows in a tile), worst first."""
+    """Return name -> (number, whether this machine has it, floats in a vector, rows in a tile), worst first."""
     return {
         ff_isa_name(i).decode(): (i, bool(ff_isa_present(i)), ff_isa_vector(i), ff_isa_rows(i)) for i in range(FF_ISAS)
     }

@@ -1,7 +1,7 @@
-"""The instruction set of the compiled kernels: the one that the caller or FASTFLOW_ISA names, or the best here.
+"""Choose the instruction set of the compiled kernels: the caller's or FASTFLOW_ISA's, else the best here.
 
-Before one is used, its bodies compute a few numbers (``c/selftest``): one that is wrong, by a fault of the processor,
-of a hypervisor or of a compiler, is passed over.
+Before first use its bodies compute a few numbers (``c/selftest``): a set that a fault of processor, hypervisor or
+compiler makes wrong is passed over.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from fastflow.kernels._cpu import amx_missing as amx_missing
 from fastflow.kernels._cpu import isas as isas
 from fastflow.kernels._cpu import usable, wrong
 
-TILES = ("amx", "amx-emulated")  # products of the encoder in reduced precision; AVX-512 in all else
+TILES = ("amx", "amx-emulated")  # reduced-precision products of the encoder; AVX-512 in all else
 
 
 def best_first() -> Iterator[str]:
-    """Instruction sets that have float32 kernels and can run here, the best first; each is tried when it is reached."""
+    """Yield instruction sets with float32 kernels that can run here, the best first; each is tested when reached."""
     for name, (number, present, _, _) in reversed(isas().items()):
         if present and name not in TILES and usable(number):
             yield name
 
 
 def usable_isas() -> tuple[str, ...]:
-    """All of ``best_first``."""
+    """Return all of ``best_first``."""
     return tuple(best_first())
 
 
 def has_tiles() -> bool:
-    """Whether AMX can run here."""
+    """Return whether AMX can run here."""
     return not amx_missing() and usable(isas()["amx"][0])
 
 
 def faults() -> list[str]:
-    """One sentence for each instruction set whose numbers were wrong when this process tried it."""
+    """Return one sentence for each instruction set that failed this process's self-tests."""
     found = {name: wrong(number) for name, (number, *_) in isas().items()}
     return [
         f"instruction set {name} computes wrong numbers on this machine ({', '.join(what)}): slower kernels run in its "
@@ -44,8 +44,8 @@ def faults() -> list[str]:
     ]
 
 
-def forced_isa(name: str | None = None) -> str:
-    """The instruction set that the caller forces: ``name``, else the value of FASTFLOW_ISA, else "".
+def find_forced_isa(name: str | None = None) -> str:
+    """Return the forced instruction set: ``name``, else FASTFLOW_ISA, else "".
 
     Raises ValueError if it cannot run on this machine.
     """
@@ -61,11 +61,11 @@ def forced_isa(name: str | None = None) -> str:
 
 
 def isa(name: str | None = None) -> str:
-    """The instruction set for a new float32 kernel: ``name``, else the one that FASTFLOW_ISA names, else the best.
+    """Return the instruction set for a new float32 kernel: ``name``, else FASTFLOW_ISA's, else the best.
 
     Raises ValueError if the named one cannot run here, or none computes right numbers.
     """
-    asked = forced_isa(name)
+    asked = find_forced_isa(name)
     found = "avx512" if asked in TILES else asked or next(best_first(), "")
     if not found:
         raise ValueError(f"no compiled kernel computes right numbers on this machine: {'; '.join(faults())}")

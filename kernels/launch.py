@@ -1,20 +1,21 @@
-"""Launching Triton kernels: what the flow and the encoder share."""
+"""Launching of Triton kernels, shared by flow and encoder."""
 
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any
 
 INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 
 
 def options(warps: int, stages: int) -> dict[str, Any]:
-    """Launch options. Fused multiply-adds are requested, since Triton 3.10 no longer assumes them."""
+    """Return launch options. They request fused multiply-adds, which Triton 3.10 no longer assumes."""
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
 
 def prepare(device: str) -> tuple[Any, int]:
-    """torch, and the number of programs that fill the device.
+    """Return torch, and the number of programs that fill the device.
 
     Raises ValueError if torch, triton or a GPU is missing.
     """
@@ -33,4 +34,20 @@ def prepare(device: str) -> tuple[Any, int]:
         return torch, int(torch.cuda.get_device_properties(device).multi_processor_count)
     if not triton.knobs.runtime.interpret:
         raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
-    return torch, 2  # interpreted: so few that small tests loop over blocks too
+    return torch, 2  # interpreted: so few that small tests also loop over blocks
+
+
+class Launcher:
+    """torch, the kernels of module ``bodies``, and their launches on ``device``; raises ValueError as ``prepare``."""
+
+    def __init__(self, device: str, bodies: str) -> None:
+        self.torch, self.programs = prepare(device)
+        self.bodies = importlib.import_module(bodies)
+        self.anchor = self.torch.empty(0, device=device)
+        self.device = self.anchor.device
+
+    def start(self, kernel: Any, grid: tuple[int, ...], **arguments: Any) -> None:
+        """Launch ``kernel`` unless ``grid`` is empty."""
+        if math.prod(grid):
+            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
+                kernel[grid](**arguments)

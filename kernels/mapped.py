@@ -1,4 +1,4 @@
-"""Arrays that lie in a mapped file, which others may change while it is read."""
+"""Arrays in a mapped file that others may change while it is read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 CHANGED = "its file was changed while it was read; replace files as a whole, and open it again"
 
 
-def watched(pages: Any, file: int) -> Any:
-    """``pages``, the map of the whole of an open ``file`` (a descriptor), whose lost pages read as zeros.
+def watch(pages: Any, file: int) -> Any:
+    """Watch ``pages``, the map of a whole open ``file`` (a descriptor), so that lost pages read as zeros.
 
-    Without the extension ``pages`` itself: a page that is gone then ends the process by SIGBUS.
+    Without the extension ``pages`` itself is returned: a lost page then ends the process by SIGBUS.
     """
     if find_spec("fastflow.kernels._cpu") is None or not len(pages):
         return pages
@@ -24,7 +24,7 @@ def watched(pages: Any, file: int) -> Any:
 
 
 def was_changed(array: NDArray[Any]) -> bool:
-    """Whether ``array`` lies in a ``watched`` map of a file that was cut short or written to since."""
+    """Return whether ``array`` is in a watched map of a file that was cut short or written to since."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj

@@ -1,4 +1,4 @@
-"""Matrices as they are stored -> the panels that compiled products read: the description, the call, and the definition.
+"""Stored matrices -> panels of compiled products: the description, the call, and the definition.
 
 A stored array is float32, float16 or ``BFLOAT16``, of any alignment; packing also checks that it is finite.
 """
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen`` to read
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen``
 STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # in the order of _cpu.STORED_FLOAT ...
-# no weight is larger: what trained encoders hold is far below, and squares and products far below float32's limit
+# the largest weight: trained encoders are far below, and squares and products far below float32's limit
 LARGEST = 1e6
 
 
@@ -28,12 +28,12 @@ class NotFinite(ValueError):
 
 
 class Matrix(NamedTuple):
-    """Up to three stored parts, stacked, and the order of their rows and columns in panels; offsets are in bytes.
+    """Up to three stacked stored parts, and the order of their rows and columns in panels; offsets are in bytes.
 
-    Row r of the result is row rows[r] of the parts, or zeros if that is -1; rows of the first part are multiplied by
-    ``factor``. Its columns are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along
-    k in 32 bits: 1 float32, 2 bfloat16, 4 int8; ``spare`` steps of zeros end a panel. int8 has scales (float32) and
-    shifts (int32, -zero times a row's sum) and, in one group, may have factors of the columns: ``by`` (columns,).
+    Row r of the result is row rows[r] of the parts, zeros for -1; ``factor`` multiplies rows of the first part. Columns
+    are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along k in 32 bits: 1
+    float32, 2 bfloat16, 4 int8; ``spare`` steps of zeros end a panel. int8 has scales (float32), shifts (int32, -zero
+    times a row's sum) and, in one group, perhaps column factors ``by`` (columns,).
     """
 
     name: str
@@ -55,7 +55,7 @@ class Matrix(NamedTuple):
 
 
 def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
-    """A record of a structured ``dtype``; fields that are not given are 0. Raises ValueError for an unknown field."""
+    """Return a record of a structured ``dtype``; missing fields are 0. Raises ValueError for an unknown field."""
     out: Array = np.zeros((), dtype)
     for name, value in fields.items():
         out[name] = value
@@ -63,38 +63,38 @@ def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
 
 
 def usable(values: Array) -> bool:
-    """Whether ``values`` hold no NaN and no magnitude above LARGEST."""
-    # as Python floats, since LARGEST is not a float16; the minimum and maximum of values with NaN are NaN
+    """Return whether ``values`` hold no NaN and no magnitude above LARGEST."""
+    # Python floats, because LARGEST is not a float16; the minimum and maximum of values with NaN are NaN
     return float(values.min(initial=0)) >= -LARGEST and float(values.max(initial=0)) <= LARGEST
 
 
 def storable(array: Array) -> Array:
-    """``array`` itself, C-contiguous, if its dtype is one of ``STORED``; else as float32."""
+    """Return ``array``, C-contiguous, if its dtype is one of ``STORED``; else as float32."""
     return np.ascontiguousarray(array, array.dtype if array.dtype in STORED else np.float32)
 
 
 def raw(array: Array) -> NDArray[np.uint8]:
-    """The bytes of a C-contiguous array, without a copy."""
+    """Return the bytes of a C-contiguous array, without a copy."""
     return array.reshape(-1).view(np.uint8)
 
 
 def widen(array: Array) -> Array:
-    """``array``, or its values as float32 if it is ``BFLOAT16``."""
+    """Return ``array``, or its values as float32 if it is ``BFLOAT16``."""
     if array.dtype != BFLOAT16:
         return array
     return (array["bfloat16"].astype(np.uint32) << 16).view(np.float32)
 
 
 def to_bfloat16(values: Array) -> Array:
-    """float32 rounded to the nearest bfloat16, ties to even, as uint16."""
+    """Round float32 to the nearest bfloat16, ties to even, as uint16."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def quantised(values: Array) -> tuple[Array, Array]:
-    """int8 (n, k) and float32 scales (n,) with values (n, k) ~ int8 * scale: a row's largest magnitude becomes 127.
+def quantise(values: Array) -> tuple[Array, Array]:
+    """Return int8 (n, k) and float32 scales (n,), values (n, k) ~ int8 * scale: a row's largest magnitude becomes 127.
 
-    A row whose scale would be subnormal, so without a reciprocal, becomes zeros.
+    A row with a subnormal scale, which has no reciprocal, becomes zeros.
     """
     scale = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= np.finfo(np.float32).tiny)
@@ -102,7 +102,7 @@ def quantised(values: Array) -> tuple[Array, Array]:
 
 
 def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> None:
-    """Definition of ``_cpu.pack``: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
+    """Define ``_cpu.pack``: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
     for m in matrices:
         parts = [part.view(STORED[m.stored]).reshape(m.part_rows, m.columns) for part in m.parts]
         stacked = np.concatenate([widen(part).astype(np.float32) for part in parts])
@@ -116,7 +116,7 @@ def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> Non
         if m.lanes == 2:
             packed = to_bfloat16(packed)
         elif m.lanes == 4:
-            packed, scale = quantised(packed)
+            packed, scale = quantise(packed)
             sums = packed.sum(axis=1, dtype=np.int32)
             memory[m.scale : m.scale + scale.nbytes] = raw(scale)
             memory[m.shift : m.shift + sums.nbytes] = raw(-m.zero * sums)

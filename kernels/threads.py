@@ -1,4 +1,4 @@
-"""How many threads to compute with by default: OMP_NUM_THREADS, else the cores this process is allowed."""
+"""Default number of threads: OMP_NUM_THREADS, else the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -9,29 +9,36 @@ from functools import lru_cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-V1 = ("cpu", "cpu,cpuacct")  # folders in which version 1 of cgroups has the quotas of processor time
+V1 = ("cpu", "cpu,cpuacct")  # folders with cgroups version 1's quotas of processor time
 
 
 def default_threads() -> int:
-    """OMP_NUM_THREADS, at most the processors this process may use; without it the physical cores; at least 1.
+    """Return OMP_NUM_THREADS, at most the processors this process may use; without it the physical cores; at least 1.
 
-    Processors are those of its affinity, at most the whole CPUs of its cgroup's quota (versions 1 and 2).
+    Processors: its affinity, at most the whole CPUs of its cgroup's quota (versions 1 and 2).
     """
-    processors, cores = allowed()
-    asked = asked_of_openmp(os.environ.get("OMP_NUM_THREADS", ""))
+    processors, cores = count_allowed()
+    asked = parse_openmp(os.environ.get("OMP_NUM_THREADS", ""))
     return cores if asked is None else min(asked, processors)
 
 
-def asked_of_openmp(text: str) -> int | None:
-    """The threads that OMP_NUM_THREADS asks for: the first number of its list. None if OpenMP would ignore it."""
+def resolve_threads(threads: int | None) -> int:
+    """Return ``threads``, or the default for None; raise ValueError if it is below 1."""
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    return default_threads() if threads is None else threads
+
+
+def parse_openmp(text: str) -> int | None:
+    """Return the first number of OMP_NUM_THREADS's list; None if OpenMP would ignore it."""
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text, re.ASCII):
         return None
     return int(text.partition(",")[0]) or None
 
 
 @lru_cache(maxsize=1)
-def allowed() -> tuple[int, int]:
-    """(processors, physical cores) that this process may use."""
+def count_allowed() -> tuple[int, int]:
+    """Return (processors, physical cores) that this process may use."""
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     most = max(1, int(min(quotas(CGROUPS, _text(Path("/proc/self/cgroup"))), default=len(processors))))
     cores = len({_siblings(cpu) for cpu in processors})
@@ -39,7 +46,7 @@ def allowed() -> tuple[int, int]:
 
 
 def quotas(root: Path, membership: str) -> Iterator[float]:
-    """CPUs that each quota on the way from ``root`` to this process's cgroups allows.
+    """Yield the CPUs that each quota allows from ``root`` to this process's cgroups.
 
     ``membership``: /proc/self/cgroup. A container sees its own cgroup as ``root``, and names paths that it cannot see.
     """
@@ -56,7 +63,7 @@ def quotas(root: Path, membership: str) -> Iterator[float]:
 
 def _quota(group: Path) -> Iterator[float]:
     quota = _text(group / "cpu.max") or f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
-    match = re.fullmatch(r"(\d+)\s+([1-9]\d*)\s*", quota)  # "max", and -1 in the first version, are no limit
+    match = re.fullmatch(r"(\d+)\s+([1-9]\d*)\s*", quota)  # "max", and -1 in version 1, are no limit
     if match:
         yield int(match[1]) / int(match[2])
 
@@ -67,7 +74,6 @@ def _siblings(cpu: int) -> str:
 
 
 def _text(path: Path) -> str:
-    """The file's content, empty if there is none that can be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Calibrator, Floats, FusedCall
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.shape import folded
+from fastflow.kernels.encoder.shape import PLAIN, Outliers, Pooling, fold_head
 from fastflow.kernels.flow.plan import Plan
 from fastflow.late import late, making
 from fastflow.model.encoder.architecture import encoder_shape, read_config
@@ -185,10 +185,10 @@ class CpuBackend(CpuCalibrator, Backend):
     def _tried(self, model: Model, weights: MappedWeights) -> Tried:
         """The trial of int8 with which ``model`` opens."""
         from fastflow.backends.trials import Tried
-        from fastflow.kernels.encoder.cpu import choose, described
+        from fastflow.kernels.encoder.cpu import choose, describe
 
         try:
-            arithmetic = described(*choose("int8"))
+            arithmetic = describe(*choose("int8"))
         except ValueError as error:  # as in CpuCalibration
             raise UsageError(str(error)) from error
         return Tried(model, weights, arithmetic)
@@ -197,16 +197,16 @@ class CpuBackend(CpuCalibrator, Backend):
         self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
     ) -> CpuEncoder:
         """The compiled encoder; in int8 with what ``tried`` found."""
-        from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
+        from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
         from fastflow.kernels.panels import NotFinite
 
-        found = None if tried is None else tried.found
+        found, how = None if tried is None else tried.found, model.pooling
+        pooling = Pooling(how.mode, how.layers, how.shares, how.weights, fold_head(model.head))
         try:
+            outliers = Outliers(smooth(found.largest), find_outlying(found.terms)) if found else PLAIN
             return CpuEncoder(
-                weights.stored, shape, model.pooling.mode, model.pooling.layers, self.dtype, threads, weights.release,
-                token_weights=model.pooling.weights, shares=model.pooling.shares, head=folded(model.head),
-                smoothing=smoothed(found.largest) if found else None, apart=outlying(found.terms) if found else None,
-            )  # fmt: skip
+                weights.stored, shape, pooling, self.dtype, threads, outliers=outliers, release=weights.release
+            )
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
         except ValueError as error:  # as in CpuCalibration

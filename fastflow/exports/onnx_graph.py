@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from fastflow.kernels.panels import quantised
+from fastflow.kernels.panels import quantise
 from fastflow.version import __version__
 
 OPSET, IR = 17, 8  # the first opset with LayerNormalization; runtimes since 2022 read IR 8
@@ -62,7 +62,7 @@ class Graph:
         if not self._int8:
             y = self.op("MatMul", x, weight.T)
             return y if bias is None else self.op("Add", y, bias)
-        rows, scales = quantised(np.ascontiguousarray(weight, np.float32))
+        rows, scales = quantise(np.ascontiguousarray(weight, np.float32))
         rows = (rows.astype(np.int16) + ZERO).astype(np.uint8)
         small, scale, zero = self.add_outputs("DynamicQuantizeLinear", 3, x)
         product = self.op("MatMulInteger", small, rows.T, zero, np.array(ZERO, np.uint8))
@@ -73,7 +73,7 @@ class Graph:
     def rows(self, table: Array, ids: Value) -> Value:
         """Add the rows ``ids`` of ``table`` (V, D) in float32; an int8 graph stores them in int8 with a scale a row."""
         if self._int8 and table.dtype != np.int8:
-            stored, scales = quantised(np.ascontiguousarray(table, np.float32))
+            stored, scales = quantise(np.ascontiguousarray(table, np.float32))
             found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)
             return self.op("Mul", found, self.op("Gather", scales[:, None], ids))
         found = self.op("Gather", table, ids)

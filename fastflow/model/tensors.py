@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.mapped import CHANGED, watched
+from fastflow.kernels.mapped import CHANGED, watch
 from fastflow.kernels.panels import BFLOAT16, widen
 from fastflow.values import open_regular, panics, reason, system_errors
 
@@ -89,7 +89,7 @@ def _checked_map(path: Path) -> tuple[mmap.mmap, Any]:
         ):  # reads the header alone, and raises for whatever is wrong with it
             pass
         pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        return pages, watched(pages, handle.fileno())
+        return pages, watch(pages, handle.fileno())
 
 
 def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int, ...]]:

@@ -1,7 +1,7 @@
-/* Mapped files that others may change. A page that is gone raises SIGBUS, which would end the process; of a file that is
-   watched it and all after it become zeros. Every other SIGBUS goes to whoever had it before. A file that ends within its
-   last page reads as zeros from there on without any signal, and what is written to a file is read from its map: so
-   ff_was_changed asks for its size and time too. The system sets the time before it writes. */
+/* Mapped files that others may change. A lost page raises SIGBUS, which ends the process; in a watched file it and
+   all later pages become zeros. Other SIGBUS go to the earlier handler. Two changes raise no signal: a file that
+   ends within its last page reads as zeros, and writes appear in the map. Therefore ff_was_changed also compares
+   size and time; the system sets the time before it writes. */
 #define _GNU_SOURCE
 #include "mapped.h"
 
@@ -21,7 +21,7 @@
 #define MAP_ANONYMOUS MAP_ANON
 #endif
 
-enum { MOST = 256 };  /* files at a time; of more a page that is gone ends the process */
+enum { MOST = 256 };  /* watched files; in further files a lost page ends the process */
 
 static struct {
     _Atomic uintptr_t from, to;  /* to is 0: free */
@@ -47,7 +47,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
         atomic_store(&watched[i].changed, 1);
         return;
     }
-    sigaction(SIGBUS, &before, NULL);  /* the instruction is repeated, and raises it again */
+    sigaction(SIGBUS, &before, NULL);  /* the repeated instruction raises it again */
 }
 
 static void listen(void)

@@ -7,10 +7,10 @@ cdef extern from "mapped.h":
 
 
 cdef class Watched:
-    """The bytes of ``pages``, the map of the whole of an open ``file`` (a descriptor, not kept), as a read-only buffer.
+    """Hold ``pages``, the map of a whole open ``file`` (a descriptor, not kept), as a read-only buffer.
 
-    If others cut the file short, what is gone reads as zeros; without this the process would end. Then, and if others
-    write to it, ``changed`` is true.
+    If others cut the file short, the lost part reads as zeros instead of ending the process. ``changed`` is true then,
+    and if others write to the file.
     """
 
     cdef const unsigned char[::1] pages
@@ -30,5 +30,5 @@ cdef class Watched:
 
     @property
     def changed(self):
-        """Whether the file was cut short or written to, so that numbers that were read may be others."""
+        """Whether the file was cut short or written to, so that numbers read from it may be wrong."""
         return bool(ff_was_changed(self.number))

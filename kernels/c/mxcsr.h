@@ -1,12 +1,12 @@
-/* How a thread rounds and treats subnormal numbers: MXCSR of x86-64, FPCR of arm64. The caller's setting is restored when a
-   kernel returns. */
+/* A thread's rounding and treatment of subnormals: MXCSR of x86-64, FPCR of arm64. The caller's setting is restored
+   when a kernel returns. */
 #ifndef FASTFLOW_MXCSR_H
 #define FASTFLOW_MXCSR_H
 
 #include <stdint.h>
 
-/* FF_FLUSH: round to nearest, no traps, subnormals flushed and read as zero: while kernels run.
-   FF_DEFAULT: the same with subnormals kept: while weights are packed. */
+/* FF_FLUSH, for kernels: round to nearest, no traps, subnormals flushed and read as zero. FF_DEFAULT, for packing:
+   the same, subnormals kept. */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 typedef unsigned ff_mxcsr;
@@ -18,8 +18,8 @@ typedef uint64_t ff_mxcsr;
 #define FF_DEFAULT ((ff_mxcsr)0)
 #endif
 
-/* Set this thread's register and return the old one; on other processors do nothing. Every thread of a call must set it, or
-   the bits of a row would depend on the thread that computed it. */
+/* Set this thread's register and return the old one; on other processors do nothing. Every thread of a call must set
+   it: a row's bits depend on it. */
 static inline ff_mxcsr ff_set_mxcsr(ff_mxcsr wanted)
 {
 #if defined(__x86_64__)

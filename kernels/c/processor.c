@@ -1,5 +1,5 @@
-/* Asks the processor and the operating system what can run. __builtin_cpu_supports also asks XCR0 whether the operating
-   system saves the registers; CPUID alone is no permission. */
+/* Asks the processor and the operating system which instructions can run. __builtin_cpu_supports also asks XCR0
+   whether the system saves the registers; CPUID alone gives no permission. */
 #define _GNU_SOURCE
 #include "cpu.h"
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* Single numbers as bits, for the kernels and for packing. */
+/* Bits of single numbers, for the kernels and for packing. */
 #ifndef FASTFLOW_SCALAR_H
 #define FASTFLOW_SCALAR_H
 
@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define FF_SCALAR static inline __attribute__((always_inline))
-#define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: a sum with it has no fraction bits, rounded to nearest, ties to even */
-#define FF_ROUNDER_BITS 0x4b400000  /* the bits of such a sum less these are the whole number */
+#define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: a sum with it is rounded to an integer, ties to even */
+#define FF_ROUNDER_BITS 0x4b400000  /* the bits of such a sum less these are the integer */
 
 FF_SCALAR uint32_t ff_bits(float x)
 {

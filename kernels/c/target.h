@@ -1,4 +1,5 @@
-/* The instruction set of a file's functions. Include the intrinsics' headers first: their functions have targets of their own. */
+/* The instruction set of a file's functions. Include intrinsics' headers first: their functions have their own
+   targets. */
 #ifndef FASTFLOW_TARGET_H
 #define FASTFLOW_TARGET_H
 

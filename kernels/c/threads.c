@@ -1,5 +1,5 @@
-/* A small pool of threads that survives fork. A job is open until its caller has finished its own share. A worker that
-   wakes too late finds the job closed and sleeps again, so a busy machine never makes a call slower than one thread. */
+/* A small thread pool that survives fork. A job closes when its caller has finished its own share. A worker that
+   wakes later sleeps again, so a busy machine never makes a call slower than one thread. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -9,14 +9,14 @@
 
 #include "cpu.h"
 
-#define MAX_WORKERS 255  /* with the caller 256 threads: more than the cores of any machine tried; a bound on a mistaken count */
-#define SPINS 4000  /* pauses before a thread sleeps: 42 microseconds on a Xeon with AMX */
+#define MAX_WORKERS 255  /* 256 threads with the caller: more than any machine tried has cores */
+#define SPINS 4000  /* pauses before a thread sleeps: 42 us on a Xeon with AMX */
 #define CLOSED (1u << 31)  /* a bit that no count of workers reaches */
 
 static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;       /* held by the call that uses the pool */
 static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;  /* guards the two conditions below */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
-static int workers;                 /* threads started; changed by the owner only */
+static int workers;                 /* threads started; only the owner changes it */
 static ff_task job_task;            /* written by the owner before it opens the job */
 static void *job_context;
 static _Atomic unsigned joined = CLOSED;    /* workers that joined the job, or CLOSED */
@@ -31,7 +31,7 @@ static void pause_core(void)
 #endif
 }
 
-/* Take a place in the open job: its index from 1, or 0 if there is none. */
+/* Take a place in the open job: an index from 1, or 0 if there is none. */
 static unsigned join_job(void)
 {
     unsigned n = atomic_load(&joined);
@@ -161,7 +161,7 @@ void *ff_scratch(size_t bytes)
         free(memory);
         return NULL;
     }
-    memset(memory, 0, bytes);  /* kernels compute with slack columns, though they never keep the results */
+    memset(memory, 0, bytes);  /* kernels compute with slack columns but never keep the results */
     free(own_scratch.memory);
     own_scratch = (arena){memory, bytes};
     return memory;

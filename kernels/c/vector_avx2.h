@@ -1,4 +1,4 @@
-/* Vectors of 8 floats, as math.inc describes them. Include it before FF_TARGET: intrinsics have targets of their own. */
+/* Vectors of 8 floats, as math.inc describes. Include it before FF_TARGET: intrinsics have their own targets. */
 #include <immintrin.h>
 
 #include "cpu.h"
@@ -25,7 +25,7 @@
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 typedef __m256 vec;
 
-/* LOADI ... on lanes of 32-bit integers; LOWER and UPPER: the two bfloat16 in a lane, as floats. */
+/* LOADI ...: 32-bit integers; LOWER and UPPER: a lane's two bfloat16 as floats. */
 #define LOADI(p) _mm256_loadu_si256((const __m256i *)(p))
 #define STOREI(p, v) _mm256_storeu_si256((__m256i *)(p), v)
 #define SET1I(x) _mm256_set1_epi32(x)

@@ -1,4 +1,4 @@
-/* Vectors of 16 floats, as math.inc describes them. Include it before FF_TARGET: intrinsics have targets of their own. */
+/* Vectors of 16 floats, as math.inc describes. Include it before FF_TARGET: intrinsics have their own targets. */
 #include <immintrin.h>
 
 #include "cpu.h"
@@ -28,7 +28,7 @@
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 typedef __m512 vec;
 
-/* LOADI ... on lanes of 32-bit integers; LOWER and UPPER: the two bfloat16 in a lane, as floats. */
+/* LOADI ...: 32-bit integers; LOWER and UPPER: a lane's two bfloat16 as floats. */
 #define LOADI(p) _mm512_loadu_si512(p)
 #define STOREI(p, v) _mm512_storeu_si512(p, v)
 #define SET1I(x) _mm512_set1_epi32(x)

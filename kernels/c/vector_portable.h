@@ -1,5 +1,5 @@
-/* Vectors of 4 floats, as math.inc describes them, in the compiler's vector extension: SSE2 on x86-64 and NEON on
-   arm64. FMA is fused on arm64 alone: not every x86-64 processor has it. */
+/* Vectors of 4 floats, as math.inc describes, in the compiler's vector extension: SSE2 or NEON. FMA is fused only on
+   arm64: not every x86-64 processor has it. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -47,7 +47,7 @@ static inline vec larger(vec a, vec b)
 #define HIGH(a, b) ((vec){(a)[2], (b)[2], (a)[3], (b)[3]})
 #define PREFETCH(p) __builtin_prefetch(p)
 
-/* LOADI ... on lanes of 32-bit integers; LOWER and UPPER: the two bfloat16 in a lane, as floats. */
+/* LOADI ...: 32-bit integers; LOWER and UPPER: a lane's two bfloat16 as floats. */
 #define LOADI(p) ((lanes4)*(const loose4 *)(p))
 #define STOREI(p, v) (*(loose4 *)(p) = (v))
 #define SET1I(x) ((lanes4){x, x, x, x})
@@ -58,8 +58,8 @@ static inline vec larger(vec a, vec b)
 typedef int32_t loose4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef lanes4 ivec;
 
-/* WIDEN_HALF(p): 4 IEEE halves at p as floats. Subnormal ones become normal floats as integers: the processor reads subnormal
-   floats as zero. */
+/* WIDEN_HALF(p): 4 IEEE halves at p as floats. Subnormals are converted as integers, because the processor reads
+   subnormal floats as zero. */
 typedef uint16_t halves4 __attribute__((vector_size(8)));
 
 static inline vec widen_half(const void *p)

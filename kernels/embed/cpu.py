@@ -20,17 +20,18 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate.
+    """Texts -> embeddings (B, N): at most ``limit`` tokens of ``words``, pooled, then calibrated.
 
-    The bits are those of the three compiled kernels; a text has the same ones whatever the other texts, their order and
-    the number of threads. Safe from several Python threads at once, and after fork.
+    The bits are the three compiled kernels', float32; a text's bits do not depend on other texts, order or threads.
+    Safe from several threads, and after fork.
 
     Args:
         words: the tokenizer.
         pooling: a table, or an encoder whose pooled layers need no product.
-        limit: the ids of a text, those at its ends counted; MOST for no limit.
+        flow: the folded calibration.
+        limit: the most ids of a text, end ids included; MOST for no limit.
         special: whether a text gets ids at its ends.
-        left_out: an id that is left out of a text after the cut; None: no id is.
+        left_out: an id that is removed after the cut; None: no id.
 
     Raises:
         ValueError: for steps that do not fit each other.
@@ -40,22 +41,22 @@ class Texts:
         self, words: WordPiece, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
         left_out: int | None = None,
     ) -> None:  # fmt: skip
-        self._check = getattr(pooling, "check", None)  # of a table, whose rows lie in a file
+        self.threads, self._outputs = flow.threads, flow.outputs
+        self._check = getattr(pooling, "check", None)  # of a table, whose rows are in a file
         self.compiled = _cpu.Embedder(
             words.compiled, pooling.compiled, min(limit, MOST), special, -1 if left_out is None else left_out
         )
 
     def __call__(
-        self, flow: CpuFlow, texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
-        pooled: NDArray[np.float32] | None = None,
-    ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
-        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
+        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], int]:
+        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
 
         ``flow`` is the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
         (B, D), C-contiguous, receives the pooled vectors.
 
-        Raises ValueError if a text has half a surrogate pair, or an id that the pooling has no row for; TypeError for
-        an item that is not a str.
+        Raises ValueError for a text with half a surrogate pair, or an id without a row in the pooling; TypeError for a
+        text that is not str.
         """
         out = np.empty((len(texts), flow.outputs if truncate is None else truncate), np.float32)
         cut = self.compiled.run(flow.compiled, list(texts), out, normalize, flow.threads, pooled)

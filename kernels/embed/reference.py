@@ -1,4 +1,4 @@
-"""The definition of a model without layers: the ids of a text, their pooled vector, its calibration."""
+"""The definition of a model without layers: ids of a text, their pooled vector, its calibration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ Pool = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]  # 
 
 
 class Texts:
-    """Texts -> embeddings (B, N): tokenize, cut at ``limit``, pool, calibrate.
+    """Texts -> embeddings (B, N), as ``cpu.Texts`` takes its arguments, except:
 
     Args:
-        words: the tokenizer.
         pooling: ids (N,) and offsets (B+1,) -> pooled vectors (B, D).
-        limit: the ids of a text, those at its ends counted.
-        special: whether a text gets ids at its ends.
-        left_out: an id that is left out of a text after the cut; None: no id is.
+        plans: the folded calibration.
     """
 
     def __init__(
@@ -31,10 +28,9 @@ class Texts:
         self._special, self._left_out = special, left_out
 
     def __call__(
-        self, plans: Sequence[Plan], texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
-        pooled: NDArray[np.float64] | None = None,
-    ) -> tuple[NDArray[np.float64], int]:  # fmt: skip
-        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
+        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.float64], int]:
+        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
 
         ``plans`` are the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
         (B, D) receives the pooled vectors.

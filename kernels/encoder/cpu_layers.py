@@ -1,84 +1,47 @@
 """An encoder as steps for the compiled kernels: embedding, attention, feed-forward, pooling, modules after pooling.
 
-The definitions are ``kernels.encoder.reference`` and ``kernels.encoder.texts``. The buffers are x, the states; y and z,
-sums and normalised states; context, the results of attention; wide, queries, keys and values by head or the hidden
-values of the feed-forward part; heads, queries, keys and values in bfloat16, if attention is not in float32.
+The definitions are ``kernels.encoder.reference`` and ``kernels.encoder.texts``. Buffers: x, the states; y and z, sums
+and normalised states; context, attention's results; wide, queries, keys and values by head, or hidden values of the
+feed-forward part; heads, bfloat16 queries, keys and values, unless attention is float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import (
-    BF16,
-    CONVERT,
-    EMBED,
-    FIRST,
-    FIRST_TOKEN,
-    FLOAT,
-    GLU,
-    LARGEST_OF,
-    LAST_TOKEN,
-    MAP,
-    MAPS,
-    MEAN,
-    MEAN_SQRT,
-    NORM,
-    OUTPUT,
-    POOL,
-    POSITION_MEAN,
-    ROTATE,
-    UNIT,
-)
-from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, Array, EncoderProgram, Stored
-from fastflow.kernels.encoder.shape import WORDS, Dense, EncoderShape, Head, Norm, Unit, head_width
+from fastflow.kernels import _cpu
+from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, EncoderProgram, Products, Stored
+from fastflow.kernels.encoder.shape import WORDS, Dense, EncoderShape, Head, Norm, Pooling, Unit, head_width
 
 POOLINGS = {
-    "mean": MEAN,
-    "mean_sqrt_len_tokens": MEAN_SQRT,
-    "weightedmean": POSITION_MEAN,
-    "max": LARGEST_OF,
-    "cls": FIRST_TOKEN,
-    "lasttoken": LAST_TOKEN,
+    "mean": _cpu.MEAN,
+    "mean_sqrt_len_tokens": _cpu.MEAN_SQRT,
+    "weightedmean": _cpu.POSITION_MEAN,
+    "max": _cpu.LARGEST_OF,
+    "cls": _cpu.FIRST_TOKEN,
+    "lasttoken": _cpu.LAST_TOKEN,
 }
-IN_PRODUCT = {
-    "identity": "none",
-    "tanh": "tanh",
-    "relu": "relu",
-    "gelu": "gelu",
-}  # activations that a product applies itself
-TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers of a row a text
+# activations that a product applies itself
+IN_PRODUCT = {"identity": "none", "tanh": "tanh", "relu": "relu", "gelu": "gelu"}
+TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers with a row per text
 
 
-def assemble(
-    weights: Stored, shape: EncoderShape, mode: str, layers: Sequence[int], panel: int, form: int,
-    attention: int = FLOAT, shares: Sequence[float] | None = None, head: Head = (),
-    smoothing: Mapping[str, Array] | None = None, apart: Mapping[str, Array] | None = None,
-) -> EncoderProgram:  # fmt: skip
-    """The steps from tokens to vectors. ``mode`` and ``layers`` are the pooling; the rest as EncoderProgram takes it.
-
-    ``shares``: None for equal ones, of sum 1. Raises ValueError for a pooling, head or smoothing that cannot run.
-    """
-    check_pooling(mode, len(layers), head, shares)
-    pooled = shape.hidden * len(mode.split("+"))
-    equal = [1 / len(layers)] * len(layers)
-    made = EncoderProgram(
-        weights, shape, pooled, panel, form, attention, equal if shares is None else shares, head, smoothing, apart
-    )
-    made.text_buffers(text_widths(head, pooled))
-    _build(made, mode, tuple(layers))
-    if head:
-        add_head(made, head, pooled)
-    made.check_smoothing()
-    return made
+def assemble(weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> EncoderProgram:
+    """Return the steps from tokens to vectors; raise ValueError for a pooling or outliers that cannot run."""
+    check_pooling(pooling)
+    program = EncoderProgram({**weights, **head_weights(pooling.head)}, shape, pooling, products)
+    program.buffers(**text_widths(pooling.head, program.pooled))
+    _build(program, pooling.mode, tuple(pooling.layers))
+    if pooling.head:
+        add_head(program, pooling.head)
+    program.check_outliers()
+    return program
 
 
 def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
-    """Add the steps from tokens to pooled vectors, up to the highest of ``layers``."""
     hidden, width, heads = program.shape.hidden, program.parts("word")[0].shape[1], program.shape.heads * program.head
     wide = 2 * program.pad(program.shape.intermediate) if program.shape.gated else program.shape.intermediate
     program.buffers(x=hidden, y=max(hidden, width))
@@ -92,8 +55,8 @@ def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
     if max(layers) >= 0:
         _embed(program, width, 0)
         _pool(program, mode, layers, 0)
+    add = _pre_norm_layer if program.shape.pre_norm else _post_norm_layer
     for layer in range(1, max(layers) + 1):
-        add = _pre_norm_layer if program.shape.pre_norm else _post_norm_layer
         add(program, layer - 1, f"layer.{layer - 1}.")
         if layer == program.shape.layers and "final_norm.scale" in program.weights:
             program.normalise("final_norm", "x", "x")
@@ -101,16 +64,15 @@ def _build(program: EncoderProgram, mode: str, layers: tuple[int, ...]) -> None:
 
 
 def _embed(program: EncoderProgram, width: int, layer: int) -> None:
-    """The embedding layer in x: layer 0, or WORDS."""
     projected = "projection.weight" in program.weights
     norm = program.norm("embed_norm", width)
-    program.step(EMBED, target="y" if projected else "x", width=width, mean=int(layer == WORDS), **norm)
+    program.step(_cpu.EMBED, target="y" if projected else "x", width=width, mean=int(layer == WORDS), **norm)
     if projected:
         program.linear("projection", "y", "x")
 
 
 def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
-    """The states are in x before and after, the sums that are normalised in y."""
+    """Post-norm: x holds the states before and after, y the sums before LayerNorm."""
     _attention(program, layer, prefix, "x", "y", add="x")
     program.normalise(f"{prefix}norm1", "y", "x")
     _feed_forward(program, prefix, "x", "y", add="x")
@@ -118,7 +80,7 @@ def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
 
 
 def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
-    """The sums are in x before and after, in z between, and normalised in y: no product adds to its own operand."""
+    """Pre-norm: x holds the sums before and after, z between, y their LayerNorm: no product adds to its operand."""
     first = f"{prefix}norm1.scale" not in program.weights
     if not first:
         program.normalise(f"{prefix}norm1", "x", "y")
@@ -129,19 +91,21 @@ def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
 
 def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, target: str, add: str) -> None:
     columns, rotary = 3 * program.shape.heads * program.head, program.shape.rotary
-    heads = program.halves("heads", columns) if program.attention != FLOAT else "wide"
+    heads = program.halves("heads", columns) if program.attention != _cpu.FLOAT else "wide"
     program.linear(f"{prefix}qkv", source, "wide" if rotary else heads, by_head=True, form=program.format)
     if rotary:
-        program.step(ROTATE, target="wide", table=program.rotary(rotary[layer]))
+        program.step(_cpu.ROTATE, target="wide", table=program.rotary(rotary[layer]))
         if heads != "wide":
-            program.step(CONVERT, source="wide", target=heads, width=columns, format=BF16, factors=-1, apart=-1)
+            program.step(
+                _cpu.CONVERT, source="wide", target=heads, width=columns, format=_cpu.BF16, factors=-1, apart=-1
+            )
     window = program.shape.windows[layer] if program.shape.windows else None
     bias = None
     if "relative" in program.weights:
-        from fastflow.kernels.encoder.distances import relative_bias  # of MPNet alone
+        from fastflow.kernels.encoder.distances import relative_bias  # only MPNet needs it
 
         bias = relative_bias(program.vector("relative"))
-    context = program.passed("context")
+    context = program.choose_buffer("context")
     program.attend(heads, context, window, bias)
     program.linear(f"{prefix}out", context, target, add=add, from_heads=True, form=program.format)
 
@@ -153,9 +117,9 @@ def _feed_forward(program: EncoderProgram, prefix: str, source: str, target: str
         rows = np.full((2, padded), -1, np.int32)
         rows[:, :wide] = np.arange(2 * wide).reshape(2, wide)
         program.linear(f"{prefix}up", source, "wide", rows=rows.reshape(-1), form=program.format)
-        program.step(GLU, target="wide", width=padded, activation=ACTIVATIONS[kind])
+        program.step(_cpu.GLU, target="wide", width=padded, activation=ACTIVATIONS[kind])
     else:
-        hidden = program.passed("wide")
+        hidden = program.choose_buffer("wide")
         program.linear(f"{prefix}up", source, hidden, kind, form=program.format)
     program.linear(f"{prefix}down", hidden, target, add=add, form=program.format)
 
@@ -167,16 +131,16 @@ def _pool(program: EncoderProgram, mode: str, layers: tuple[int, ...], layer: in
     if mode == "pooler":
         if "pooler.weight" not in program.weights:
             raise ValueError("the encoder has no pooler")
-        program.step(FIRST, source="x", target="y", width=width, slot=slot)
+        program.step(_cpu.FIRST, source="x", target="y", width=width, slot=slot)
         program.linear("pooler", "y", "context", "tanh", texts=1)
-        program.step(OUTPUT, source="context", width=width)
+        program.step(_cpu.OUTPUT, source="context", width=width)
     else:
         to = TEXT if program.modules else -1
         add_pool(program, mode, slot, program.shares[slot], layer == min(layers), to)
 
 
 def head_weights(head: Head) -> dict[str, NDArray[Any]]:
-    """The arrays of ``head`` under the names that ``add_head`` reads."""
+    """Return the arrays of ``head`` under the names that ``add_head`` reads."""
     found: dict[str, NDArray[Any]] = {}
     for i, module in enumerate(head):
         if isinstance(module, Dense):
@@ -187,21 +151,21 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
     return found
 
 
-def check_pooling(mode: str, layers: int, head: Head, shares: Sequence[float] | None) -> None:
-    """Raise ValueError for a pooling that is unknown, or that cannot run with this number of layers or this head."""
-    parts = mode.split("+")
-    if mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
+def check_pooling(pooling: Pooling) -> None:
+    """Raise ValueError for an unknown pooling, or one that cannot run with its layers or modules."""
+    parts, layers, shares = pooling.mode.split("+"), len(pooling.layers), pooling.shares
+    if pooling.mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
         raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")
     if "max" in parts and layers > 1:
         raise ValueError("pooling 'max' is of one layer, not of several")
     if "max" in parts and shares is not None and tuple(shares) != (1,):
         raise ValueError("pooling 'max' takes its layer whole, not a share of it")
-    if mode == "pooler" and head:
+    if pooling.mode == "pooler" and pooling.head:
         raise ValueError("pooling 'pooler' runs without modules behind it")
 
 
 def text_widths(head: Head, pooled: int) -> dict[str, int]:
-    """Buffer -> columns, for the buffers that ``add_head`` needs; empty without a head."""
+    """Return buffer -> columns, for the buffers that ``add_head`` needs; empty without a head."""
     if not head:
         return {}
     widest = max([pooled, *(head_width(head[: i + 1], pooled) for i in range(len(head)))])
@@ -211,28 +175,28 @@ def text_widths(head: Head, pooled: int) -> dict[str, int]:
 
 
 def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first: bool, to: str | int) -> None:
-    """Add steps that pool the states in x in every part of ``mode``, side by side."""
+    """Add steps that pool the states in x in every part of ``mode``, in adjacent columns."""
     width, place = program.shape.hidden, program.put(np.array([share], np.float32))
     for i, part in enumerate(mode.split("+")):
         program.step(
-            POOL, source="x", target=to, width=width, slot=slot, mode=POOLINGS[part], column=i * width, share=place,
-            first=int(first),
+            _cpu.POOL, source="x", target=to, width=width, slot=slot, mode=POOLINGS[part], column=i * width,
+            share=place, first=int(first),
         )  # fmt: skip
 
 
-def add_head(program: EncoderProgram, head: Head, width: int) -> None:
+def add_head(program: EncoderProgram, head: Head) -> None:
     """Add the modules of ``head`` on the pooled vectors in TEXT, and the step that returns the result."""
-    here, other = TEXT, OTHER
+    here, other, width = TEXT, OTHER, program.pooled
     for i, module in enumerate(head):
         if isinstance(module, Dense):
             _dense(program, module, f"head.{i}", here, other)
             here, other = other, here
         elif isinstance(module, Unit):
-            program.step(UNIT, target=here, width=width)
+            program.step(_cpu.UNIT, target=here, width=width)
         else:
             _norm(program, module, here, width)
         width = module.width(width)
-    program.step(OUTPUT, source=here, width=width)
+    program.step(_cpu.OUTPUT, source=here, width=width)
 
 
 def _norm(program: EncoderProgram, module: Norm, where: str, width: int) -> None:
@@ -240,7 +204,7 @@ def _norm(program: EncoderProgram, module: Norm, where: str, width: int) -> None
         name: program.put(np.asarray(values, np.float32))
         for name, values in (("scale", module.scale), ("bias", module.bias), ("eps", [module.eps]))
     }
-    program.step(NORM, source=where, target=where, texts=1, width=width, **places)
+    program.step(_cpu.NORM, source=where, target=where, texts=1, width=width, **places)
 
 
 def _dense(program: EncoderProgram, module: Dense, name: str, source: str, target: str) -> None:
@@ -254,4 +218,6 @@ def _dense(program: EncoderProgram, module: Dense, name: str, source: str, targe
     activation = IN_PRODUCT[module.activation] if fused else "none"
     program.linear(name, source, target, activation, texts=1, add=add if fused else -1)
     if not fused:
-        program.step(MAP, target=target, width=len(module.weight), activation=MAPS[module.activation], add=add)
+        program.step(
+            _cpu.MAP, target=target, width=len(module.weight), activation=_cpu.MAPS[module.activation], add=add
+        )

@@ -1,109 +1,90 @@
-"""The frozen encoder laid out for the compiled kernels: steps, products, buffers, and one block of weights in panels.
+"""Lay out the frozen encoder for the compiled kernels: steps, products, buffers, and one block of packed weights.
 
-Every width is padded with zeros to whole panels of NR = 2 x vector columns, heads included, so that no kernel has
-remainders. Fields and numbers are those of ``c/encoder/encoder.h``; names of weights are those of
-``kernels.reference``. ``cpu_layers`` adds the steps.
+Widths, heads included, are padded with zeros to whole panels of NR = 2 x vector columns, so kernels have no remainders.
+Fields and numbers are as in ``c/encoder/encoder.h``, weights' names as in ``kernels.reference``. ``cpu_layers`` adds
+the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels._cpu import (
-    APART,
-    ATTEND,
-    BF16,
-    BF16_WIDE,
-    BIAS_MARGIN,
-    CONVERT,
-    FLOAT,
-    GELU,
-    GELU_TANH,
-    INT8,
-    INT8_SIGNED,
-    INT8_TILES,
-    LINEAR,
-    LINEAR_FIELDS,
-    LINEAR_ONLY,
-    NORM,
-    PACK,
-    RELU_ONLY,
-    STEP_NUMBERS,
-    STEPS,
-    TANH,
-    TILE_STEPS,
-    ZERO_POINT,
-    pack,
-)
-from fastflow.kernels.encoder.shape import EncoderShape, Head, head_width
+from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import APART, BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, INT8_TILES, LINEAR_FIELDS, STEPS
+from fastflow.kernels.encoder.shape import PLAIN, EncoderShape, Outliers, Pooling, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
 LINE = 64  # bytes of a cache line
-ACTIVATIONS = {"none": LINEAR_ONLY, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU_ONLY, "tanh": TANH}
-CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element, if operands are not float32
-BATCH = 32 << 20  # bytes of stored weights packed between two calls of `release`: so much is in memory twice at most
+ACTIVATIONS = {
+    "none": _cpu.LINEAR_ONLY,
+    "gelu": _cpu.GELU,
+    "gelu_tanh": _cpu.GELU_TANH,
+    "relu": _cpu.RELU_ONLY,
+    "tanh": _cpu.TANH,
+}
+CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element of operands that are not float32
+BATCH = 32 << 20  # bytes of stored weights packed between two calls of `release`: bounds the duplicated weight bytes
 Array = NDArray[Any]
 # as kernels.encoder.reference.Weights, in any dtype of panels.STORED; a `qkv` may be a tuple of three
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
-class EncoderProgram:
-    """Steps, products and the memory they read, for one encoder, panel width, format of products and of attention.
+class Products(NamedTuple):
+    """Panel width, the formats of products and attention, and the outliers of bytes."""
 
-    ``cpu_layers.assemble`` makes one with all its steps. ``arrays`` packs ``matrices``;
-    ``used`` names the weights that are read. ``pooled`` is the width of a vector before ``head``, ``outputs`` after
-    it. ``shares``: the weight of each layer in the mean, whose sum need not be 1. ``smoothing``: product -> a power of
-    two for each column, by which the bytes of the operand are divided and the weights multiplied. ``apart``: product
-    -> at most APART columns, which are multiplied in float32 and added to the others.
+    panel: int
+    form: int
+    attention: int = FLOAT
+    outliers: Outliers = PLAIN
+
+
+class EncoderProgram:
+    """Steps, products and their memory, for one encoder, its pooling and its products.
+
+    ``cpu_layers.assemble`` adds the steps; ``arrays`` packs ``matrices``; ``used`` names the weights that are read.
+    ``pooled``: width of a vector before the modules after pooling; ``outputs``: after them.
     """
 
-    def __init__(
-        self, weights: Stored, shape: EncoderShape, pooled: int, panel: int, form: int, attention: int = FLOAT,
-        shares: Sequence[float] = (1.0,), head: Head = (), smoothing: Mapping[str, Array] | None = None,
-        apart: Mapping[str, Array] | None = None,
-    ) -> None:  # fmt: skip
-        self.weights, self.shape, self.panel, self.format = weights, shape, panel, form
-        self.attention, self.smoothing, self.apart = attention, smoothing or {}, apart or {}
-        self.shares, self.modules, self.outputs = list(shares), head, head_width(head, pooled)
+    def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
+        self.weights, self.shape = weights, shape
+        self.panel, self.format, self.attention, (self.smoothing, self.apart) = products
+        layers, self.modules = len(pooling.layers), pooling.head
+        self.shares = [1 / layers] * layers if pooling.shares is None else list(pooling.shares)
+        self.pooled = shape.hidden * len(pooling.mode.split("+"))
+        self.outputs = head_width(pooling.head, self.pooled)
         self.head = self.pad(shape.hidden // shape.heads)
         self._steps: list[tuple[int, ...]] = []
         self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
         self._widths: dict[str, int] = {}  # buffer -> floats in a row, padding included
-        self._operands: set[str] = set()  # buffers of operands in the format of the products
+        self._operands: set[str] = set()  # buffers of operands in the products' format
         self._halves: set[str] = set()  # buffers of bfloat16
-        self._tables: dict[float, int] = {}  # base of rotary angles -> where their table is
+        self._tables: dict[float, int] = {}  # base of rotary angles -> offset of their table
         self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
-        self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same of a matrix's columns apart
+        self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same for a matrix's columns apart
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
         self._bytes = 0
 
-    def text_buffers(self, widths: Mapping[str, int]) -> None:
-        """Add buffers with a row a text: name -> columns."""
-        for name, columns in widths.items():
-            self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
-
-    def check_smoothing(self) -> None:
+    def check_outliers(self) -> None:
         """Raise ValueError if ``smoothing`` or ``apart`` names a product that is not of bytes."""
         smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
         if unknown := (self.smoothing.keys() | self.apart.keys()) - smooth:
             raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")
 
     def buffers(self, **widths: int) -> None:
-        """Add buffers with a row a token: name -> columns."""
+        """Add buffers, with a row per token or text: name -> columns."""
         for name, columns in widths.items():
-            # a line more than the columns: rows a power of two apart would share cache sets, and scales follow bytes
+            # one line more than the columns: power-of-two strides would share cache sets, and scales follow bytes
             self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
             self._widths[name] = self.pad(columns)
 
     def _operand(self, source: str) -> str:
-        """The buffer for the rows of ``source`` in the format of the products."""
         name = f"{source} operand"
         self._strides.setdefault(name, _whole_lines(CONVERTED[self.format] * self._widths[source]) + LINE)
         self._operands.add(name)
@@ -111,38 +92,38 @@ class EncoderProgram:
             self._halves.add(name)
         return name
 
-    def passed(self, buffer: str) -> str:
-        """The buffer for rows of ``buffer`` that the next product alone reads: that of its operand in bfloat16."""
+    def choose_buffer(self, buffer: str) -> str:
+        """Return the buffer for rows of ``buffer`` that only the next product reads: its operand's, in bfloat16."""
         return self._operand(buffer) if self.format == BF16 else buffer
 
     def halves(self, name: str, columns: int) -> str:
-        """Add a buffer of bfloat16 with a row a token."""
+        """Add a buffer of bfloat16 with a row per token."""
         self._strides[name] = _whole_lines(2 * columns) + LINE
         self._halves.add(name)
         return name
 
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
-        """Attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled.
+        """Add attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled.
 
-        The rows of ``source`` are float32 if attention is, else bfloat16.
+        Rows of ``source`` are float32 if attention is, else bfloat16.
         """
         result = BF16 if target in self._halves else FLOAT
         biases, reach = -1, 0
         if bias is not None:
             if bias.shape[0] != self.shape.heads or bias.shape[1] % 2 == 0:
                 raise ValueError(f"a table of biases is (heads, 2 reach + 1), not {bias.shape}")
-            ends = np.pad(bias.astype(np.float32), ((0, 0), (BIAS_MARGIN, BIAS_MARGIN)), mode="edge")
+            ends = np.pad(bias.astype(np.float32), ((0, 0), (_cpu.BIAS_MARGIN, _cpu.BIAS_MARGIN)), mode="edge")
             biases, reach = self.put(ends.reshape(-1)), bias.shape[1] // 2
-        for kind in (PACK, ATTEND):
+        for kind in (_cpu.PACK, _cpu.ATTEND):
             self.step(
                 kind, source=source, target=target, format=self.attention, result=result,
                 window=-1 if window is None else window, biases=biases, reach=reach,
             )  # fmt: skip
 
     def step(self, kind: int, **fields: str | int) -> None:
-        """Add a step with the fields of its ``kind`` in ``_cpu.STEPS``, no other and none left out.
+        """Add a step with exactly the fields of its ``kind`` in ``_cpu.STEPS``; buffers are given by name.
 
-        A buffer is given by its name. Raises ValueError for other fields.
+        Raises ValueError for other fields.
         """
         wanted = [name for name in STEPS[kind].names or () if name != "kind"]
         if fields.keys() != set(wanted):
@@ -152,26 +133,26 @@ class EncoderProgram:
         self._steps.append((kind, *(numbers[name] for name in wanted)))
 
     def parts(self, name: str) -> tuple[Array, ...]:
-        """The weight ``name`` as a tuple of its parts, marked as used."""
+        """Return the weight ``name`` as a tuple of its parts, and mark it as used."""
         self.used.add(name)
         return parts_of(self.weights, name)
 
     def normalise(self, name: str, source: str, target: str) -> None:
         """Add a LayerNorm of the states."""
         width = self.shape.hidden
-        self.step(NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
+        self.step(_cpu.NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
 
     def norm(self, name: str, width: int) -> dict[str, int]:
-        """The offsets of scale and bias of a LayerNorm."""
+        """Return the offsets of a LayerNorm's scale and bias."""
         scale, bias = self.vector(f"{name}.scale"), self.bias(f"{name}.bias", width)
         return {"scale": self.put(scale), "bias": self.put(bias)}
 
     def bias(self, name: str, width: int) -> Array:
-        """A bias as float32, zeros if the encoder has none."""
+        """Return a bias as float32, zeros if the encoder has none."""
         return self.vector(name) if name in self.weights else np.zeros(width, np.float32)
 
     def vector(self, name: str) -> Array:
-        """A small weight as float32 (n,), its parts concatenated. Raises NotFinite."""
+        """Return a small weight as float32 (n,), its parts concatenated. Raises NotFinite."""
         parts = [widen(part) for part in self.parts(name)]
         for i, part in enumerate(parts):
             if not usable(part):
@@ -184,7 +165,7 @@ class EncoderProgram:
     ) -> None:  # fmt: skip
         """Add target = activation(source W^T + b) + add.
 
-        W and b have their rows in the order of heads or of ``rows``, and W its columns in the order of heads.
+        Rows of W and b are in the order of heads or of ``rows``, columns of W in the order of heads.
         """
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
@@ -199,7 +180,7 @@ class EncoderProgram:
         columns = parts[0].shape[1]
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
         height, inner = len(rows), groups * padded
-        lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a lane of 32 bits
+        lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a 32-bit lane
         by, apart = (self.smoothing.get(name), self.apart.get(name)) if lanes == 4 and groups == 1 else (None, None)
         factors = numbers = beside = -1
         if apart is not None:
@@ -210,19 +191,20 @@ class EncoderProgram:
             factors = self.put(np.divide(1, by, out=np.zeros_like(by), where=by > 0))
         if form in CONVERTED and source not in self._operands:
             operand = self._operand(source)
-            self.step(CONVERT, source=source, target=operand, width=inner, format=form, factors=factors, apart=numbers)
+            self.step(
+                _cpu.CONVERT, source=source, target=operand, width=inner, format=form, factors=factors, apart=numbers
+            )
             source = operand
         if by_head:
             bias[: len(parts[0])] *= np.float32(factor)
         start = self.put(np.where(rows < 0, np.float32(0), bias[rows]))
         scale, shift = (self._reserve(4 * height), self._reserve(4 * height)) if lanes == 4 else (0, 0)
         steps = inner // lanes
-        spare = -steps % TILE_STEPS if form == INT8_TILES else 0
+        spare = -steps % _cpu.TILE_STEPS if form == INT8_TILES else 0
         panels = self._reserve(4 * height * (steps + spare))
         matrix = Matrix(
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
-            groups, padded, factor, lanes, panels, scale, shift, zero=ZERO_POINT if form == INT8 else 0, spare=spare,
-            by=by,
+            groups, padded, factor, lanes, panels, scale, shift, _cpu.ZERO_POINT if form == INT8 else 0, spare, by,
         )  # fmt: skip
         self.matrices.append(matrix)
         result = BF16 if target in self._halves else FLOAT
@@ -232,12 +214,12 @@ class EncoderProgram:
         fields |= {"format": form, "apart": beside, "result": result}
         self._linears.append(record(LINEAR_FIELDS, fields))
         self.step(
-            LINEAR, source=source, target=target, texts=texts, product=len(self._linears) - 1,
+            _cpu.LINEAR, source=source, target=target, texts=texts, product=len(self._linears) - 1,
             activation=ACTIVATIONS[activation], add=add,
         )  # fmt: skip
 
     def _apart_numbers(self, apart: Array) -> int:
-        """The offset of the numbers of the columns ``apart``: APART int32, the spare ones 0."""
+        """The offset of the columns' numbers: APART int32, spare ones 0."""
 
         def fill(memory: Array) -> None:
             memory[where : where + 4 * APART].view(np.int32)[:] = np.pad(apart, (0, APART - len(apart)))
@@ -248,9 +230,9 @@ class EncoderProgram:
     def _apart_offset(
         self, name: str, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array
     ) -> int:  # fmt: skip
-        """The offset of the weights of the columns ``apart``: float32 (APART, rows), those of spare columns 0.
+        """The offset of the columns' weights: float32 (APART, rows), spare ones 0.
 
-        They are read together with the other weights of the product: each number is on a page of its own.
+        They are read with the product's other weights, because each number is on a page of its own.
         """
 
         def fill(memory: Array) -> None:
@@ -266,8 +248,7 @@ class EncoderProgram:
     def _rows_by_head(self) -> NDArray[np.int32]:
         """For each row in the order [head][q|k|v][padded head] its row in [q; k; v] (3D), or -1 for padding.
 
-        If q and k are rotated, each half of a head is padded, so that the channels of a pair are half a padded head
-        apart.
+        If q and k are rotated, each half of a head is padded: a pair's channels are half a padded head apart.
         """
         heads, size = self.shape.heads, self.shape.hidden // self.shape.heads
         rows = np.arange(3 * self.shape.hidden).reshape(3, heads, size).swapaxes(0, 1)
@@ -280,7 +261,7 @@ class EncoderProgram:
         return out.reshape(-1)
 
     def rotary(self, base: float) -> int:
-        """The offset of the table of [cosines | sines] for ``base``: float32 (positions, padded head)."""
+        """Return the offset of the table of [cosines | sines] for ``base``: float32 (positions, padded head)."""
         from fastflow.kernels.encoder.distances import rotary_table  # few encoders have one
 
         def fill(memory: Array) -> None:
@@ -295,11 +276,11 @@ class EncoderProgram:
         return self._tables[base]
 
     def pad(self, width: int) -> int:
-        """``width`` rounded up to whole panels."""
+        """Round ``width`` up to whole panels."""
         return -(-width // self.panel) * self.panel
 
     def put(self, values: Array) -> int:
-        """The offset of ``values`` (n,) in the memory, as float32 padded with zeros to whole panels."""
+        """Reserve memory for ``values`` (n,) as float32 padded with zeros to whole panels; return the offset."""
 
         def fill(memory: Array) -> None:
             to = memory[where : where + 4 * self.pad(len(values))].view(np.float32)
@@ -316,10 +297,11 @@ class EncoderProgram:
         return where
 
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
-        """memory (uint8, on a line), linears (n,), steps (n, STEP_NUMBERS) and strides (n,) for ``_cpu.Encoder``.
+        """Return memory (uint8, on a line), linears (n,), steps (n, _cpu.STEP_NUMBERS) and strides (n,) for
+        ``_cpu.Encoder``.
 
-        ``release`` is called each time that some 32 MB of the stored weights have been packed, and at the end. Raises
-        NotFinite for weights that hold NaN or infinity. Can be called once.
+        Calls ``release`` after about every 32 MB of packed weights, and at the end. Raises NotFinite for weights with
+        NaN or infinity. Can be called once.
         """
         space = np.empty(self._bytes + LINE, np.uint8)  # NumPy asks for huge pages if the system gives them
         memory = space[-space.ctypes.data % LINE :][: self._bytes]
@@ -330,20 +312,23 @@ class EncoderProgram:
             while self.matrices and size < BATCH:
                 batch.append(self.matrices.pop(0))
                 size += sum(part.nbytes for part in batch[-1].parts)
-            for i, part in pack(batch, memory, self.panel, threads):
+            for i, part in _cpu.pack(batch, memory, self.panel, threads):
                 raise NotFinite(batch[i].name, part)
             for matrix in batch:
                 if fill := self._apart_weights.pop(matrix.name, None):
                     fill(memory)
             release()
-        linears, steps = np.array(self._linears, LINEAR_FIELDS), np.zeros((len(self._steps), STEP_NUMBERS), np.int64)
+        linears, steps = (
+            np.array(self._linears, LINEAR_FIELDS),
+            np.zeros((len(self._steps), _cpu.STEP_NUMBERS), np.int64),
+        )
         for row, step in zip(steps, self._steps, strict=True):
             row[: len(step)] = step
         return memory, linears, steps, np.array(list(self._strides.values()), np.int64)
 
 
 def parts_of(weights: Stored, name: str) -> tuple[Array, ...]:
-    """The weight ``name`` as a tuple of its parts, one or three."""
+    """Return the weight ``name`` as a tuple of its parts, one or three."""
     weight = weights[name]
     return weight if isinstance(weight, tuple) else (weight,)
 

@@ -1,6 +1,6 @@
-"""How attention gets the positions of tokens, other than by a table of positions: rotary angles and relative biases.
+"""Positions of tokens in attention without a position table: rotary angles and relative biases.
 
-Shared by the reference and by what is laid out for the compiled kernels.
+The reference and the compiled kernels' layout share them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Array = NDArray[Any]
 
 
 def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:
-    """(count, head / 2) angles by which position p turns channel pair i: p base^(-2i / head) (Su et al. 2021).
+    """Return angles (count, head / 2) by which position p turns channel pair i: p base^(-2i / head) (Su et al. 2021).
 
-    They are products of float32 numbers rounded to float32, whatever is computed with them: models were trained with
-    such angles, and at position 8191 the exact ones differ by up to 5e-4.
+    They are float32 products in every dtype: models were trained with these angles, which differ from exact ones by up
+    to 5e-4 at position 8191.
     """
     exponents = np.arange(0, head, 2, dtype=np.float32) / np.float32(head)
     frequencies = np.float32(1) / np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)
@@ -27,7 +27,7 @@ def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:
 
 
 def rotary_table(count: int, head: int, base: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Cosine and sine of ``rotary_angles``, each (count, head / 2)."""
+    """Return cosine and sine of ``rotary_angles``, each (count, head / 2)."""
     angles = rotary_angles(count, head, base).astype(np.float64)
     return np.cos(angles), np.sin(angles)
 
@@ -40,9 +40,9 @@ def rotate(x: Array, base: float) -> Array:
 
 
 def buckets(distances: Array) -> NDArray[np.int64]:
-    """The row of MPNet's bias table for each distance, key position less query position (Raffel et al. 2020).
+    """Return the row of MPNet's bias table for each distance, key minus query position (Raffel et al. 2020).
 
-    Half of the rows are for keys after the query: one a distance below 8, then ever wider ones up to FARTHEST.
+    Half of the rows are for keys after the query: one per distance below 8, then ever wider ones up to FARTHEST.
     """
     half = BUCKETS // 2
     exact = half // 2
@@ -53,5 +53,5 @@ def buckets(distances: Array) -> NDArray[np.int64]:
 
 
 def relative_bias(table: Array) -> Array:
-    """(heads, 2 FARTHEST + 1) biases of scores by distance from -FARTHEST, of MPNet's table (BUCKETS, heads)."""
+    """Return (heads, 2 FARTHEST + 1) score biases by distance from -FARTHEST, of MPNet's table (BUCKETS, heads)."""
     return table[buckets(np.arange(-FARTHEST, FARTHEST + 1))].T

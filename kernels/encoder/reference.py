@@ -1,7 +1,7 @@
-"""The frozen encoder and the pooling in NumPy: the definition that native kernels are tested against.
+"""The frozen encoder and the pooling in NumPy: the definition of the native kernels.
 
-Texts are concatenated: N tokens in all, text i owns rows offsets[i]:offsets[i+1]. Everything is computed and
-accumulated in the dtype of the weights (float32 or float64). No argument is changed; no token is padding.
+Texts are concatenated: N tokens in all, text i owns rows offsets[i]:offsets[i+1], without padding. Arithmetic is in the
+weights' dtype (float32 or float64). No argument is changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _erf_series(limit: float, degree: int) -> tuple[float, ...]:
 
 
 def erf(x: Array) -> Array:
-    """The error function, elementwise, in x's dtype: absolute error below 4e-7 (float32) and 1e-13 (float64)."""
+    """Compute the error function in x's dtype: absolute error below 4e-7 (float32) and 1e-13 (float64)."""
     limit, degree = (4.0, 16) if x.dtype == np.float32 else (6.0, 36)
     u = np.clip(x, -limit, limit)
     series = np.array(_erf_series(limit, degree), x.dtype)
@@ -40,7 +40,7 @@ def erf(x: Array) -> Array:
 
 
 def activate(x: Array, kind: str) -> Array:
-    """gelu: x/2 (1 + erf(x/sqrt 2)) (Hendrycks & Gimpel 2016); gelu_tanh: its tanh approximation; relu."""
+    """Apply gelu, x/2 (1 + erf(x/sqrt 2)) (Hendrycks & Gimpel 2016), its approximation gelu_tanh, or relu."""
     if kind == "relu":
         return np.maximum(x, 0)
     half = x.dtype.type(0.5)
@@ -50,10 +50,10 @@ def activate(x: Array, kind: str) -> Array:
 
 
 def layer_norm(x: Array, scale: Array, bias: Array | None, eps: float) -> Array:
-    """(x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,), or no bias."""
+    """Compute (x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,), or None."""
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
-    deviation = np.sqrt(variance + x.dtype.type(eps)) + (variance - variance)  # + 0, or NaN if the squares overflow
+    deviation = np.sqrt(variance + x.dtype.type(eps)) + (variance - variance)  # + NaN if the squares overflow
     scaled = centred / deviation * scale
     return scaled if bias is None else scaled + bias
 
@@ -70,11 +70,11 @@ def attention(
     qkv: Array, offsets: Ints, heads: int, window: int | None = None, bias: Array | None = None,
     base: float | None = None,
 ) -> Array:  # fmt: skip
-    """softmax(Q K^T / sqrt(d) + B) V within each text. qkv: (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
+    """Compute softmax(Q K^T / sqrt(d) + B) V within each text, qkv (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
 
-    A query sees the keys at most ``window`` tokens away; None: all keys. ``bias`` (heads, 2 reach + 1) holds B for the
-    distance key - query from -reach to reach, and its ends are B for larger distances; None: no B. ``base``: that of
-    the angles by which ``distances.rotate`` turns Q and K; None: no rotation.
+    A query sees keys at most ``window`` tokens away; None: all. ``bias`` (heads, 2 reach + 1) holds B for the distance
+    key - query, -reach to reach, and its ends for larger distances; None: no B. ``base``: of the angles by which
+    ``distances.rotate`` turns Q and K; None: no rotation.
     """
     dim = qkv.shape[1] // 3
     scale = qkv.dtype.type(1 / sqrt(dim // heads))
@@ -99,7 +99,7 @@ def attention(
 
 
 def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
-    """(N,) row of the position table for each token."""
+    """Return (N,) row of the position table for each token."""
     index = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
     if shape.pad_id is None:
         return index + shape.position_start
@@ -110,15 +110,15 @@ def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
 
 
 def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Layer 0: word + position + segment-0 embedding, LayerNorm, ELECTRA's projection if it has one; (N,) -> (N, D)."""
+    """Compute layer 0: word + position + segment-0 embedding, LayerNorm, ELECTRA's projection; (N,) -> (N, D)."""
     place = weights["position"][positions(ids, offsets, shape)] if "position" in weights else None
     return _embed(weights, ids, place, shape, dtype)
 
 
 def embed_words(weights: Weights, ids: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Layer WORDS: as ``embed_tokens``, with the mean position for every token: ids (N,) -> (N, D).
+    """Compute layer WORDS: ``embed_tokens`` with the mean position for every token: ids (N,) -> (N, D).
 
-    A token's state depends on its id alone. Without a position table it is layer 0.
+    A token's state depends only on its id. Without a position table it is layer 0.
     """
     place = mean_position(weights["position"], shape.position_start) if "position" in weights else None
     return _embed(weights, ids, place, shape, dtype)
@@ -137,7 +137,7 @@ def _embed(weights: Weights, ids: Ints, place: Array | None, shape: EncoderShape
 def encoder_layer(
     x: Array, weights: Weights, layer: int, offsets: Ints, shape: EncoderShape, watch: Watch | None = None
 ) -> Array:
-    """One transformer layer, the first being 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
+    """Apply one transformer layer, the first being 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
     prefix = f"layer.{layer}."
     base = shape.rotary[layer] if shape.rotary else None
     window = shape.windows[layer] if shape.windows else None
@@ -173,11 +173,10 @@ def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
     watch: Watch | None = None,
 ) -> dict[int, Array]:  # fmt: skip
-    """Hidden states of the wanted layers, {layer: (N, D)}; 0 is the embedding layer, WORDS the same without positions.
-    Stops after the highest wanted.
+    """Return hidden states of the wanted layers, {layer: (N, D)}; 0: the embeddings, WORDS: the same without positions.
 
-    A LayerNorm after the last layer is part of that layer's state alone. ``watch`` is called with the name and the
-    operand (N, columns) of every product of a layer.
+    Stops after the highest wanted layer. A LayerNorm after the last layer changes only that layer's state. ``watch`` is
+    called with name and operand (N, columns) of every product of a layer.
     """
     wanted = {WORDS: embed_words(weights, ids, shape, dtype)} if WORDS in layers else {}
     if max(layers) < 0:
@@ -195,9 +194,9 @@ def encode(
 
 
 def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Array:
-    """Masked mean pooling over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens.
+    """Average over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens.
 
-    ``weights`` (N,), LIGHTEST to HEAVIEST, make it sum(w h) / sum(w) over a text's tokens; None counts all equally.
+    ``weights`` (N,), LIGHTEST to HEAVIEST, give sum(w h) / sum(w) over a text's tokens; None: all 1.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
@@ -208,10 +207,10 @@ def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Arr
 
 
 def pool_first(hidden: Array, offsets: Ints) -> Array:
-    """The state of each text's first token, [CLS]: (N, D) -> (B, D)."""
+    """Return the state of each text's first token, [CLS]: (N, D) -> (B, D)."""
     return hidden[offsets[:-1]]
 
 
 def pooler(first: Array, weights: Weights) -> Array:
-    """BERT's pooler, tanh(W [CLS] + b): (B, D) -> (B, D). The official BERT-flow code calls this ``cls``."""
+    """Compute BERT's pooler, tanh(W [CLS] + b): (B, D) -> (B, D). The official BERT-flow code calls this ``cls``."""
     return np.tanh(first @ weights["pooler.weight"].T + weights["pooler.bias"])

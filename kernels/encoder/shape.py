@@ -1,26 +1,27 @@
-"""The parameters of an encoder and of its pooling, and the modules that follow it: data alone, for every body."""
+"""Parameters of an encoder and its pooling, and the modules after it: data for every body."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
-BUCKETS, FARTHEST = 32, 128  # of MPNet: rows of its bias table, and the distance from which on all share one
-WORDS = -1  # a layer below 0: the embedding layer with the mean position in place of each token's own
-LEAST = 1e-9  # the divisor if a sum of weights is 0, as in Sentence Transformers
+BUCKETS, FARTHEST = 32, 128  # MPNet's rows of the bias table, and the distance from which on all share one
+WORDS = -1  # the layer below 0: embeddings with the mean position instead of each token's
+LEAST = 1e-9  # divisor if a sum of weights is 0, as in Sentence Transformers
 LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
 
 
 class EncoderShape(NamedTuple):
-    """The parameters of the equations except weights: hidden width D, heads, layers, variants of the architecture.
+    """Parameters of the equations except weights: hidden width D, heads, layers, variants of the architecture.
 
-    BERT's family leaves the last four as they are. Parts without weights are left out: a table of positions, segments,
-    biases, a projection, the first LayerNorm of a layer, a LayerNorm after the last layer, MPNet's relative bias.
+    BERT's family keeps the defaults of the last four. Parts without weights are left out: a position table, segments,
+    biases, a projection, a layer's first LayerNorm, a LayerNorm after the last layer, MPNet's relative bias.
     """
 
     layers: int
@@ -31,25 +32,25 @@ class EncoderShape(NamedTuple):
     activation: str  # gelu (erf form), gelu_tanh or relu
     positions: int  # rows of the position table; without a table, the most tokens of a text
     position_start: int  # 0, or padding id + 1 for RoBERTa
-    pad_id: int | None  # RoBERTa numbers only the tokens that are not this one
-    pre_norm: bool = False  # LayerNorm stands before attention and feed-forward, not after their residual sums
-    gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input | gate], and activate(input) * gate goes on
-    rotary: tuple[float, ...] = ()  # the base of each layer's rotary angles; empty: queries and keys are not turned
+    pad_id: int | None  # the token that RoBERTa does not number
+    pre_norm: bool = False  # LayerNorm before attention and feed-forward instead of after their residual sums
+    gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input | gate], followed by activate(input) * gate
+    rotary: tuple[float, ...] = ()  # the base of each layer's rotary angles; empty: no rotation
     windows: tuple[
         int | None, ...
     ] = ()  # the largest distance of a key in each layer; None: any; empty: any in all layers
 
 
 def mean_position(table: Array, start: int) -> Array:
-    """(E,) the mean of the rows of the position ``table`` (positions, E) that texts use, from ``start`` on.
+    """Return (E,), the mean of the rows from ``start`` on of the position ``table`` (positions, E), which texts use.
 
-    Summed in float64, returned in the table's dtype. RoBERTa's rows before ``position_start`` are of padding.
+    Summed in float64, returned in the table's dtype. RoBERTa's earlier rows are padding.
     """
     return np.asarray(table[start:].mean(axis=0, dtype=np.float64)).astype(table.dtype)
 
 
 class Dense(NamedTuple):
-    """activation(W x + b) of x (B, in), plus x with ``residual``, or R x where ``projection`` R (out, in) is given."""
+    """activation(W x + b) of x (B, in), plus x with ``residual``, or R x with ``projection`` R (out, in)."""
 
     weight: NDArray[np.floating]  # (out, in)
     bias: NDArray[np.floating]  # (out,)
@@ -58,7 +59,7 @@ class Dense(NamedTuple):
     projection: NDArray[np.floating] | None = None
 
     def width(self, inputs: int) -> int:
-        """The width of the results for vectors of ``inputs`` numbers."""
+        """Return the results' width for vectors of ``inputs`` numbers."""
         return len(self.weight)
 
 
@@ -66,7 +67,7 @@ class Unit:
     """x / max(|x|, LEAST_NORM) of x (B, D)."""
 
     def width(self, inputs: int) -> int:
-        """The width of the results for vectors of ``inputs`` numbers."""
+        """Return the results' width for vectors of ``inputs`` numbers."""
         return inputs
 
 
@@ -78,22 +79,51 @@ class Norm(NamedTuple):
     eps: float = 1e-5
 
     def width(self, inputs: int) -> int:
-        """The width of the results for vectors of ``inputs`` numbers."""
+        """Return the results' width for vectors of ``inputs`` numbers."""
         return inputs
 
 
 Head = Sequence[Dense | Unit | Norm]
 
 
+class Pooling(NamedTuple):
+    """How hidden states become vectors, and the modules after.
+
+    mode: pooler, one of ``texts.MODES``, or several joined by ``+``. layers: 0: the embeddings; WORDS: the embeddings
+    with the mean position. shares: of the layers in their sum; None: equal ones of sum 1. token_weights: (vocabulary,)
+    float32, 0 or LIGHTEST to HEAVIEST, as in ``texts.pool``, not for pooler; None: all 1.
+    """
+
+    mode: str
+    layers: Sequence[int]
+    shares: Sequence[float] | None = None
+    token_weights: NDArray[np.float32] | None = None
+    head: Head = ()
+
+
+class Outliers(NamedTuple):
+    """int8's treatment of large columns, by product.
+
+    smoothing: (columns,) powers of two that divide the operand's bytes and multiply the weights. apart: columns, at
+    most _cpu.APART, that are multiplied in float32 and added.
+    """
+
+    smoothing: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    apart: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+
+PLAIN = Outliers()
+
+
 def head_width(head: Head, inputs: int) -> int:
-    """The width P' that ``head`` makes of vectors of ``inputs`` numbers."""
+    """Return the width P' that ``head`` makes of vectors of ``inputs`` numbers."""
     for module in head:
         inputs = module.width(inputs)
     return inputs
 
 
-def folded(head: Head) -> tuple[Dense | Unit | Norm, ...]:
-    """``head`` with neighbouring affine maps as one, if that is not more work; computed in float64."""
+def fold_head(head: Head) -> tuple[Dense | Unit | Norm, ...]:
+    """Merge neighbouring affine maps of ``head`` if that is not more work; computed in float64."""
     out: list[Dense | Unit | Norm] = []
     for module in head:
         if isinstance(module, Dense) and module.activation == "identity":

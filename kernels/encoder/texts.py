@@ -1,7 +1,7 @@
-"""Vectors of texts in NumPy: pooling as Sentence Transformers does it, and the modules that follow it there.
+"""Pooling of texts in NumPy as Sentence Transformers does it, and the modules after it.
 
-The definition that ``c/encoder/texts.c`` is tested against. Texts are concatenated: N tokens in all, text i owns rows
-offsets[i]:offsets[i+1]. Everything is computed in the dtype of the states (float32 or float64).
+The definition of ``c/encoder/texts.c``. Texts are concatenated: N tokens in all, text i owns rows
+offsets[i]:offsets[i+1]. Arithmetic is in the states' dtype (float32 or float64).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 
 def pool(hidden: Array, offsets: Ints, mode: str, weights: Array | None = None, skip: int = 0) -> Array:
-    """(N, D) -> (B, D) in one of MODES; no text is without tokens.
+    """Pool (N, D) -> (B, D) in one of MODES; no text is without tokens.
 
-    ``weights`` (N,), each 0 or LIGHTEST to HEAVIEST, multiply the states; a mean, by position or not, is then over
-    their sum. The first ``skip`` tokens of each text, those of a prompt, are left out, but the divisor of
-    weights counts them. A text without other tokens has its first state for cls, -infinity for max, and 0 for the rest.
+    ``weights`` (N,), each 0 or LIGHTEST to HEAVIEST, multiply the states; a mean, by position or not, divides by their
+    sum. The first ``skip`` tokens of each text, a prompt, are left out, but the divisor of weights counts them. A text
+    without other tokens has its first state for cls, -infinity for max, else 0.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
@@ -53,7 +53,7 @@ def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-# as torch.nn defines them when they are made without arguments
+# as torch.nn defines them without arguments
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "identity": lambda x: x,
     "tanh": np.tanh,
@@ -79,14 +79,14 @@ def _matmul(x: Array, weight: Array) -> Array:
 
 
 def apply_head(head: Head, x: Array, product: Product = _matmul) -> Array:
-    """(B, P) pooled vectors -> (B, P') after the modules of ``head``, in their dtype; ``product``: that of a Dense."""
-    with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+    """Apply the modules of ``head`` to (B, P) pooled vectors, in their dtype; ``product``: a Dense's product."""
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the rows
         for module in head:
-            x = _applied(module, x, product)
+            x = _apply(module, x, product)
     return x
 
 
-def _applied(module: Dense | Unit | Norm, x: Array, product: Product) -> Array:
+def _apply(module: Dense | Unit | Norm, x: Array, product: Product) -> Array:
     if isinstance(module, Unit):
         norm = np.sqrt(np.square(x.astype(np.float64)).sum(axis=1, keepdims=True))
         return (x / np.maximum(norm, LEAST_NORM)).astype(x.dtype)

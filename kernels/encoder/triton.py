@@ -1,7 +1,7 @@
-"""The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a batch of concatenated texts.
+"""The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a batch of texts.
 
-This module imports neither torch nor triton; building a ``TritonEncoder`` does. A call issues launches only: it never
-waits for the device and reads nothing back, so that it can be captured in a CUDA graph with the flow after it.
+Only building a ``TritonEncoder`` imports torch and triton. A call only issues launches, never waits for the device and
+reads nothing back, so a CUDA graph can capture it with the flow.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from fastflow.kernels.encoder.triton_configurations import (
     attention,
     row_constants,
 )
-from fastflow.kernels.launch import prepare
+from fastflow.kernels.launch import Launcher
 
 Tensor = Any  # torch.Tensor, which is not imported here
 Array = NDArray[Any]
 
 
-class TritonEncoder:
+class TritonEncoder(Launcher):
     """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
 
-    ``weights`` and ``shape``: as ``reference.encode`` takes them; ``layers``: those that pooling needs, no layer above
-    the highest is run. ``device``: a CUDA device, or cpu under Triton's interpreter, for tests. Products are PyTorch's
-    (cuBLASLt), Q, K and V in one; the table of words keeps the dtype it is stored in. Raises ValueError, in one
-    sentence, if torch, triton or a GPU is missing.
+    ``weights`` and ``shape``: as ``reference.encode`` takes them; ``layers``: the layers that pooling needs, no higher
+    layer runs. ``device``: a CUDA device, or cpu under Triton's interpreter, for tests. Products are PyTorch's
+    (cuBLASLt), Q, K and V in one; the table of words keeps its stored dtype. Raises ValueError if torch, triton or a
+    GPU is missing.
     """
 
     def __init__(
@@ -55,11 +55,9 @@ class TritonEncoder:
             )
         if "relative" in weights or shape.pre_norm or shape.gated or shape.rotary or shape.windows:
             raise ValueError("the Triton encoder runs BERT's family alone, without relative bias, rotation or windows")
-        self.torch = prepare(device)[0]
-        self.bodies = importlib.import_module("fastflow.kernels.encoder.triton_bodies")
+        super().__init__(device, "fastflow.kernels.encoder.triton_bodies")
         self.shape, self.layers, self.head = shape, tuple(layers), head
-        self.anchor = self.torch.empty(0, device=device)
-        self.device, self.dtype = self.anchor.device, getattr(self.torch, dtype)
+        self.dtype = getattr(self.torch, dtype)
         self.dot = self._dot(dtype)
         self.weights = self._load(weights)
 
@@ -82,7 +80,7 @@ class TritonEncoder:
                 found[name] = self._tensor(array, self.torch.float16 if half else self.torch.float32)
             else:
                 matrix = name.endswith(".weight") and part != "pooler"
-                linear = name.endswith(("qkv.bias", "projection.bias"))  # added by the product, in its own dtype
+                linear = name.endswith(("qkv.bias", "projection.bias"))  # added by the product, in its dtype
                 found[name] = self._tensor(array, self.dtype if matrix or linear else self.torch.float32)
         return found
 
@@ -90,18 +88,18 @@ class TritonEncoder:
         return self.torch.tensor(np.ascontiguousarray(array), device=self.device).to(dtype)
 
     def __call__(self, ids: Tensor, positions: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """Hidden states (layers, N, D) of the wanted layers, in their order.
+        """Return hidden states (layers, N, D) of the wanted layers, in their order.
 
-        ids, positions (N,) int32, rows of the tables of words and positions; offsets (B + 1,) int32; all on the device.
-        ``longest``: no text has more tokens, given by the caller so that nothing is read back. Tokens after offsets[B]
-        are computed and mean nothing. N = 0 and B = 0 are answered without a launch.
+        On the device: ids, positions (N,) int32, rows of the tables of words and positions; offsets (B + 1,) int32.
+        ``longest``: the most tokens of a text, given by the caller so that nothing is read back. Tokens after
+        offsets[B] are computed and meaningless. N = 0 and B = 0 launch nothing.
         """
         self._check(ids=ids, positions=positions, offsets=offsets)
         shape, count = self.shape, len(ids)
         kept = self.torch.empty(len(self.layers), count, shape.hidden, dtype=self.dtype, device=self.device)
         if not count or len(offsets) < 2:
             return kept
-        if WORDS in self.layers:  # the row that follows those of positions is their mean
+        if WORDS in self.layers:  # the row after the positions is their mean
             mean = self.torch.full_like(positions, shape.positions)
             x = self._embed(ids, mean, self._place(kept, WORDS))
         if max(self.layers) >= 0:
@@ -111,7 +109,7 @@ class TritonEncoder:
         return kept
 
     def first(self, hidden: Tensor, offsets: Tensor) -> Tensor:
-        """(B, D) float32: the state of each text's first token, of hidden (N, D); zeros for a text without tokens."""
+        """Return (B, D) float32: each text's first state of hidden (N, D); zeros for a text without tokens."""
         rows = len(offsets) - 1
         y = self.torch.empty(rows, self.shape.hidden, device=self.device)
         self.launch("pool_first", (rows,), row_constants(self.shape.hidden), x_ptr=hidden, offset_ptr=offsets, y_ptr=y,
@@ -119,12 +117,12 @@ class TritonEncoder:
         return y
 
     def pooler(self, first: Tensor) -> Tensor:
-        """BERT's pooler, tanh(W [CLS] + b), in float32: (B, D) -> (B, D)."""
+        """Compute BERT's pooler, tanh(W [CLS] + b), in float32: (B, D) -> (B, D)."""
         linear = self.torch.nn.functional.linear
         return self.torch.tanh(linear(first, self.weights["pooler.weight"], self.weights["pooler.bias"]))
 
     def _layer(self, x: Tensor, prefix: str, offsets: Tensor, longest: int, y: Tensor | None) -> Tensor:
-        """One post-LayerNorm transformer layer, x (N, D) -> (N, D), written to ``y`` if it is given."""
+        """One post-LayerNorm transformer layer, x (N, D) -> (N, D), written to ``y`` unless None."""
         linear, w = self.torch.nn.functional.linear, self.weights
         context = self.attend(linear(x, w[f"{prefix}qkv.weight"], w[f"{prefix}qkv.bias"]), offsets, longest)
         x = self.add_norm(linear(context, w[f"{prefix}out.weight"]), x, prefix, "out", "norm1", None)
@@ -149,7 +147,9 @@ class TritonEncoder:
         return x
 
     def attend(self, qkv: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """(N, hidden) contexts of (N, 3 hidden) queries, keys and values, within each text of ``offsets`` (B + 1,)."""
+        """Return (N, hidden) contexts of (N, 3 hidden) queries, keys and values, within each text of ``offsets`` (B +
+        1,).
+        """
         heads, config = self.shape.heads, attention(qkv.element_size(), self.head, longest)
         constants = attend_constants(config, self.head, self.dot)
         y = self.torch.empty(len(qkv), self.shape.hidden, dtype=self.dtype, device=self.device)
@@ -160,9 +160,11 @@ class TritonEncoder:
         return y
 
     def add_norm(self, x: Tensor, residual: Tensor, prefix: str, product: str, norm: str, y: Tensor | None) -> Tensor:
-        """LayerNorm ``norm`` of x + residual + the bias of ``product``, (N, hidden), into ``y``; None: into ``x``."""
+        """Apply LayerNorm ``norm`` to x + residual + the bias of ``product``, (N, hidden), into ``y``; None: into
+        ``x``.
+        """
         w = self.weights
-        y = x if y is None else y  # in place: a program has read its row before it writes it
+        y = x if y is None else y  # in place: a program reads its row before it writes it
         self.launch(
             "add_norm", (len(x),), row_constants(self.shape.hidden), x_ptr=x, residual_ptr=residual,
             add_ptr=w[f"{prefix}{product}.bias"], scale_ptr=w[f"{prefix}{norm}.scale"],
@@ -171,20 +173,17 @@ class TritonEncoder:
         return y
 
     def activate(self, x: Tensor, bias: Tensor) -> Tensor:
-        """The activation of x + bias, (N, width), in place."""
+        """Apply the activation to x + bias, (N, width), in place."""
         constants = activate_constants(self.shape.activation, x.shape[1])
         self.launch("activate", (len(x), -(-x.shape[1] // constants["BI"])), constants, x_ptr=x, add_ptr=bias,
                     D=x.shape[1])  # fmt: skip
         return x
 
     def launch(self, body: str, grid: tuple[int, ...], constants: dict[str, Any], **values: Any) -> None:
-        """Launch the kernel ``body`` unless ``grid`` is empty."""
-        if math.prod(grid):
-            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
-                getattr(self.bodies, body)[grid](**values, **constants)
+        """Launch the kernel ``body``."""
+        self.start(getattr(self.bodies, body), grid, **values, **constants)
 
     def _place(self, kept: Tensor, layer: int) -> Tensor | None:
-        """Where the states of ``layer`` go, None when they are not wanted."""
         return kept[self.layers.index(layer)] if layer in self.layers else None
 
     def _check(self, **given: Tensor) -> None:

@@ -1,12 +1,11 @@
 """The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
 
-The equations are those of ``reference``; matrix products between them are cuBLASLt's. Texts are concatenated: N
-tokens in all, text i owns tokens offset[i]:offset[i+1] (int32, B + 1), and no token is padding. Hidden states and
-products are float32, float16 or bfloat16; every sum, statistic and activation is float32.
-Tables (LayerNorm's scale and bias, position + segment, biases) are float32, rows contiguous. A launch needs N >= 1 and
-B >= 1: the caller answers none itself.
+The equations are in ``reference``; cuBLASLt multiplies matrices between them. Texts are concatenated: N tokens in all,
+text i owns tokens offset[i]:offset[i+1] (int32, B + 1), without padding. Hidden states and products are float32,
+float16 or bfloat16; sums, statistics and activations are float32. Tables (LayerNorm's scale and bias, position +
+segment, biases) are float32 with contiguous rows. Callers answer N = 0 and B = 0 without a launch.
 
-Tokens beyond the last offset, which a captured graph may hold, are computed like any other row and never read.
+Tokens beyond the last offset, which a captured graph may hold, are computed and never read.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -19,11 +18,11 @@ import triton.language as tl
 
 @triton.jit
 def normalised(x, cols, scale_ptr, bias_ptr, D, eps):
-    """(BD,) LayerNorm of a row x (BD,), which is 0 from D on: (x - mean) / sqrt(var + eps) scale + bias."""
+    """Return LayerNorm (BD,) of a row x (BD,), which is 0 from D on: (x - mean) / sqrt(var + eps) scale + bias."""
     inside = cols < D
     centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
     variance = tl.sum(centred * centred, axis=0) / D
-    inverse = 1.0 / tl.sqrt_rn(variance + eps) + (variance - variance)  # + 0, or NaN if the squares overflow
+    inverse = 1.0 / tl.sqrt_rn(variance + eps) + (variance - variance)  # + NaN if the squares overflow
     scale = tl.load(scale_ptr + cols, mask=inside, other=0.0)
     return centred * inverse * scale + tl.load(bias_ptr + cols, mask=inside, other=0.0)
 
@@ -32,7 +31,7 @@ def normalised(x, cols, scale_ptr, bias_ptr, D, eps):
 def embed(
     id_ptr, position_ptr, word_ptr, place_ptr, scale_ptr, bias_ptr, y_ptr, D, eps, BD: tl.constexpr, VEC: tl.constexpr
 ) -> None:
-    """y (N, D) = LayerNorm(word[id] + place[position]); id, position (N,) int32; grid (N,).
+    """Write y (N, D) = LayerNorm(word[id] + place[position]); id, position (N,) int32; grid (N,).
 
     word (vocabulary, D) of any float dtype; place (rows, D) float32 holds position + segment 0. BD: the power of two
     that holds D; VEC divides D.
@@ -49,7 +48,7 @@ def embed(
 def add_norm(
     x_ptr, residual_ptr, add_ptr, scale_ptr, bias_ptr, y_ptr, D, eps, BD: tl.constexpr, VEC: tl.constexpr
 ) -> None:
-    """y (N, D) = LayerNorm(x + add + residual): x (N, D) a product without its bias add (D,); grid (N,)."""
+    """Write y (N, D) = LayerNorm(x + add + residual): x (N, D) a product without its bias add (D,); grid (N,)."""
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
     inside = cols < pitch
     x = tl.load(x_ptr + row * pitch + cols, mask=inside, other=0.0).to(tl.float32)
@@ -61,10 +60,10 @@ def add_norm(
 
 @triton.jit
 def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.constexpr) -> None:
-    """x (N, D) <- act(x + add) in place, add (D,); grid (N, chunks of BI columns).
+    """Write x (N, D) <- act(x + add) in place, add (D,); grid (N, chunks of BI columns).
 
-    ACT gelu: v/2 (1 + erf(v / sqrt 2)); gelu_tanh: v/2 (1 + tanh u) = v sigmoid(2 u) with
-    u = sqrt(2/pi) (v + 0.044715 v^3); relu.
+    ACT gelu: v/2 (1 + erf(v / sqrt 2)); gelu_tanh: v/2 (1 + tanh u) = v sigmoid(2 u) with u = sqrt(2/pi) (v + 0.044715
+    v^3); relu.
     """
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.program_id(1) * BI + tl.arange(0, BI), D // VEC * VEC
     inside = cols < pitch
@@ -74,7 +73,7 @@ def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.con
         v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
     elif ACT == "gelu_tanh":
         twice = 1.5957691216057308 * (v + 0.044715 * v * v * v)
-        decay = tl.exp(-tl.abs(twice))  # at most 1, so nothing overflows
+        decay = tl.exp(-tl.abs(twice))  # at most 1, so it cannot overflow
         v = v * tl.where(twice < 0.0, decay, 1.0) / (1.0 + decay)
     else:
         v = tl.maximum(v, 0.0)
@@ -86,11 +85,11 @@ def attend(
     qkv_ptr, offset_ptr, y_ptr, heads, head, scale, BM: tl.constexpr, BN: tl.constexpr, HD: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr, VEC: tl.constexpr,
 ) -> None:  # fmt: skip
-    """y (N, D) = softmax(Q K^T scale) V within each text; qkv (N, 3 D) = [Q | K | V], each [head][channel].
+    """Write y (N, D) = softmax(Q K^T scale) V within each text; qkv (N, 3 D) = [Q | K | V], each [head][channel].
 
-    grid (blocks of BM queries of the longest text, heads, B): a program beyond its text's end returns. Keys come BN at
-    a time with a running maximum and sum in float32 (Milakov & Gimelshein 2018). ``head`` channels a head, padded to
-    the power of two HD. DOT: the dtype of the products' operands, PRECISION their ``input_precision``.
+    grid (blocks of BM queries of the longest text, heads, B): a program beyond its text's end returns. BN keys at a
+    time, with a running maximum and sum in float32 (Milakov & Gimelshein 2018). ``head`` channels a head, padded to the
+    power of two HD. DOT: dtype of the products' operands, PRECISION their ``input_precision``.
     """
     first = tl.load(offset_ptr + tl.program_id(2))
     length = tl.load(offset_ptr + tl.program_id(2) + 1) - first
@@ -122,7 +121,7 @@ def attend(
 
 @triton.jit
 def pool_first(x_ptr, offset_ptr, y_ptr, D, BD: tl.constexpr, VEC: tl.constexpr) -> None:
-    """y (B, D) float32: the state of each text's first token, zeros for a text without tokens; x (N, D); grid (B,)."""
+    """Write y (B, D) float32: each text's first state of x (N, D), zeros for a text without tokens; grid (B,)."""
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
     first, inside = tl.load(offset_ptr + row), cols < pitch
     filled = cols < tl.where(first < tl.load(offset_ptr + row + 1), pitch, 0)

@@ -1,7 +1,7 @@
-"""Stored configurations of the Triton encoder, chosen by dtype, head and longest text; nothing is tuned at run time.
+"""Stored configurations of the Triton encoder, chosen by dtype, head and longest text; no tuning at run time.
 
-Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA where BM >= 64); the
-texts and heads from which the next one is used are estimates from counts. On a GPU they ran, but were not compared.
+Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA if BM >= 64); thresholds
+are estimated, not timed. They ran on a GPU but were not compared.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fastflow.kernels.launch import options
 
 DTYPES = ("float32", "float16", "bfloat16")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-COLUMNS = 1024  # of a product that one program activates: eight numbers for each of 128 threads
+COLUMNS = 1024  # columns that one program activates: eight numbers for each of 128 threads
 SMALLEST = 16  # tl.dot takes no narrower operand
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One launch of ``attend``: the widest head and longest text it serves, its blocks, and how it is compiled."""
+    """One launch of ``attend``: the widest head and longest text it serves, its blocks, and compile options."""
 
     head: int  # channels
     tokens: float
@@ -32,7 +32,7 @@ class Attention:
 
 ANY = float("inf")
 WIDEST = 128  # channels a head in ATTENTION
-# by bytes of an element: few queries a program while texts are short, so that one text's heads fill more of the GPU
+# by bytes of an element: few queries a program for short texts, so one text's heads fill more of the GPU
 ATTENTION: dict[int, tuple[Attention, ...]] = {
     4: (
         Attention(64, 16, 16, 16, 2, 2),
@@ -50,12 +50,12 @@ ATTENTION: dict[int, tuple[Attention, ...]] = {
 
 
 def attention(itemsize: int, head: int, longest: int) -> Attention:
-    """The configuration for ``head`` channels a head and texts of at most ``longest`` tokens."""
+    """Return the configuration for ``head`` channels a head and texts of at most ``longest`` tokens."""
     return next(config for config in ATTENTION[itemsize] if head <= config.head and longest <= config.tokens)
 
 
 def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
-    """The constants and launch options of ``attend``; ``dot``: a Triton dtype, float32 with tf32x3 products."""
+    """Return constants and launch options of ``attend``; ``dot``: a Triton dtype, float32 with tf32x3 products."""
     wide = getattr(dot, "name", str(dot)) == "fp32"
     return {
         "BM": config.BM, "BN": config.BN, "HD": power_of_two(max(head, SMALLEST)), "DOT": dot,
@@ -64,17 +64,17 @@ def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
 
 
 def row_constants(columns: int) -> dict[str, Any]:
-    """The constants of ``embed``, ``add_norm`` and ``pool_first``: one program holds a row of ``columns``."""
+    """Return constants of ``embed``, ``add_norm`` and ``pool_first``: one program holds a row of ``columns``."""
     wide = power_of_two(columns)
     return {"BD": wide, "VEC": math.gcd(columns, 16)} | options(4 if wide >= 512 else 1, 1)
 
 
 def activate_constants(activation: str, columns: int) -> dict[str, Any]:
-    """The constants of ``activate``."""
+    """Return constants of ``activate``."""
     block = min(power_of_two(columns), COLUMNS)
     return {"ACT": activation, "BI": block, "VEC": math.gcd(columns, 16)} | options(4, 1)
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is at least ``number``."""
+    """Return the least power of two that is at least ``number``."""
     return 1 << max(0, number - 1).bit_length()

@@ -1,1 +1,1 @@
-"""The folded calibration: its equations and plan in NumPy, and the bodies that execute a plan."""
+"""The folded calibration: equations and plan in NumPy, and the bodies that execute a plan."""

@@ -1,4 +1,4 @@
-"""The folded flow on a CPU: lays its plans out once, and calls the compiled kernels."""
+"""Lay out the folded flow for the CPU, and call the compiled kernels."""
 
 from __future__ import annotations
 
@@ -9,39 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
-from fastflow.kernels._cpu import (
-    ADD,
-    ASCENDING,
-    CENTRE,
-    DESCENDING,
-    GATE,
-    GATHER,
-    INPUT,
-    OP,
-    PRODUCT,
-    RELU,
-    SCATTERED,
-    SPLIT,
-    Flow,
-    isas,
-)
+from fastflow.kernels._cpu import OP, Flow, isas
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
 from fastflow.kernels.panels import record
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.threads import resolve_threads
 
 Array = NDArray[Any]
 Part = tuple[int, int]  # scratch column and number of columns that a product reads
 ALIGN = 16  # floats in 64 bytes
-CHAIN = 128  # multiply-adds in one chain at most: longer ones lose digits
-PIECE = 32  # multiply-adds in a chain of ``_split`` at least: on a Xeon with AMX 8 to 128 take the same time within 2 %
-# weights (1.2 MB) that stay in a second-level cache while they are read once per tile of rows; more are read once for
-# four tiles, which takes 1.03 of the time with 0.16 million weights, 0.79 with 0.92 million (1,024 rows, AVX-512)
+CHAIN = 128  # most multiply-adds in a chain: longer ones lose digits
+PIECE = 32  # least multiply-adds in a cut chain: on a Xeon with AMX 8 to 128 take the same time within 2 %
+# weights (1.2 MB) that stay in L2 and are read once per tile of rows. More weights are read once for four tiles, which
+# takes 1.03 of the time with 0.16 million weights, 0.79 with 0.92 million (1,024 rows, AVX-512)
 CACHED = 300_000
 
 
 class Program:
-    """The operations, weights and tables of ``plans`` for vectors of ``vector`` floats and tiles of ``tile`` rows."""
+    """Operations, weights and tables of ``plans`` for vectors of ``vector`` floats and tiles of ``tile`` rows."""
 
     def __init__(self, plans: Sequence[Plan], vector: int, tile: int) -> None:
         self.vector = vector
@@ -49,7 +35,7 @@ class Program:
         self.ops: list[Array] = []
         self.table: list[int] = [0]
         self.chunks: list[Array] = []
-        source = INPUT
+        source = _cpu.INPUT
         for plan in plans:
             source = self._plan(plan.astype(np.float32), source)
         self.result, self.inputs, self.outputs = source, plans[0].inputs, plans[-1].outputs
@@ -59,17 +45,17 @@ class Program:
         self.block = tile if self.size <= CACHED else 4 * tile  # large weights are read once for four tiles
 
     def arrays(self) -> tuple[Array, Array, Array]:
-        """weights (float32, 64-byte aligned), ops (n,) of ``_cpu.OP``, table int32."""
+        """Return weights (float32, 64-byte aligned), ops (n,) of ``_cpu.OP``, table int32."""
         buffer = np.zeros(self.size + ALIGN, np.float32)
         weights = buffer[(-buffer.ctypes.data // 4) % ALIGN :][: self.size]
         weights[:] = np.concatenate(self.chunks)
         return weights, np.array(self.ops, OP), np.array(self.table, np.int32)
 
     def _plan(self, plan: Plan, source: int) -> int:
-        """Append the operations of one plan that reads from column ``source``; returns the column of its z."""
+        """Append a plan that reads from column ``source``; return the column of its z."""
         v = self._slot(plan.inputs)
         centre, scale = self._put(plan.m), self._put(plan.s)
-        self._op(kind=CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, table=source)
+        self._op(kind=_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, table=source)
         u = v
         if plan.L is not None:
             u = self._slot(plan.state)
@@ -88,7 +74,7 @@ class Program:
         return z
 
     def _steps(self, plan: Plan, u: int, h: int) -> None:
-        """h_k of the hidden form for every k: step k writes the columns from h + k times the padded width."""
+        """Append h_k of the hidden form for every k, from column h + k times the padded width on."""
         assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
         w, room, links = plan.width, self._whole(plan.width), plan.links
         for k in range(plan.steps):
@@ -98,15 +84,15 @@ class Program:
             self._hidden(plan, k, u, h + k * room, weights, [(h + j * room, w) for j in earlier])
 
     def _hidden(self, plan: Plan, k: int, u: int, to: int, gram: list[Array], earlier: list[Part]) -> None:
-        """Both inner layers of step k: relu(U u + c + sum G h) and relu(B . + d), the latter into ``to``."""
+        """Append both inner layers of step k: relu(U u + c + sum G h), then relu(B . + d) into ``to``."""
         w, (low, high) = plan.width, (int(i) for i in plan.reads[k])
         own, a = slice(k * w, (k + 1) * w), self._slot(w)
         first = np.concatenate([plan.U[own, low:high], *gram], axis=1)
-        self._product(a, first.T, plan.c[own], [(u + low, high - low), *earlier], RELU)
-        self._product(to, plan.B[k].T, plan.d[k], [(a, w)], RELU)
+        self._product(a, first.T, plan.c[own], [(u + low, high - low), *earlier], _cpu.RELU)
+        self._product(to, plan.B[k].T, plan.d[k], [(a, w)], _cpu.RELU)
 
     def _outputs(self, plan: Plan, h: int, z: int) -> None:
-        """z += V h: each range of outputs is added by the steps that write this range."""
+        """Append z += V h, by ranges of outputs that the same steps write."""
         w, room = plan.width, self._whole(plan.width)
         edges = sorted({int(edge) for edge in plan.writes.flat})
         for low, high in pairwise(edges):
@@ -114,23 +100,23 @@ class Program:
             if steps:
                 weight = np.concatenate([plan.V[low:high, k * w : (k + 1) * w] for k in steps], axis=1)
                 bias = np.zeros(high - low, np.float32)
-                self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], ADD)
+                self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], _cpu.ADD)
 
     def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
-        """u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), step after step; all steps share the columns of h."""
+        """Append u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), step after step; steps share the columns of h."""
         assert plan.p is not None  # noqa: S101 - as above
         for k in range(plan.steps):
             own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
             self._hidden(plan, k, u, h, [], [])
             to, columns, shift = u + rows.start, rows.stop - rows.start, (plan.V[rows, own].T, plan.p[k, rows])
             if plan.R is None or plan.q is None:
-                self._product(to, *shift, [(h, plan.width)], ADD)
+                self._product(to, *shift, [(h, plan.width)], _cpu.ADD)
             else:
-                weight, bias = self._gated(shift, (plan.R[rows, own].T, plan.q[k, rows]))
-                self._product(to, weight, bias, [(h, plan.width)], GATE, columns)
+                weight, bias = self._interleave(shift, (plan.R[rows, own].T, plan.q[k, rows]))
+                self._product(to, weight, bias, [(h, plan.width)], _cpu.GATE, columns)
 
-    def _gated(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Weights (w, n) and biases (n,) in which vectors of shifts and gates alternate.
+    def _interleave(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Return weights (w, n) and biases (n,) with alternating vectors of shifts and gates.
 
         Surplus channels of the last vector do not change u.
         """
@@ -145,70 +131,71 @@ class Program:
         return weight, np.stack([pair[1] for pair in pairs], axis=1).reshape(-1)
 
     def _diagonal(self, plan: Plan, u: int, z: int) -> None:
-        """z = S u[gather] + t, in runs of whole vectors if the gather has such runs."""
+        """Append z = S u[gather] + t, in runs of whole vectors if possible."""
         assert plan.gather is not None  # noqa: S101 - as above
         index = u + np.pad(plan.gather, (0, -plan.outputs % self.vector), mode="edge").reshape(-1, self.vector)
         table = len(self.table)
         self.table += [number for run in _runs(index) for number in run]
         scale, bias, indices = self._put(plan.S), self._put(plan.t), len(self.table)
-        self._op(kind=GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, table=table, parts=indices)
+        self._op(kind=_cpu.GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, table=table, parts=indices)
         self.table += index.ravel().tolist()
 
     def _product(
         self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
     ) -> None:
-        """Columns from ``to`` on = mode(bias (n,) + scratch[parts] @ weight (depth, n))."""
+        """Append columns from ``to`` on = mode(bias (n,) + scratch[parts] @ weight (depth, n))."""
         columns = weight.shape[1] if columns is None else columns
         few = weight.shape[1] <= 4 * self.vector  # two panels: too few independent sums for a single row
-        chains = _split(parts) if few else _joined(parts)
-        mode |= SPLIT if few else 0
+        chains = _split_chains(parts) if few else _join_chains(parts)
+        mode |= _cpu.SPLIT if few else 0
         panels, biases, n = [], [], 2 * self.vector
         for low in range(0, weight.shape[1], n):
             wide = n if weight.shape[1] - low > self.vector else self.vector
-            panels.append(_widened(weight[:, low : low + wide], wide).ravel())
-            biases.append(_widened(bias[low : low + wide], wide))
+            panels.append(_widen(weight[:, low : low + wide], wide).ravel())
+            biases.append(_widen(bias[low : low + wide], wide))
         table = len(self.table)
         self.table += [number for chain in chains for number in chain]
         w, b = self._put(np.concatenate(panels)), self._put(np.concatenate(biases))
-        self._op(kind=PRODUCT, to=to, columns=columns, weights=w, bias=b, table=table, parts=len(chains), mode=mode)
+        self._op(
+            kind=_cpu.PRODUCT, to=to, columns=columns, weights=w, bias=b, table=table, parts=len(chains), mode=mode
+        )
         self.cost += weight.size
 
     def _op(self, **fields: int) -> None:
         self.ops.append(record(OP, fields))
 
     def _whole(self, width: int) -> int:
-        """``width`` rounded up to whole vectors."""
         return -(-width // self.vector) * self.vector
 
     def _slot(self, columns: int) -> int:
-        """The first of ``columns`` new scratch columns, followed by slack for the surplus of whole vectors."""
+        """Reserve scratch columns, with slack for the surplus of whole vectors; return the first."""
         start = self.columns
         self.columns += -(-(columns + 2 * self.vector) // ALIGN) * ALIGN
         return start
 
     def _put(self, values: Array) -> int:
-        """Append ``values`` to the weights, padded with zeros to whole cache lines; returns their offset."""
+        """Append ``values`` to the weights, padded with zeros to whole cache lines; return their offset."""
         start = self.size
-        self.chunks.append(_widened(values, -(-len(values) // ALIGN) * ALIGN))
+        self.chunks.append(_widen(values, -(-len(values) // ALIGN) * ALIGN))
         self.size += len(self.chunks[-1])
         return start
 
 
-def _widened(values: Array, columns: int) -> Array:
-    """``values`` (..., n) as float32 with zeros up to ``columns``; np.pad takes ten times as long."""
+def _widen(values: Array, columns: int) -> Array:
+    """``values`` (..., n) as float32 with zeros up to ``columns``, in a tenth of np.pad's time."""
     out = np.zeros((*values.shape[:-1], columns), np.float32)
     out[..., : values.shape[-1]] = values
     return out
 
 
-def _split(parts: list[Part]) -> list[tuple[int, int, int]]:
-    """(column, length, 1) of pieces, each a chain of its own: the first part cut in four, the others in this size."""
+def _split_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
+    """Cut ``parts`` into (column, length, 1), each a chain: a quarter of the first part long."""
     size = min(CHAIN, max(PIECE, -(-parts[0][1] // 4)))
     return [(c + low, min(size, n - low), 1) for c, n in parts for low in range(0, n, size)]
 
 
-def _joined(parts: list[Part]) -> list[tuple[int, int, int]]:
-    """(column, length, whether a new chain begins): one chain continues over parts as long as it stays within CHAIN."""
+def _join_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
+    """Cut ``parts`` into (column, length, new chain); a chain continues over parts within CHAIN."""
     out: list[tuple[int, int, int]] = []
     chain = 0
     for column, length in parts:
@@ -221,15 +208,15 @@ def _joined(parts: list[Part]) -> list[tuple[int, int, int]]:
 
 
 def _runs(index: Array) -> list[list[int]]:
-    """[order, first source, vectors] of runs of rows of ``index``, (vectors, vector width).
+    """Group rows of ``index`` (vectors, vector width) into [order, first source, vectors].
 
-    ASCENDING: each source is one above the source before; DESCENDING: one below; SCATTERED: any other.
+    ASCENDING: each source is the source before plus 1; DESCENDING: minus 1; SCATTERED: other.
     """
     runs: list[list[int]] = []
     for before, row in zip([index[0], *index[:-1]], index, strict=True):
         steps = np.diff(row)
-        order = ASCENDING if (steps == 1).all() else DESCENDING if (steps == -1).all() else SCATTERED
-        if runs and order == runs[-1][0] and (order == SCATTERED or row[0] - before[-1] == steps[0]):
+        order = _cpu.ASCENDING if (steps == 1).all() else _cpu.DESCENDING if (steps == -1).all() else _cpu.SCATTERED
+        if runs and order == runs[-1][0] and (order == _cpu.SCATTERED or row[0] - before[-1] == steps[0]):
             runs[-1][2] += 1
         else:
             runs.append([order, int(row[0]), 1])
@@ -239,16 +226,13 @@ def _runs(index: Array) -> list[list[int]]:
 class CpuFlow:
     """Plans in order, as one compiled call: x (B, D) float32 -> z (B, N) float32, accumulated in float32.
 
-    Every row has the same bits whatever the batch, the order and the number of threads. Safe from several Python
-    threads at once, and after fork. ``threads``: at most this many, None for ``default_threads()``; ``isa``: None for
-    the one FASTFLOW_ISA names or the best.
+    A row's bits do not depend on batch, order or threads. Safe from several threads, and after fork. ``threads``: the
+    most, None for ``default_threads()``; ``isa``: as ``isa.isa`` takes it.
     """
 
     def __init__(self, plans: Sequence[Plan], threads: int | None = None, isa: str | None = None) -> None:
         self.isa = instructions.isa(isa)
-        self.threads = default_threads() if threads is None else threads
-        if self.threads < 1:
-            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.threads = resolve_threads(threads)
         number, _, vector, tile = isas()[self.isa]
         p = Program(plans, vector, tile)
         self.inputs, self.outputs = p.inputs, p.outputs
@@ -260,10 +244,10 @@ class CpuFlow:
     def __call__(
         self, x: NDArray[Any], normalize: bool = False, truncate: int | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """z (B, N), or its first columns (B, ``truncate``), of ``x`` (B, D), both C-contiguous float32.
+        """Return z (B, N), or its first columns (B, ``truncate``), of ``x`` (B, D), both C-contiguous float32.
 
-        ``normalize`` divides each row by its L2 norm, after truncation. ``out`` receives the result instead of a new
-        array, and may be ``x`` itself if the shapes agree. Raises ValueError for any other shape or type.
+        ``normalize`` divides each row by its L2 norm, after truncation. ``out`` receives the result, and may be ``x``
+        if the shapes agree. Raises ValueError for other shapes or types.
         """
         keep = self.outputs if truncate is None else truncate
         if not 1 <= keep <= self.outputs:

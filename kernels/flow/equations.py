@@ -1,7 +1,7 @@
-"""Calibrations by their equations, unfolded, on NumPy arrays or PyTorch tensors.
+"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors.
 
-This is the definition that folded plans and fused kernels are tested against. Arithmetic is done in the dtype of the
-arrays given; ``x`` is (B, D) and every function returns (B, D'), for B = 0 too. No function changes its arguments.
+The definition of folded plans and fused kernels. Arithmetic is in the arrays' dtype; ``x`` is (B, D), B >= 0, and every
+function returns (B, D'). No function changes its arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ Params = Mapping[str, Array]
 
 
 def _namespace(x: Array) -> ModuleType:
-    """The module, numpy or torch, whose functions take ``x``; torch is imported only if its tensors are in play."""
     if isinstance(x, np.ndarray):
         return np
     import torch
@@ -26,12 +25,12 @@ def _namespace(x: Array) -> ModuleType:
 
 
 def standardize(x: Array, mean: Array, deviation: Array) -> Array:
-    """(x - mean) / deviation, per channel: the paper's SN baseline. mean, deviation: (D,)."""
+    """Compute (x - mean) / deviation, per channel: the paper's SN baseline. mean, deviation: (D,)."""
     return (x - mean) / deviation
 
 
 def nullspace(x: Array, mean: Array, directions: Array) -> Array:
-    """``x`` (N, D) less ``mean`` (D,), and less its part along ``directions`` (k, D), orthonormal rows.
+    """Subtract ``mean`` (D,) from ``x`` (N, D), then its part along ``directions`` (k, D), orthonormal rows.
 
     All-but-the-top: Mu & Viswanath 2018, algorithm 1.
     """
@@ -40,20 +39,20 @@ def nullspace(x: Array, mean: Array, directions: Array) -> Array:
 
 
 def whiten(x: Array, mean: Array, matrix: Array) -> Array:
-    """(x - mean) Q Lambda^(-1/2) (Su et al. 2021). mean: (D,), matrix: (D, k)."""
+    """Compute (x - mean) Q Lambda^(-1/2) (Su et al. 2021). mean: (D,), matrix: (D, k)."""
     return (x - mean) @ matrix
 
 
 def recolour(x: Array, mean: Array, matrix: Array, shift: Array) -> Array:
-    """(x - mean) V S^(1-g) + shift: part of the embedding's spectrum and mean given back. mean, shift: (D,).
+    """Compute (x - mean) V S^(1-g) + shift, which restores part of the embedding's spectrum and mean.
 
-    matrix (D, D) = V S^(1-g), where U S V^T is the best linear reconstruction of the embedding from ``x``.
+    mean, shift: (D,). matrix (D, D) = V S^(1-g); U S V^T is the best linear reconstruction of the embedding from ``x``.
     """
     return (x - mean) @ matrix + shift
 
 
 def coupling_net(x: Array, params: Params, prefix: str) -> Array:
-    """g(x): (B, h) -> (B, o); weight1 (w, h), weight2 (w, w), weight3 (o, w), the inner ActNorms and the end scale."""
+    """Compute g(x): (B, h) -> (B, o); weight1 (w, h), weight2 (w, w), weight3 (o, w), inner ActNorms, end scale."""
     xp = _namespace(x)
     p = {name: params[f"{prefix}{name}"] for name in _NET}
     hidden = ((x @ p["weight1"].T + p["shift1"]) * xp.exp(3 * p["logscale1"])).clip(min=0)
@@ -65,7 +64,7 @@ _NET = ("weight1", "shift1", "logscale1", "weight2", "shift2", "logscale2", "wei
 
 
 def permute(x: Array, params: Params, prefix: str, kind: str) -> tuple[Array, Array | float]:
-    """The channel mixing of one step: reversal, a stored random order, or P L (U + diag(sign exp(logdiag))) x."""
+    """Mix the channels of a step: reversal, a stored random order, or P L (U + diag(sign exp(logdiag))) x."""
     if kind == "reversal":
         return x[:, list(range(x.shape[1] - 1, -1, -1))], 0.0
     index = params[f"{prefix}index"]
@@ -74,13 +73,13 @@ def permute(x: Array, params: Params, prefix: str, kind: str) -> tuple[Array, Ar
     xp = _namespace(x)
     logdiag = params[f"{prefix}logdiag"]
     upper = xp.triu(params[f"{prefix}upper"], 1) + xp.diag(params[f"{prefix}sign"] * xp.exp(logdiag))
-    lower = xp.tril(params[f"{prefix}lower"], -1)  # the unit diagonal is the addition below
+    lower = xp.tril(params[f"{prefix}lower"], -1)  # the addition below is the unit diagonal
     x = x @ upper.T
     return (x + x @ lower.T)[:, index], logdiag.sum()
 
 
 def step(x: Array, params: Params, prefix: str, coupling: str, permutation: str) -> tuple[Array, Array]:
-    """ActNorm -> permutation -> coupling on (B, C); returns (B, C) and the log-determinant (B,)."""
+    """Apply ActNorm, permutation and coupling to (B, C); return (B, C) and the log-determinant (B,)."""
     xp = _namespace(x)
     logscale = params[f"{prefix}actnorm.logscale"]
     x = (x + params[f"{prefix}actnorm.shift"]) * xp.exp(3 * logscale)
@@ -97,7 +96,7 @@ def step(x: Array, params: Params, prefix: str, coupling: str, permutation: str)
 
 
 def flow(x: Array, params: Params, levels: int, depth: int, coupling: str, permutation: str) -> tuple[Array, Array]:
-    """x (B, D) -> z (B, D) and log|det dz/dx| (B,); z = concat[eps_0, ..., top] (Li et al. 2020, section 3.2)."""
+    """Map x (B, D) to z (B, D) and log|det dz/dx| (B,); z = concat[eps_0, ..., top] (Li et al. 2020, section 3.2)."""
     xp = _namespace(x)
     log_det, emitted = xp.zeros_like(x[:, 0]), []
     for level in range(levels):

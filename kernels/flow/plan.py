@@ -1,13 +1,13 @@
-"""The plan: a calibration folded for execution, and what it means in NumPy.
+"""The plan, a calibration folded for execution, and its definition in NumPy.
 
-A plan is what every fast kernel executes; ``execute`` below is the definition they are tested against. Letters are
-those of the folding algebra: D input, M state and N output channels, K coupling steps, w their width.
+Fast kernels execute plans and are tested against ``execute``. Letters: D input, M state and N output channels, K
+coupling steps, w their width.
 
-Both forms begin with v = (x - m) * s, then u = L v if there is a dense prologue L, else u = v.
+Both forms begin with v = (x - m) * s, then u = L v with a dense prologue L, else u = v.
 
 ``hidden`` (additive couplings and linear maps; K may be 0), for k = 0 .. K-1 in order:
     a_k = U_k u + c_k + sum_{j<k} G_kj h_j;   h_k = relu(B_k relu(a_k) + d_k);   at the end z = S u + V h + t.
-``state`` (affine couplings, or additive ones), u being updated in place on the range writes[k]:
+``state`` (affine couplings, or additive ones) updates u in place on the range writes[k]:
     a_k = U_k u + c_k;   h_k = relu(B_k relu(a_k) + d_k);
     u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), without the gate if R is None;   at the end z = S u + t.
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-UNTOUCHED = 64.0  # a gate bias whose sigmoid is exactly 1 in float32 and float64, for channels a step must not change
+UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1 in float32 and float64, for channels a step must not change
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Plan:
     m: Array  # (D,) centre
     s: Array  # (D,) scale
     L: Array | None  # (M, D) dense prologue; None: u = v and M = D
-    U: Array  # (K w, M) block row k: the reading weights of step k, nonzero only in columns reads[k]
+    U: Array  # (K w, M) block row k: reading weights of step k, nonzero only in columns reads[k]
     c: Array  # (K w,)
     G: Array | None  # hidden (K w, K w), block strictly lower triangular; state None
     B: Array  # (K, w, w) inner layers
@@ -72,35 +72,35 @@ class Plan:
 
     @property
     def width(self) -> int:
-        """w, 0 when there is no step."""
+        """w, 0 without steps."""
         return int(self.d.shape[1])
 
     @property
     def links(self) -> NDArray[np.bool_]:
-        """(K, K): whether block G_kj is nonzero. All false in state form."""
+        """(K, K) mask of nonzero blocks G_kj; all false in state form."""
         k, w = self.steps, self.width
         if self.G is None or not w:
             return np.zeros((k, k), bool)
         return np.asarray(self.G.reshape(k, w, k, w).any(axis=(1, 3)))
 
     def arrays(self) -> dict[str, Array]:
-        """Field name -> array, for the arrays that this plan has."""
+        """Return field name -> array, for this plan's arrays."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def astype(self, dtype: Any) -> Plan:
-        """The same plan with its floating-point arrays in ``dtype``."""
+        """Return the plan with its floating-point arrays in ``dtype``."""
         cast: dict[str, Any] = {k: v.astype(dtype) for k, v in self.arrays().items() if v.dtype.kind == "f"}
         return replace(self, **cast)
 
 
 def execute(plan: Plan, x: Array) -> Array:
-    """x (B, D) -> z (B, N) in the dtype of the plan; B = 0 gives (0, N)."""
+    """Map x (B, D) to z (B, N) in the plan's dtype."""
     return execute_with_log_det(plan, x)[0]
 
 
 def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
-    """x (B, D) -> z (B, N) and log|det dz/dx| (B,), both in the dtype of the plan."""
+    """Map x (B, D) to z (B, N) and log|det dz/dx| (B,), both in the plan's dtype."""
     u = (x.astype(plan.m.dtype) - plan.m) * plan.s
     if plan.L is not None:
         u = u @ plan.L.T
@@ -113,7 +113,7 @@ def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
 
 
 def _hidden(plan: Plan, u: Array) -> Array:
-    """h (B, K w), every step's hidden vector."""
+    """h (B, K w)."""
     assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
     w, h = plan.width, np.zeros((len(u), len(plan.c)), u.dtype)
     a = u @ plan.U.T + plan.c

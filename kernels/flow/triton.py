@@ -1,12 +1,11 @@
-"""The folded flow on a CUDA GPU: plans laid out in device memory, and the launches that execute them.
+"""The folded flow on a CUDA GPU: plans in device memory, and the launches that execute them.
 
-This module imports neither torch nor triton; building a ``TritonFlow`` does. A call issues launches only: it never
-waits for the device, so that it can be captured in a CUDA graph together with the encoder before it.
+Only building a ``TritonFlow`` imports torch and triton. A call only issues launches and never waits for the device, so
+a CUDA graph can capture it together with the encoder.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,21 +24,21 @@ from fastflow.kernels.flow.triton_configurations import (
     Config,
     choose,
 )
-from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, padded_width, without_prologue
-from fastflow.kernels.launch import options, prepare
+from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, pad_width, split_prologue
+from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor, which is not imported here
-# neither tokens nor layers have weights: kernels are compiled without the arguments
+# unweighted tokens and layers: kernels are compiled without these arguments
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
-class TritonFlow:
-    """One calibration, as folded plans to be run in order, resident on one GPU.
+class TritonFlow(Launcher):
+    """One calibration, as folded plans in order, in the memory of one GPU.
 
-    Products are exact for few rows and tf32x3 beyond, an error of float32 grade. ``device`` is a CUDA device, or cpu
-    under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights`` (vocabulary,) float32 above 0: the weight in
-    pooling of a token of each id; None: every token counts 1. ``shares``: those of the pooled layers in their sum;
-    None: equal shares. Raises ValueError, in one sentence, if torch, triton or a GPU is missing.
+    Products are exact for few rows, else tf32x3, with an error of float32 grade. ``device``: a CUDA device, or cpu
+    under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights``: (vocabulary,) float32 above 0, token
+    weights in pooling; None: all 1. ``shares``: the pooled layers' shares in their sum; None: equal. Raises ValueError
+    if torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -48,10 +47,7 @@ class TritonFlow:
     ) -> None:  # fmt: skip
         if not plans:
             raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
-        self.torch, self.programs = prepare(device)
-        self.bodies = importlib.import_module("fastflow.kernels.flow.triton_bodies")
-        self.anchor = self.torch.empty(0, device=device)
-        self.device = self.anchor.device
+        super().__init__(device, "fastflow.kernels.flow.triton_bodies")
         self.hopper = self.device.type == "cuda" and self.torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.weights = None if weights is None else self._table(weights)
         self.shares = None
@@ -59,29 +55,29 @@ class TritonFlow:
             factors = np.array(shares, np.float64) * len(shares)
             self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
-        self.parts = [_Part(self, plan) for whole in plans for plan in without_prologue(whole)]
+        self.parts = [_Part(self, plan) for whole in plans for plan in split_prologue(whole)]
 
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
-        """z (B, N) float32 of pooled vectors x (B, D); B = 0 gives (0, N) without a launch.
+        """Return z (B, N) float32 of pooled vectors x (B, D); B = 0 gives (0, N) without a launch.
 
-        With ``offsets`` (B + 1,) int32, x holds the hidden states of concatenated texts, (tokens, D) or (layers,
-        tokens, D), and is pooled first (see ``pool``, also for ``ids``). ``normalize``: z / max(|z|, 1e-12).
+        With ``offsets`` (B + 1,) int32, x holds hidden states of concatenated texts, (tokens, D) or (layers, tokens,
+        D), which ``pool`` pools first, with ``ids``. ``normalize``: z / max(|z|, 1e-12).
         """
         return self._run(x, normalize, offsets, ids, None)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """z (B, N) and log|det dz/dx| (B,), float32, of x (B, D); nan if no determinant exists."""
+        """Return z (B, N) and log|det dz/dx| (B,), float32, of x (B, D); nan if no determinant exists."""
         log_det = self.torch.zeros(len(x), device=self.device)
         return self._run(x, False, None, None, log_det), log_det
 
     def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
-        """(B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers by their shares.
+        """Return (B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers by their shares.
 
-        Sums are float32. hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,)
-        int32, not decreasing; ids (tokens,) int32, rows of ``weights``, read only if the flow has weights; all on the
-        device. A text without tokens gives zeros, and tokens that no text owns are not read.
+        Sums are float32. On the device: hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16;
+        offsets (B + 1,) int32, not decreasing; ids (tokens,) int32, rows of ``weights``, which only a flow with weights
+        reads. A text without tokens gives zeros; tokens of no text are not read.
         """
         hidden = self._hidden(hidden)
         rows = self._offsets(offsets)
@@ -93,7 +89,7 @@ class TritonFlow:
         return pooled
 
     def _pooling(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None) -> dict[str, Any]:
-        """The arguments that kernels which pool ``hidden`` (layers, tokens, D) share."""
+        """Pooling arguments of kernels for ``hidden`` (layers, tokens, D)."""
         texts = UNWEIGHTED | {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
         if self.shares is not None:
             if len(hidden) != len(self.shares):
@@ -104,14 +100,14 @@ class TritonFlow:
         if ids is None or ids.shape != hidden.shape[1:2] or ids.dtype != self.torch.int32:
             found = "none are given" if ids is None else f"these are {tuple(ids.shape)} of {ids.dtype}"
             raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {found}")
-        return texts | {"id_ptr": self._here(ids).contiguous(), "weight_ptr": self.weights}
+        return texts | {"id_ptr": self._check_device(ids).contiguous(), "weight_ptr": self.weights}
 
     def _run(
         self, x: Tensor, normalize: bool, offsets: Tensor | None, ids: Tensor | None, log_det: Tensor | None
     ) -> Tensor:
         pooling: dict[str, Any] | None = None
         if offsets is None:
-            x, rows = self._checked(x, 2, f"x must be (B, {self.inputs})"), len(x)
+            x, rows = self._check(x, 2, f"x must be (B, {self.inputs})"), len(x)
         else:
             x, rows = self._hidden(x), self._offsets(offsets)
             if rows == 1 and x.shape[1] <= POOL_FUSED and self.parts[0].kind == "hidden":
@@ -133,14 +129,14 @@ class TritonFlow:
     def _hidden(self, hidden: Tensor) -> Tensor:
         if hidden.ndim == 2:
             hidden = hidden[None]
-        return self._checked(hidden, 3, f"hidden states must be (tokens, {self.inputs}) or (layers, tokens, same)")
+        return self._check(hidden, 3, f"hidden states must be (tokens, {self.inputs}) or (layers, tokens, same)")
 
-    def _checked(self, x: Tensor, ndim: int, rule: str) -> Tensor:
+    def _check(self, x: Tensor, ndim: int, rule: str) -> Tensor:
         if x.ndim != ndim or x.shape[-1] != self.inputs or not x.is_floating_point() or x.element_size() not in (2, 4):
             raise ValueError(f"{rule} of float32, float16 or bfloat16, and this is {tuple(x.shape)} of {x.dtype}")
-        return self._here(x).contiguous()
+        return self._check_device(x).contiguous()
 
-    def _here(self, x: Tensor) -> Tensor:
+    def _check_device(self, x: Tensor) -> Tensor:
         if x.device != self.device:
             raise ValueError(f"this flow runs on {self.device}, and the tensor given is on {x.device}: move it there")
         return x
@@ -148,32 +144,30 @@ class TritonFlow:
     def _offsets(self, offsets: Tensor) -> int:
         if offsets.ndim != 1 or len(offsets) < 1 or offsets.dtype != self.torch.int32:
             raise ValueError(f"offsets must be (B + 1,) of int32; these are {tuple(offsets.shape)} of {offsets.dtype}")
-        return len(self._here(offsets)) - 1
+        return len(self._check_device(offsets)) - 1
 
     def launch(
         self, kernel: Any, grid: tuple[int, ...], constants: dict[str, Any], arrays: dict[str, Tensor], **values: Any
     ) -> None:
-        """Launch ``kernel``; its pointers come from ``values`` or ``arrays``, those that this plan lacks are x."""
+        """Launch ``kernel``; pointers are in ``values`` or ``arrays``, or x for arrays that this plan lacks."""
         absent = values.get("x_ptr")
         pointers = {n: arrays.get(n, absent) for n in kernel.arg_names if n.endswith("_ptr") and n not in values}
-        if math.prod(grid):
-            with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
-                kernel[grid](**pointers, **values, **constants)
+        self.start(kernel, grid, **pointers, **values, **constants)
 
 
 class _Part:
-    """One plan without prologue: its arrays on the device, in the layout of each configuration that may serve it."""
+    """One plan without prologue: its arrays on the device, in the layout of each possible configuration."""
 
     def __init__(self, flow: TritonFlow, plan: Plan) -> None:
         self.flow, self.plan = flow, plan
         self.kind = kind(plan)
-        self.width = padded_width(plan.width)
+        self.width = pad_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
         for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
-            self.laid_out(config)  # now: a later call, which a graph may capture, must copy nothing
+            self.lay_out(config)  # now: a later call, which a graph may capture, must copy nothing
 
-    def laid_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
-        """The plan as ``config`` wants it, and its arrays on the device."""
+    def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
+        """Return the layout for ``config`` and its arrays on the device."""
         key = (config.HB, config.BN, config.BK)
         if key not in self.layouts:
             state = self.kind == "state"
@@ -185,7 +179,7 @@ class _Part:
     def __call__(
         self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
     ) -> Tensor:
-        """z (rows, N) of x; adds to ``log_det`` (rows,) if it is given."""
+        """Return z (rows, N) of x; add to ``log_det`` (rows,) unless None."""
         config = choose(self.kind, rows, self.flow.hopper)
         z = self.flow.torch.empty(rows, self.plan.outputs, device=self.flow.device)
         if log_det is not None and config.body != "state":
@@ -194,7 +188,7 @@ class _Part:
         return z
 
     def loop(self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, *_: Any) -> None:
-        layout, arrays = self.laid_out(config)
+        layout, arrays = self.lay_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         self.flow.launch(
             self.flow.bodies.flow_loop, (programs,), constants(config, "flow_loop", layout, self.width, normalize),
@@ -206,7 +200,7 @@ class _Part:
     def pair(
         self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, *_: Any
     ) -> None:
-        layout, arrays = self.laid_out(config)
+        layout, arrays = self.lay_out(config)
         blocks, bodies = -(-rows // config.BM), self.flow.bodies
         a = self._scratch(blocks * config.BM * layout.columns)
         common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": layout.inputs, "C": layout.columns, "pitch": layout.pitch}
@@ -233,7 +227,7 @@ class _Part:
     def state(
         self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, _: Any, log_det: Tensor | None
     ) -> None:
-        layout, arrays = self.laid_out(config)
+        layout, arrays = self.lay_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         sums = self._scratch(rows) if log_det is not None else z
         self.flow.launch(
@@ -254,7 +248,7 @@ _RUN: dict[str, Callable[..., None]] = {"loop": _Part.loop, "pair": _Part.pair, 
 
 
 def kind(plan: Plan) -> str:
-    """The row of the table of configurations that serves ``plan``: hidden, dense or state."""
+    """Return the plan's row in CONFIGURATIONS: hidden, dense or state."""
     return "state" if plan.form == "state" else "dense" if plan.gather is None else "hidden"
 
 
@@ -262,7 +256,7 @@ def constants(
     config: Config, body: str, layout: Layout, width: int, normalize: bool = False, pool: bool = False,
     log_det: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The compile-time constants and launch options of the kernel ``body`` in one configuration."""
+    """Return compile-time constants and launch options of kernel ``body`` in one configuration."""
     names = {
         "flow_loop": "BM BN BK HB WP SCHEME VEC DENSE NORMALIZE", "flow_read": "BM BK HB SCHEME VEC POOL",
         "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL",
@@ -277,10 +271,10 @@ def constants(
 
 
 def pool_constants(inputs: int) -> dict[str, Any]:
-    """The constants and launch options of ``pool_mean``."""
+    """Return constants and launch options of ``pool_mean``."""
     return {"BN": WIDE, "VEC": math.gcd(inputs, 16), "POOL": POOL} | options(4, 3)
 
 
 def unit_constants(outputs: int) -> dict[str, Any]:
-    """The constants and launch options of ``unit_rows``."""
+    """Return constants and launch options of ``unit_rows``."""
     return {"BM": SMALL, "BN": WIDE, "VEC": math.gcd(outputs, 16)} | options(4, 3)

@@ -1,18 +1,18 @@
-"""The folded flow as Triton kernels: the equations of ``kernels.flow.plan`` in three phases that the launches share.
+"""The folded flow as Triton kernels: the equations of ``kernels.flow.plan`` in three phases.
 
     read    a = U u + c                    (B, C), a tile of HB columns at a time; u = (x - m) s
     recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step; a barrier makes each h_k visible
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
-``flow_loop`` does all three for BM rows in one launch; ``flow_read`` and ``flow_write`` are the split pair, whose
-writer repeats the short recursion for each chunk, so that no program waits for another; ``flow_chain`` is that writer
-with the steps unrolled, for few rows; ``flow_state`` is the affine flow, which updates u in place.
+``flow_loop`` runs all three for BM rows. ``flow_read`` and ``flow_write`` are a pair; the writer repeats the short
+recursion for each chunk, so no program waits for another. ``flow_chain`` is the writer with unrolled steps, for few
+rows. ``flow_state`` is the affine flow, which updates u in place.
 
-Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units, in blocks of
-UB = min(WP, 32) in the order of the tiles; ``kernels.flow.triton_layout`` makes all this. Pointers are float32 and rows
-contiguous unless stated; tables are int32; sums are float32. D and N are multiples of VEC, which shows the compiler how
-wide a load may be. B and ``layer_pitch`` change with the batch and are not specialised: a kernel compiled for one of
-their values would sum in another order. A launch needs B >= 1: the caller answers B = 0 itself.
+Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units in blocks of
+UB = min(WP, 32), in tile order, as ``kernels.flow.triton_layout`` makes them. Pointers are float32 with contiguous rows
+unless stated; tables are int32; sums are float32. D and N are multiples of VEC, which tells the compiler how wide a
+load may be. B and ``layer_pitch`` are not specialised, because a kernel compiled for one value would sum in another
+order. Callers answer B = 0 without a launch.
 """
 # ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -24,13 +24,13 @@ import triton.language as tl
 
 from fastflow.kernels.flow.triton_parts import (
     add,
-    centred,
     chain,
     emit,
     inputs,
     layer,
     layer_weights,
     layer_wide,
+    load_centred,
     pass_on,
     read,
     recur,
@@ -49,9 +49,9 @@ def flow_loop(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, DENSE: tl.constexpr, NORMALIZE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """x (B, D) -> z (B, N), each program taking every programs-th block of BM rows.
+    """Map x (B, D) to z (B, N); a program takes every programs-th block of BM rows.
 
-    scratch (programs, BM, C) holds a, then h, of the block in hand; ``pitch``: row length of U and of a dense S.
+    scratch (programs, BM, C) holds a, then h, of the current block; ``pitch``: row length of U and of a dense S.
     """
     source = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B)
     outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
@@ -80,7 +80,7 @@ def flow_read(
     B, D, layers, layer_pitch, C, pitch,
     BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, SCHEME: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """First of the split pair: a (rows padded to whole blocks, C); grid (blocks of BM rows, tiles)."""
+    """Write a (rows padded to whole blocks, C), the first of the pair; grid (blocks of BM rows, tiles)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     row, tile = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
     a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, POOL)
@@ -95,7 +95,7 @@ def flow_write(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Second of the split pair: z (B, N) from a; grid (blocks of BM rows, chunks), h (programs, BM, C) its scratch."""
+    """Write z (B, N) from a, the second of the pair; grid (blocks of BM rows, chunks); scratch h (programs, BM, C)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
@@ -115,7 +115,7 @@ def flow_chain(
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``flow_write`` of a plan with few steps, unrolled as in ``chain``; grid (blocks of BM rows, chunks)."""
+    """Run ``flow_write`` for few steps, unrolled by ``chain``; grid (blocks of BM rows, chunks)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
@@ -134,11 +134,11 @@ def flow_state(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, LOGDET: tl.constexpr, NORMALIZE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """x (B, D) -> z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET; programs take blocks as in the loop.
+    """Map x (B, D) to z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET; blocks as in the loop.
 
-    scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, the hidden units in hand. Step k reads tile k,
-    its columns of C being in order, then changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16.
-    V, R (pitch, C) are zero outside; p (K, pitch) is 0 and q (K, pitch) makes the sigmoid 1; z = S u[gather] + t.
+    scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, the current hidden units. Step k reads tile k
+    of C's columns in order, then changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16. Outside, V, R
+    (pitch, C) and p (K, pitch) are zero, and q (K, pitch) makes the sigmoid 1. z = S u[gather] + t.
     """
     UB: tl.constexpr = min(WP, 32)
     source, inner, units = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)
@@ -149,7 +149,7 @@ def flow_state(
         tl.debug_barrier()
         for start in range(0, pitch - 2 * WP, BN):
             cols = start + tl.arange(0, BN)
-            tl.store(u_ptr + rows + cols[None, :], centred(source, (m_ptr, s_ptr), row, cols, BM, BN, 0))
+            tl.store(u_ptr + rows + cols[None, :], load_centred(source, (m_ptr, s_ptr), row, cols, BM, BN, 0))
         tl.debug_barrier()
         log_gates = tl.zeros((BM,), tl.float32)
         for k in range(0, steps):
@@ -204,7 +204,7 @@ def pool_mean(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, B, D, layers, layer_pitch,
     BN: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Hidden states (layers, tokens, D) -> their means (B, D), as in ``inputs``; grid (B, chunks of BN channels)."""
+    """Write the means (B, D) of hidden states (layers, tokens, D), as ``inputs``; grid (B, chunks of BN channels)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     x = inputs(source, row, chunk * BN + tl.arange(0, BN), 1, BN, POOL)
@@ -213,7 +213,7 @@ def pool_mean(
 
 @triton.jit(do_not_specialize=["B"])
 def unit_rows(z_ptr, B, N, BM: tl.constexpr, BN: tl.constexpr, VEC: tl.constexpr) -> None:
-    """z (B, N) to unit length in place, for the split pair, whose programs see one chunk each; grid (blocks of BM,)."""
+    """Scale z (B, N) to unit length in place, for the pair, whose programs see one chunk; grid (blocks of BM,)."""
     pitch, row = N // VEC * VEC, tl.program_id(0).to(tl.int64) * BM
     rows, squares = row + tl.arange(0, BM), tl.zeros((BM,), tl.float32)
     for chunk in range(0, tl.cdiv(N, BN)):

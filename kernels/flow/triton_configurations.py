@@ -1,8 +1,8 @@
-"""Stored configurations of the Triton flow, chosen by kind of plan and batch; nothing is tuned at run time.
+"""Stored configurations of the Triton flow, chosen by kind of plan and batch; no tuning at run time.
 
 ``hidden`` was timed on an H100 with the paper's flow, 3 x 3 x 32 on 768 channels, at 1, 32, 1,024, 65,536 and 1,000,000
-rows (``bench/research/triton_table.py``); the thresholds between are estimates. ``dense`` and ``state`` come from the
-compiler's resource report on sm_80 and sm_90, and were not timed.
+rows (``bench/research/triton_table.py``); thresholds are estimated. ``dense`` and ``state`` are not timed: they come
+from the compiler's resource report on sm_80 and sm_90.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 POOL = 16  # tokens that pooling sums at a time: with WIDE channels 16 registers of each of 128 threads
-# tokens up to which every program of the split pair pools a single text itself, in four blocks of POOL: no launch more
+# most tokens of a single text that the pair's programs pool themselves, four blocks of POOL, without another launch
 POOL_FUSED = 64
 SMALL = 16  # rows in a block of ``unit_rows``: with WIDE channels 16 registers of each of 128 threads
-WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``: a row of float32 is four loads of a warp
+WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``: a float32 row is four loads of a warp
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Config:
     warps: int
     stages: int
     per_sm: int = 1  # resident programs per multiprocessor, for bodies that loop over blocks of rows
-    AHEAD: int | None = None  # steps that the pair loads ahead when its few steps are unrolled; None: never unrolled
+    AHEAD: int | None = None  # steps that the pair loads ahead when few steps are unrolled; None: never unrolled
 
 
 ANY = float("inf")
@@ -61,6 +61,6 @@ HOPPER = Config(ANY, "loop", 64, 64, 32, 64, "tf32x3", 4, 3, 2)
 
 
 def choose(kind: str, rows: int, hopper: bool = False) -> Config:
-    """The configuration for a batch of ``rows``; ``hopper``: on a GPU of compute capability 9.0 or more."""
+    """Return the configuration for ``rows``; ``hopper``: on a GPU of compute capability 9.0 or more."""
     found = next(config for config in CONFIGURATIONS[kind] if rows <= config.rows)
     return HOPPER if hopper and kind == "hidden" and found.body == "loop" else found

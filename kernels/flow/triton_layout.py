@@ -1,7 +1,7 @@
-"""A plan laid out for the Triton kernels: padded to their blocks, with tables of what each block reads (NumPy only).
+"""Lay out a plan for the Triton kernels: padded to blocks, with tables of each block's reads (NumPy only).
 
-Nothing here depends on the batch. Ranges are widened to multiples of 16, so that loads are 16 bytes wide; added weights
-are zero, so results are exact.
+The layout does not depend on the batch. Ranges are widened to multiples of 16, so loads are 16 bytes wide; added
+weights are zero, so results are exact.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
 
 Array = NDArray[Any]
-MOST_TILES = 40  # of weights that a program of the unrolled writer keeps in registers: the paper's flow has 33
-UNIT = 32  # hidden units that are multiplied at once: wider blocks would spill registers
+MOST_TILES = 40  # weight tiles that a program of the unrolled writer keeps in registers: the paper's flow has 33
+UNIT = 32  # hidden units multiplied at once: wider blocks would spill registers
 
 
 class Chain(NamedTuple):
-    """The steps, unrolled: the block of columns of each; step READERS[i] reads the earlier step LINKS[i]."""
+    """Unrolled steps: each step's block of columns; step READERS[i] reads the earlier step LINKS[i]."""
 
     BLOCKS: tuple[int, ...]
     READERS: tuple[int, ...]
@@ -44,13 +44,13 @@ class Layout:
     chain: Chain | None = None  # None if the steps are too many or too wide to be unrolled
 
 
-def padded_width(width: int) -> int:
-    """The least power of two, 16 or more, that holds ``width`` hidden units."""
+def pad_width(width: int) -> int:
+    """Return the least power of two, 16 or more, that holds ``width`` hidden units."""
     return max(16, 1 << (width - 1).bit_length()) if width else 16
 
 
-def without_prologue(plan: Plan) -> tuple[Plan, ...]:
-    """``plan`` as plans that have no L: the prologue becomes a plan of its own, a dense linear map without steps."""
+def split_prologue(plan: Plan) -> tuple[Plan, ...]:
+    """Return ``plan`` as plans without L: the prologue becomes a dense linear map without steps."""
     if plan.L is None:
         return (plan,)
     dense, size = plan.L, len(plan.L)
@@ -64,11 +64,11 @@ def without_prologue(plan: Plan) -> tuple[Plan, ...]:
 
 
 def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
-    """The layout of a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
+    """Lay out a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
 
-    Steps that read the same range share a tile if their widths allow it, so that its inputs are read once.
+    Steps that read the same range share a tile if widths allow, so its inputs are read once.
     """
-    width, (k, w) = padded_width(plan.width), (plan.steps, plan.width)
+    width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
     unit = min(width, UNIT)
     blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))
     columns = len(tile_ranges) * tile + (width if width > UNIT else 0)
@@ -96,10 +96,10 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
 
 
 def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
-    """The layout of a state plan that writes ``chunk`` channels and reads ``reach`` at a time."""
+    """Lay out a state plan that writes ``chunk`` channels and reads ``reach`` at a time."""
     if plan.p is None or plan.q is None or plan.R is None:
         raise ValueError("lay_out_state needs a plan in state form, and this one is in hidden form: use lay_out_hidden")
-    width, (k, w), block = padded_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
+    width, (k, w), block = pad_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
     columns, pitch = k * width, _round_up(plan.inputs + block, block) + 2 * width
     rows = _round_up(plan.outputs, chunk)
     where = (np.arange(k)[:, None] * width + np.arange(w)).reshape(k * w)
@@ -118,7 +118,7 @@ def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
 
 
 def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[int, int]]]:
-    """The block of each step, (K,), and the range read by each tile.
+    """Return the block of each step, (K,), and the range that each tile reads.
 
     A tile holds ``share`` steps that read the same range; or a step takes ``parts`` tiles.
     """
@@ -134,7 +134,7 @@ def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[in
 
 
 def _steps_reaching(plan: Plan, start: int, stop: int) -> list[int]:
-    """The steps whose hidden vectors change output channels start to stop."""
+    """The steps that change output channels start to stop."""
     if not plan.width:
         return []
     reached = plan.V[start:stop].reshape(-1, plan.steps, plan.width).any(axis=(0, 2))
@@ -143,7 +143,7 @@ def _steps_reaching(plan: Plan, start: int, stop: int) -> list[int]:
 
 def _shared_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
     """The arrays of both forms: centring, inner layers and the linear path."""
-    k, w, width = plan.steps, plan.width, padded_width(plan.width)
+    k, w, width = plan.steps, plan.width, pad_width(plan.width)
     inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
     inner[:, :w, :w], bias[:, :w] = plan.B, plan.d
     arrays = {
@@ -183,7 +183,7 @@ def _sixteenths(ranges: Any) -> Array:
 
 
 def _bounds(lists: list[list[int]], parts: int) -> Array:
-    """(n, 2): where each list, ``parts`` entries an item, begins and ends in their concatenation."""
+    """(n, 2): begin and end of each list, ``parts`` entries an item, in their concatenation."""
     sizes = np.array([len(items) for items in lists], np.int32) * parts
     ends = np.cumsum(sizes, dtype=np.int32)
     return np.column_stack([ends - sizes, ends])

@@ -1,7 +1,7 @@
-"""The phases that the Triton kernels of the flow share, as functions inlined into them.
+"""Phases shared by the flow's Triton kernels, as inlined functions.
 
-Letters and conventions are those of ``kernels.flow.triton_bodies``. SCHEME is how products are made: ``fma``, exact
-float32, for one row; else tf32x3, the ``input_precision`` of ``tl.dot`` at float32 grade. All sums are float32.
+Letters and conventions as in ``kernels.flow.triton_bodies``. SCHEME of products: ``fma``, exact float32, for one row;
+else tf32x3, the ``input_precision`` of ``tl.dot`` at float32 grade. All sums are float32.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # ruff: noqa: RUF005 - Triton has no unpacking of tuples
@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def zero(M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, SCHEME: tl.constexpr):
-    """An accumulator for (M, N) sums; fma keeps (N, C) partial sums, so that a long sum ends in one reduction."""
+    """Return an accumulator for (M, N) sums; fma keeps (N, C) partial sums, so a long sum ends in one reduction."""
     if SCHEME == "fma":
         return tl.zeros((N, C), tl.float32)
     else:
@@ -24,7 +24,7 @@ def zero(M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, SCHEME: tl.constexpr
 
 @triton.jit
 def add(acc, a, w, SCHEME: tl.constexpr):
-    """acc + a (M, C) times the transpose of w (N, C)."""
+    """Return acc + a (M, C) times the transpose of w (N, C)."""
     if SCHEME == "fma":
         return acc + a * w
     else:
@@ -33,7 +33,7 @@ def add(acc, a, w, SCHEME: tl.constexpr):
 
 @triton.jit
 def total(acc, SCHEME: tl.constexpr):
-    """(M, N) from an accumulator."""
+    """Return (M, N) from an accumulator."""
     if SCHEME == "fma":
         return tl.sum(acc, axis=1)[None, :]
     else:
@@ -42,13 +42,13 @@ def total(acc, SCHEME: tl.constexpr):
 
 @triton.jit
 def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
-    """(BM, BC) float32: columns ``cols`` of the rows from ``row`` on, 0 beyond the last row and channel.
+    """Return (BM, BC) float32: columns ``cols`` of the rows from ``row`` on, 0 beyond the last row and channel.
 
     POOL 0: x (B, D), any float dtype. Else BM = 1 and x holds hidden states (layers, tokens, D); text i owns tokens
-    offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, summed POOL tokens at a time, zeros
-    for none. id and weight None: all count equally. Else sum(w h) / sum(w) where token n has w = weight[id[n]]: id
-    (tokens,) int32, weight (vocabulary,) float32 above 0. share (layers,) float32 multiplies a layer's states in its
-    mean over layers; None: nothing does.
+    offset[i]:offset[i+1] (int32). Its row is their mean over tokens and layers, summed POOL tokens at a time, zeros for
+    none. id, weight None: all count equally; else sum(w h) / sum(w) with w = weight[id[n]], id (tokens,) int32, weight
+    (vocabulary,) float32 above 0. share (layers,) float32 multiplies a layer's states in its mean over layers; None: no
+    factor.
     """
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, pitch, B = source
     inside = cols < pitch
@@ -81,8 +81,8 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
 
 
 @triton.jit
-def centred(source, centre, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
-    """(BM, BC): (x - m) s at ``cols``; centre = (m, s), each padded with zeros beyond D."""
+def load_centred(source, centre, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
+    """Return (BM, BC): (x - m) s at ``cols``; centre = (m, s), padded with zeros beyond D."""
     m_ptr, s_ptr = centre
     x = inputs(source, row, cols, BM, BC, POOL)
     return (x - tl.load(m_ptr + cols)[None, :]) * tl.load(s_ptr + cols)[None, :]
@@ -93,7 +93,7 @@ def read(
     source, centre, weights, row, tile,
     BM: tl.constexpr, HB: tl.constexpr, BK: tl.constexpr, SCHEME: tl.constexpr, POOL: tl.constexpr,
 ):  # fmt: skip
-    """(BM, HB): a = U u + c in the columns of ``tile``.
+    """Return (BM, HB): a = U u + c in the columns of ``tile``.
 
     weights = (tile (tiles, 2): the inputs read, in units of 16; U (C, U_pitch), zero outside them; U_pitch; c (C,)).
     """
@@ -103,16 +103,16 @@ def read(
     acc = zero(BM, HB, BK, SCHEME)
     for start in range(low, high, BK):
         cols = start + tl.arange(0, BK)
-        u = centred(source, centre, row, cols, BM, BK, POOL)
+        u = load_centred(source, centre, row, cols, BM, BK, POOL)
         acc = add(acc, u, tl.load(U_ptr + own[:, None] * U_pitch + cols[None, :]), SCHEME)
     return total(acc, SCHEME) + tl.load(c_ptr + own)[None, :]
 
 
 @triton.jit
 def layer_weights(weights, k, WP: tl.constexpr):
-    """(B_k (WP, WP), d_k (1, WP)) for ``layer``, of weights = (B (K, WP, WP), d (K, WP)).
+    """Load (B_k (WP, WP), d_k (1, WP)) for ``layer``, of weights = (B (K, WP, WP), d (K, WP)).
 
-    They depend on nothing: loaded before what is waited for, they come meanwhile.
+    They can be loaded before the step's inputs are ready, to hide latency.
     """
     B_ptr, d_ptr = weights
     units = tl.arange(0, WP)
@@ -122,14 +122,14 @@ def layer_weights(weights, k, WP: tl.constexpr):
 
 @triton.jit
 def layer(a, loaded, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """(BM, WP): h_k = relu(B_k a + d_k) of a (BM, WP), for WP <= 32; ``loaded``: layer_weights' result."""
+    """Return (BM, WP): h_k = relu(B_k a + d_k) of a (BM, WP), WP <= 32; ``loaded``: layer_weights' result."""
     weight, bias = loaded
     return tl.maximum(total(add(zero(BM, WP, WP, SCHEME), a, weight, SCHEME), SCHEME) + bias, 0.0)
 
 
 @triton.jit
 def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """``layer`` for any WP, a and h being columns of scratch with rows of C: a register tile cannot be sliced."""
+    """Run ``layer`` for any WP; a and h are columns of scratch rows of C, because a register tile cannot be sliced."""
     B_ptr, d_ptr = weights
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, 32)
     tl.debug_barrier()
@@ -145,10 +145,10 @@ def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, 
 
 @triton.jit
 def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
-    """h (BM, C) from a (BM, C), in the columns of the first ``steps`` steps; the last WP columns are spare if WP > 32.
+    """Write h (BM, C) from a (BM, C), in the first ``steps`` steps' columns; the last WP columns are spare if WP > 32.
 
-    links = (step (K, 3): the step's first block of UB columns, then first and last entry of link; link: the blocks of
-    earlier steps that it reads; G (C, C)). h may be a itself: the first barrier is for threads yet to load their copy.
+    links = (step (K, 3): a step's first block of UB columns, then first and last entry of link; link: the earlier
+    blocks that it reads; G (C, C)). h may be a: the first barrier lets all threads load their copy.
     """
     UB: tl.constexpr = min(WP, 32)
     step_ptr, link_ptr, G_ptr = links
@@ -161,7 +161,7 @@ def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constex
             own = block + part + units
             a = tl.load(a_ptr + rows + own[None, :])
             acc = zero(BM, UB, UB, SCHEME)
-            # not pipelined: of two or three turns that gains nothing
+            # not pipelined: two or three turns gain nothing
             for at in tl.range(tl.load(step_ptr + 3 * k + 1), tl.load(step_ptr + 3 * k + 2), num_stages=1):
                 other = tl.load(link_ptr + at) * UB + units
                 h = tl.load(h_ptr + rows + other[None, :])
@@ -183,11 +183,11 @@ def chain(
     BM: tl.constexpr, BN: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """(BM, BN): V h in the channels ``own``, from a (BM, C); ``recur`` for few rows, which spend their time waiting.
+    """Return (BM, BN): V h in the channels ``own``, from a (BM, C); ``recur`` for few rows, which are latency-bound.
 
-    BLOCKS (K,): the block of WP columns of each step; step READERS[i], not decreasing, reads the earlier step LINKS[i].
-    Weights are loaded AHEAD steps before they are needed, so that they come while others are waited for, and hidden
-    units never leave the registers: for WP <= 32 and few steps.
+    BLOCKS (K,): each step's block of WP columns; step READERS[i], not decreasing, reads the earlier step LINKS[i].
+    Weights are loaded AHEAD steps early to hide latency, and hidden units stay in registers: for WP <= 32 and few
+    steps.
     """
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, WP)
     weights, biases, grams, writes, before, hidden = (), (), (), (), (), ()
@@ -221,7 +221,7 @@ def emit(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr,
     SCHEME: tl.constexpr, POOL: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
-    """(BM, BN): z = S u + V h + t in the channels of ``chunk``.
+    """Return (BM, BN): z = S u + V h + t in the channels of ``chunk``.
 
     outs = (chunk (chunks, 3): steps needed, then first and last entry of block; block: the blocks of UB hidden units
     that reach these channels; V (N, C); t (N,)). linear: as ``pass_on`` takes it. Rows are padded to whole chunks.
@@ -243,7 +243,7 @@ def pass_on(
     source, centre, linear, row, own, D,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SCHEME: tl.constexpr, POOL: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
-    """(BM, BN): S u in the channels ``own``.
+    """Return (BM, BN): S u in the channels ``own``.
 
     linear = (gather (N,), m[gather], S s[gather], S, S_pitch): the first three unless DENSE, else S (N, S_pitch).
     """
@@ -252,7 +252,7 @@ def pass_on(
         acc = zero(BM, BN, BK, SCHEME)
         for start in range(0, D, BK):
             cols = start + tl.arange(0, BK)
-            u = centred(source, centre, row, cols, BM, BK, POOL)
+            u = load_centred(source, centre, row, cols, BM, BK, POOL)
             acc = add(acc, u, tl.load(S_ptr + own[:, None] * S_pitch + cols[None, :]), SCHEME)
         return total(acc, SCHEME)
     else:
@@ -262,9 +262,9 @@ def pass_on(
 
 @triton.jit
 def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Write the tile z (BM, BN) to the array at ``z_ptr`` (B, ``pitch``), from row ``row`` and column ``chunk`` BN on.
+    """Write the tile z (BM, BN) to ``z_ptr`` (B, ``pitch``), from ``row`` and column ``chunk`` BN on, inside only.
 
-    What lies outside is not written. Returns (BM,), the sum of squares of each row's part inside.
+    Returns (BM,), the sum of squares of each row's part inside.
     """
     rows, own = row + tl.arange(0, BM), chunk * BN + tl.arange(0, BN)
     inside = (rows < B)[:, None] & (own < pitch)[None, :]
@@ -274,7 +274,7 @@ def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit
 def rescale(z_ptr, squares, row, chunks, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """z / max(|z|, 1e-12) in place, for the rows whose sums of squares are given, all their chunks being written."""
+    """Divide rows of z, all chunks written, by max(|z|, 1e-12) in place; ``squares`` (BM,): their sums of squares."""
     tl.debug_barrier()
     factor = 1.0 / tl.maximum(tl.sqrt_rn(squares), 1e-12)
     rows = row + tl.arange(0, BM)

@@ -1,1 +1,1 @@
-"""Codes of rows against the code of a query: ``reference`` defines the two scans, ``cpu`` has them compiled."""
+"""Codes of rows against a query's code: ``reference`` defines the scans, ``cpu`` has them compiled."""

@@ -11,16 +11,16 @@ from fastflow.kernels import isa as instructions
 from fastflow.kernels._cpu import DOTS, HAMMINGS, isas, scan
 from fastflow.kernels._cpu import products as _products
 from fastflow.kernels.search.reference import check, check_floats
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.threads import resolve_threads
 
 
 def dots(
     codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.int32]:
-    """(n,) dot products, exact, of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
+    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
 
-    ``threads``: at most this many, None for ``default_threads()``; ``isa``: None for the one FASTFLOW_ISA names or the
-    best. Raises ValueError for other shapes or types.
+    ``threads``: the most, None for ``default_threads()``; ``isa``: as ``isa.isa`` takes it. Raises ValueError for other
+    shapes or types.
     """
     check(codes, query, np.int8)
     return _scan(codes, query, DOTS, threads, isa)
@@ -29,10 +29,7 @@ def dots(
 def hammings(
     codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.int32]:
-    """(n,) numbers of bits that differ between ``codes`` (n, bytes) and ``query`` (bytes,), as ``dots`` takes them.
-
-    Raises ValueError for other shapes or types.
-    """
+    """Return (n,) numbers of differing bits between ``codes`` (n, bytes) and ``query`` (bytes,), as ``dots``."""
     check(codes, query, np.uint8)
     return _scan(codes, query, HAMMINGS, threads, isa)
 
@@ -40,20 +37,20 @@ def hammings(
 def products(
     rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.float32]:
-    """(q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
+    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
 
     Accumulated in float32 in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most
-    2^22, no number overflows, and no length is below 2^-40. ``threads`` and ``isa`` as ``dots`` takes them.
-    Raises ValueError for other shapes or types.
+    2^22, no number overflows, and no length is below 2^-40. ``threads`` and ``isa`` as in ``dots``. Raises ValueError
+    for other shapes or types.
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)
-    _products(rows, queries, out, isas()[instructions.isa(isa)][0], threads or default_threads())
+    _products(rows, queries, out, isas()[instructions.isa(isa)][0], resolve_threads(threads))
     return out
 
 
 def _scan(codes: NDArray[Any], query: NDArray[Any], which: int, threads: int | None, isa: str | None) -> Any:
     out = np.empty(len(codes), np.int32)
     number = isas()[instructions.isa(isa)][0]
-    scan(codes.view(np.uint8), query.view(np.uint8), out, which, number, threads or default_threads())
+    scan(codes.view(np.uint8), query.view(np.uint8), out, which, number, resolve_threads(threads))
     return out

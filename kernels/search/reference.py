@@ -10,23 +10,20 @@ ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
-    """(n,) dot products, exact, of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
+    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
 
     Raises ValueError for other shapes or types.
     """
     check(codes, query, np.int8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
-    exact = query.astype(np.float64)  # exact: products and sums stay below 2^53; BLAS multiplies floats alone
+    exact = query.astype(np.float64)  # exact: products and sums stay below 2^53; BLAS multiplies only floats
     for at in range(0, len(codes), step):
         out[at : at + step] = codes[at : at + step].astype(np.float64) @ exact
     return out
 
 
 def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """(n,) numbers of bits that differ between ``codes`` (n, bytes) and ``query`` (bytes,), as ``dots`` takes them.
-
-    Raises ValueError for other shapes or types.
-    """
+    """Return (n,) numbers of differing bits between ``codes`` (n, bytes) and ``query`` (bytes,), as ``dots``."""
     check(codes, query, np.uint8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
     for at in range(0, len(codes), step):
@@ -35,10 +32,9 @@ def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.i
 
 
 def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
+    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), with the error bound of ``cpu.products``.
 
-    Summed in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most 2^22, no
-    number overflows, and no length is below 2^-40. Raises ValueError for other shapes or types.
+    Raises ValueError for other shapes or types.
     """
     check_floats(rows, queries)
     with np.errstate(over="ignore", invalid="ignore"):

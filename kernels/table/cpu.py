@@ -11,20 +11,20 @@ from fastflow.kernels._cpu import isas
 from fastflow.kernels.mapped import CHANGED, was_changed
 from fastflow.kernels.panels import raw
 from fastflow.kernels.table.reference import STORED, Table
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.threads import resolve_threads
 
 
 class CpuTable:
     """Concatenated texts -> their means (B, D) float32, accumulated in float32 in the order of the ids.
 
-    A text has the same bits whatever the other texts, their order and the number of threads. Safe from several Python
-    threads at once, and after fork. Rows are read where they lie: none is copied, and none before a text has its id.
+    A text's bits do not depend on other texts, order or threads. Safe from several threads, and after fork. Rows are
+    not copied, and are not read before a text has their id.
 
     Args:
         table: the vectors; its rows C-contiguous and aligned.
-        weights: (V,) float32, the weight of each id in the mean; None: every id counts equally.
-        threads: at most this many; None: ``default_threads()``.
-        isa: None for the instruction set that FASTFLOW_ISA names, or the best.
+        weights: (V,) float32, the weight of each id in the mean; None: all 1.
+        threads: the most threads; None: ``default_threads()``.
+        isa: as ``isa.isa`` takes it.
 
     Raises:
         ValueError: for arguments that cannot run.
@@ -34,7 +34,7 @@ class CpuTable:
         self, table: Table, weights: NDArray[np.float32] | None = None, threads: int | None = None,
         isa: str | None = None,
     ) -> None:  # fmt: skip
-        self.threads = default_threads() if threads is None else threads
+        self.threads = resolve_threads(threads)
         self.isa = instructions.isa(isa)
         self._rows, self._width = table.rows, table.rows.shape[1]
         self.compiled = Compiled(
@@ -43,7 +43,8 @@ class CpuTable:
         )  # fmt: skip
 
     def __call__(self, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(B, D): the mean of the vectors of the texts ids[offsets[i]:offsets[i + 1]]; 0 for one without ids.
+        """Return (B, D): the means of the vectors of the texts ids[offsets[i]:offsets[i + 1]]; 0 for a text without
+        ids.
 
         Raises ValueError, naming the text, for an id outside the table, and as ``check`` does.
         """
@@ -53,6 +54,6 @@ class CpuTable:
         return out
 
     def check(self) -> None:
-        """Raise ValueError if the file of the rows was changed meanwhile."""
+        """Raise ValueError if the rows' file was changed meanwhile."""
         if was_changed(self._rows):
             raise ValueError(f"the token table cannot be read: {CHANGED}")

@@ -13,15 +13,15 @@ from fastflow.kernels.mapped import CHANGED, was_changed
 Array = NDArray[Any]
 STORED = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int8))  # in the order of _cpu.ROWS_FLOAT ...
 RUN, WHOLE = 16, 1 << 62
-BLOCK = 1 << 14  # tokens whose vectors are in memory at a time
+BLOCK = 1 << 14  # tokens with vectors in memory at a time
 
 
 class Table(NamedTuple):
     """A vector for each of V ids: row ``mapping[id]`` of ``rows``, times ``scales[id]``.
 
-    rows: (R, D) of a dtype in STORED, of any alignment. scales: (V,) float32, None for 1. mapping: (V,) int32, 0 to
-    R - 1, None if row and id are one. run: so many tokens are summed before their sum is added to the text's, with
-    Kahan's compensation; RUN rounds a text of any length as a short one, WHOLE is one sum in the order of the tokens.
+    rows: (R, D) of a dtype in STORED, of any alignment. scales: (V,) float32, None for 1. mapping: (V,) int32, 0 to R -
+    1, None if rows are ids. run: tokens summed before their sum is added to the text's, with Kahan's compensation; RUN
+    rounds long texts like short ones, WHOLE is one sum in token order.
     """
 
     rows: Array
@@ -31,13 +31,13 @@ class Table(NamedTuple):
 
     @property
     def vocabulary(self) -> int:
-        """V, the ids that have a vector."""
+        """V, the number of ids."""
         return len(self.rows if self.mapping is None else self.mapping)
 
     def vectors(self, ids: NDArray[np.integer[Any]], dtype: Any, weights: NDArray[np.float32] | None = None) -> Array:
-        """The vectors (N, D) of ``ids`` (N,) in ``dtype``, times the ``weights`` (V,) of their ids.
+        """Return the vectors (N, D) of ``ids`` (N,) in ``dtype``, times the ``weights`` (V,) of their ids.
 
-        Raises ValueError if the rows lie in a file that was changed meanwhile.
+        Raises ValueError if the rows are in a file that was changed meanwhile.
         """
         found: Array = self.rows[ids if self.mapping is None else self.mapping[ids]].astype(dtype)
         if was_changed(self.rows):
@@ -49,10 +49,10 @@ class Table(NamedTuple):
 def pool(
     table: Table, ids: NDArray[np.int32], offsets: NDArray[np.int64], weights: NDArray[np.float32] | None, dtype: Any
 ) -> Array:
-    """(B, D) in ``dtype``: the mean of the vectors of the texts ids[offsets[i]:offsets[i + 1]]; 0 for one without ids.
+    """Return (B, D) in ``dtype``: the means of the texts ids[offsets[i]:offsets[i + 1]]; 0 for a text without ids.
 
-    ``weights`` (V,) make it sum(w x) / sum(w) over a text's ids, None counts all equally. Sums are in the order of the
-    ids. Raises ValueError, naming the text, for an id outside the table.
+    ``weights`` (V,) give sum(w x) / sum(w) over a text's ids; None: all 1. Sums are in the order of the ids. Raises
+    ValueError, naming the text, for an id outside the table.
     """
     check(ids, offsets, table.vocabulary)
     out = np.zeros((len(offsets) - 1, table.rows.shape[1]), dtype)
@@ -87,7 +87,7 @@ def _blocks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def check(ids: NDArray[np.int32], offsets: NDArray[np.int64], vocabulary: int) -> None:
-    """Raise ValueError for an id outside 0 to ``vocabulary`` - 1, naming the text that has it."""
+    """Raise ValueError, naming the text, for an id outside 0 to ``vocabulary`` - 1."""
     bad = np.flatnonzero((ids < 0) | (ids >= vocabulary))
     if len(bad):
         text = int(np.searchsorted(offsets, bad[0], side="right")) - 1

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import Vocabulary as Vocabulary
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.threads import resolve_threads
 from fastflow.kernels.tokens.rules import Rules
 
 
 class WordPiece:
     """A tokenizer of ``vocabulary``, pieces and ids, by ``rules``.
 
-    Raises ValueError for a vocabulary that lacks the unknown token or an added one, and for rules that are not
+    Raises ValueError for a vocabulary without the unknown token or an added one, and for rules that are not
     implemented.
     """
 
@@ -33,13 +33,13 @@ class WordPiece:
     def tokenize(
         self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """(ids (N,), offsets (B+1,), the numbers of the texts that were cut): text i has ids[offsets[i]:offsets[i+1]].
+        """Return (ids (N,), offsets (B+1,), numbers of cut texts): text i has ids[offsets[i]:offsets[i+1]].
 
-        A text has at most ``limit`` ids, counting those at its ends, which it gets if ``special``. ``threads``: at most
-        this many, None for ``default_threads()``.
-        Raises ValueError for a text with half a surrogate pair or too low a limit, TypeError for what is no text.
+        A text has at most ``limit`` ids, including end ids if ``special``. ``threads``: the most, None for
+        ``default_threads()``. Raises ValueError for a text with half a surrogate pair or too low a limit, TypeError for
+        a text that is not str.
         """
-        ids, offsets, states = self.compiled.tokenize(list(texts), limit, special, threads or default_threads())
+        ids, offsets, states = self.compiled.tokenize(list(texts), limit, special, resolve_threads(threads))
         if (half := np.flatnonzero(states == _cpu.HALF)).size:
             raise ValueError(f"text {half[0]} holds half a surrogate pair")
         return ids, offsets, np.flatnonzero(states == _cpu.CUT)

@@ -1,8 +1,8 @@
-"""The definition of WordPiece with BERT's normalizer: the ids that Hugging Face's ``tokenizers`` gives.
+"""The definition of WordPiece with BERT's normalizer: the ids of Hugging Face's ``tokenizers``.
 
-A text is searched for added tokens; what is between them is normalized and falls into words at spaces and around
-punctuation; a word is cut into pieces of the vocabulary, the longest first. Words may have ids of their own: those are
-found in the normalized text, and what is between them is split.
+Added tokens are found first; the text between them is normalized and divided at spaces and around punctuation into
+words; a word is cut into pieces of the vocabulary, the longest first. Whole words with ids of their own are found in
+the normalized text before it is divided.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ PREFIX = "##"  # of a piece that continues a word
 
 
 class WordPiece:
-    """A tokenizer of ``vocabulary``, pieces and ids, by ``rules``.
-
-    Raises ValueError for a vocabulary that lacks the unknown token or an added one, and for rules that are not
-    implemented.
-    """
+    """A tokenizer of ``vocabulary``, pieces and ids, by ``rules``, as ``cpu.WordPiece``."""
 
     def __init__(self, vocabulary: Mapping[str, int], rules: Rules) -> None:
         self._ids, self._rules, self._whole = vocabulary, rules, dict(rules.whole)
@@ -33,11 +29,7 @@ class WordPiece:
     def tokenize(
         self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """(ids (N,), offsets (B+1,), the numbers of the texts that were cut): text i has ids[offsets[i]:offsets[i+1]].
-
-        A text has at most ``limit`` ids, counting those at its ends, which it gets if ``special``.
-        Raises ValueError for a text with half a surrogate pair or too low a limit, TypeError for what is no text.
-        """
+        """Return (ids (N,), offsets (B+1,), numbers of cut texts), as ``cpu.WordPiece.tokenize``."""
         ends = (self._rules.before, self._rules.after) if special else ((), ())
         room = limit - len(ends[0]) - len(ends[1])
         if room < 0:
@@ -55,7 +47,7 @@ class WordPiece:
         return np.array([i for row in rows for i in row], np.int32), offsets, np.array(cut, np.int64)
 
     def _text(self, text: str) -> Iterator[int]:
-        """The ids of a text, uncut, without those at its ends."""
+        """The ids of a text, uncut, without end ids."""
         added = sorted(self._rules.added, key=lambda token: -len(token[0]))
         start = at = 0
         while at < len(text):
@@ -69,9 +61,9 @@ class WordPiece:
         yield from self._between(text[start:])
 
     def _between(self, text: str) -> Iterator[int]:
-        """The ids of a text that has no added token but whole words."""
+        """The ids of a text without added tokens."""
         before = ""
-        for is_run, characters in groupby(normalized(text, self._rules), lambda c: bool(flags(c) & WORD)):
+        for is_run, characters in groupby(normalize(text, self._rules), lambda c: bool(flags(c) & WORD)):
             run = "".join(characters)
             if is_run and run in self._whole:
                 yield from self._words(before)
@@ -87,7 +79,7 @@ class WordPiece:
             yield from self._word(word)
 
     def _word(self, word: str) -> list[int]:
-        """The pieces of a word, or the unknown token alone."""
+        """The pieces of a word, or the unknown token."""
         pieces: list[int] = []
         start = 0
         while len(word) <= self._rules.longest and start < len(word):
@@ -100,21 +92,21 @@ class WordPiece:
         return pieces if start == len(word) else [self._unknown]
 
 
-def normalized(text: str, rules: Rules) -> str:
-    """The text after BERT's normalizer."""
+def normalize(text: str, rules: Rules) -> str:
+    """Apply BERT's normalizer."""
     if rules.lower_first:
-        text = "".join(map(lowered, text))
+        text = "".join(map(lower, text))
     if rules.clean:
         text = "".join(" " if flags(c) & WHITE else c for c in text if not flags(c) & CONTROL)
     if rules.ideographs:
         text = "".join(f" {c} " if flags(c) & IDEOGRAPH else c for c in text)
     if rules.strip:
-        text = without_accents(text)
-    return "".join(map(lowered, text)) if rules.lower else text
+        text = strip_accents(text)
+    return "".join(map(lower, text)) if rules.lower else text
 
 
-def without_accents(text: str) -> str:
-    """Each character decomposed, nonspacing marks dropped, and the marks that stay in canonical order.
+def strip_accents(text: str) -> str:
+    """Decompose characters, drop nonspacing marks, and put the remaining marks into canonical order.
 
     Some dropped marks count in that order: no other mark moves across them.
     """
@@ -131,13 +123,13 @@ def without_accents(text: str) -> str:
     return "".join(c for _, c in out)
 
 
-def lowered(c: str) -> str:
-    """The lower case of a character; one character has two."""
+def lower(c: str) -> str:
+    """Return the lower case of a character; one character has two."""
     return "i\u0307" if c == "\u0130" else chr(character(ord(c))[2])
 
 
 def split(text: str) -> Iterator[str]:
-    """The words of a normalized text: between spaces, and each punctuation mark alone."""
+    """Yield the words of a normalized text: the parts between spaces, and each punctuation mark."""
     word = ""
     for c in text:
         if flags(c) & (WHITE | PUNCTUATION):
@@ -149,5 +141,5 @@ def split(text: str) -> Iterator[str]:
 
 
 def flags(c: str) -> int:
-    """The flags of a character."""
+    """Return the flags of a character."""
     return int(character(ord(c))[0])

@@ -1,32 +1,19 @@
-"""The rules of a WordPiece tokenizer with BERT's normalizer, which the definition and the compiled body take."""
+"""The rules of a WordPiece tokenizer with BERT's normalizer, for the definition and the compiled body."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fastflow.kernels._cpu import (
-    CLEAN,
-    IDEOGRAPH,
-    IDEOGRAPHS,
-    LONGEST,
-    LOWER,
-    LOWER_FIRST,
-    MARK,
-    PUNCTUATION,
-    SPLITS,
-    STRIP,
-    WHITE,
-    WORD,
-    character,
-)
+from fastflow.kernels import _cpu
+from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS, WHITE, WORD, character
 
 MOST_ADDED = 64  # they are tried one after another
-HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP takes apart
+HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP decomposes
 
 
 class Rules(NamedTuple):
-    """All of a tokenizer but its vocabulary."""
+    """A tokenizer without its vocabulary."""
 
     clean: bool  # drop controls; spaces of all kinds are one
     ideographs: bool  # each is a word
@@ -35,19 +22,19 @@ class Rules(NamedTuple):
     lower_first: bool  # before all other steps
     unknown: str  # the piece for a word that cannot be cut
     longest: int  # characters of a word that is cut
-    added: tuple[tuple[str, int], ...]  # (content, id) of tokens that are found before the text is normalized
+    added: tuple[tuple[str, int], ...]  # (content, id) of tokens found before the text is normalized
     before: tuple[int, ...]  # ids at the start of every text
-    after: tuple[int, ...]  # and at its end
+    after: tuple[int, ...]  # ids at its end
     whole: tuple[tuple[str, int], ...] = ()  # (content, id) of normalized words that are not cut into pieces
 
     @property
     def steps(self) -> int:
-        """The steps of the normalizer as the sum of their numbers in C."""
-        numbers = (CLEAN, IDEOGRAPHS, STRIP, LOWER, LOWER_FIRST)
+        """The normalizer's steps as the sum of their numbers in C."""
+        numbers = (_cpu.CLEAN, _cpu.IDEOGRAPHS, _cpu.STRIP, _cpu.LOWER, _cpu.LOWER_FIRST)
         return sum(number for number, on in zip(numbers, self[: len(numbers)], strict=True) if on)
 
     def check(self, id_of: Callable[[str], int | None]) -> int:
-        """The id of the unknown token; raises ValueError with the first thing that is not implemented.
+        """Return the id of the unknown token; raise ValueError with the first unimplemented rule.
 
         ``id_of``: the vocabulary, of pieces that begin a word.
         """
@@ -70,7 +57,7 @@ class Rules(NamedTuple):
         return unknown
 
     def is_word(self, content: str) -> bool:
-        """Whether a word is a run of letters, digits and marks that the normalizer leaves as it is."""
+        """Return whether a word is a run of letters, digits and marks that the normalizer does not change."""
         if content.isascii():
             return content.isalnum() and (content == content.lower() or not (self.lower or self.lower_first))
         moved = (PUNCTUATION | WHITE) | (IDEOGRAPH if self.ideographs else 0) | (MARK | SPLITS if self.strip else 0)

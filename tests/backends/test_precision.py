@@ -14,7 +14,8 @@ from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, Streamed, trial
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.cpu import CpuEncoder, outlying, smoothed
+from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
+from fastflow.kernels.encoder.shape import Outliers, Pooling
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.int8 import FILE
@@ -184,8 +185,8 @@ def test_the_version_of_the_trial_is_that_of_its_texts_and_of_the_kernels():
     weights = {name: random.random(array.shape, np.float32) - np.float32(0.5) for name, array in drawn.items()}
     largest = {f"layer.{i}.{name}": np.arange(1, 65, dtype=np.float32) for i in (0, 1) for name in ("qkv", "up")}
     encoder = CpuEncoder(
-        weights, shape, "mean", (2,), "int8", threads=1, isa="portable", smoothing=smoothed(largest),
-        apart=outlying(largest),
+        weights, shape, Pooling("mean", (2,)), "int8", threads=1, isa="portable",
+        outliers=Outliers(smooth(largest), find_outlying(largest)),
     )  # fmt: skip
     ids = random.integers(0, len(weights["word"]), 120).astype(np.int32)
     pooled = encoder(ids, np.array([0, 1, 3, 20, 120], np.int64))

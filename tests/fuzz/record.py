@@ -21,6 +21,7 @@ from drawn import chain, encoder
 
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu as cpu_encoder
+from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow import cpu as cpu_flow
 from fastflow.plan.fold import fold
 
@@ -64,7 +65,7 @@ def write_encoder(out: BinaryIO, isa: str, dtype: str, rng: Random) -> None:
     weights, shape, mode, layers, options = encoder(rng)
     found, given = taken(
         cpu_encoder, "Encoder",
-        lambda: cpu_encoder.CpuEncoder(weights, shape, mode, layers, dtype, 1, isa=isa, **options),
+        lambda: cpu_encoder.CpuEncoder(weights, shape, Pooling(mode, layers, **options), dtype, 1, isa=isa),
     )  # fmt: skip
     _, _, steps, strides, _, words, _ = found
     arrays(out, *found)

@@ -1,4 +1,4 @@
-"""The compiled encoders of every architecture on every instruction set, against the reference in float64."""
+"""The compiled encoder on every instruction set: near float64, pooled as defined, and with the right refusals."""
 
 import numpy as np
 import pytest
@@ -6,27 +6,47 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastflow
+from fastflow.backends.cpu import CpuBackend
+from fastflow.backends.reference import ReferenceBackend
+from fastflow.errors import UsageError
 from fastflow.kernels import isa as instructions
-from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
+from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Pooling, Unit
+from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 from fastflow.kernels.panels import NotFinite
+from fastflow.model.kinds import Model
+from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.stages.pooling import Pooling as ModelPooling
 
-from support.encoders import assert_states, with_windows
+from support.encoders import assert_near, assert_pools, assert_states, defined, with_windows
 from support.exact import exact_and_plain
-from support.packed import pack, random_encoder, random_modernbert, random_mpnet, text_lengths
-from support.tolerances import UNIT
+from support.packed import (
+    VOCABULARY,
+    pack,
+    random_encoder,
+    random_modernbert,
+    random_mpnet,
+    text_lengths,
+    token_weights,
+)
+from support.tolerances import FUSED_FLOOR, UNIT
 
-SHORT = [17, 1, 64, 33, 2, 16]
 LONG = [17, 1, 129, 64, 33, 2, 16, 128, 130, 15, 31, 32, 63, 65]
-MADE = {"mpnet": random_mpnet, "modernbert": random_modernbert}
+LENGTHS = [17, 1, 64, 33, 2, 16, 130, 15, 63, 1, 31, 65, 32]
+TEXTS = pack(LENGTHS, seed=2)
+OTHERS = {"mpnet": random_mpnet, "modernbert": random_modernbert}
 SHARED = [(256, 4, 1024), (48, 12, 97), (32, 1, 33), (96, 2, 65)]  # hidden, heads, intermediate
+HIDDEN = 72
+MADE = random_encoder(5, 3, HIDDEN, 3, 130)
+EVERY = "+".join(MODES)
 
 
 @pytest.mark.parametrize("widths", [(312, 12, 1200), (7, 7, 1), (1, 1, 3), *SHARED], ids=str)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 def test_hidden_states_at_every_width(float_isa, widths, activation):
-    made, texts = random_encoder(3, 2, *widths, activation), pack(SHORT, seed=widths[0])
-    if widths[0] == 1:  # LayerNorm leaves nothing of a single column but its bias
-        found = CpuEncoder(*made, "mean", (0, 1, 2), isa=float_isa).states(*texts)
+    made, texts = random_encoder(3, 2, *widths, activation), pack([17, 1, 64, 33, 2, 16], seed=widths[0])
+    if widths[0] == 1:  # LayerNorm leaves only the bias of a single column
+        found = CpuEncoder(*made, Pooling("mean", (0, 1, 2)), isa=float_isa).states(*texts)
         plain = exact_and_plain(*made, *texts, (0, 1, 2))[1]
         assert all(np.array_equal(found[layer], plain[layer]) for layer in found)
     else:
@@ -34,10 +54,10 @@ def test_hidden_states_at_every_width(float_isa, widths, activation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", MADE)
+@pytest.mark.parametrize("family", OTHERS)
 @pytest.mark.parametrize("widths", [(312, 12, 300), (12, 6, 1), (60, 3, 40), *SHARED], ids=str)
 def test_hidden_states_of_other_architectures(float_isa, family, widths):
-    assert_states(MADE[family](3, 3, *widths), pack(LONG, seed=widths[0]), float_isa, threads=2)
+    assert_states(OTHERS[family](3, 3, *widths), pack(LONG, seed=widths[0]), float_isa, threads=2)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
@@ -52,7 +72,7 @@ def test_hidden_states_at_the_width_of_bert_base():
     assert_states(random_encoder(3, 1, 768, 12, 3072), pack([20, 130, 70], seed=1))  # more rows than a block
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 3])
 def test_layers_with_windows_and_biases(isa, threads):
     assert_states(with_windows(2, 72, 3, 100, (20, 7)), pack([17, 130, 1, 64, 2, 100], seed=5), isa, threads)
 
@@ -74,21 +94,21 @@ def test_hidden_states_of_random_encoders(
         assert_states(made, pack(lengths, seed), isa, threads)
 
 
-def test_the_last_layer_is_normalised_and_no_other():
+def test_only_the_last_layer_is_normalised():
     weights, shape = random_modernbert(5, 3, 64, 2, 90)
     weights["final_norm.scale"] = np.ones(64, np.float32)
     ids, offsets = pack([40, 7], seed=3)
-    states = CpuEncoder(weights, shape, "mean", (1, 2, 3)).states(ids, offsets)
+    states = CpuEncoder(weights, shape, Pooling("mean", (1, 2, 3))).states(ids, offsets)
     away = {layer: np.abs(state.std(axis=1) - 1).max() for layer, state in states.items()}
     assert away[3] <= 1e-3
     assert min(away[1], away[2]) > 0.1
-    fewer = CpuEncoder(weights, shape, "mean", (2,)).states(ids, offsets)[2]  # the highest here
+    fewer = CpuEncoder(weights, shape, Pooling("mean", (2,))).states(ids, offsets)[2]  # the highest here
     assert np.array_equal(fewer, states[2])
 
 
 @pytest.fixture(scope="module")
 def exactly(sentences):
-    """Texts, one empty and one too long, and what the model in the package gives of them in float64."""
+    """Texts, one empty and one too long, and the default model's float64 vectors of them."""
     texts = [*sentences[:100], "", " ".join(sentences[:20])]
     exact = fastflow.Runtime(backend="reference", dtype="float64")
     with pytest.warns(UserWarning, match="are cut"):
@@ -97,7 +117,7 @@ def exactly(sentences):
 
 @pytest.mark.slow
 def test_the_default_model_is_exact_to_float32(float_isa, exactly, monkeypatch):
-    monkeypatch.setenv("FASTFLOW_ISA", float_isa)  # a Runtime takes no argument of that kind
+    monkeypatch.setenv("FASTFLOW_ISA", float_isa)  # a Runtime takes no such argument
     texts, want = exactly
     runtime = fastflow.Runtime(backend="cpu", dtype="float32", threads=2)
     with pytest.warns(UserWarning, match="are cut"):
@@ -107,9 +127,203 @@ def test_the_default_model_is_exact_to_float32(float_isa, exactly, monkeypatch):
     assert np.abs(found - want).max() <= UNIT
 
 
-def test_what_cannot_be_encoded_is_named(float_isa):
+def dense(out, inputs, activation="identity", residual=False, seed=0):
+    rng = np.random.default_rng(seed + out + inputs)
+
+    def draw(*size):
+        return (rng.normal(size=size) * size[-1] ** -0.5).astype(np.float32)
+
+    projection = draw(out, inputs) if residual and out != inputs else None
+    return Dense(draw(out, inputs), draw(out), activation, residual, projection)
+
+
+def norm(width):
+    rng = np.random.default_rng(width)
+    return Norm((1 + 0.2 * rng.normal(size=width)).astype(np.float32), rng.normal(size=width).astype(np.float32), 1e-2)
+
+
+HEADS = {
+    "unit": [Unit()],
+    "narrower": [dense(40, HIDDEN, "tanh"), Unit()],
+    "wider": [Unit(), dense(200, HIDDEN, "gelu"), dense(33, 200)],
+    "norm": [norm(HIDDEN), dense(HIDDEN, HIDDEN, "relu"), norm(HIDDEN), Unit()],
+    "residual": [dense(HIDDEN, HIDDEN, "identity", True), dense(HIDDEN, HIDDEN, "gelu", True), Unit()],
+    "projected": [dense(50, HIDDEN, "identity", True), dense(20, 50, "tanh", True), dense(70, 20, "silu", True)],
+}
+WEIGHTS = token_weights(1)
+# name -> (pooling, tokens that it leaves out)
+POOLED = {
+    **{f"every mode, skip {skip}{', weighted' * (w is not None)}": (Pooling(EVERY, (3,), None, w), skip)
+       for skip in (0, 3) for w in (None, WEIGHTS)},
+    **{f"{mode} weighted": (Pooling(mode, (3,), None, WEIGHTS), 3) for mode in (*MODES, "lasttoken+cls")},
+    "shares": (Pooling(EVERY.replace("max+", ""), (3, 0, 2), [0.75, -0.5, 1.5]), 1),
+    **{f"{name} of two layers": (Pooling("mean", (1, 3), head=head), 0) for name, head in HEADS.items()},
+    "a head of one layer": (Pooling("mean", (3,), head=HEADS["narrower"]), 0),
+    "poolings of two layers and a head": (
+        Pooling("mean+cls+lasttoken", (0, 2), head=[dense(31, 3 * HIDDEN, "sigmoid"), Unit()]), 2
+    ),
+    "two layers": (Pooling("mean", (1, 3)), 0),
+    "the embeddings too": (Pooling("mean", (3, 0)), 0),
+    "cls of an inner layer": (Pooling("cls", (2,)), 0),
+    "pooler": (Pooling("pooler", (3,)), 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", POOLED)
+def test_pooling_and_heads(float_isa, case):
+    pooling, skip = POOLED[case]
+    assert_pools(MADE, TEXTS, pooling, float_isa, skip=skip)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(activation):
+    for residual in (False, True):
+        head = [dense(HIDDEN, HIDDEN, activation, residual), norm(HIDDEN)]
+        assert_pools(MADE, TEXTS, Pooling("cls", (3,), head=head))
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_pooling_of_other_architectures(float_isa, family):
+    assert_pools(OTHERS[family](5, 3, HIDDEN, 3, 130), TEXTS, Pooling("mean+cls", (0, 2, 3)), float_isa)
+
+
+@pytest.mark.parametrize("layers", [(WORDS,), (1, 3), (3, WORDS, 0)])
+def test_weighted_means_on_every_instruction_set(isa, layers):
+    want = assert_pools(MADE, TEXTS, Pooling("mean", layers, None, WEIGHTS), isa)
+    plain = defined(MADE, TEXTS, np.float64, Pooling("mean", layers))
+    assert np.abs(want - plain).max() > 0.1  # the weights matter
+
+
+def test_a_token_of_weight_zero_has_no_effect(float_isa):
+    table = token_weights(1)
+    table[::2] = 0
+    modes = EVERY.replace("max+", "")
+    assert_pools(MADE, TEXTS, Pooling(modes, (3,), None, table), float_isa)
+    encoder = CpuEncoder(*MADE, Pooling(modes, (3,), None, np.zeros_like(table)), isa=float_isa)
+    np.testing.assert_array_equal(encoder(*TEXTS), 0)
+
+
+@pytest.mark.parametrize(("hidden", "layers"), [(104, (3, WORDS, 1)), (7, (0, 2))])  # whole vectors; a remainder
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weighted_means_are_of_the_same_states(isa, dtype, hidden, layers):
+    made, table = random_encoder(1, 3, hidden, 1, 97), token_weights(2)
+    weighted, plain = (CpuEncoder(*made, Pooling("mean", layers, None, t), dtype, 2, isa=isa) for t in (table, None))
+    states = weighted.states(*TEXTS)
+    assert states.keys() == set(layers)
+    for layer, state in plain.states(*TEXTS).items():
+        assert np.array_equal(states[layer], state)
+    for encoder, weights in ((weighted, table[TEXTS[0]]), (plain, None)):
+        want = np.mean([pool(states[i].astype(np.float64), TEXTS[1], "mean", weights) for i in layers], axis=0)
+        assert np.abs(encoder(*TEXTS) - want).max() <= FUSED_FLOOR
+
+
+def plain_mean(x):
+    """One text's float32 mean: runs of 16 tokens, then the runs in order."""
+    whole = np.zeros(x.shape[1], np.float32)
+    for run in range(0, len(x), 16):
+        part = np.zeros_like(whole)
+        for row in x[run : run + 16]:
+            part += row
+        whole += part
+    return whole / np.float32(len(x))
+
+
+@pytest.mark.parametrize("layers", [(WORDS,), (3, 0, 2)])
+def test_without_weights_the_bits_are_a_plain_means(isa, layers):
+    encoder = CpuEncoder(*MADE, Pooling("mean", layers), isa=isa)
+    states = encoder.states(*TEXTS)
+    want = np.zeros((len(LENGTHS), HIDDEN), np.float32)
+    for layer in sorted(layers):  # in the order of computation
+        for i, text in enumerate(np.split(states[layer], TEXTS[1][1:-1])):
+            want[i] += plain_mean(text) * np.float32(1 / len(layers))
+    assert np.array_equal(encoder(*TEXTS), want)
+
+
+def test_only_ratios_of_weights_count(isa):
+    def encode(table):
+        return CpuEncoder(*MADE, Pooling("mean", (1, 3), None, table), isa=isa)(*TEXTS)
+
+    want, plain = encode(WEIGHTS), encode(None)
+    assert np.isfinite(want).all()
+    for power in (-90, 90):  # allowed, and exact
+        assert np.array_equal(encode(np.ldexp(WEIGHTS, power)), want)
+    assert np.array_equal(encode(np.full(VOCABULARY, 0.25, np.float32)), plain)
+    for extreme in (1e-30, 1e30):
+        assert np.abs(encode(np.full(VOCABULARY, extreme, np.float32)) - plain).max() <= FUSED_FLOOR
+
+
+def define_words(weights, start, ids):
+    """(N, D) in float64: the mean of the position table from row ``start`` on for every token."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    x = w["word"][ids] + w["position"][start:].sum(axis=0) / (len(w["position"]) - start) + w["segment"]
+    x = x - x.mean(axis=1, keepdims=True)
+    x = x / x.std(axis=1, keepdims=True) * w["embed_norm.scale"] + w["embed_norm.bias"]
+    return x @ w["projection.weight"].T + w["projection.bias"] if "projection.weight" in w else x
+
+
+@pytest.mark.parametrize(
+    ("hidden", "form", "layers"),
+    [
+        (104, {}, (0, WORDS, 2)),
+        (7, {"pad_id": 1}, (WORDS,)),
+        (104, {"width": 40}, (0, WORDS, 2)),
+        (7, {"width": 9, "half": True}, (0, WORDS, 2)),
+    ],
+)
+def test_words_have_the_mean_position(isa, hidden, form, layers):
+    weights, shape = random_encoder(3, 2, hidden, 1, 130, **form)
+    weights["position"][: shape.position_start] = 1000  # rows of padding, which no text uses
+    ids, offsets = TEXTS
+    found = CpuEncoder(weights, shape, Pooling("mean", layers), isa=isa).states(ids, offsets)
+    want = define_words(weights, shape.position_start, ids)
+    exact, plain = exact_and_plain(weights, shape, ids, offsets, layers)
+    assert np.abs(exact[WORDS] - want).max() <= 1e-10
+    assert_near(found[WORDS], want, plain[WORDS])
+    same = [found[WORDS][ids == token] for token in np.unique(ids)]
+    assert all((rows == rows[0]).all() for rows in same)  # in every place
+    assert np.abs(want - exact.get(0, 0)).max() > 0.5
+
+
+def test_without_a_position_table_words_are_layer_0(isa):
+    states = CpuEncoder(*random_modernbert(5, 2, 64, 4, 97), Pooling("mean", (WORDS, 0)), isa=isa).states(*TEXTS)
+    assert np.array_equal(states[WORDS], states[0])
+
+
+def test_the_table_is_copied():
+    table = token_weights(1)
+    tables = (np.repeat(table, 2)[::2], table)
+    strided, encoder = (CpuEncoder(*MADE, Pooling("mean", (1,), None, t)) for t in tables)
+    want = encoder(*TEXTS)
+    table[:] = 1
+    assert np.array_equal(encoder(*TEXTS), want)
+    assert np.array_equal(strided(*TEXTS), want)
+
+
+def test_the_backend_weighs_tokens(forced_isa, bert, sentences):
+    table = np.resize(token_weights(3), Tokenizer(bert, 64).size)
+    texts = ["", *sentences[:40], " ".join(sentences[:20]), "dog", ""]  # the first has only [CLS] and [SEP]
+    tokens = Tokenizer(bert, 64)(texts)
+
+    def model(weights):
+        return Model(bert, bert, ModelPooling("mean", (1, 3), weights), 64, (), "")
+
+    def unit(vectors):
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    want, plain = (unit(ReferenceBackend(model(t), "float64", "cpu", None).pool(tokens)) for t in (table, None))
+    found = CpuBackend(model(table), "float32", "cpu", 2).pool(tokens)
+    assert np.diff(tokens.offsets)[[0, -1]].tolist() == [2, 2]
+    assert np.abs(want - plain).max(axis=1).min() > 1e-3  # for every text
+    assert np.abs(unit(found) - want).max() <= UNIT
+    assert np.array_equal(found[0], found[-1])
+    table[9] = 1e-38
+    with pytest.raises(UsageError, match="every token weight must be between 1e-30 and 1e"):
+        CpuBackend(model(table), "float32", "cpu", None)
+
+
+def test_texts_that_cannot_be_encoded_are_named(float_isa):
     weights, shape = random_encoder(0, 1, 32, 4, 64)
-    encoder = CpuEncoder(weights, shape, "mean", (1,), isa=float_isa)
+    encoder = CpuEncoder(weights, shape, Pooling("mean", (1,)), isa=float_isa)
     ids, offsets = pack([3, 4, 5], 0)
     assert encoder(np.empty(0, np.int32), np.zeros(1, np.int64)).shape == (0, 32)
     for place, wrong in ((4, -1), (4, len(weights["word"])), (6, 2**31 - 1)):
@@ -117,15 +331,19 @@ def test_what_cannot_be_encoded_is_named(float_isa):
         bad[place] = wrong
         with pytest.raises(ValueError, match="text 1 has no tokens, too many, or an id outside the vocabulary"):
             encoder(bad, offsets)
-    with pytest.raises(ValueError, match="text 1 has no tokens"):
-        encoder(ids, np.array([0, 3, 3, 12]))
-    with pytest.raises(ValueError, match="offsets must start at 0 and end at the number of ids"):
-        encoder(ids, np.array([0, 3, 7, 11]))
+    for wrong, message in (
+        ([0, 3, 3, 12], "text 1 has no tokens"),
+        ([0, 3, 7, 11], "offsets must start at 0 and end at the number of ids"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encoder(ids, np.array(wrong))
+    with pytest.raises(ValueError, match="skip must be at least 0, not -1"):
+        encoder(ids, offsets, -1)
 
 
 @pytest.mark.parametrize("made", [random_encoder(0, 1, 32, 4, 64), random_modernbert(0, 1, 32, 4, 64, positions=70)])
 def test_a_text_may_be_as_long_as_the_positions(made):
-    encoder, most = CpuEncoder(*made, "mean", (1,)), made[1].positions
+    encoder, most = CpuEncoder(*made, Pooling("mean", (1,))), made[1].positions
     assert np.isfinite(encoder(*pack([most, 3], 0))).all()
     with pytest.raises(ValueError, match="text 1 has no tokens, too many"):
         encoder(*pack([3, most + 1], 0))
@@ -136,26 +354,56 @@ def test_a_text_may_be_as_long_as_the_positions(made):
     ("made", "name"),
     [(random_mpnet, "relative"), (random_modernbert, "final_norm.scale"), (random_modernbert, "layer.1.norm1.scale")],
 )
-def test_what_is_not_finite_is_named(made, name, value):
+def test_weights_that_are_not_finite_are_named(made, name, value):
     weights, shape = made(5, 2, 64, 4, 97)
     weights[name] = np.array(weights[name])
     weights[name][(-1,) * weights[name].ndim] = value
-    for layers in ((0,), (2,)):  # also if it is not used
+    for layers in ((0,), (2,)):  # unused ones too
         with pytest.raises(NotFinite, match=f"the weight {name} holds NaN or infinity"):
-            CpuEncoder(weights, shape, "mean", layers)
+            CpuEncoder(weights, shape, Pooling("mean", layers))
 
 
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ({"mode": "pooler"}, "the encoder has no pooler"),
-        ({"mode": "median"}, "pooling 'median' is not known; known are mean, "),
-        ({"dtype": "float16"}, "dtype 'float16' does not run here; usable are float32, bfloat16, int8"),
-        ({"threads": 0}, "threads must be at least 1, not 0"),
-    ],
-)
-def test_choices_that_cannot_be_packed(choice, message):
-    weights, shape = random_encoder(0, 1, 32, 4, 64)
-    without = {name: array for name, array in weights.items() if not name.startswith("pooler")}
+def test_a_maximum_keeps_states_that_are_not_finite():
+    weights, shape = MADE
+    fifth = np.arange(HIDDEN) == 5
+    names = ("layer.2.norm2.bias", "layer.2.norm2.scale")
+    broken = weights | {name: np.where(fifth, np.float32(3e38), weights[name]) for name in names}
+    with pytest.raises(ValueError, match=r"layer\.2\.norm2"):  # such weights are refused earlier
+        CpuEncoder(broken, shape, Pooling("max", (3,)))
+    huge = CpuEncoder(weights, shape, Pooling("max", (3,), None, np.full(200, 1e30, np.float32)))
+    assert np.isfinite(huge(*TEXTS)).all()
+
+
+def change_weight(value):
+    table = token_weights(1)
+    table[7] = value
+    return {"token_weights": table}
+
+
+BETWEEN = "every token weight must be between 1e-30 and 1e"
+OF_200 = r"float32 of shape \(200,\), not "
+REFUSED = [  # mode, layers, the rest of the pooling, message
+    ("median", (3,), {}, "pooling 'median' is not known; known are mean, "),
+    ("mean+pooler", (3,), {}, "pooling 'pooler' is not known"),
+    ("max", (1, 3), {}, "pooling 'max' is of one layer, not of several"),
+    ("cls+max", (1,), {"shares": [0.5]}, "pooling 'max' takes its layer whole, not a share of it"),
+    ("pooler", (3,), {"head": [Unit()]}, "pooling 'pooler' runs without modules behind it"),
+    ("pooler", (1,), {"token_weights": WEIGHTS}, "token weights cannot run with pooling 'pooler'"),
+    ("mean", (1,), {"token_weights": WEIGHTS[1:]}, OF_200 + r"float32 of \(199,\)"),
+    ("mean", (1,), {"token_weights": WEIGHTS[:, None]}, OF_200 + r"float32 of \(200, 1\)"),
+    ("mean", (1,), {"token_weights": WEIGHTS.astype(float)}, OF_200 + "float64"),
+    *(("mean", (1,), change_weight(v), BETWEEN) for v in (-1, np.nan, np.inf, 1e-40, 1e-31, 2e30)),
+]
+
+
+@pytest.mark.parametrize(("mode", "layers", "rest", "message"), REFUSED)
+def test_poolings_that_cannot_run_are_refused(mode, layers, rest, message):
     with pytest.raises(ValueError, match=message):
-        CpuEncoder(without, shape, **{"mode": "mean", "layers": (1,)} | choice)
+        CpuEncoder(*MADE, Pooling(mode, layers, **rest))
+
+
+def test_arithmetic_that_cannot_run_is_refused():
+    with pytest.raises(ValueError, match="dtype 'float16' does not run here; usable are float32, bfloat16, int8"):
+        CpuEncoder(*MADE, Pooling("mean", (1,)), "float16")
+    with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
+        CpuEncoder(*MADE, Pooling("mean", (1,)), threads=0)

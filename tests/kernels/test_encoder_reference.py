@@ -13,7 +13,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles, rotary_table, rotate
-from fastflow.kernels.encoder.shape import Dense, Norm, Unit, folded, head_width
+from fastflow.kernels.encoder.shape import Dense, Norm, Unit, fold_head, head_width
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, apply_head, pool
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
@@ -261,10 +261,10 @@ def test_modules_are_those_of_torch(states, module, width):
 
 def test_affine_neighbours_become_one_if_that_is_less_work(states):
     chain = [dense(5, 4), dense(5, 5, residual=True), dense(2, 5, residual=True, projected=True), Unit(), dense(2, 2)]
-    found = folded(chain)
+    found = fold_head(chain)
     assert [type(module) for module in found] == [Dense, Unit, Dense]
     assert (found[0].weight.shape, found[0].residual) == ((2, 4), False)
     np.testing.assert_allclose(apply_head(found, states), apply_head(chain, states), rtol=1e-11)
-    assert len(folded([dense(1, 4), dense(6, 1)])) == 2, "a bottleneck is less work as it is"
-    assert len(folded([dense(4, 4, "tanh"), dense(4, 4)])) == 2
+    assert len(fold_head([dense(1, 4), dense(6, 1)])) == 2, "a bottleneck is less work as it is"
+    assert len(fold_head([dense(4, 4, "tanh"), dense(4, 4)])) == 2
     np.testing.assert_array_equal(apply_head([Unit()], np.zeros((2, 3))), 0)

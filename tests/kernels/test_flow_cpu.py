@@ -1,4 +1,4 @@
-"""The compiled flow, on every instruction set of this machine: right to float32, and the same bits for a row always."""
+"""The compiled flow: its layout, and on every instruction set float32 accuracy and a row's same bits always."""
 
 import ctypes
 import mmap
@@ -21,6 +21,7 @@ from fastflow.plan.fold import fold
 from fastflow.stages.calibration import apply
 
 from support import stages as make
+from support.memory import resident
 from support.places import TESTS
 from support.processes import run_limited
 from support.tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT
@@ -29,7 +30,7 @@ LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 
 
 def vectors(rng, rows, dim):
-    """Pooled vectors as BERT makes them: two channels far larger than the others, one with a large mean."""
+    """Vectors like BERT's: two large channels, one with a large mean."""
     x = rng.normal(size=(rows, dim))
     x[:, dim // 3] = 20 + 3 * x[:, dim // 3]
     x[:, dim // 2] *= 8
@@ -57,7 +58,7 @@ def assert_right(stages, dim, rows, rng, isa=None, **options):
 
 @pytest.fixture
 def chain():
-    """Stages whose plans use every operation: dense prologue, both forms, dense output, runs and single gathers."""
+    """Stages with every operation: dense prologue, both forms, dense output, runs and single gathers."""
     rng = np.random.default_rng(11)
     return [
         make.whiten(rng, 104, 96),
@@ -74,32 +75,31 @@ def test_the_compiled_module_is_there():
     assert _cpu.__file__.endswith(".so")
     assert "portable" in instructions.usable_isas()
     assert instructions.isa() in instructions.usable_isas()
-    assert 1 <= cpu.default_threads() <= len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize("rows", [0, *LENGTHS])
-def test_any_number_of_rows(float_isa, rows):
-    rng = np.random.default_rng(rows)
-    assert_right([make.flow(rng, 48, 3, 2, 24)], 48, rows, rng, float_isa, threads=2)
+def test_any_number_of_rows(float_isa):
+    for rows in (0, *LENGTHS):
+        rng = np.random.default_rng(rows)
+        assert_right([make.flow(rng, 48, 3, 2, 24)], 48, rows, rng, float_isa, threads=2)
 
 
 @pytest.mark.parametrize("form", ["hidden", "in place", "affine"])
-@pytest.mark.parametrize("width", LENGTHS)
-def test_any_width_and_odd_tails(float_isa, width, form):
-    rng = np.random.default_rng(width)
-    dim = 2 * width + 8 - 2 * width % 4  # halves and quarters of every residue
-    stages = [make.flow(rng, dim, 2, 3, width, "affine" if form == "affine" else "additive")]
-    (plan,) = fold(stages, dim, sparse=form == "in place")
-    assert (plan.form == "hidden", plan.R is not None) == (form == "hidden", form == "affine")
-    assert_right(stages, dim, 19, rng, float_isa, sparse=form == "in place")
+def test_any_width_and_odd_tails(float_isa, form):
+    for width in LENGTHS:
+        rng = np.random.default_rng(width)
+        dim = 2 * width + 8 - 2 * width % 4  # halves and quarters of every residue
+        stages = [make.flow(rng, dim, 2, 3, width, "affine" if form == "affine" else "additive")]
+        (plan,) = fold(stages, dim, sparse=form == "in place")
+        assert (plan.form == "hidden", plan.R is not None) == (form == "hidden", form == "affine"), width
+        assert_right(stages, dim, 19, rng, float_isa, sparse=form == "in place")
 
 
-@pytest.mark.parametrize("columns", LENGTHS)
-def test_any_number_of_columns(float_isa, columns):
-    rng = np.random.default_rng(columns)
-    stages = [make.standardize(rng, columns), make.whiten(rng, columns, max(1, columns - 2))]
-    assert_right(stages, columns, 9, rng, float_isa)
-    assert_right(stages[:1], columns, 9, rng, float_isa)
+def test_any_number_of_columns(float_isa):
+    for columns in LENGTHS:
+        rng = np.random.default_rng(columns)
+        stages = [make.standardize(rng, columns), make.whiten(rng, columns, max(1, columns - 2))]
+        assert_right(stages, columns, 9, rng, float_isa)
+        assert_right(stages[:1], columns, 9, rng, float_isa)
 
 
 @pytest.mark.slow
@@ -170,11 +170,8 @@ def test_normalise_and_truncate(float_isa, chain):
         expected = exact[:, :keep] / np.linalg.norm(exact[:, :keep], axis=1, keepdims=True)
         assert np.isfinite(unit).all()
         assert np.abs(unit - expected).max() <= UNIT
-
-
-def test_a_zero_vector_stays_zero_when_normalised(float_isa):
-    x = np.zeros((3, 40), np.float32)
-    assert not cpu.CpuFlow(fold([], 40), isa=float_isa)(x, normalize=True).any()
+    zeros = np.zeros((3, 40), np.float32)
+    assert not cpu.CpuFlow(fold([], 40), isa=float_isa)(zeros, normalize=True).any()
 
 
 def test_out_receives_the_result_and_may_be_the_input_which_else_stays(float_isa):
@@ -201,18 +198,21 @@ def test_a_spoiled_row_spoils_no_other(float_isa, chain):
     assert np.array_equal(bits(flow(x))[others], good[others])
 
 
+TWO = np.zeros((2, 48), np.float32)
+
+
 @pytest.mark.parametrize(
     ("x", "options", "message"),
     [
-        (np.zeros((2, 47), np.float32), {}, r"\(B, 48\).*\(2, 47\)"),
-        (np.zeros(48, np.float32), {}, r"\(B, 48\).*\(48,\)"),
+        (TWO[:, 1:], {}, r"\(B, 48\).*\(2, 47\)"),
+        (TWO[0], {}, r"\(B, 48\).*\(48,\)"),
         (np.zeros((2, 48)), {}, "float32.*not float64"),
         (np.zeros((4, 48), np.float32)[::2], {}, "C-contiguous"),
-        (np.zeros((2, 48), np.float32), {"truncate": 0}, "truncate must be 1 to 48"),
-        (np.zeros((2, 48), np.float32), {"truncate": 49}, "truncate must be 1 to 48"),
-        (np.zeros((2, 48), np.float32), {"out": np.zeros((2, 47), np.float32)}, r"out must be.*\(2, 48\)"),
-        (np.zeros((2, 48), np.float32), {"out": np.zeros((2, 48))}, "out must be .*float32"),
-        (np.zeros((2, 48), np.float32), {"out": np.zeros((4, 48), np.float32)[::2]}, "out must be C-contiguous"),
+        (TWO, {"truncate": 0}, "truncate must be 1 to 48"),
+        (TWO, {"truncate": 49}, "truncate must be 1 to 48"),
+        (TWO, {"out": np.zeros((2, 47), np.float32)}, r"out must be.*\(2, 48\)"),
+        (TWO, {"out": np.zeros((2, 48))}, "out must be .*float32"),
+        (TWO, {"out": np.zeros((4, 48), np.float32)[::2]}, "out must be C-contiguous"),
     ],
 )
 def test_wrong_arguments_are_named(x, options, message):
@@ -368,13 +368,64 @@ def test_calls_keep_no_memory(float_isa):
     x = vectors(rng, 100, 384)
     out = np.empty_like(x)
     one, one_out = x[:1], out[:1]
-
-    def resident():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     for _ in range(50):
         flow(x, out=out), flow(one, out=one_out)
     before = resident()
     for _ in range(2000):
         flow(x, out=out), flow(one, out=one_out)
     assert resident() - before <= 1 << 20
+
+
+VECTOR, TILE = 8, 4
+
+
+def program(stages, dim, vector=VECTOR):
+    return cpu.Program(fold(stages, dim), vector, TILE)
+
+
+@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize("vector", [4, 8, 16])
+def test_operations_stay_within_scratch_and_weights(coupling, vector):
+    rng = np.random.default_rng(0)
+    made = program([make.whiten(rng, 50, 44), make.flow(rng, 44, 2, 2, 9, coupling)], 50, vector)
+    weights, ops, table = made.arrays()
+    assert (made.inputs, made.outputs) == (50, 44)
+    assert ops.dtype == _cpu.OP
+    assert weights.dtype == np.float32
+    assert weights.ctypes.data % 64 == 0
+    assert (ops["to"] + ops["columns"]).max() <= made.stride
+    assert made.result + made.outputs <= made.stride
+    for name in ("weights", "bias"):
+        assert (ops[name] % cpu.ALIGN == 0).all(), "vectors begin on a cache line"
+        assert ops[name].max() < len(weights)
+    assert ops["table"].max() < len(table)
+    assert made.stride // cpu.ALIGN % 2 == 1, "rows of scratch fall into different cache sets"
+
+
+def test_every_weight_of_a_product_is_there_and_counted():
+    rng = np.random.default_rng(1)
+    stage = make.whiten(rng, 20, 13)
+    (plan,) = fold([stage], 20)
+    made = program([stage], 20)
+    weights, ops, _ = made.arrays()
+    products = ops[ops["kind"] == _cpu.PRODUCT]
+    matrix = plan.L if plan.L is not None else plan.S
+    assert len(products) == 1
+    assert made.cost == matrix.size
+    held = weights[products["weights"][0] :][: 20 * 16]
+    assert np.isclose(np.abs(held).sum(), np.abs(matrix).sum(), rtol=1e-6)
+    assert np.count_nonzero(held) == np.count_nonzero(matrix.astype(np.float32)), "the rest is padding"
+
+
+def test_only_affine_steps_are_gated():
+    rng = np.random.default_rng(2)
+    for coupling, gates in (("additive", 0), ("affine", 4)):
+        _, ops, _ = program([make.flow(rng, 32, 2, 2, 8, coupling)], 32).arrays()
+        products = ops[ops["kind"] == _cpu.PRODUCT]
+        assert np.count_nonzero(products["mode"] & _cpu.GATE) == gates, coupling
+
+
+def test_large_weights_are_read_once_for_four_tiles():
+    rng = np.random.default_rng(3)
+    assert program([make.whiten(rng, 32, 32)], 32).block == TILE
+    assert program([make.whiten(rng, 600, 600)], 600).block == 4 * TILE

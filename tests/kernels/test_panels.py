@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import LARGEST_BITS, convert, pack
-from fastflow.kernels.panels import BFLOAT16, STORED, Matrix, pack_reference, quantised, raw, record, storable
+from fastflow.kernels.panels import BFLOAT16, STORED, Matrix, pack_reference, quantise, raw, record, storable
 
 from support.packed import stored_as
 
@@ -87,7 +87,7 @@ def test_floats_narrow_to_the_nearest_half(scale):
 
 
 def test_rows_too_small_for_a_scale_are_zeros():
-    whole, scale = quantised(np.full((1, 8), 1e-40, np.float32))
+    whole, scale = quantise(np.full((1, 8), 1e-40, np.float32))
     assert np.isfinite(scale).all()
     assert not whole.any()
 

@@ -25,63 +25,12 @@ from support.places import TESTS
 from support.unicode import EDGES, changed, mixed
 
 SPECIAL = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "[MA]": 5}
-WORDS = (
-    "a",
-    "ab",
-    "abcdefgh",
-    "abcdefghi",
-    "b",
-    "un",
-    "##aff",
-    "##able",
-    "##a",
-    "##b",
-    "##c",
-    "the",
-    "é",
-    "e",
-    "i",
-    "İ",
-)
-MARKS = (
-    "[",
-    "]",
-    "#",
-    "##",
-    "-",
-    "中",
-    "ñ",
-    "##ñ",
-    "か",
-    "##か",
-    "\u1112",
-    "##\u1161",
-    "##\u11ab",
-    "i\u0307",
-    "##\u302e",
-    "##\u302f",
-    "##\u1b44",
-    "##\U0001d165",
-    "##ん",
-)
-LONG = (
-    "w" * 15,
-    "w" * 16,
-    "w" * 17,
-    "##" + "w" * 17,
-    "w" * 40,
-    "##😀",
-    "😀",
-    "k",
-    "å",
-    "a\u030a",
-    "ß",
-    "ss",
-    "\0",
-    "A",
-    "É",
-)
-PIECES = SPECIAL | {piece: i for i, piece in enumerate(dict.fromkeys((*WORDS, *MARKS, *LONG)), len(SPECIAL))}
+WORDS = "a ab abcdefgh abcdefghi b un ##aff ##able ##a ##b ##c the é e i İ [ ] # ## - 中 ñ ##ñ か ##か"
+MARKS = "\u1112 ##\u1161 ##\u11ab i\u0307 ##\u302e ##\u302f ##\u1b44 ##\U0001d165 ##ん"
+LONG = ["w" * 15, "w" * 16, "w" * 17, "##" + "w" * 17, "w" * 40]
+LETTERS = "##😀 😀 k å a\u030a ß ss \0 A É"
+KNOWN = [*WORDS.split(), *MARKS.split(), *LONG, *LETTERS.split()]
+PIECES = SPECIAL | {piece: i for i, piece in enumerate(dict.fromkeys(KNOWN), len(SPECIAL))}
 BERT = Rules(True, True, True, True, False, "[UNK]", 100, tuple(SPECIAL.items()), (2,), (3,))
 STEPS = list(product((True, False), repeat=5))
 
@@ -112,7 +61,7 @@ WHOLE = ("zebra", "ab1", "abab", "x2y", "q", "zz", "ñandú", "straße", "が", 
 
 @cache
 def with_words(rules: Rules) -> tuple[tokenizers.Tokenizer, Rules]:
-    """The library's tokenizer with those of WHOLE that are normalized, and the rules with their ids."""
+    """The library's tokenizer with the normalized words of WHOLE, and the rules with their ids."""
     out = library.__wrapped__(rules)
     words = [word for word in WHOLE if rules.is_word(word) and len(word) <= rules.longest]
     out.add_tokens([tokenizers.AddedToken(word, single_word=True, normalized=True) for word in words])
@@ -147,88 +96,33 @@ def test_ids_and_cuts_of_mixed_scripts(module, texts, steps, limit):
 @BODIES
 @pytest.mark.parametrize("rules", [BERT, BERT._replace(longest=16), BERT._replace(longest=0)], ids=str)
 def test_edges(module, rules):
-    texts = [
-        "",
-        " ",
-        " \t\n" * 40,
-        "\0",
-        "\0a\0b",
-        "a\x85b\x0bc\xa0d",
-        "[MASK]",
-        "[MASK][MA][MA",
-        "[[SEP]]",
-        "##a",
-        "a##a",
-        "#",
-    ]
-    texts += [
-        letter * n for n in EDGES for letter in ("a", "w", "b", "中", "😀", "か", "é", "\u302e", "각", "-", " ", "q")
-    ]
+    texts = ["", " ", " \t\n" * 40, "\0", "\0a\0b", "a\x85b\x0bc\xa0d"]
+    texts += ["[MASK]", "[MASK][MA][MA", "[[SEP]]", "##a", "a##a", "#"]
+    texts += [letter * n for n in EDGES for letter in "awb中😀かé\u302e각- q"]
     texts += ["x" * k + "w" * n for n in EDGES for k in range(9)] + ["un" + "a" * n + "b" * 99 for n in EDGES]
     check(module, rules, texts)
+
+
+SINGLES = "İ AİB ΑΣ ẞ \u212b\u212a \u2260 \u1fef 한글 a\u0301\u030a \U0001d160\u302e ﬁ"
 
 
 @BODIES
 def test_what_unicode_does_to_one_character_and_the_next(module):
     """Marks that are kept are put in order, but not over some that are dropped; letters of two lower cases."""
-    marks = [
-        "\u302e",
-        "\u302f",
-        "\u1b44",
-        "\U0001d165",
-        "\u0334",
-        "\u0f73",
-        "\u0f71",
-        "\ufe0f",
-        "\u0f93",
-        "\x01",
-        "\u0301",
-        "a",
-    ]
+    marks = "\u302e\u302f\u1b44\U0001d165\u0334\u0f73\u0f71\ufe0f\u0f93\x01\u0301a"
     texts = [f"か{''.join(group)}ん" for group in product(marks, repeat=3)]
-    texts += [
-        "İ",
-        "AİB",
-        "ΑΣ",
-        "ẞ",
-        "\u212b\u212a",
-        "\u2260",
-        "\u1fef",
-        "한글",
-        "a\u0301\u030a",
-        "\U0001d160\u302e",
-        "ﬁ",
-    ]
+    texts += SINGLES.split()
     for steps in STEPS:
         if module is cpu or steps[:4] in ((True,) * 4, (False, True, True, False)):
             check(module, Rules(*steps, *BERT[5:]), texts)
 
 
-SIGNS = (
-    "€",
-    "™",
-    "_",
-    "‿",
-    "-",
-    " ",
-    "中",
-    "\u0301",
-    "\u302e",
-    "\u200d",
-    "\ufeff",
-    "😀",
-    "²",
-    "İ",
-    "É",
-    "\x01",
-    "[SEP]",
-    "[MA]",
-)
+SIGNS = (*"€™_‿- 中\u0301\u302e\u200d\ufeff😀²İÉ\x01", "[SEP]", "[MA]")
 REPEATED = [c * n for c in "w€é" for n in (1, 40, 99, 100, 101, 102, 210)]
 
 
 def around_words(rng: Random) -> str:
-    """Words that are not cut, next to signs and to each other, in words of up to a few hundred characters."""
+    """Whole words next to signs and to each other, in words of up to a few hundred characters."""
     drawn = "".join(rng.choice((*WHOLE, *WHOLE, *SIGNS, *SIGNS, *REPEATED)) for _ in range(rng.randint(1, 8)))
     return drawn.upper() if rng.random() < 0.2 else drawn
 
@@ -236,7 +130,7 @@ def around_words(rng: Random) -> str:
 @BODIES
 @pytest.mark.parametrize("rules", [BERT, BERT._replace(longest=16)], ids=["BERT", "short words"])
 @pytest.mark.parametrize("steps", [steps for steps in STEPS if steps[0]], ids=str)
-def test_words_that_are_not_cut(module, rules, steps):
+def test_whole_words_are_not_cut(module, rules, steps):
     theirs, rules = with_words(Rules(*steps, *rules[5:]))
     rng = Random(11)
     texts = [around_words(rng) for _ in range(400 if module is cpu else 60)]
@@ -248,15 +142,14 @@ def test_words_that_are_not_cut(module, rules, steps):
 
 
 @BODIES
-def test_a_word_that_is_not_cut_stands_alone(module):
+def test_a_whole_word_is_a_word_of_its_own(module):
     rules = BERT._replace(whole=(("ab1", 90), ("q", 91)))
     found = ours(module, rules).tokenize(["AB1", "ab1 ab12", "_ab1 ab1_", "€ab1€q", "[MASK]q-q"], 64, special=False)
     a, b, unknown, dash, mask = (PIECES[piece] for piece in ("a", "ab", "[UNK]", "-", "[MASK]"))
     assert rows(found) == [[90], [90, unknown], [unknown] * 4, [unknown, 90, unknown, 91], [mask, 91, dash, 91]]
     assert a != b
-    assert rows(ours(module, rules).tokenize(["€" * 5000 + "ab1" + "€" * 5000], 64, special=False)) == [
-        [unknown, 90, unknown]
-    ]
+    long = ours(module, rules).tokenize(["€" * 5000 + "ab1" + "€" * 5000], 64, special=False)
+    assert rows(long) == [[unknown, 90, unknown]]
 
 
 @BODIES
@@ -284,22 +177,16 @@ def test_half_a_surrogate_pair_is_found_after_a_cut_too(module, odd):
 def test_threads_change_no_id():
     rng = Random(5)
     texts = [mixed(rng) for _ in range(700)] + ["the " * 30_000] * 3
-    wanted = ours(cpu, BERT).tokenize(texts, 200, threads=1)
-    for threads in (2, 3, 7, None):
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(ours(cpu, BERT).tokenize(texts, 200, threads=threads), wanted, strict=True)
-        )
-    found: list[Any] = []
-    calls = [
-        threading.Thread(target=lambda: found.append(ours(cpu, BERT).tokenize(texts, 200, threads=2))) for _ in range(4)
-    ]
+    words = ours(cpu, BERT)
+    wanted = words.tokenize(texts, 200, threads=1)
+    found = [words.tokenize(texts, 200, threads=threads) for threads in (2, 3, 7, None)]
+    calls = [threading.Thread(target=lambda: found.append(words.tokenize(texts, 200, threads=2))) for _ in range(4)]
     for call in calls:
         call.start()
     for call in calls:
         call.join()
     assert all(np.array_equal(a, b) for each in found for a, b in zip(each, wanted, strict=True))
-    assert len(found) == 4
+    assert len(found) == 8
 
 
 def test_a_vocabulary_is_read_as_json_reads_it():
@@ -314,26 +201,8 @@ def test_a_vocabulary_is_read_as_json_reads_it():
 
 ODD = [
     *("", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1 "b":2}', "{,}", "[]", '{"a" 1}', "{a:1}"),
-    *(
-        '{"a":01}',
-        '{"a":065}',
-        '{"a":-1}',
-        '{"a":1.0}',
-        '{"a":1e3}',
-        '{"a":2147483648}',
-        '{"a":99999999999}',
-        '{"a":"1"}',
-        '{"a":}',
-    ),
-    *(
-        '{"a\n":1}',
-        '{"\\x":1}',
-        '{"\\u12":1}',
-        '{"\\u12g4":1}',
-        '{"\\ud800":1}',
-        '{"\\udc00":1}',
-        '{"\\ud800\\u0041":1}',
-    ),
+    *(f'{{"a":{number}}}' for number in ("01", "065", "-1", "1.0", "1e3", "2147483648", "99999999999", '"1"', "")),
+    *(f'{{"{odd}":1}}' for odd in ("a\n", r"\x", r"\u12", r"\u12g4", r"\ud800", r"\udc00", r"\ud800\u0041")),
     *(b'{"\xff":1}', b'{"\xc0\xaf":1}', b'{"\xe2\x82":1}', b'{"\xed\xa0\x80":1}', b'{"\xf4\x90\x80\x80":1}', b'{"\xf0'),
 ]
 
@@ -400,11 +269,13 @@ def test_the_extension_checks_what_it_is_given():
             _cpu.character(code)
 
 
+CODES = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE1000), *range(0xEFF00, 0x110000, 16)]
+
+
 @pytest.mark.slow
-def test_every_character_in_front_of_and_after_every_kind():
-    """By two sets of steps, and by one of the others; a few of those that are for private use, which are all alike."""
-    codes = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE1000), *range(0xEFF00, 0x110000, 16)]
-    texts = [f"a{chr(i)}{chr(i)}b {chr(i)}" for i in codes]
+def test_every_character_before_and_after_every_kind():
+    """By two sets of steps, and by one of the others; private use, all alike, by samples."""
+    texts = [f"a{chr(i)}{chr(i)}b {chr(i)}" for i in CODES]
     for number, steps in enumerate(STEPS):
         check(cpu, Rules(*steps, *BERT[5:]), texts if number < 2 else texts[number - 2 :: len(STEPS) - 2])
 
@@ -414,8 +285,7 @@ def test_every_character_in_front_of_and_after_every_kind():
 def test_every_character_next_to_a_word_that_is_not_cut(steps):
     theirs, rules = with_words(Rules(*steps, *BERT[5:]))
     theirs.no_truncation()
-    codes = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE1000), *range(0xEFF00, 0x110000, 16)]
-    texts = [f"zebra{chr(i)} {chr(i)}zebra x{chr(i)}zebra{chr(i)}{chr(i)}q" for i in codes]
+    texts = [f"zebra{chr(i)} {chr(i)}zebra x{chr(i)}zebra{chr(i)}{chr(i)}q" for i in CODES]
     assert rows(ours(cpu, rules).tokenize(texts, 64)) == [each.ids for each in theirs.encode_batch_fast(texts)]
 
 

@@ -15,7 +15,7 @@ from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, choose
-from fastflow.kernels.flow.triton_layout import lay_out_hidden, padded_width, without_prologue
+from fastflow.kernels.flow.triton_layout import lay_out_hidden, pad_width, split_prologue
 from fastflow.kernels.launch import INSTALL, options, prepare
 from fastflow.plan.fold import fold
 
@@ -146,7 +146,7 @@ def test_widths_are_padded_to_powers_of_two():
     assert {number: power_of_two(number) for number in powers} == powers
     assert {number: row_constants(number)["BD"] for number in powers} == powers
     padded = {0: 16, 1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 200: 256}
-    assert {width: padded_width(width) for width in padded} == padded
+    assert {width: pad_width(width) for width in padded} == padded
 
 
 def flow(width, dim=48):
@@ -174,7 +174,7 @@ def test_steps_of_one_range_share_a_tile_and_a_prologue_is_a_plan_of_its_own():
     (plan,) = fold([flow(32)], 48)
     assert lay_out_hidden(plan, 64, 32, 32).tiles == 4 < lay_out_hidden(plan, 32, 32, 32).tiles == plan.steps
     (plan,) = fold([make.whiten(np.random.default_rng(4), 60, 48), flow(8)], 60)
-    first, second = without_prologue(plan)
+    first, second = split_prologue(plan)
     assert (first.inputs, first.outputs, first.steps) == (60, 48, 0)
     assert (second.inputs, second.steps, second.L) == (48, plan.steps, None)
-    assert without_prologue(second) == (second,)
+    assert split_prologue(second) == (second,)

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if the tests'
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu as cpu_encoder
+from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow import cpu
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
@@ -104,7 +105,7 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
             layers = (1, shape.layers) if mode == "mean" and shape.layers > 1 else (shape.layers,)
             table = token_weights(31) if pooling == "weighted" else None
             encoder = cpu_encoder.CpuEncoder(
-                weights, shape, mode, layers, form, threads=1, token_weights=table, isa=isa
+                weights, shape, Pooling(mode, layers, token_weights=table), form, threads=1, isa=isa
             )
             outputs = []
             for texts in BATCHES if whole else BATCHES[:2]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.encoder.texts import apply_head, pool
 
 from support.exact import exact_and_plain
@@ -25,7 +26,7 @@ def assert_near(found, exact, plain):
 def assert_states(made, texts, isa=None, threads=1):
     """The hidden states of every layer are near."""
     layers = tuple(range(made[1].layers + 1))
-    found = CpuEncoder(*made, "mean", layers, threads=threads, isa=isa).states(*texts)
+    found = CpuEncoder(*made, Pooling("mean", layers), threads=threads, isa=isa).states(*texts)
     exact, plain = exact_and_plain(*made, *texts, layers)
     assert found.keys() == exact.keys()
     for layer, state in found.items():
@@ -33,9 +34,10 @@ def assert_states(made, texts, isa=None, threads=1):
         assert_near(state, exact[layer], plain[layer])
 
 
-def defined(made, texts, dtype, mode, layers, shares=None, token_weights=None, skip=0, head=()):
+def defined(made, texts, dtype, pooling, skip=0):
     """The vectors by the definition of ``kernels.encoder.texts``, of the reference's states."""
     weights, (ids, offsets) = made[0], texts
+    mode, layers, shares, token_weights, head = pooling
     states = exact_and_plain(*made, *texts, layers)[dtype == np.float32]
     if mode == "pooler":
         wide = {name: array.astype(dtype) for name, array in weights.items()}
@@ -46,11 +48,11 @@ def defined(made, texts, dtype, mode, layers, shares=None, token_weights=None, s
     return apply_head(head, np.concatenate(parts, axis=1).astype(dtype))
 
 
-def assert_pools(made, texts, mode, layers, isa=None, threads=2, skip=0, **options):
+def assert_pools(made, texts, pooling, isa=None, threads=2, skip=0):
     """The vectors are near; the exact ones are returned."""
-    encoder = CpuEncoder(*made, mode, layers, threads=threads, isa=isa, **options)
+    encoder = CpuEncoder(*made, pooling, threads=threads, isa=isa)
     found = encoder(*texts, skip)
-    want, plain = (defined(made, texts, d, mode, layers, skip=skip, **options) for d in (np.float64, np.float32))
+    want, plain = (defined(made, texts, d, pooling, skip) for d in (np.float64, np.float32))
     assert found.shape == want.shape == (len(texts[1]) - 1, encoder.outputs)
     seen = np.isfinite(want)  # no maximum of no token
     assert np.array_equal(np.isfinite(found), seen)

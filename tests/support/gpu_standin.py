@@ -105,7 +105,7 @@ def use_standin(monkeypatch, self_test=False, **settings):
         bodies = TorchBodies(weights, self._shape, model.pooling.layers, self.dtype, "cpu")
         return bodies, Plans(fold(model.calibration, self.pooled_dim), model.pooling.weights, model.pooling.shares)
 
-    monkeypatch.setattr(encoder_triton, "prepare", lambda _: (torch, 1))
+    monkeypatch.setattr("fastflow.kernels.launch.prepare", lambda _: (torch, 1))
     monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
     monkeypatch.setattr(

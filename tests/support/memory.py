@@ -1,9 +1,13 @@
-"""How much the memory of a new process grows by some work."""
+"""The memory of this process, and how much work adds to a new process's."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 CODE = """
 import resource, sys
@@ -20,3 +24,11 @@ def grown(run_python: Callable[..., subprocess.CompletedProcess[str]], before: s
     done = run_python(CODE.format(before=before, work=work), *given)
     assert (done.returncode, done.stderr) == (0, "")
     return int(done.stdout)
+
+
+def resident() -> int:
+    """Bytes of this process in memory; skips the test without /proc."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("resident memory is read from /proc")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

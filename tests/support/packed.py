@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastflow.kernels.encoder.shape import EncoderShape
-from fastflow.kernels.panels import BFLOAT16, STORED, quantised, to_bfloat16
+from fastflow.kernels.panels import BFLOAT16, STORED, quantise, to_bfloat16
 
 VOCABULARY, POSITIONS = 200, 140
 
@@ -115,7 +115,7 @@ def rounded(values: np.ndarray) -> np.ndarray:
 
 def coarse(values: np.ndarray) -> np.ndarray:
     """To int8, one scale a row, and back."""
-    whole, scale = quantised(np.ascontiguousarray(values, np.float32))
+    whole, scale = quantise(np.ascontiguousarray(values, np.float32))
     return whole * scale[:, None].astype(np.float64)
 
 

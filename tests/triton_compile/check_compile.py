@@ -122,7 +122,7 @@ def compiling(request, monkeypatch):
             kernel.warmup(**(pointers | values | constants), grid=grid)
             names.append(kernel.fn.__name__)
 
-    monkeypatch.setattr(flow_triton, "prepare", lambda device: (torch, 132))
+    monkeypatch.setattr("fastflow.kernels.launch.prepare", lambda device: (torch, 132))
     monkeypatch.setattr(flow_triton.TritonFlow, "launch", compile_only)
     triton.runtime.driver.set_active(NoDevice(request.param))
     return names

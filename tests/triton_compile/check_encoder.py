@@ -90,7 +90,7 @@ def compiling(request, monkeypatch):
         getattr(bodies, body).warmup(**(values | constants), grid=grid)
         names.append(body)
 
-    monkeypatch.setattr(encoder_triton, "prepare", lambda device: (torch, 132))
+    monkeypatch.setattr("fastflow.kernels.launch.prepare", lambda device: (torch, 132))
     monkeypatch.setattr(encoder_triton.TritonEncoder, "launch", compile_only)
     monkeypatch.setattr(encoder_triton.TritonEncoder, "_dot", lambda self, dtype: getattr(tl, dtype))
     triton.runtime.driver.set_active(NoDevice(request.param))

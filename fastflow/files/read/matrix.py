@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
-from fastflow.kernels.mapped import CHANGED, was_changed, watched
+from fastflow.kernels.mapped import CHANGED, was_changed, watch
 from fastflow.stages.vectors import first_bad
 from fastflow.values import MOST, reason, short
 
@@ -130,7 +130,7 @@ def _mapped(handle: BinaryIO, path: str) -> Matrix:
         return Matrix(np.empty(shape, dtype), path)  # nothing to map
     mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
     return Matrix(
-        np.ndarray(shape, dtype, watched(mapped, handle.fileno()), start, order="F" if fortran else "C"),
+        np.ndarray(shape, dtype, watch(mapped, handle.fileno()), start, order="F" if fortran else "C"),
         path,
         pages=mapped,
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.atomic import check_out, growing
 from fastflow.errors import UsageError
-from fastflow.kernels.panels import quantised
+from fastflow.kernels.panels import quantise
 from fastflow.model.encoder.architecture import MODEL2VEC
 from fastflow.model.hashing import MODULES
 from fastflow.model.static.table import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
@@ -82,7 +82,7 @@ def _arrays(
             raise UsageError(f"the {what} must be finite, and within what {dtype} holds")
     factors = None if weights is None else np.ascontiguousarray(weights, np.float32)
     if dtype == "int8":
-        rows, scales = quantised(np.ascontiguousarray(table, np.float32))
+        rows, scales = quantise(np.ascontiguousarray(table, np.float32))
         return {NAMES[0]: rows, NAMES[1]: scales if factors is None else scales * factors}
     found = {NAMES[0]: np.ascontiguousarray(table, dtype)}
     return found if factors is None else found | {NAMES[1]: factors}

@@ -1,4 +1,4 @@
-/* Attention of bfloat16 with AMX: two products a lane, accumulated in float32. */
+/* Attention in bfloat16 with AMX, accumulated in float32. */
 #include "encoder.h"
 
 #if FF_HAS_AMX

@@ -1,6 +1,5 @@
-/* Attention's share of a group: which queries of which head of which text, and their memory. The keys of a text with
-   several blocks of queries are packed into panels once: by the thread that computes the text or, if threads share the step,
-   by the step FF_PACK before it. */
+/* Attention's elements in a group: blocks of queries, by head and text. Keys of a text with several blocks are
+   packed once: by its thread, or, if threads share the step, by FF_PACK before it. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)
@@ -16,7 +15,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
     const size_t padded = round_up((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    /* after the scores: the queries of a tile, and in attention of bytes its int32 sums */
+    /* after the scores: the queries of a tile and, for bytes, its int32 sums */
     return round_up(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
@@ -29,7 +28,7 @@ const ff_attention *ff_find_attention(int isa, int format)
 #endif
     if (format == FF_BF16)
         return isa == FF_AVX512 && __builtin_cpu_supports("avx512bf16") ? &ff_attention_avx512_bf16 : NULL;
-    if (format == FF_INT8)  /* with AMX bfloat16 is as fast */
+    if (format == FF_INT8)  /* with AMX, bfloat16 is as fast */
         return isa == FF_AVX512 && __builtin_cpu_supports("avx512vnni") ? &ff_attention_avx512_vnni : NULL;
     if (format == FF_FLOAT && isa != FF_PORTABLE)
         return isa == FF_AVX2 ? &ff_attention_avx2 : &ff_attention_avx512;
@@ -37,14 +36,14 @@ const ff_attention *ff_find_attention(int isa, int format)
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }
 
-/* Chosen by the text's own length, so that its bits are the same whatever the other texts. */
+/* Depends on the text's own length only, so other texts do not change its bits. */
 static const ff_attention *attention_for(int isa, int format, int64_t tokens)
 {
     const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_find_attention(isa, FF_BF16) : NULL;
     return shorter ? shorter : ff_find_attention(isa, format);
 }
 
-/* Head `h` of the text whose tokens are offsets[0] to offsets[1]. */
+/* Head h of the text with tokens offsets[0] to offsets[1]. */
 static ff_head head_of(const ff_call *c, const ff_attend_step *s, const ff_group *g, const int64_t *offsets, int64_t h)
 {
     const ff_encoder *e = c->e;

@@ -1,4 +1,4 @@
-/* The encoder with AVX2 and FMA: 8 floats, tiles of up to 6 rows by 16 columns in 12 of the 16 registers. */
+/* The encoder with AVX2 and FMA: 8 floats; tiles of 6 rows by 16 columns use 12 of 16 registers. */
 #if defined(__x86_64__)
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,7 @@ FF_TARGET(FF_AVX2_FEATURES)
 #define FLOAT ff_float_avx2
 #define WIDE ff_wide_avx2
 #define SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
-#define WIDE_MR 5  /* 10 of 16 registers are sums: pairs of weights and operands take six */
+#define WIDE_MR 5  /* 10 of 16 registers are sums; weights and operands take six */
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5)
 
 #include "body.inc"

@@ -1,14 +1,14 @@
-/* Attention whose products are of bytes, with AVX512-VNNI: exact in int32. Q, K and V come as bfloat16.
+/* Attention with byte products (AVX512-VNNI), exact in int32; everything else is float32. Q, K and V arrive as
+   bfloat16.
 
-   K: bytes without sign, with an offset and a scale for each channel of a text's head. The offsets add one number to all
-   scores of a query, which softmax ignores; the scales go into Q before it is rounded.
+   K: unsigned bytes, with an offset and a scale for each channel of a text's head. The offsets add one number to all
+   scores of a query, which softmax ignores; the scales are multiplied into Q before it is rounded.
    Q: signed bytes, one scale a query.
-   Terms of softmax: bytes without sign, 255 for the second largest score of a query (the second of the largest in each lane).
-   What is above it, most often one token on which the whole text rests, counts in float32: with 255 for the largest, long
-   texts would lose all other terms. The rounded terms are summed, so that the shares add up to 1. Each key has
-   an offset of its own before rounding, or else hundreds of similar tokens would all lose, or gain, the same part of their terms.
-   V: signed bytes, with an offset, which is added to the result, and a scale for each channel.
-   Sums of both products are exact in int32; all else is float32. */
+   Terms: unsigned bytes; 255 is the second largest score of a query (second among the lanes' maxima). Excess above
+   255, most often of one token that dominates the text, is added in float32: with 255 for the largest score, long
+   texts would lose all other terms. Rounded terms are summed, so shares add up to 1. Each key has its own rounding
+   offset; otherwise hundreds of similar tokens would round in the same direction.
+   V: signed bytes, with a scale and an offset for each channel; the offset is added to the result. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -32,7 +32,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define ADD_ACC ADDI
 #define WEIGHTS(b) const ivec b0 = LOADI(b), b1 = LOADI(b + VL)
 
-#define NAME(x) x##_keys  /* the packed operand is the one without sign */
+#define NAME(x) x##_keys  /* the packed operand is unsigned */
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)); \
     acc0 = _mm512_dpbusd_epi32(acc0, b0, y); \
@@ -49,14 +49,17 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #include "gemm/tiles.inc"
 
 #define LOG2_E 1.44269504f
-#define LARGEST_TERM 255  /* the largest byte without sign */
+#define LARGEST_TERM 255  /* the largest unsigned byte */
 #define LOG2_LARGEST_TERM 7.99435344f
-#define NEAR 2   /* LARGEST_TERM stands for the largest score if the second is nearer, to the base 2: its term is then at least 64 */
-#define OFFSETS 64  /* keys in a row of which no two have the same offset of rounding; any 16 apart, or 2, 4 ..., are spread evenly */
-#define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)  /* 0.45 at most: a term of 255.03 stays a byte */
+#define NEAR 2   /* log2 distance: if the second score is nearer, LARGEST_TERM is the largest score, and the second's
+                    term is at least 64 */
+#define OFFSETS 64  /* period of the rounding offsets over keys; keys any 16, 2, 4 ... apart have evenly spread
+                       offsets */
+#define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)  /* at most 0.45, so a term of 255.03
+                                                                                stays a byte */
 #define FOUR_OFFSETS(i) OFFSET(i), OFFSET((i) + 1), OFFSET((i) + 2), OFFSET((i) + 3)
-#define MOST_ERR 0.03f  /* power_of_2 computes LARGEST_TERM with at most this error */
-#define FAR 24   /* if the second is further away, its term is below the last digit of float32 */
+#define MOST_ERR 0.03f  /* bound on power_of_2's error at LARGEST_TERM */
+#define FAR 24   /* beyond this the second's term is below float32's last digit */
 
 INLINE vec load_bfloat16(const char *p)
 {
@@ -68,8 +71,8 @@ INLINE __m128i to_bytes(const vec v)
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
 }
 
-/* The output of pack_keys: for each channel (size) the value of a unit of K in scores to the base 2, the value of a unit of V,
-   and V's offset; then panels of NR keys, four channels a lane; then V, four tokens a lane. */
+/* Output of pack_keys: value of a unit of K in base-2 scores (size), value of a unit of V (size), V's offset (size);
+   panels of NR keys, four channels a lane; V, four tokens a lane. */
 typedef struct {
     float *key, *value, *offset, *keys, *values;
 } ff_byte_operands;
@@ -80,7 +83,7 @@ INLINE ff_byte_operands operands_of(const ff_head *h, float *p)
     return (ff_byte_operands){p, p + size, p + 2 * size, p + 3 * size, p + 3 * size + padded * size / 4};
 }
 
-/* row (16, 16) of bytes -> to (4, 16) of lanes of four bytes, rows NR lanes apart: lanes become columns. */
+/* row (16, 16) bytes -> to (4, 16) lanes of four bytes, rows NR lanes apart: lanes become columns. */
 INLINE void transpose_bytes(const __m128i *row, float *to)
 {
     ivec four[4];
@@ -103,7 +106,7 @@ static void pack_keys(const ff_head *h, float *packed)
     for (int64_t c = 0; c < h->size; c += VL) {
         const char *k = h->q + 2 * (h->size + c), *v = k + 2 * h->size;
         vec low = load_bfloat16(k), high = low, least = load_bfloat16(v), most = least, finite = SET1(0);
-        for (int64_t t = 0; t < h->tokens; t++) {  /* a minimum may pass over NaN, and a product with 0 keeps it */
+        for (int64_t t = 0; t < h->tokens; t++) {  /* MIN may drop a NaN; a product with 0 keeps it */
             const vec x = load_bfloat16(k + t * h->ldq), y = load_bfloat16(v + t * h->ldq);
             low = MIN(low, x), high = MAX(high, x), least = MIN(least, y), most = MAX(most, y);
             finite = FMA(ADD(x, y), SET1(0), finite);
@@ -132,8 +135,8 @@ static void pack_keys(const ff_head *h, float *packed)
     }
 }
 
-/* One query q (size) times the values of the keys' units, to bytes `to` (size); returns the value of a unit of its scores, or NaN if
-   the query is not finite. */
+/* Quantise q (size) bfloat16 times key (size) into to (size). Returns the value of a unit of its scores, NaN if the
+   query is not finite. */
 INLINE float quantise_query(const ff_head *h, const char *q, const float *key, int8_t *to)
 {
     vec most = SET1(1e-30f), finite = SET1(0);
@@ -148,15 +151,15 @@ INLINE float quantise_query(const ff_head *h, const char *q, const float *key, i
     return largest / 127 + _mm512_reduce_add_ps(finite);
 }
 
-/* The lanes of VL keys, the first of which is `i`, that are in [from, to). */
+/* Mask of the lanes of VL keys from key i that are in [from, to). */
 INLINE __mmask16 seen_lanes(const int how, const int64_t i, const int64_t from, const int64_t to)
 {
     const unsigned mask = to - i < VL ? (1u << (to - i)) - 1 : 0xffff;
     return (__mmask16)(how & WINDOWED && i < from ? mask & 0xffff << (from - i) : mask);
 }
 
-/* Add to out (size) the parts of terms above the largest byte, times the values of their keys; the first key is `i`. `above` has a
-   bit for each such term; returns the terms without these parts. */
+/* Add to out (size) the excess of terms above the largest byte times their values; the first key is i. `above` has a
+   bit for each such term. Returns the terms without excess. */
 static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
                                               const int size, float *out, float *rest)
 {
@@ -175,7 +178,7 @@ static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const
     return MIN(e, SET1(LARGEST_TERM));
 }
 
-/* 2^x with the error of short_power2. */
+/* 2^x with short_power2's error. */
 INLINE vec power_of_2(const vec x)
 {
     const vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);  /* x - floor(x) */
@@ -185,14 +188,14 @@ INLINE vec power_of_2(const vec x)
 
 typedef struct {          /* one query and a block of keys */
     int64_t from, to;     /* the keys [from, to) of the block that it sees */
-    int64_t first;        /* the first key of the block, in the text */
+    int64_t first;        /* the block's first key, in the text */
     int64_t distance;     /* from the query to the first key */
-    float *scores;        /* int32, later terms, a byte each */
-    float unit, spoilt;   /* the value of a unit of the scores; 0, or NaN if the unit is NaN, which bytes cannot hold */
-    float largest, base;  /* the largest score of this block to the base 2; the score that LARGEST_TERM stands for */
+    float *scores;        /* (padded) int32, later byte terms */
+    float unit, spoilt;   /* value of a score unit; 0, or NaN if the unit is NaN */
+    float largest, base;  /* largest base-2 score of the block; score that LARGEST_TERM encodes */
 } ff_row;
 
-/* Find `largest` and `base`. Biased scores become floats, with the bias. */
+/* Set `largest` and `base`. Biased scores become floats that include the bias. */
 INLINE void find_base(const int how, const ff_head *h, ff_row *r)
 {
     ivec m = SET1I(INT32_MIN);
@@ -216,7 +219,7 @@ INLINE void find_base(const int how, const ff_head *h, ff_row *r)
     r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
 }
 
-/* Scores become terms, in place. Returns the sum of the terms; adds to out (size) what the bytes cannot hold, times the values. */
+/* Turn scores into terms in place. Adds excess terms times values to out (size); returns the sum of the terms. */
 INLINE float make_terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
                         float *out)
 {
@@ -250,8 +253,8 @@ INLINE float make_terms(const int how, const int alone, const ff_row *r, const i
     return rest + (float)_mm512_reduce_add_epi32(whole);
 }
 
-/* Scores of `count` queries become terms, in two passes so that neither waits for a row's largest score. Of all blocks so far and
-   for each query: top, the score that LARGEST_TERM stands for; sums, of the terms; out (count, size), of terms times values. */
+/* Turn the scores of `count` queries into terms, in two passes so that no pass waits for a row's maximum. Running
+   values over blocks: top (count), the scores that LARGEST_TERM encodes; sums (count); out (count, size). */
 INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t count, const int64_t padded, const int first,
                     const float *values, float *top, float *sums, float *out)
 {

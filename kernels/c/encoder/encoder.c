@@ -1,7 +1,6 @@
-/* Takes texts through the encoder's steps. Two ways to share the work, one after the other and with the same bits:
-   alone: a thread takes a group of neighbouring texts through all steps, and waits for no other;
-   together: all threads work on one group at a time. Each takes a share of a step's panels or heads, or some rows of the group
-   through all steps up to one that needs other rows. */
+/* Runs texts through the encoder's steps, in two ways with the same bits. First, alone: a thread takes a group of
+   neighbouring texts through all steps and waits for no other thread. Then, together: all threads share one group at
+   a time, by a step's panels or heads, or by rows until a step needs other rows. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,12 +12,12 @@
 #include <malloc.h>
 #endif
 
-#define SHARE_ROWS 192  /* at most, that a thread takes through several steps: as GROUP_ROWS, so that they stay in its cache */
-#define SPINS 2000  /* pauses before a waiting thread yields its core: 21 microseconds on a Xeon with AMX */
-#define ROW_GRAIN 8  /* rows of a step without products that a thread takes at least */
-#define WORTH_A_THREAD 2000000  /* steps by columns of products by rows: some ten times the time that waking a thread takes */
+#define SHARE_ROWS 192  /* most rows that a thread takes through several steps: as GROUP_ROWS, for its cache */
+#define SPINS 2000  /* pauses before a waiting thread yields its core: 21 us on a Xeon with AMX */
+#define ROW_GRAIN 8  /* least rows a thread takes of a step without products */
+#define WORTH_A_THREAD 2000000  /* steps x columns of products x rows: about ten times the cost of waking a thread */
 
-typedef struct {  /* one or more steps of a group that threads share; a cache line each */
+typedef struct {  /* steps of a group that threads share; a cache line each */
     _Atomic int64_t next, done;
     char line[48];
 } phase;
@@ -31,7 +30,7 @@ typedef struct {
     int threads;
     phase *phases;       /* (shared groups, steps) */
     char *workspace;     /* the caller's scratch */
-    size_t attention, own;  /* bytes of a thread's scratch: for attention, and for its groups */
+    size_t attention, own;  /* bytes of a thread's scratch, for attention and for groups */
     _Atomic int64_t next;
 } job;
 
@@ -89,11 +88,11 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
         __builtin_ia32_pause();
 #endif
         if (i > SPINS)
-            sched_yield();  /* the thread with the last share may be waiting for this core */
+            sched_yield();  /* the thread with the last share may need this core */
     }
 }
 
-/* Whether a row of the result needs no other row of the operands. */
+/* Whether each result row needs only its own operand row. */
 static int is_by_row(const ff_step *s)
 {
     switch (s->kind) {
@@ -103,11 +102,11 @@ static int is_by_row(const ff_step *s)
     }
 }
 
-/* Share k of a group's rows through steps [s, end), all of which is_by_row. */
+/* Run share k of a group's rows through steps [s, end), which are all by row. */
 static void run_rows(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
                       float *scratch)
 {
-    const int64_t unit = j->call.e->isa >= FF_AMX ? FF_SPARE_ROWS : 1;  /* tiles of AMX write spare rows too */
+    const int64_t unit = j->call.e->isa >= FF_AMX ? FF_SPARE_ROWS : 1;  /* AMX tiles write spare rows too */
     const int64_t units = (g->rows + unit - 1) / unit, from = k * units / shares * unit, up = (k + 1) * units / shares * unit;
     const int64_t to = up < g->rows ? up : g->rows;
     ff_group some = *g;
@@ -160,7 +159,7 @@ static void run_shares(void *context, int thread)
 {
     job *j = context;
     char *scratch = j->workspace;
-    if (thread) {  /* a worker without memory leaves its share to the others */
+    if (thread) {  /* a worker without memory leaves its share to others */
         scratch = ff_scratch(j->attention + j->own);
         if (!scratch)
             return;
@@ -173,7 +172,7 @@ static void run_shares(void *context, int thread)
     ff_set_mxcsr(csr);
 }
 
-/* A thread's own scratch: keys of texts of up to `own` tokens and scores, or pool's weights of the longest text. */
+/* A thread's scratch: keys of texts of at most `own` tokens and scores, or pooling weights of the longest text. */
 static size_t attention_bytes(const ff_encoder *e, int64_t own, int64_t longest)
 {
     const int vector = ff_isa_vector(e->isa);

@@ -1,77 +1,80 @@
-/* The frozen encoder as a list of steps over the tokens of all texts of a call, without padding between texts.
-   encoder/cpu_layers.py builds the list. Every width is padded to whole panels of 2 ff_isa_vector(isa) columns; padding
-   columns hold zeros throughout. */
+/* The frozen encoder as a list of steps over all tokens of a call, without padding between texts;
+   encoder/cpu_layers.py builds it. Widths are padded to whole panels of 2 ff_isa_vector(isa) columns, and padding
+   columns are always zero. */
 #ifndef FASTFLOW_ENCODER_H
 #define FASTFLOW_ENCODER_H
 
 #include "gemm/gemm.h"
 
-enum { FF_BUFFERS = 16 };  /* at most; an encoder with everything has 13 */
-#define FF_THREAD_ROWS 48  /* rows of a group for each thread; from there on reading all weights costs less than exchanging rows */
-#define FF_SCORES_SPARE 16  /* floats, a cache line, between rows of scores: rows a power of two apart would share cache sets */
-/* Keys in a block of attention, and the most queries. 14 rows of scores, a tile with AVX-512, are 30 KB of a first-level cache of
-   48 KB, and a text of BERT is one block. The results of 192 queries are 48 KB for heads of 64 columns. */
+enum { FF_BUFFERS = 16 };  /* the most; a full encoder has 13 */
+#define FF_THREAD_ROWS 48  /* rows of a group per thread, above which reading all weights costs less than exchanging
+                              rows */
+#define FF_SCORES_SPARE 16  /* floats, a cache line, between rows of scores: power-of-two strides would share cache
+                               sets */
+/* Most keys and queries of an attention block. 14 rows of scores (an AVX-512 tile) are 30 KB of a 48 KB L1, and a
+   BERT text is one block. The results of 192 queries are 48 KB for heads of 64 columns. */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };
-enum { FF_TILE_QUERIES = 32 };  /* in two tiles of AMX; no instruction set takes more at once */
-enum { FF_BYTES_FROM = 64 };  /* tokens of a text; shorter texts use bfloat16: packing bytes costs them what the products save */
-#define FF_BIAS_MARGIN 16  /* copies of the first and of the last number before and after a head's biases: a vector of AVX-512 */
+enum { FF_TILE_QUERIES = 32 };  /* two AMX tiles; the most of any instruction set */
+enum { FF_BYTES_FROM = 64 };  /* tokens; shorter texts use bfloat16, because packing bytes costs them as much as the
+                                 products save */
+#define FF_BIAS_MARGIN 16  /* copies of a head's first and last bias before and after its biases: an AVX-512 vector */
 enum {
     FF_EMBED, FF_LINEAR, FF_PACK, FF_ATTEND, FF_NORM, FF_CONVERT, FF_ROTATE, FF_GLU, FF_POOL, FF_FIRST, FF_UNIT, FF_MAP, FF_OUTPUT,
     FF_STEP_KINDS
 };
-enum { FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN };  /* FF_POOL */
-enum {  /* FF_MAP: activations as torch.nn defines them without arguments */
+enum { FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN };  /* modes of FF_POOL */
+enum {  /* activations of FF_MAP, as torch.nn defines them without arguments */
     FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU, FF_MAP_LEAKY_RELU,
     FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
 };
 
-void ff_trim(void);  /* give freed memory back to the system, if the C library can */
+void ff_trim(void);  /* return freed memory to the system, if the C library can */
 
-/* A step: `kind`, then the fields of that kind and no others. All are int64, since Python writes them as one row.
-     source, target  buffers; a step without source changes its target in place
-     texts           1: the buffers hold a row a text, not a row a token
+/* A step: `kind`, then that kind's fields, all int64, because Python writes a step as one row.
+     source, target  buffers; without source the target is changed in place
+     texts           1: buffers hold one row per text instead of per token
      width           true columns; FF_CONVERT and FF_GLU: padded columns
-     scale, bias ... names of float32 vectors are their offsets in the encoder's memory, in bytes */
+     scale, bias ... byte offsets of float32 vectors in the encoder's memory */
 typedef struct {
     int64_t kind, target, width, scale, bias;
-    int64_t mean;        /* 1: every token has the row of positions that follows `position_rows` others */
+    int64_t mean;        /* 1: every token uses the extra row of positions after `position_rows` */
 } ff_embed_step;
 typedef struct {
     int64_t kind, source, target, texts;
-    int64_t product;     /* which of the encoder's `linears` */
+    int64_t product;     /* index into the encoder's `linears` */
     int64_t activation;  /* FF_LINEAR_ONLY ... */
     int64_t add;         /* buffer added to the result, or -1 */
 } ff_linear_step;
 typedef struct {         /* FF_ATTEND, and the FF_PACK before it */
     int64_t kind, source, target;
-    int64_t format, result;  /* of attention; FF_BF16 or FF_FLOAT, of the rows of `target` */
-    int64_t window;      /* a token sees keys at most this many tokens away; below 0: all */
-    int64_t biases;      /* each head's float32 biases of the scores, as in ff_head; below 0: none */
-    int64_t reach;       /* the largest distance that has a bias of its own */
+    int64_t format, result;  /* of attention; of `target`: FF_BF16 or FF_FLOAT */
+    int64_t window;      /* a token sees keys at most this many tokens away; < 0: all */
+    int64_t biases;      /* each head's float32 score biases, as in ff_head; < 0: none */
+    int64_t reach;       /* the largest distance with its own bias */
 } ff_attend_step;
 typedef struct {
     int64_t kind, source, target, texts, width, scale, bias;
-    int64_t eps;         /* one float32; below 0: the encoder's */
+    int64_t eps;         /* one float32; < 0: the encoder's */
 } ff_norm_step;
 typedef struct {
     int64_t kind, source, target, width;
-    int64_t format;      /* FF_BF16, or one of bytes */
-    int64_t factors;     /* to bytes: a float32 for each padded column; below 0: none */
-    int64_t apart;       /* to bytes: the int32 numbers of FF_APART columns apart; below 0: none */
+    int64_t format;      /* FF_BF16, or a byte format */
+    int64_t factors;     /* bytes only: a float32 per padded column; < 0: none */
+    int64_t apart;       /* bytes only: int32 indices of FF_APART columns; < 0: none */
 } ff_convert_step;
 typedef struct {
     int64_t kind, target;
-    int64_t table;       /* [cosines | sines], a row of `head` float32 a position */
+    int64_t table;       /* [cosines | sines], `head` float32 per position */
 } ff_rotate_step;
 typedef struct { int64_t kind, target, width, activation; } ff_glu_step;
 typedef struct {
     int64_t kind, source;
     int64_t target;      /* -1: the caller's pooled vectors */
-    int64_t width, slot; /* slot: which wanted layer this is */
+    int64_t width, slot; /* slot: index of the wanted layer */
     int64_t mode;        /* FF_MEAN ... */
-    int64_t column;      /* the first in the target */
+    int64_t column;      /* first column in the target */
     int64_t share;       /* one float32, the layer's share */
-    int64_t first;       /* 1 to set the sum, 0 to add to it */
+    int64_t first;       /* 1: set the sum; 0: add to it */
 } ff_pool_step;
 typedef struct { int64_t kind, source, target, width, slot; } ff_first_step;  /* each text's first row */
 typedef struct { int64_t kind, target, width; } ff_unit_step;
@@ -102,17 +105,17 @@ typedef struct {
     const ff_linear *linears;
     const ff_step *steps;
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
-    const float *positions;   /* (position rows, width of the embeddings), segment 0 added, and a row more if a step of
-                                 FF_EMBED has `mean`; NULL: none are added */
+    const float *positions;   /* (position rows, width of the embeddings), segment 0 included, and one more row if an
+                                 FF_EMBED step has `mean`; NULL: none are added */
     const void *words;        /* (vocabulary, width) */
-    const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all tokens have weight 1 */
-    int32_t half;             /* words are IEEE half, not float32 */
+    const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all 1 */
+    int32_t half;             /* 1: words are IEEE half; 0: float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: padded columns of one head */
-    int32_t hidden, outputs;  /* true columns of a hidden state, and of a pooled vector */
+    int32_t hidden, outputs;  /* true columns of a hidden state and of a pooled vector */
     int32_t position_start, pad_id;  /* pad_id -1: every token is numbered */
-    int32_t vocabulary, position_rows;  /* without a table: the most tokens of a text */
-    int32_t layers;           /* wanted layers, whose means are averaged */
+    int32_t vocabulary, position_rows;  /* position_rows without a table: the most tokens of a text */
+    int32_t layers;           /* wanted layers, which are averaged */
     int32_t isa;
     float eps;
 } ff_encoder;
@@ -121,62 +124,61 @@ typedef struct {
     const int32_t *ids;      /* (N) */
     const int64_t *offsets;  /* (texts + 1) */
     int64_t texts;
-    int64_t skip;            /* first tokens of every text, those of a prompt, that pooling leaves out */
+    int64_t skip;            /* first tokens of every text (a prompt) that pooling leaves out */
     float *pooled;           /* (texts, outputs) */
-    float *states;           /* (layers, N, hidden), or NULL: hidden states of the wanted layers are not kept */
+    float *states;           /* (layers, N, hidden) hidden states of the wanted layers; NULL: not kept */
 } ff_texts;
 
-/* Texts -> pooled vectors (texts, outputs), and hidden states. A text has the same bits whatever the other texts, their order
-   and the threads. texts = 0 does nothing. The texts must have passed ff_check_texts. Returns -1 if memory is short, else 0. */
+/* Texts -> pooled vectors (texts, outputs), and hidden states. A text's bits do not depend on other texts, order or
+   threads. The texts must have passed ff_check_texts. Returns -1 if memory is short, else 0. */
 int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads);
-/* The first text that has no tokens, more than the position table, or an id outside the vocabulary; -1 if there is none. */
+/* The first text that has no tokens, more than the position table, or an id outside the vocabulary; -1: none. */
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
-typedef struct {         /* attention's work on one head of one text */
-    const char *q;       /* (tokens, 3 size): [q|k|v], float32 if attention is, else bfloat16, rows ldq bytes apart */
+typedef struct {         /* one head of one text */
+    const char *q;       /* (tokens, 3 size): [q|k|v], float32 or, for reduced formats, bfloat16; rows ldq bytes
+                            apart */
     ptrdiff_t ldq, ldout;
     int64_t tokens, window, reach;
-    const float *bias;   /* by distance key - query from -reach to reach, with a margin at both ends; NULL: none */
+    const float *bias;   /* biases by distance key - query, -reach to reach, with a margin at both ends; NULL: none */
     char *out;           /* (tokens, size), rows ldout bytes apart */
-    int half;            /* whether `out` is bfloat16, if attention is; else float32 */
+    int half;            /* 1: `out` is bfloat16; 0: float32 */
     int size;            /* padded columns */
 } ff_head;
 
 typedef struct {
-    void (*pack_keys)(const ff_head *, float *keys);  /* keys and values into panels; keys (ff_keys_floats) */
-    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES, accumulated in float32, or exactly in int32 for bytes;
-       scratch (ff_attention_floats) */
+    void (*pack_keys)(const ff_head *, float *keys);  /* pack keys and values into keys (ff_keys_floats) */
+    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES, accumulated in float32, or in int32 for
+       bytes; keys (ff_keys_floats), scratch (ff_attention_floats) */
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
 } ff_attention;
-/* FF_FLOAT, FF_BF16 or FF_INT8; NULL if this machine has none */
+/* format: FF_FLOAT, FF_BF16 or FF_INT8; NULL if this machine has none */
 const ff_attention *ff_find_attention(int isa, int format);
-const ff_attention *ff_attention_of(int isa, int format);  /* selftest/usable.c: NULL too if it failed its self-test */
+const ff_attention *ff_attention_of(int isa, int format);  /* selftest/usable.c: also NULL if it failed its self-test */
 
 typedef struct {
-    /* y = LayerNorm of the row x, which may be y; accumulated in float32. x, y, scale, bias: `width` columns and zeros up to a
-       whole panel, which stay zeros */
+    /* y = LayerNorm(x), accumulated in float32; y may be x. x, y, scale, bias: (width), zeros up to a whole panel */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
     /* x (width, zeros up to a whole panel) = word + position */
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
-    /* to (width) += or, with `first`, = share / divisor times the sum of weights[t] x[t]; x (tokens, width), rows ldx floats
-       apart; accumulated in float32, in runs of 16 tokens */
+    /* to (width) = (first) or += share / divisor times the sum of weights[t] x[t]; x (tokens, width), rows ldx
+       floats apart, weights (tokens); float32, in runs of 16 tokens */
     void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float divisor,
                  float share, int first, float *to);
-    /* to (width) = the largest of weights[t] x[t] in each column; NaN if one is not finite */
+    /* to (width) = the largest of weights[t] x[t] in each column, NaN if one is not finite; x and weights as above */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
-    /* The row x (columns) in `format` to `to`. Bytes: each column is first multiplied by its factor in `by` (NULL: 1), and the
-       bytes are followed by the scale of the row and by its numbers in the FF_APART columns `apart` (NULL: by none), whose
-       factors should be 0. */
+    /* to = x (columns) in `format`. Bytes: columns are first multiplied by `by` (columns; NULL: 1) and followed by
+       the row's scale and its numbers in the FF_APART columns `apart` (NULL: none), whose factors should be 0. */
     void (*convert)(const float *x, const float *by, const int32_t *apart, int64_t columns, int format, char *to);
-    /* rotate x (heads, [q|k|v], head), one row, in place: channels i and i + head / 2 of q and k by the angle whose cosine and
-       sine are table[i] and table[i + head / 2] */
+    /* rotate x (heads, [q|k|v], head) in place: channels i and i + head / 2 of q and k by the angle with cosine
+       table[i] and sine table[i + head / 2]; table (head) */
     void (*rotate)(float *x, int heads, int head, const float *table);
     /* x[0:width] = activation(x[0:width]) x[width:2 width], in place */
     void (*glu)(float *x, int64_t width, int activation);
 } ff_body;
 const ff_body *ff_body_of(int isa);
 
-/* x (width) divided by max(|x|, 1e-12), as torch.nn.functional.normalize; squares are summed in float64. */
+/* x (width) /= max(|x|, 1e-12), as torch.nn.functional.normalize; squares are summed in float64. */
 void ff_normalise_row(float *x, int64_t width);
 /* x (width) = activation(x) + add (width); add NULL: 0 */
 void ff_activate_row(int64_t activation, float *x, int64_t width, const float *add);
@@ -192,32 +194,31 @@ typedef struct {
     const ff_texts *in;
     const ff_body *body;
 } ff_call;
-/* How many elements a step of a group has, which threads may share: panels, rows, texts, or heads by blocks of queries. */
+/* Elements of a step of a group that threads may share: panels, rows, texts, or heads by blocks of queries. */
 int64_t ff_step_elements(const ff_call *, const ff_step *, const ff_group *);
-/* Compute elements [from, to) of a step. scratch: of ff_attention_floats and ff_keys_floats. */
+/* Compute elements [from, to) of a step. scratch: (ff_attention_floats + ff_keys_floats). */
 void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
-/* Pool `text`, whose states (tokens, width) begin at x, rows ldx floats apart, to `to` (width), summed in float32 and the
-   weights in float64; `weights` is scratch, a number a token. */
+/* Pool x (tokens, width) of `text`, rows ldx floats apart, into to (width), in float32; weights, summed in float64,
+   are scratch (tokens). */
 void ff_pool(const ff_call *, const ff_pool_step *, int64_t text, const float *x, ptrdiff_t ldx, float *weights, float *to);
 
-typedef struct {         /* who computes what */
-    int64_t alone;       /* the number of first texts that are computed in groups, of at most `limit` tokens or one longer text,
-                            each by one thread */
+typedef struct {         /* the division of a call's work */
+    int64_t alone;       /* the first texts, in groups of at most `limit` tokens or one longer text, one thread each */
     int64_t limit;
-    int64_t end;         /* when all threads are done, in tokens of a thread's work */
-    int64_t count, rows; /* groups of one thread each, and the most tokens of such a group; then those that all threads share */
+    int64_t end;         /* when all threads are done, in tokens of one thread's work */
+    int64_t count, rows; /* groups of one thread and their most tokens; then shared groups */
     int64_t shared, shared_rows;
 } ff_shares;
-/* The shares with which the threads are done soonest, in groups that stay in a second-level cache. longest: tokens, above 0. */
+/* The division that ends soonest, in groups that stay in L2. longest: tokens, above 0. */
 ff_shares ff_share_texts(const ff_texts *in, int64_t longest, int isa, int threads);
-/* Sets the last four fields, and fills `groups` if any. */
+/* Set the last four fields; fill `groups` unless NULL. */
 void ff_cut_groups(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);
-size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch in addition to the keys */
-/* Floats for the keys that threads share: all heads of the texts of more than FF_QUERIES tokens in a group of `rows` tokens. */
+size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch besides the keys */
+/* Floats of shared keys: all heads of texts above FF_QUERIES tokens, in a group of `rows` tokens. */
 size_t ff_shared_floats(const ff_encoder *, int64_t rows);
-/* The elements of a step FF_ATTEND, texts x heads x blocks of queries, or FF_PACK; and [from, to) of them. */
+/* Elements of FF_ATTEND (texts x heads x blocks of queries) or FF_PACK; and computing [from, to) of them. */
 int64_t ff_attend_elements(const ff_call *, const ff_attend_step *, const ff_group *);
 void ff_attend(const ff_call *, const ff_attend_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
 extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,

@@ -1,10 +1,10 @@
 cdef class Encoder:
-    """An encoder that is laid out for one instruction set. Immutable, so safe from several threads at once.
+    """Hold an encoder laid out for one instruction set. Immutable, so threads may share it.
 
-    memory: uint8, its first element 64-byte aligned; linears (n,) of ``LINEAR_FIELDS``, steps (n, STEP_NUMBERS)
-    int64, each a record of ``STEPS``, and strides (n,) int64, as in ``c/encoder/encoder.h``; positions (position_rows, E)
-    float32, a row more if a step of EMBED has ``mean``, or None; words (vocabulary, E) float32, or uint16 with the bits of
-    float16; token_weights (vocabulary,) float32, or None: every token has weight 1.
+    memory: uint8, 64-byte aligned. As in ``c/encoder/encoder.h``: linears (n,) of ``LINEAR_FIELDS``; steps (n,
+    STEP_NUMBERS) int64, each a record of ``STEPS``; strides (n,) int64. positions: (position_rows, E) float32, one more
+    row if an EMBED step has ``mean``, or None. words: (vocabulary, E) float32, or uint16 bits of float16.
+    token_weights: (vocabulary,) float32; None: all 1.
     """
 
     cdef ff_encoder encoder
@@ -70,7 +70,7 @@ cdef class Encoder:
     ):
         """Write pooled (B, P) and, unless None, states (wanted layers, N, D) of ids (N,) and offsets (B + 1,).
 
-        Sums are float32, those of products of bytes int32. Pooling leaves out the first ``skip`` tokens of every text.
+        Sums are float32, or int32 for bytes. Pooling leaves out the first ``skip`` tokens of every text.
         """
         cdef ff_texts texts
         cdef float[:, :, ::1] kept

@@ -1,29 +1,28 @@
 def trim():
-    """Give freed memory back to the system, if the C library can."""
+    """Return freed memory to the system, if the C library can."""
     ff_trim()
 
 
 def formats(int isa):
-    """The formats of ``c/gemm/gemm.h``, as numbers, whose products this machine computes on instruction set ``isa``, in
-    the order of preference."""
+    """Return the formats (``c/gemm/gemm.h``) that this machine computes on ``isa``, the preferred first."""
     found = [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
     return sorted(found, key=lambda f: f == FF_BF16 and ff_slow_dots(isa))
 
 
 def attention_formats(int isa):
-    """The formats whose attention this machine computes: FLOAT, and BF16 and INT8 if the processor has their products."""
+    """Return the attention formats of this machine: FLOAT, and BF16 and INT8 if the processor has their products."""
     return [f for f in range(FF_FORMATS) if ff_attention_of(isa, f) != NULL]
 
 
 def amx_missing():
-    """Why AMX cannot run here; empty if it can. The first call asks the operating system for permission."""
+    """Return why AMX cannot run here; "" if it can. The first call asks the operating system for permission."""
     return ff_amx_missing().decode()
 
 
 def try_tile(
     int isa, bint whole, const unsigned char[:, ::1] a, const unsigned char[:, ::1] b, unsigned char[:, ::1] c
 ):
-    """c += a b in place for one tile each, (16, 64) bytes: int8 accumulated in int32 if ``whole``, else bfloat16 in float32."""
+    """c += a b in place for tiles of (16, 64) bytes: int8 in int32 if ``whole``, else bfloat16 in float32."""
     if not FF_AMX <= isa < FF_ISAS or not ff_isa_usable(isa):
         raise ValueError(f"instruction set {isa} has no tiles that can be used on this machine")
     if {(a.shape[0], a.shape[1]), (b.shape[0], b.shape[1]), (c.shape[0], c.shape[1])} != {(16, 64)}:
@@ -35,10 +34,10 @@ def attend_head(
     int isa, int format, const float[:, ::1] qkv, float[:, ::1] out, int64_t window, const float[::1] bias, *,
     bint half=False,
 ):
-    """Attention of one head of one text, in place: qkv (T, 3 size) -> out (T, size), summed in float32 or int32.
+    """Compute attention of one head of one text: qkv (T, 3 size) -> out (T, size), summed in float32 or int32.
 
-    ``format`` is one of ``attention_formats(isa)``; if it is not FLOAT, qkv is rounded to bfloat16 first, and with
-    ``half`` the results too; ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,), or None, as in ``c/encoder/encoder.h``.
+    ``format``: one of ``attention_formats(isa)``. Except for FLOAT, qkv is rounded to bfloat16 first, and with ``half``
+    results too. ``window`` and ``bias`` (2 (reach + BIAS_MARGIN) + 1,) or None: as in ``c/encoder/encoder.h``.
     """
     if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or format not in attention_formats(isa):
         raise ValueError(f"instruction set {isa} has no attention of format {format} on this machine")

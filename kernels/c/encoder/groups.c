@@ -1,16 +1,18 @@
-/* Cuts the texts of a call into groups: one thread takes a group through all layers, or all threads do. */
+/* Cuts a call's texts into groups for one thread each or for all threads. */
 #include "encoder.h"
 
-#define GROUP_ROWS 192     /* tokens whose activations stay in a second-level cache: without groups 1.07 to 1.12 of the time */
+#define GROUP_ROWS 192     /* tokens with activations that stay in L2: 1.07 to 1.12 times as fast */
 #define TILE_ROWS 384     /* the same for AMX, which gains more by reading the weights less often */
-#define TOGETHER_ROWS 512  /* tokens of a group of all threads: the longest text of BERT, so one text is a whole group */
-#define WEIGHTS_ROWS 8     /* a thread reads all weights in the time of this many tokens */
-#define TILE_WEIGHTS_ROWS 64  /* the same for AMX, as measured: its products take less time, and reading takes as long */
-#define MOST_TAILS 8       /* tries with some last texts, or all, shared by all threads; a try takes MOST_LIMITS passes over the texts */
-#define MOST_LIMITS 4      /* tries of group sizes: the last has three groups a thread more, and each group reads all weights */
-#define MOST_LANES 64      /* threads that are simulated, at most */
+#define TOGETHER_ROWS 512  /* tokens of a shared group: the longest BERT text, so one text is a whole group */
+#define WEIGHTS_ROWS 8     /* tokens that a thread computes in the time of reading all weights */
+#define TILE_WEIGHTS_ROWS 64  /* the same for AMX, measured: faster products, equal reading */
+#define MOST_TAILS 8       /* tries with some last texts, or all, shared; each takes MOST_LIMITS passes over the
+                              texts */
+#define MOST_LIMITS 4      /* tries of group sizes: the last has three more groups per thread, and each group reads
+                              all weights */
+#define MOST_LANES 64      /* the most threads that are simulated */
 
-/* The end of the group that begins with `text`: at most `limit` tokens, or one longer text. */
+/* End of the group that begins with `text`: at most `limit` tokens, or one longer text. */
 static int64_t group_end(const ff_texts *in, int64_t text, int64_t stop, int64_t limit)
 {
     int64_t end = text + 1;
@@ -40,7 +42,7 @@ void ff_cut_groups(const ff_texts *in, ff_shares *s, ff_group *groups)
     s->shared = cut_groups(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
 }
 
-/* The time, in tokens, that the threads need for the first `stop` texts if each takes the next group as soon as it is free. */
+/* Time, in tokens, for the first `stop` texts if each free thread takes the next group. */
 static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t reread, int threads)
 {
     int64_t busy[MOST_LANES] = {0}, last = 0;
@@ -56,7 +58,7 @@ static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t
     return last;
 }
 
-/* The time that they need together for the texts from `text` on: sharing rows costs a fifth more, sharing panels three fifths. */
+/* Time for the shared texts from `text` on: sharing rows costs a fifth more, sharing panels three fifths. */
 static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int threads)
 {
     int64_t span = 0;
@@ -68,14 +70,14 @@ static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int
     return span;
 }
 
-/* The groups with which the threads are done soonest, if each takes its share of the first `alone` texts alone. */
+/* The fastest groups if the first `alone` texts are not shared. */
 static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int isa, int threads)
 {
     const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS, reread = isa >= FF_AMX ? TILE_WEIGHTS_ROWS : WEIGHTS_ROWS;
     const int64_t thread_rows = (in->offsets[alone] + threads - 1) / threads, parts = (thread_rows + most - 1) / most;
     ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
     for (int64_t p = parts; alone && p < parts + MOST_LIMITS; p++) {
-        const int64_t limit = thread_rows / p + longest / 4;  /* groups end where a text does */
+        const int64_t limit = thread_rows / p + longest / 4;  /* groups end at a text's end */
         const int64_t end = makespan(in, alone, limit, reread, threads);
         if (end < s.end) {
             s.end = end;
@@ -91,7 +93,7 @@ ff_shares ff_share_texts(const ff_texts *in, int64_t longest, int isa, int threa
     int64_t tails = threads < MOST_TAILS ? threads : MOST_TAILS;
     tails = threads == 1 ? 0 : in->texts < tails ? in->texts : tails;
     ff_shares best = shares_of(in, in->texts, longest, isa, threads);
-    for (int64_t tail = 1; tail <= tails; tail++) {  /* the last try is all texts together */
+    for (int64_t tail = 1; tail <= tails; tail++) {  /* the last try shares all texts */
         const ff_shares s = shares_of(in, tail < tails ? in->texts - tail : 0, longest, isa, threads);
         if (s.end < best.end)
             best = s;

@@ -1,5 +1,4 @@
-/* A plan laid out as operations on the scratch of one row; columns below are floats of this scratch.
-   kernels/flow/cpu.py builds it. */
+/* A plan as operations on one row's scratch; columns are floats of the scratch. kernels/flow/cpu.py builds it. */
 #ifndef FASTFLOW_FLOW_H
 #define FASTFLOW_FLOW_H
 
@@ -13,17 +12,18 @@ enum { FF_INPUT = -1 };
 typedef struct {
     int32_t kind;
     int32_t to;       /* first column that is written */
-    int32_t columns;  /* columns that are written; products write whole vectors, and the surplus is zero, unchanged or slack */
+    int32_t columns;  /* columns that are written; products write whole vectors, and the surplus is zero, unchanged
+                         or slack */
     int32_t weights;  /* offset into weights: m (centre), S (gather), panels (product) */
     int32_t bias;     /* offset into weights: s (centre), t (gather), start value of a product without FF_ADD */
-    int32_t table;    /* offset into table: parts of a product; runs of a gather, ended by its indices; centre: column of x,
-                         or FF_INPUT */
-    int32_t parts;    /* product: number of parts (column, length, whether a new chain); gather: offset of the indices */
-    int32_t mode;     /* product: FF_ADD to what is there; then FF_RELU or FF_GATE; FF_SPLIT: every part a new chain */
+    int32_t table;    /* offset into table: a product's parts; a gather's runs, then its indices; centre: column of
+                         x, or FF_INPUT */
+    int32_t parts;    /* product: number of parts (column, length, new chain); gather: offset of the indices */
+    int32_t mode;     /* product: FF_ADD to the target; then FF_RELU or FF_GATE; FF_SPLIT: every part is a chain */
 } ff_op;
 
 typedef struct {
-    const float *weights;  /* 64-byte aligned, as is every part that is read by whole vectors */
+    const float *weights;  /* 64-byte aligned, as is every part read by whole vectors */
     const ff_op *ops;
     const int32_t *table;
     int32_t count;   /* operations */
@@ -32,16 +32,15 @@ typedef struct {
     int32_t result;  /* column of z in the scratch */
     int32_t stride;  /* floats in a row's scratch, a multiple of 16 */
     int32_t block;   /* rows taken through all operations together, a multiple of ff_isa_rows */
-    int32_t cost;    /* multiply-adds per row: decides how many threads are worth waking */
+    int32_t cost;    /* multiply-adds per row: sets the number of threads */
     int32_t isa;
 } ff_flow;
 
-/* x (rows, inputs) -> z (rows, keep), both float32, keep <= outputs; with `normalize` each row is divided by its L2 norm.
-   Sums are accumulated in float32, in one order for a row whatever the batch and the threads. rows = 0 does nothing.
-   Returns -1 if memory is short, else 0. */
+/* x (rows, inputs) -> z (rows, keep), float32, keep <= outputs; `normalize` divides each row by its L2 norm.
+   Accumulated in float32; a row's bits do not depend on batch or threads. Returns -1 if memory is short, else 0. */
 int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int32_t keep, int normalize, int threads);
 
-/* avx2.c ...: the same for 1 <= rows <= flow->block rows in this thread, with scratch (block, stride). */
+/* avx2.c ...: the same for 1 <= rows <= flow->block in this thread; scratch (block, stride). */
 typedef void (*ff_flow_body)(const ff_flow *, const float *x, float *z, int rows, int keep, int normalize, float *scratch);
 void ff_flow_portable(const ff_flow *, const float *, float *, int, int, int, float *);
 void ff_flow_avx2(const ff_flow *, const float *, float *, int, int, int, float *);

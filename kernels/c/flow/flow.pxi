@@ -18,13 +18,13 @@ ADD, RELU, GATE, SPLIT = FF_ADD, FF_RELU, FF_GATE, FF_SPLIT
 ASCENDING, DESCENDING, SCATTERED = FF_ASCENDING, FF_DESCENDING, FF_SCATTERED
 INPUT = FF_INPUT
 cdef ff_op _op
-OP = np.asarray(<ff_op[:1]>&_op).dtype  # NumPy refuses a record whose fields above do not fill C's
+OP = np.asarray(<ff_op[:1]>&_op).dtype  # NumPy refuses a record whose declared fields do not fill C's
 
 
 cdef class Flow:
-    """A flow that is laid out for one instruction set. Immutable, so safe from several threads at once.
+    """Hold a flow laid out for one instruction set. Immutable, so threads may share it.
 
-    weights: float32, its first element 64-byte aligned; ops: (n,) of ``OP``, and table: int32, as in ``c/flow/flow.h``.
+    As in ``c/flow/flow.h``: weights float32, 64-byte aligned; ops (n,) of ``OP``; table int32.
     """
 
     cdef ff_flow flow
@@ -47,7 +47,7 @@ cdef class Flow:
         self.flow.stride, self.flow.block, self.flow.cost, self.flow.isa = stride, block, cost, isa
 
     def run(self, const float[:, ::1] x, float[:, ::1] z, bint normalize, int threads):
-        """Write the first columns of the result for x (B, D) to z (B, keep), keep <= N, accumulated in float32."""
+        """Write the first columns of x (B, D)'s result to z (B, keep), keep <= N, accumulated in float32."""
         if x.shape[1] != self.flow.inputs or z.shape[0] != x.shape[0] or not 1 <= z.shape[1] <= self.flow.outputs:
             raise ValueError(
                 f"the flow maps (B, {self.flow.inputs}) to (B, {self.flow.outputs}) or fewer columns, "

@@ -1,4 +1,4 @@
-/* Products with AMX: bfloat16 accumulated in float32 (TDPBF16PS), bytes exactly in int32 (TDPBSSD). */
+/* Products with AMX: bfloat16 in float32 (TDPBF16PS), bytes exactly in int32 (TDPBSSD). */
 #include "gemm.h"
 
 #if FF_HAS_AMX

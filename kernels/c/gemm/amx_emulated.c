@@ -1,5 +1,5 @@
-/* The products of amx.c with AMX's tiles in C, with the same bits: for tests on processors without AMX, and under sanitizers,
-   which do not see tile operations access memory. */
+/* The products of amx.c with emulated tiles and the same bits: for tests without AMX, and for sanitizers, which do
+   not see tile operations access memory. */
 #include "gemm.h"
 
 #if FF_HAS_AMX

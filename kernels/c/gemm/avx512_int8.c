@@ -1,4 +1,4 @@
-/* Products of bytes with AVX512-VNNI: four products a lane, exact in int32. */
+/* Byte products with AVX512-VNNI: four products a lane, exact in int32. */
 #if defined(__x86_64__)
 #include <math.h>
 

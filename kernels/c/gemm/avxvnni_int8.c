@@ -1,4 +1,4 @@
-/* Products of bytes with AVX-VNNI, the VNNI of processors without AVX-512: four products a lane, exact in int32. */
+/* Byte products with AVX-VNNI, for processors without AVX-512: four products a lane, exact in int32. */
 #include "gemm.h"
 
 #if FF_HAS_AVXVNNI

@@ -1,4 +1,4 @@
-/* Which product computes a format on an instruction set. */
+/* The products of each instruction set and format. */
 #include "gemm.h"
 
 ff_product ff_find_product(int isa, int format)
@@ -29,7 +29,7 @@ ff_product ff_find_product(int isa, int format)
     return products[isa][format];
 }
 
-/* Intel computes two vectors of multiply-adds in the time of one of dot products; widening costs less than that. */
+/* Intel computes two vectors of multiply-adds in the time of one of dot products; widening costs less. */
 int ff_slow_dots(int isa)
 {
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-/* Packs stored weights into the panels that the products read, in one pass over each panel, which stays in the cache. All
-   arithmetic is of integers, single roundings or comparisons, so the compiler may vectorise it without changing a bit. */
+/* Packs stored weights into panels, in one pass over each cached panel. Integers, single roundings and comparisons
+   only, so the compiler may vectorise without changing bits. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -7,10 +7,10 @@
 #include "packing.h"
 #include "scalar.h"
 
-#define CHUNK 16384              /* numbers that a thread of ff_convert takes at a time: 4 to 8 microseconds on a Xeon with AMX */
-#define ROW 256                  /* numbers that it widens at a time: 1 KB, in the first-level cache */
-#define STEPS 16                 /* of a panel that are transposed together: a cache line of each row */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)  /* which is not ready when the loader is */
+#define CHUNK 16384              /* numbers a thread of ff_convert takes at a time: 4 to 8 us on a Xeon with AMX */
+#define ROW 256                  /* numbers it widens at a time: 1 KB, in L1 */
+#define STEPS 16                 /* of a panel, transposed together: a cache line of each row */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)  /* not ready when the loader is */
 #define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses */
 #else
 #define FF_CLONES
@@ -23,7 +23,7 @@ typedef struct {
     int32_t *bad;
     char *workspace;             /* the caller's scratch */
     size_t space;
-    _Atomic int64_t next;        /* panels taken, of all matrices in a row */
+    _Atomic int64_t next;        /* panels taken, over all matrices */
     _Atomic int32_t *flags;
 } packing;
 
@@ -41,7 +41,7 @@ int ff_stored_size(int stored)
     return stored == FF_STORED_FLOAT ? 4 : 2;
 }
 
-/* from (n) as float32 to `to` (n), exactly. Returns the bits of the largest magnitude; those of NaN are above infinity's. */
+/* Convert from (n) exactly to `to` (n) float32. Returns the bits of the largest magnitude; NaN's exceed infinity's. */
 FF_CLONES static int32_t widen(const char *restrict from, int stored, int64_t n, float *restrict to)
 {
     int32_t largest = 0;
@@ -55,7 +55,7 @@ FF_CLONES static int32_t widen(const char *restrict from, int stored, int64_t n,
             memcpy(to + i, &bits, 4);
         }
     } else {
-        for (int64_t i = 0; i < n; i++) {  /* 2^112 turns the bias of half's exponent into float's, for subnormals too */
+        for (int64_t i = 0; i < n; i++) {  /* 2^112 rebiases half's exponent to float's, also for subnormals */
             uint16_t h;
             memcpy(&h, from + 2 * i, 2);
             const uint32_t small = (uint32_t)(h & 0x7fff) << 13;
@@ -77,7 +77,7 @@ FF_CLONES static void to_bfloat16(const float *restrict from, int64_t n, uint16_
         to[i] = ff_bfloat16(ff_bits(from[i]));
 }
 
-/* from (n) times `inverse`, rounded, to `to` (n); returns their sum. No product may leave -127 ... 127 by more than its rounding. */
+/* to (n) = from (n) times `inverse`, rounded; returns the sum. Products must be within -127 ... 127 up to rounding. */
 FF_CLONES static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int8_t *restrict to)
 {
     int32_t sum = 0;
@@ -95,9 +95,10 @@ FF_CLONES static void to_half(const float *restrict from, int64_t n, char *restr
         uint32_t bits = ff_bits(from[i]);
         const uint32_t sign = bits >> 16 & 0x8000;
         bits &= 0x7fffffff;
-        const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* the last place of 0.5 is half's least subnormal */
+        const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* 0.5's last place is half's least subnormal */
         const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
-        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, since a branch would stop the vectoriser */
+        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, because a branch would stop the
+                                                                       vectoriser */
         const uint16_t half = (uint16_t)(sign | (subnormal & (low - 0x3f000000)) | (~subnormal & normal));
         memcpy(to + 2 * i, &half, 2);
     }
@@ -115,8 +116,8 @@ FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t
     }
 }
 
-/* Row `r` of the matrix in its format, before the transposition, to `staged`; row (groups * padded) is scratch whose padding is
-   zero. */
+/* Write row r in the matrix's format, not yet transposed, to `staged`; row (groups * padded) is scratch with zero
+   padding. */
 static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _Atomic int32_t *bad)
 {
     const int64_t inner = m->groups * m->padded, size = m->columns / m->groups, from = m->rows[r];
@@ -134,7 +135,7 @@ static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _
         const int32_t found = widen(source, m->stored, size, row + g * m->padded);
         largest = found > largest ? found : largest;
     }
-    if (largest > FF_LARGEST) {  /* NaN or too large to compute with */
+    if (largest > FF_LARGEST) {  /* NaN, or too large to compute with */
         atomic_fetch_or(bad, 1 << part);
         return;
     }
@@ -170,7 +171,7 @@ static void pack_panels(void *context, int thread)
     packing *p = context;
     char *scratch = thread ? ff_scratch(p->space) : p->workspace;
     int64_t first = 0, padding_of = -1;
-    if (!scratch)  /* a worker without memory leaves its share to the others */
+    if (!scratch)  /* a worker without memory leaves its share to others */
         return;
     const ff_mxcsr csr = ff_set_mxcsr(FF_DEFAULT);
     const ff_matrix *m = p->matrices;
@@ -180,7 +181,8 @@ static void pack_panels(void *context, int thread)
         if (m == p->matrices + p->count)
             break;
         const int64_t inner = m->groups * m->padded, r = (i - first) * p->panel;
-        const size_t bytes = (size_t)(inner / m->lanes) * 4, stride = whole_lines(bytes) + 64;  /* rows in different cache sets */
+        const size_t bytes = (size_t)(inner / m->lanes) * 4, stride = whole_lines(bytes) + 64;  /* rows in different
+                                                                                                   cache sets */
         float *row = (float *)(void *)scratch;
         char *staged = scratch + whole_lines((size_t)inner * 4);
         if (padding_of != m - p->matrices)

@@ -1,39 +1,38 @@
-/* Stored weights into the panels that the products read, checked for NaN, infinity and absurd magnitudes. */
+/* Packs stored weights into panels; refuses NaN, infinity and absurd magnitudes. */
 #ifndef FASTFLOW_PACKING_H
 #define FASTFLOW_PACKING_H
 
 #include "cpu.h"
 
-enum { FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS };  /* little-endian, of any alignment */
+enum { FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS };  /* little-endian, any alignment */
 enum { FF_PARTS = 3 };         /* at most: queries, keys and values */
 int ff_stored_size(int stored);  /* bytes of a number */
-#define FF_NOT_FINITE 0x7f800000  /* ff_convert: a largest magnitude with at least these bits is infinity or NaN */
-#define FF_LARGEST 0x49742400     /* the bits of 1e6: no weight is larger (panels.LARGEST) */
+#define FF_NOT_FINITE 0x7f800000  /* ff_convert: bits of a largest magnitude at or above this mean infinity or NaN */
+#define FF_LARGEST 0x49742400     /* the bits of 1e6 (panels.LARGEST), the largest weight */
 
 typedef struct {
     const char *parts[FF_PARTS]; /* (part_rows, columns) each, in the dtype `stored` */
-    const int32_t *rows;         /* (height): the row of the stacked parts for each row; -1: zeros */
+    const int32_t *rows;         /* (height): row of the stacked parts; -1: zeros */
     int64_t part_rows, columns, height;
     int64_t groups, padded;      /* a row's columns are in `groups` equal groups, each padded with zeros to `padded` */
     int64_t lanes;               /* elements along k in a step: 1 float32, 2 bfloat16, 4 int8 */
     int64_t spare;               /* steps of zeros at the end of a panel */
     char *panels;                /* [height / panel][groups * padded / lanes + spare][panel][lanes] */
-    float *scale;                /* int8: (height), the value of a unit of a row */
+    float *scale;                /* int8: (height), the value of a row's unit */
     int32_t *shift;              /* int8: (height), -zero times the row's sum */
     int32_t zero, stored;
     float factor;                /* multiplies the rows of the first part */
-    const float *by;             /* int8, in one group: (columns), the factor of each column; NULL: 1 */
+    const float *by;             /* int8, in one group: (columns) factors; NULL: 1 */
 } ff_matrix;
 
-/* Pack matrices (count) into panels of `panel` rows. Float32 is copied, bfloat16 rounded to nearest, ties to even; int8 has one
-   scale a row, 1/127 of its largest magnitude. bad (count): bad[i] gets bit p if part p of matrix i holds NaN, infinity or a
-   magnitude above FF_LARGEST in a row that is used. The bits do not depend on the threads. count = 0 does nothing. Returns
-   -1 if memory is short, else 0. */
+/* Pack matrices (count) into panels of `panel` rows. Float32 is copied; bfloat16 is rounded to nearest even; int8
+   has one scale a row, 1/127 of its largest magnitude. bad (count): bit p of bad[i] is set if part p of matrix i has
+   NaN, infinity or a magnitude above FF_LARGEST in a used row. Bits do not depend on threads. Returns -1 if memory
+   is short, else 0. */
 int ff_pack(const ff_matrix *matrices, int64_t count, int panel, int32_t *bad, int threads);
 
-/* Write stored numbers (count) to `to` (count): as float32 (half 0), or as IEEE half rounded to nearest, ties to even (half 1).
-   NULL: write nothing. Returns the bits of the largest magnitude as float32; a half of a magnitude above 65504 is
-   meaningless. */
+/* Convert `count` stored numbers to `to` (count): float32 (half 0), or IEEE half rounded to nearest even (half 1).
+   NULL: write nothing. Returns the bits of the largest magnitude as float32; halves are wrong if it is above 65504. */
 int32_t ff_convert(const char *from, int stored, int64_t count, void *to, int half, int threads);
 
 #endif

@@ -22,10 +22,10 @@ STORED_FLOAT, STORED_HALF, STORED_BF16 = FF_STORED_FLOAT, FF_STORED_HALF, FF_STO
 
 
 def convert(const unsigned char[::1] source, int stored, target, bint half, int threads):
-    """Write the numbers in the bytes of ``source``, stored as ``stored``, to the bytes of ``target`` as float32 or half.
+    """Convert the numbers in ``source``'s bytes to float32 or half in ``target``'s bytes; None: write nothing.
 
-    Returns the bits of the largest magnitude as float32, at least 0x7f800000 for infinity or NaN. ``target`` None: write
-    nothing.
+    ``stored``: STORED_FLOAT ... Returns the bits of the largest magnitude as float32, at least 0x7f800000 for infinity
+    or NaN.
     """
     if not 0 <= stored < FF_STORED_KINDS or source.shape[0] % ff_stored_size(stored):
         raise ValueError(f"{source.shape[0]} bytes are no whole numbers of storage {stored}")
@@ -47,10 +47,10 @@ def convert(const unsigned char[::1] source, int stored, target, bint half, int 
 
 
 def pack(matrices, unsigned char[::1] memory, int panel, int threads):
-    """Fill ``memory`` with ``matrices`` (``panels.Matrix``) in panels of ``panel`` rows; without matrices do nothing.
+    """Fill ``memory`` with ``matrices`` (``panels.Matrix``) in panels of ``panel`` rows.
 
-    Returns [(matrix, part)] of the parts that hold NaN, infinity or magnitudes above ``panels.LARGEST``. Raises
-    ValueError for matrices that do not fit.
+    Returns [(matrix, part)] of parts with NaN, infinity or magnitudes above ``panels.LARGEST``. Raises ValueError for
+    matrices that do not fit.
     """
     cdef int64_t count = len(matrices), i, r, inner, steps, limit
     cdef const unsigned char[::1] part

@@ -1,4 +1,4 @@
-/* Hamming distances with the instruction that counts bits. */
+/* Hamming distances with the popcnt instruction. */
 #if defined(__x86_64__)
 #include "search.h"
 #include "target.h"

@@ -1,4 +1,4 @@
-/* The scans in C; products of float32 with the compiler's vector extension. */
+/* The scans in C; float32 products with the compiler's vector extension. */
 #include "search.h"
 #include "vector_portable.h"
 

@@ -1,10 +1,10 @@
-/* Scans rows in blocks, one thread a block. A million codes are read at the speed of memory: measurements with
-   VNNI and VPOPCNTDQ were no faster. */
+/* Scans rows in blocks, one thread a block. A million codes are read at memory speed: VNNI and VPOPCNTDQ were
+   measured to be no faster. */
 #include <stdatomic.h>
 
 #include "search.h"
 
-#define SCAN_BYTES (1 << 18)  /* in a block: an eighth of a second-level cache of 2 MB, and about the work that is worth waking a thread */
+#define SCAN_BYTES (1 << 18)  /* bytes of a block: an eighth of a 2 MB L2, and about the work worth another thread */
 
 typedef struct {
     ff_scan_body body;
@@ -20,7 +20,7 @@ static void scan_blocks(void *context, int thread)
     (void)thread;
     for (int64_t from; (from = atomic_fetch_add(&j->next, j->block)) < w->count;) {
         int64_t rows = w->count - from < j->block ? w->count - from : j->block;
-        for (int64_t q = 0; q < w->asked; q++)  /* the rows of a block stay in the second-level cache */
+        for (int64_t q = 0; q < w->asked; q++)  /* a block's rows stay in L2 */
             j->body(w->rows + from * w->width, w->queries + q * w->width, w->out + 4 * (q * w->count + from), rows, w->width);
     }
 }

@@ -1,11 +1,11 @@
-/* Rows against queries. Results for codes are exact integers, whatever the instruction set and the threads. */
+/* Rows against queries. Results for codes are exact integers. */
 #ifndef FASTFLOW_SEARCH_H
 #define FASTFLOW_SEARCH_H
 
 #include "cpu.h"
 
 enum { FF_DOTS, FF_HAMMINGS, FF_PRODUCTS };
-enum { FF_WIDEST = 65536 };  /* bytes of a code: the sum of 65536 products of bytes, each at most 2^14, fits in 31 bits */
+enum { FF_WIDEST = 65536 };  /* bytes of a code: 65536 products of at most 2^14 fit in 31 bits */
 
 typedef struct {
     const char *rows, *queries;  /* (count, width) and (asked, width) bytes */
@@ -13,12 +13,13 @@ typedef struct {
     int64_t count, asked, width;
 } ff_scanned;
 
-/* FF_DOTS: dot products of int8, accumulated in int32. FF_HAMMINGS: the number of bits that differ, as int32. FF_PRODUCTS:
-   dot products of float32 (D = width / 4), accumulated in float32, each with a rounding error of at most D 2^-23 times the
-   lengths of row and query, for D <= 2^22. */
+/* FF_DOTS: int8 dot products in int32. FF_HAMMINGS: numbers of differing bits, int32. FF_PRODUCTS: float32 dot
+   products (D = width / 4), each with a rounding error of at most D 2^-23 times the lengths of row and query, for D
+   <= 2^22. */
 void ff_scan(int isa, int scan, const ff_scanned *what, int threads);
 
-/* portable.c ...: the same for one query in this thread: codes (rows, width) and query (width) in bytes -> out (rows). */
+/* portable.c ...: the same for one query in this thread: codes (rows, width) and query (width) in bytes -> out
+   (rows). */
 typedef void (*ff_scan_body)(const void *codes, const void *query, void *out, int64_t rows, int64_t width);
 void ff_dots_portable(const void *, const void *, void *, int64_t, int64_t);
 void ff_dots_avx2(const void *, const void *, void *, int64_t, int64_t);

@@ -1,12 +1,12 @@
-/* A flow with each kind of operation, on three rows together and on one alone. */
+/* A flow with each kind of operation, on three rows together and on one row. */
 #include <math.h>
 
 #include "flow/flow.h"
 #include "parts.h"
 
-enum { WIDE = 20, ROWS = 3, SLOT = 64, INPUT = 0, HIDDEN = SLOT, RESULT = 2 * SLOT };  /* of the scratch of a row */
+enum { WIDE = 20, ROWS = 3, SLOT = 64, INPUT = 0, HIDDEN = SLOT, RESULT = 2 * SLOT };  /* columns of a row's scratch */
 enum { HEAD = 12 };        /* columns in the first of two chains */
-enum { MOST = 40 * WIDE };  /* columns of panels, padded, by their depth */
+enum { MOST = 40 * WIDE };  /* padded columns of panels times their depth */
 
 typedef struct {
     float m[SLOT], s[SLOT], hidden[MOST], hidden_bias[SLOT], gate[2 * MOST], gate_bias[2 * SLOT], S[SLOT], t[SLOT];
@@ -14,7 +14,7 @@ typedef struct {
 
 static double bias_of(int c) { return c % 5 / 4.0 - 0.5; }
 
-/* Panels as flow/cpu.py packs them: pairs of vectors of columns, the last one narrow; shifts next to their gates. */
+/* Panels as flow/cpu.py packs them: pairs of column vectors, the last one narrow; shifts next to their gates. */
 static void fill(weights_of *w, int vector)
 {
     const int panel = 2 * vector;
@@ -36,7 +36,8 @@ static void fill(weights_of *w, int vector)
     }
 }
 
-/* The same by the equations: v = (x - m) s; h = relu(W v + b); v <- (v + shift) / (1 + e^-gate); z = S v reversed + t. */
+/* z (WIDE) from x (WIDE) by the equations: v = (x - m) s; h = relu(W v + b); v <- (v + shift) / (1 + e^-gate); z = S
+   v reversed + t. */
 static void compute(const weights_of *w, const float *x, double *z)
 {
     double v[WIDE], h[WIDE], norm = 0;

@@ -1,4 +1,4 @@
-/* Products and attention in each format. The operands are exact everywhere. */
+/* Products and attention in each format, with exact operands. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +6,8 @@
 #include "scalar.h"
 #include "parts.h"
 
-enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* bytes in a row of the operand: at most 32 floats, or bytes and a scale */
+enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* bytes in an operand row: at most 32 floats, or bytes and a
+                                                         scale */
 #define UNIT 0.125  /* of numbers from -3 to 3 */
 
 typedef struct {
@@ -18,7 +19,7 @@ typedef struct {
 } product_of;
 _Static_assert(sizeof(product_of) <= FF_TRY_BYTES, "a product fits");
 
-/* Write number `i` of the array at `to`, `size` bytes a number: float32, bfloat16 or int8 units with a zero point. */
+/* Write number i of the array `to`, `size` bytes a number: float32, bfloat16, or int8 units with a zero point. */
 static void put(char *to, int i, int size, double x, int zero)
 {
     const float wide = (float)x;
@@ -28,7 +29,7 @@ static void put(char *to, int i, int size, double x, int zero)
            (size_t)size);
 }
 
-/* The operands of a product by `panel` columns, and its sums in `want`. */
+/* Fill a product's operands for `panel` columns, and its sums want (ROWS, panel). */
 static void fill(product_of *p, int format, int panel, double *want)
 {
     const int size = format == FF_FLOAT ? 4 : format < FF_INT8 ? 2 : 1, lanes = 4 / size, depth = STEPS * lanes;
@@ -86,7 +87,7 @@ typedef struct {
     float out[FF_SPARE_ROWS * HEAD], scratch[];
 } head_of;
 
-/* softmax(Q K^T) V. */
+/* want (TOKENS, HEAD) = softmax(Q K^T) V. */
 static void attend(double *want)
 {
     for (int q = 0; q < TOKENS; q++) {

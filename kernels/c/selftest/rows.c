@@ -10,7 +10,7 @@
 
 enum { WIDE = 20, COUNT = 4, ROOM = 64 };
 
-/* Eight times number `i` of row r, as an integer and as an IEEE half. */
+/* Eight times number i of row r, as an integer and as an IEEE half. */
 static int whole(int r, int i) { return (int)(8 * ff_try_number(r, i)); }
 
 static uint16_t half_of(int r, int i)
@@ -51,7 +51,7 @@ int ff_try_table(const ff_selftest *t)
     return 1;
 }
 
-/* Each kind of scan on codes of 76 bytes: whole vectors and a rest. */
+/* Each scan on codes of 76 bytes: whole vectors and a rest. */
 int ff_try_scans(const ff_selftest *t)
 {
     enum { BYTES = 76, FLOATS = BYTES / 4 };
@@ -145,7 +145,7 @@ static int try_pool(const ff_selftest *t, const ff_body *body)
     return ff_agree(t, FF_TRY_ROWS, out, largest, WIDE, 0);
 }
 
-/* A row as bfloat16 and as bytes with and without sign: each of its numbers has a byte of its own. */
+/* A row as bfloat16 and as signed and unsigned bytes, all distinct. */
 static int try_convert(const ff_selftest *t, const ff_body *body)
 {
     float x[ROOM] = {0}, found[ROOM / 2];

@@ -1,4 +1,4 @@
-/* Runs the self-tests of an instruction set and keeps their answer. */
+/* Runs an instruction set's self-tests and keeps the answer. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #define TRIED (1u << 31)
 _Static_assert(FF_SELFTESTS < 31, "a bit for each self-test");
 
-static _Atomic uint32_t answers[FF_ISAS];  /* bits of the self-tests that failed, and TRIED */
+static _Atomic uint32_t answers[FF_ISAS];  /* bits of failed self-tests, and TRIED */
 
 const char *ff_selftest_name(int test)
 {

@@ -6,12 +6,12 @@ cdef extern from "selftest/selftest.h":
 
 
 def usable(int isa):
-    """Whether instruction set ``isa`` can run here and is right in its self-tests, which run the first time."""
+    """Return whether ``isa`` can run here and passes its self-tests, which run the first time."""
     return 0 <= isa < FF_ISAS and bool(ff_isa_usable(isa))
 
 
 def wrong(int isa):
-    """What instruction set ``isa`` computed wrongly in its self-tests so far, in words: it is not used for that."""
+    """Return the self-tests that ``isa`` has failed so far, in words; it is not used for them."""
     if not 0 <= isa < FF_ISAS:
         raise ValueError(f"there is no instruction set {isa}")
     cdef uint32_t found = ff_wrong_so_far(isa)
@@ -19,9 +19,9 @@ def wrong(int isa):
 
 
 def try_again(int isa, int broken=-1, bint keep=False):
-    """The numbers of the self-tests that instruction set ``isa`` fails, with changed results in self-test ``broken``.
+    """Return the numbers of the self-tests that ``isa`` fails, with the results of self-test ``broken`` changed.
 
-    For tests: with ``keep`` that is the answer of the process from now on.
+    For tests; ``keep`` makes it the process's answer.
     """
     if not 0 <= isa < FF_ISAS:
         raise ValueError(f"there is no instruction set {isa}")

@@ -1,13 +1,12 @@
-/* The texts of a call, shared out among threads. A text is summed by one thread in the order of its tokens, so its bits
-   depend on nothing else. */
+/* Shares a call's texts among threads. One thread sums a text in token order, so other texts do not change its bits. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "mxcsr.h"
 #include "table.h"
 
-#define TEXTS 32  /* that a thread takes at a time: some ten microseconds of work */
-#define WORTH (1 << 17)  /* numbers to add for which waking a thread pays, about ten microseconds */
+#define TEXTS 32  /* texts a thread takes at a time: about 10 us of work */
+#define WORTH (1 << 17)  /* additions worth waking a thread, about 10 us */
 
 typedef struct {
     ff_table_body body;

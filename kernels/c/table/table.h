@@ -1,4 +1,4 @@
-/* Texts as the mean of rows of a table; ``kernels/table/reference.py`` is the definition. */
+/* Texts as means of a table's rows; kernels/table/reference.py is the definition. */
 #ifndef FASTFLOW_TABLE_H
 #define FASTFLOW_TABLE_H
 
@@ -7,22 +7,22 @@
 enum { FF_ROWS_FLOAT, FF_ROWS_HALF, FF_ROWS_BYTES, FF_ROWS_KINDS };  /* float32, float16, int8 */
 
 typedef struct {
-    const char *rows;         /* (count, width) of the kind `stored`, aligned to its numbers */
-    const float *scales;      /* (vocabulary,), or NULL: a token's vector is its row times this */
-    const float *weights;     /* (vocabulary,), or NULL: its weight in the mean */
-    const int32_t *mapping;   /* (vocabulary,), or NULL: the row of a token */
+    const char *rows;         /* (count, width) of kind `stored`, aligned to its numbers */
+    const float *scales;      /* (vocabulary): a token's vector is its row times this; NULL: 1 */
+    const float *weights;     /* (vocabulary) weights in the mean; NULL: 1 */
+    const int32_t *mapping;   /* (vocabulary) rows of tokens; NULL: the ids */
     int64_t count, width, vocabulary;
-    int64_t run;              /* tokens that are summed before their sum is added to the text's */
+    int64_t run;              /* tokens summed before their sum is added to the text's */
     int32_t stored, isa;
 } ff_table;
 
 int ff_row_size(int stored);  /* bytes of a number */
-/* The number of the first text with an id outside the vocabulary, -1 if there is none. */
+/* The first text with an id outside the vocabulary, -1 if none; ids (offsets[texts]), offsets (texts + 1). */
 int64_t ff_table_check(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts);
-/* Write out (texts, width): the mean of text i is of ids[offsets[i]] to ids[offsets[i + 1] - 1], 0 if it has none. */
+/* Write out (texts, width): means of ids[offsets[i]] to ids[offsets[i + 1] - 1], 0 if a text has none. */
 void ff_table_run(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts, float *out, int threads);
 
-/* The mean of one text of at least one token. */
+/* The mean out (width) of ids (tokens), at least one. */
 typedef void (*ff_table_body)(const ff_table *, const int32_t *ids, int64_t tokens, float *out);
 void ff_table_portable(const ff_table *, const int32_t *, int64_t, float *);
 void ff_table_avx2(const ff_table *, const int32_t *, int64_t, float *);

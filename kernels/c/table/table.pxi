@@ -16,10 +16,10 @@ ROWS_FLOAT, ROWS_HALF, ROWS_BYTES = FF_ROWS_FLOAT, FF_ROWS_HALF, FF_ROWS_BYTES
 
 
 cdef class Table:
-    """A table of token vectors, as in ``c/table/table.h``. Immutable, so safe from several threads at once.
+    """Hold a table of token vectors as in ``c/table/table.h``. Immutable, so threads may share it.
 
-    rows: the bytes of (R, width) numbers of the kind ``stored``, not copied; scales, weights: (V,) float32 or None;
-    mapping: (V,) int32, each 0 to R - 1, or None, if V is R; run: tokens that are summed before they are added up.
+    rows: bytes of (R, width) numbers of kind ``stored``, not copied; scales, weights: (V,) float32 or None; mapping:
+    (V,) int32, 0 to R - 1, or None, if V is R; run: tokens that are summed before their sum is added.
     """
 
     cdef ff_table table

@@ -1,11 +1,12 @@
-/* Many texts at once: each thread takes a few texts, and writes their ids where the longest result of each would fit. */
+/* Many texts at once: a thread takes a few texts and writes each text's ids at an offset that leaves room for the
+   longest results. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "tokens.h"
 
-enum { TEXTS = 16 };       /* texts that a thread takes at a time: two microseconds of short ones */
-enum { WORTH = 1 << 16 };  /* characters that are worth another thread: about 0.2 milliseconds */
+enum { TEXTS = 16 };       /* texts a thread takes at a time: 2 us of short ones */
+enum { WORTH = 1 << 16 };  /* characters worth another thread: about 0.2 ms */
 
 typedef struct {
     const ff_wordpiece *w;
@@ -38,7 +39,7 @@ int32_t *ff_tokenize_all(const ff_wordpiece *w, const ff_text *texts, int64_t ma
         room += most < limit ? most : limit;
         letters += texts[i].length;
     }
-    int32_t *ids = malloc((size_t)(room ? room : 1) * sizeof *ids);  /* pages that nothing is written to take no memory */
+    int32_t *ids = malloc((size_t)(room ? room : 1) * sizeof *ids);  /* pages that are never written take no memory */
     if (!ids)
         return NULL;
     job j = {w, texts, many, limit, special, ids, starts, counts, states, 0};

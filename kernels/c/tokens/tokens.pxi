@@ -45,7 +45,7 @@ cdef extern from "Python.h":
 
 
 cdef int _fill(ff_text *given, list texts) except -1:
-    """Point ``given`` at the letters of ``texts``; raises TypeError for what is no str."""
+    """Point ``given`` at the letters of ``texts``; raise TypeError for other types than str."""
     cdef int64_t i
     for i in range(len(texts)):
         text = texts[i]
@@ -57,7 +57,9 @@ cdef int _fill(ff_text *given, list texts) except -1:
 
 
 def character(int c):
-    """(flags, canonical class, lower case, what it is without accents) of code point c, as ``c/tokens/unicode.h`` has it."""
+    """Return (flags, canonical class, lower case, decomposition without accents) of code point c, as
+    ``c/tokens/unicode.h``.
+    """
     cdef int32_t row[3]
     cdef int32_t split[FF_EACH]
     if not 0 <= c < 0x110000:
@@ -67,9 +69,9 @@ def character(int c):
 
 
 cdef class Vocabulary:
-    """The JSON object of pieces and ids that begins at ``start`` of the bytes ``json``; ``end``: the place after it.
+    """Read the JSON object of pieces and ids at byte ``start`` of ``json``; ``end``: the byte after it.
 
-    Raises ValueError if there is none: strict JSON of ids below 2^31. Of a piece that comes twice the last id counts.
+    Raises ValueError unless it is strict JSON with ids below 2^31. Of a repeated piece the last id counts.
     """
 
     cdef ff_vocabulary words
@@ -101,7 +103,7 @@ cdef class Vocabulary:
         return self.words.largest
 
     def get(self, str piece):
-        """The id of a piece that begins a word; None if there is none."""
+        """Return the id of a piece that begins a word, or None."""
         cdef bytes letters = piece.encode()
         cdef bytes padded = letters + bytes(FF_SLACK)
         cdef int32_t found = ff_find(&self.words, padded, len(letters), FF_FIRST_PIECE) if letters else -1
@@ -109,9 +111,9 @@ cdef class Vocabulary:
 
 
 cdef class WordPiece:
-    """A vocabulary and its rules. Immutable, so safe from several threads at once; ``kernels/tokens/cpu.py`` checks them.
+    """Hold a vocabulary and its rules. Immutable, so threads may share it; ``kernels/tokens/cpu.py`` checks them.
 
-    added: (bytes, id) of ASCII, longest first; before, after: int32; whole: words that are not cut, which need CLEAN.
+    added: (ASCII bytes, id), longest first; before, after: int32; whole: uncut words, which need CLEAN.
     """
 
     cdef ff_wordpiece w
@@ -148,7 +150,7 @@ cdef class WordPiece:
         free(self.added)
 
     def tokenize(self, list texts, int64_t limit, bint special, int threads):
-        """(ids int32, offsets int64, states int8: FF_WHOLE, FF_CUT or FF_HALF) of ``texts``, which are str."""
+        """Return (ids int32, offsets int64, states int8: FF_WHOLE, FF_CUT or FF_HALF) of ``texts``, a list of str."""
         cdef int64_t many = len(texts), i
         if limit < (self.w.before_count + self.w.after_count if special else 0):
             raise ValueError(f"{limit} ids are fewer than those at the ends of a text")

@@ -1,15 +1,15 @@
-/* Reads the vocabulary from the JSON of a tokenizer: strictly, because what is odd is left to another reader. */
+/* Reads the vocabulary from a tokenizer's JSON, strictly: other readers handle unusual files. */
 #include <stdlib.h>
 
 #include "vocabulary.h"
 
-enum { FF_CROWDED = 64 };  /* slots that are looked at for one piece; of 30,000 pieces of BERT none takes over 12 */
+enum { FF_CROWDED = 64 };  /* slots searched for one piece; BERT's 30,000 pieces need at most 12 */
 
 typedef struct {
     const uint8_t *at, *end;
 } reader;
 
-static int next(reader *r)  /* the next byte but spaces; -1 at the end */
+static int next(reader *r)  /* the next byte except spaces; -1 at the end */
 {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\t' || *r->at == '\r'))
         r->at++;
@@ -41,7 +41,7 @@ int ff_put_utf8(uint8_t *to, uint32_t c)
     return more + 1;
 }
 
-/* The character after a backslash, as UTF-8 to `to`; its bytes, 0 if it is none. */
+/* Write the character after a backslash as UTF-8 to `to`; its bytes, 0 if it is invalid. */
 static int escaped(reader *r, uint8_t *to)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -63,7 +63,7 @@ static int escaped(reader *r, uint8_t *to)
     return ff_put_utf8(to, point);
 }
 
-/* The bytes of the character beyond ASCII that begins at r->at, copied; 0 if it is not well-formed UTF-8. */
+/* Copy the non-ASCII character at r->at to `to`; its bytes, 0 if it is no well-formed UTF-8. */
 static int beyond_ascii(reader *r, uint8_t *to)
 {
     uint8_t again[4];
@@ -77,13 +77,13 @@ static int beyond_ascii(reader *r, uint8_t *to)
         point = point << 6 | (r->at[i] & 0x3fu);
     }
     if (point > 0x10ffff || point >> 11 == 0x1b || ff_put_utf8(again, point) != more + 1)
-        return 0;  /* too large, half a surrogate pair, or spelt longer than it has to be */
+        return 0;  /* too large, half a surrogate pair, or overlong */
     memcpy(to, r->at, (size_t)more + 1);
     r->at += more + 1;
     return more + 1;
 }
 
-/* Copy the string after its first quote to `to`, which has room for what is left; its length, -1 if it is odd. */
+/* Copy the string after its first quote to `to`, which has room for the rest; its length, -1 if it is invalid. */
 static int64_t string(reader *r, uint8_t *to)
 {
     uint8_t *start = to;
@@ -119,7 +119,7 @@ static int whole_number(reader *r, int32_t *value)
     return digits && n <= INT32_MAX && (digits == 1 || first != '0') && !(c >= '0' && c <= '9');
 }
 
-/* Read `"piece": id` pairs up to the end of the object; their number, -1 if one is odd. */
+/* Read `"piece": id` pairs up to the end of the object; their number, -1 if one is invalid. */
 static int64_t read_pairs(ff_vocabulary *v, reader *r)
 {
     uint8_t *to = v->letters;
@@ -145,7 +145,7 @@ static int64_t read_pairs(ff_vocabulary *v, reader *r)
     return c == '}' ? count : -1;
 }
 
-/* Enter pieces[number]; one that is known gets its id and leaves `count` as it is. 0: the table fills badly. */
+/* Enter pieces[number]; a known piece gets its id and `count` stays. 0: the table fills badly. */
 static int enter(ff_vocabulary *v, int64_t number)
 {
     ff_piece *p = &v->pieces[number], *known;

@@ -1,24 +1,26 @@
-/* One text to ids: normalize each character, gather the words between spaces and punctuation, cut each into pieces.
+/* One text to ids: normalize each character, gather words between spaces and punctuation, cut each into pieces.
 
-   A word is cut by trying its longest start first. Of a word of n letters and pieces of at most m that is n m look-ups at
-   worst, and n is at most FF_LONGEST: time grows with the text alone.
+   A word is cut by trying its longest start first. A word of n <= FF_LONGEST letters and pieces of at most m need n
+   m look-ups at most, so time grows only with the text.
 
-   A whole word is a run of FF_WORD with none before and after it. Runs are within words, which have other signs as well: those
-   before the run are then a word of their own, and so is what follows. */
+   A whole word is a run of FF_WORD between other characters. Words also contain other signs: those before and after
+   the run are then separate words. */
 #include "tokens.h"
 #include "unicode.h"
 
-enum { LETTER, DROPPED, SPACE, MARK, ADDED = 8 };  /* kinds of ASCII characters; ADDED: a token may begin there too */
+enum { LETTER, DROPPED, SPACE, MARK, ADDED = 8 };  /* kinds of ASCII characters; ADDED: an added token may begin
+                                                      there */
 
 typedef struct {
     const ff_wordpiece *w;
     int32_t *ids;
     int64_t count, room;    /* ids written, and the most */
-    int cut, half;          /* there were more; there was half a surrogate pair */
-    int32_t length, characters, fence;  /* of the word: bytes, characters, and bytes before which no mark is moved */
-    int32_t run, before;    /* bytes and characters of the word before its last run of FF_WORD; 0 without whole words */
-    int joined;             /* punctuation that is FF_WORD too is before the word */
-    uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];  /* what is before the run, and the run, each cut off beyond FF_LONGEST */
+    int cut, half;          /* ids were dropped; half a surrogate pair was found */
+    int32_t length, characters, fence;  /* of the word: bytes, characters, bytes that no mark moves before */
+    int32_t run, before;    /* bytes and characters before the word's last run of FF_WORD; 0 without whole words */
+    int joined;             /* the punctuation before the word is FF_WORD */
+    uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];  /* the part before the run, and the run, each limited to
+                                                           FF_LONGEST */
 } state;
 
 static unsigned row_of(uint32_t c)
@@ -27,10 +29,10 @@ static unsigned row_of(uint32_t c)
     return unicode_classes[16 * unit + (c & 15)];
 }
 
-/* What a character becomes without its accents, none if it is one; the number written to `to`. */
+/* Write character c without accents to `to` (FF_EACH); returns the count, 0 if it is one. */
 static int without_accents(uint32_t c, unsigned flags, uint32_t *to)
 {
-    if (c - 0xac00 < 11172) {  /* a syllable of Hangul: lead, vowel and perhaps tail */
+    if (c - 0xac00 < 11172) {  /* a Hangul syllable: lead, vowel and perhaps tail */
         uint32_t s = c - 0xac00;
         to[0] = 0x1100 + s / 588, to[1] = 0x1161 + s % 588 / 28, to[2] = 0x11a7 + s % 28;
         return 2 + (s % 28 > 0);
@@ -68,7 +70,7 @@ int ff_character(int32_t c, int32_t row[3], int32_t split[FF_EACH])
     return count;
 }
 
-/* Cut the word into pieces: their number, 0 if one has no piece. */
+/* Cut word (length) into ids; their number, 0 if a part has no piece. */
 static int cut_word(const ff_vocabulary *v, const uint8_t *word, int32_t length, int32_t *ids)
 {
     int count = 0;
@@ -95,7 +97,7 @@ static void put_ids(state *s, const int32_t *ids, int count)
     s->cut |= fit < count;
 }
 
-/* Put the ids of the first `length` bytes of the word, `characters` in number, and begin the next word. */
+/* Put the ids of the word's first `length` bytes, `characters` in number, and begin the next word. */
 static void put_word(state *s, int32_t length, int32_t characters)
 {
     int32_t pieces[FF_LONGEST];
@@ -108,7 +110,7 @@ static void put_word(state *s, int32_t length, int32_t characters)
     s->length = s->characters = s->fence = s->run = s->before = 0;
 }
 
-/* Put the word up to its last run and the id of that run, if this is a whole word; `joins`: FF_WORD follows it. */
+/* If the word's last run is a whole word, put the part before it and its id; `joins`: FF_WORD follows. */
 static void end_run(state *s, int joins)
 {
     int32_t length = s->length - s->run;
@@ -141,10 +143,10 @@ static uint32_t last_character(const state *s, int32_t end, int32_t *start)
     return c | (more ? (s->word[at] & (0x3fu >> more)) << 6 * more : s->word[at]);
 }
 
-/* Add a character to the word, before those marks at its end that come after it in canonical order. */
+/* Add a character to the word, before trailing marks of a higher canonical class. */
 static void add(state *s, uint32_t c, unsigned order)
 {
-    if (s->characters - s->before > s->w->longest)  /* the word is unknown, however it goes on */
+    if (s->characters - s->before > s->w->longest)  /* the word is unknown however it continues */
         return;
     int32_t at = s->length, before = 0;
     while (order && at > s->fence && unicode_rows[row_of(last_character(s, at, &before))].order > order)
@@ -157,7 +159,7 @@ static void add(state *s, uint32_t c, unsigned order)
     s->characters++;
 }
 
-/* Add a sign that ends a run, or nothing to a word that is unknown already: of that its length alone is kept. */
+/* Add a sign that ends a run; of a word already unknown only the length is kept. */
 static void add_sign(state *s, uint32_t c)
 {
     end_run(s, 0);
@@ -201,7 +203,7 @@ static void normalize(state *s, uint32_t c)
         end_word(s, 0);
     if (flags & FF_WHITE)
         return;
-    if (c == 0x130 && !(steps & FF_STRIP) && steps & FF_LOWER) {  /* the one letter of which lower case is two */
+    if (c == 0x130 && !(steps & FF_STRIP) && steps & FF_LOWER) {  /* the only letter with two lower-case characters */
         add_lowered(s, 'i');
         add_lowered(s, 0x307);
     } else if (steps & FF_STRIP) {
@@ -256,7 +258,7 @@ void ff_prepare_ascii(ff_wordpiece *w)
     }
     for (int i = 0; i < w->added_count; i++) {
         w->kinds[w->added[i].letters[0]] |= ADDED;
-        w->letters[w->added[i].letters[0]] = 0;  /* so that each one is looked at */
+        w->letters[w->added[i].letters[0]] = 0;  /* so that it is tried */
     }
 }
 

@@ -6,6 +6,7 @@ from harness import Choices, Finding
 
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder.cpu import CpuEncoder
+from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.flow.plan import execute
 from fastflow.plan.fold import fold
@@ -42,11 +43,10 @@ def pool(choices: Choices, isa: str) -> None:
         [choices.choice((1, 2, 5, 16, 33, 70)) for _ in range(choices.choice((1, 2, 5)))], choices.getrandbits(16)
     )
     skip, threads = choices.choice((0, 0, 1, 3)), choices.choice((1, 2))
-    found = CpuEncoder(weights, shape, mode, layers, threads=threads, isa=isa, **options)(*texts, skip)
+    pooling = Pooling(mode, layers, **options)
+    found = CpuEncoder(weights, shape, pooling, threads=threads, isa=isa)(*texts, skip)
     made = weights, shape
-    wanted, plain = (
-        defined(made, texts, dtype, mode, layers, skip=skip, **options) for dtype in (np.float64, np.float32)
-    )
+    wanted, plain = (defined(made, texts, dtype, pooling, skip) for dtype in (np.float64, np.float32))
     near(found, wanted, plain)
 
 
