@@ -17,7 +17,6 @@ import click
 import fastflow
 from fastflow.atomic import replace_text
 from fastflow.exports.export import Exported
-from fastflow.replacing import replace_text
 from fastflow.train.arguments import COMMAND_ONLY
 from fastflow.train.distil.result import Distilled
 from fastflow.train.options import Options

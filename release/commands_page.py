@@ -12,7 +12,6 @@ import click
 from fastflow.atomic import replace_text
 from fastflow.cli import main as fastflow
 from fastflow.commands.train import train
-from fastflow.replacing import replace_text
 
 WIDTH = 100  # letters of a line of help
 HEAD = """# Commands

@@ -15,7 +15,7 @@ word=${1:-}
 case $word in
     asan) sanitize=address ;;
     ubsan) sanitize=undefined ;;
-    tsan | valgrind) exec "$python" tests/fuzz/replay.py "$word" ;;
+    tsan | valgrind) exec "$python" tests/fuzz/building.py "$word" ;;
     *) echo "usage: tests/sanitize.sh asan|ubsan|tsan|valgrind [options of pytest]" >&2; exit 2 ;;
 esac
 shift
@@ -48,4 +48,4 @@ LD_PRELOAD=$library "$python" -m pytest -q -p no:cacheprovider tests/kernels/tes
     --deselect tests/kernels/test_encoder_cpu_bits.py::test_memory_does_not_grow
 cd "$checkout"
 unset PYTHONPATH
-"$python" tests/fuzz/replay.py "$word"
+"$python" tests/fuzz/building.py "$word"

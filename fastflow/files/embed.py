@@ -41,7 +41,7 @@ def embed_file(
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
     check_target(target, paths, settings, run.resume, run.cache)
-    check_truncation(settings.dim, runtime._opened.width, "--dim")
+    check_truncation(settings.dim, runtime.session.width, "--dim")
     with Sources(paths, run.opened) as sources:
         types = check_types(sources, target, settings)
         if run.resume:

@@ -40,7 +40,7 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
             f"{target}: the {parts} of a {target.suffix} file hold texts, and these are vectors; write .npy"
         )
     check_target(target, [source], settings, run.resume)
-    check_truncation(settings.dim, runtime._opened.width, "--dim")
+    check_truncation(settings.dim, runtime.session.width, "--dim")
     with MatrixFile(source) as vectors:
         takes = runtime.info()
         if (dim := vectors.matrix.shape[1]) != takes["pooled_dim"]:

@@ -15,7 +15,7 @@ from fastflow.integrations.ray_cluster import check_column, ray_data, texts_of
 from fastflow.model.artifact import DEFAULT, named
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_count, check_truncation
-from fastflow.streaming import WINDOW
+from fastflow.options import WINDOW
 
 from fastflow.cli import main
 from fastflow.console import add_note
@@ -138,7 +138,7 @@ def job_of(
     if place is not None and os.path.exists(place):
         place = os.path.abspath(place)  # an actor has another working directory
     with Runtime(place, "cpu", dtype, threads) as runtime:
-        check_truncation(options.get("truncate_dim"), runtime._opened.width, dim)
+        check_truncation(options.get("truncate_dim"), runtime.session.width, dim)
         runtime.encode([], **options)
         return Job(place, numbers_of(runtime), column, output_column, options, threads)
 

@@ -12,7 +12,6 @@ from fastflow.kernels import _cpu
 
 if TYPE_CHECKING:
     from fastflow.kernels.encoder.cpu import CpuEncoder
-    from fastflow.kernels.flow.cpu import CpuFlow
     from fastflow.kernels.table.cpu import CpuTable
     from fastflow.kernels.tokens.cpu import WordPiece
 

@@ -3,7 +3,6 @@
 import re
 import signal
 import sys
-import time
 
 import hypothesis
 import pytest
@@ -28,20 +27,3 @@ def test_a_process_that_waits_is_not_ended_and_one_that_computes_is():
     assert run_limited([sys.executable, "-c", "import time; time.sleep(1.5)"], seconds=1).returncode == 0
     done = run_limited([sys.executable, "-c", "print('begun', flush=True)\nwhile True: pass"], seconds=1)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "begun\n")
-
-
-@pytest.mark.slow
-def test_an_attack_that_waits_is_no_finding_and_one_that_computes_is(monkeypatch):
-    boxed = pytest.importorskip("attacks.boxed")
-    monkeypatch.setattr(boxed, "SECONDS", 0.3)
-
-    def wait():
-        time.sleep(0.6)
-        return "rows", "1"
-
-    def compute():
-        while True:
-            pass
-
-    assert boxed.boxed(wait, 600 << 20) == ("rows", "1")
-    assert boxed.boxed(compute, 600 << 20)[0] == "Killed"

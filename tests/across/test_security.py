@@ -27,10 +27,11 @@ def test_it_exists(file, name):
     assert name in {each.name for each in module.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_the_attacks_exist():
-    named = set(re.findall(r"`(\w+\.py)`", PAGE))
-    assert named
-    assert named <= {path.name for path in (ROOT / "tests" / "attacks").glob("*.py")}
+def test_the_targets_and_attacks_exist():
+    named = set(re.findall(r"`(\w+)`", PAGE.split("The targets of")[1].split("##")[0]))
+    known = {path.stem for folder in ("attacks", "fuzz/targets") for path in (ROOT / "tests" / folder).glob("*.py")}
+    assert len(named) > 5
+    assert named <= known
 
 
 @pytest.mark.parametrize("family", ["bert", "of its own"])

@@ -1,29 +1,26 @@
-"""Forks while another thread makes what a Runtime needs late: each child must end, with the numbers of its parent.
-
-    python tests/attacks/forks.py --rounds 400 --seconds 600 --seed 0
+"""Forks while another thread makes what a Runtime needs late: each child must end, with its parent's numbers.
 
 A round is a process with one kind of model, opened anew for each fork: a thread encodes long texts, cuts vectors,
 asks for densities, tokens or the fingerprint; some milliseconds later the process forks, and the child does the same.
-Exit code 1 for a child that hangs, dies or has other numbers. tests/test_late.py forks inside each late thing.
+tests/test_late.py forks inside each late thing.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from boxed import rounds
+from harness import Finding
 
-TESTS = Path(__file__).parent.parent
+from support.builders import make_encoder, make_model, make_sentences, unigram
+from support.static_dirs import model2vec_dir, static_embedding_dir
+
 FORKS = 8  # of a round
 HUNG = 120  # seconds after which a child waits for ever, however busy the machine is
 SLOWEST = 0.03  # seconds before a fork, at most: what is late is made sooner
@@ -31,19 +28,6 @@ KINDS = [
     ("static", {}), ("model2vec", {}), ("unigram", {}), ("embedding", {}), ("xlm-roberta", {}), ("default", {}),
     ("flow", {}), ("flow", {"dtype": "int8"}), ("flow", {"backend": "reference"}), ("flow", {"backend": "torch"}),
 ]  # fmt: skip
-
-BUILD = """
-import sys
-from pathlib import Path
-from support.builders import make_encoder, make_model, make_sentences, unigram
-from support.static_dirs import model2vec_dir, static_embedding_dir
-out = Path(sys.argv[1])
-make_model(out / "flow", make_encoder(out / "bert"), make_sentences(96))
-make_encoder(out / "xlm-roberta", "xlm-roberta")
-model2vec_dir(out / "model2vec", seq_length=64)
-model2vec_dir(out / "unigram", unigram(), seq_length=64)
-static_embedding_dir(out / "embedding", [("Dense", {"out_features": 8})], tokenizer=unigram())
-"""
 
 ROUND = """
 import json, os, signal, sys, threading, time, warnings
@@ -79,26 +63,23 @@ for number, wait in enumerate(waits):
 """
 
 
-@cache
-def models() -> Path:
-    """A folder with the models, removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="fastflow-forks-"))
-    atexit.register(shutil.rmtree, folder)
-    subprocess.run([sys.executable, "-c", BUILD, folder], check=True, env=os.environ | {"PYTHONPATH": str(TESTS)})
-    return folder
+@contextmanager
+def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+    make_model(folder / "flow", make_encoder(folder / "bert"), make_sentences(96))
+    make_encoder(folder / "xlm-roberta", "xlm-roberta")
+    model2vec_dir(folder / "model2vec", seq_length=64)
+    model2vec_dir(folder / "unigram", unigram(), seq_length=64)
+    static_embedding_dir(folder / "embedding", [("Dense", {"out_features": 8})], tokenizer=unigram())
 
+    def one(place: Path, rng: random.Random, number: int, counts: Counter[str]) -> None:
+        name, options = KINDS[number % len(KINDS)]
+        model = name if name in ("static", "default") else str(folder / name)
+        waits = [rng.random() * SLOWEST for _ in range(FORKS)]
+        command = [sys.executable, "-c", ROUND, json.dumps([model, options, waits, HUNG]), str(place / "vectors.npy")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        counts["forks"] += FORKS
+        counts[name] += 1
+        if done.returncode:
+            raise Finding(f"{name} {options}: {done.stderr.strip()}")
 
-def one(folder: Path, rng: random.Random, number: int, counts: Counter[str]) -> list[str]:
-    """The kinds take turns; returns the fault, if any."""
-    name, options = KINDS[number % len(KINDS)]
-    model = name if name in ("static", "default") else str(models() / name)
-    waits = [rng.random() * SLOWEST for _ in range(FORKS)]
-    command = [sys.executable, "-c", ROUND, json.dumps([model, options, waits, HUNG]), str(folder / "vectors.npy")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    counts["forks"] += FORKS
-    counts[name] += 1
-    return [f"{name} {options}: {done.stderr.strip()}"] if done.returncode else []
-
-
-if __name__ == "__main__":
-    sys.exit(rounds(__doc__, 400, one))
+    yield one

@@ -1,13 +1,9 @@
-"""Runs of ``fastflow embed`` that write one output at once, are interrupted and continued: rows must never mix.
-
-    python tests/attacks/writers.py --rounds 60 --seconds 1200 --seed 0
+"""Two runs of ``fastflow embed`` that write one output, are interrupted and continued: rows must never mix.
 
 In a round two processes embed two inputs into one file, or two shards of one input, plainly, with --dedupe or with one
---cache; one may get a signal. Each that exits with 0 claims that the file was its own when it finished, so the file
-must be, bit for bit, what one gives alone. A run that did not succeed must say why in one sentence, and, continued,
-give the bytes of a whole run, unless the signal came when its file was whole and had its name. The cache must be sound,
-and nothing else may lie in the folder. Exit code 1 and the seed of the round for anything else.
-tests/files/test_parts_manifest_killed.py kills runs at their operations on files.
+--cache; one may get a signal. A run that exits with 0 must leave, bit for bit, the file that it gives undisturbed. A
+run that does not succeed must say why in one sentence, and, continued, give the bytes of a whole run, unless the
+signal came after the file had its name. The cache must be sound, and the folder must hold nothing else.
 """
 
 from __future__ import annotations
@@ -20,10 +16,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from boxed import rounds
+from harness import Finding
 
 from fastflow.files.parts.manifest import manifest_path
 from fastflow.files.write.partial import partial_path, run_path
@@ -35,10 +32,6 @@ LINES, DISTINCT = 2000, 1500
 HOWS = ("plain", "dedupe", "cache")
 SIGNALS = (None, None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 REFUSED = "is being written by another run"
-
-
-class Fault(Exception):
-    """A sentence about what is wrong."""
 
 
 class Round:
@@ -55,7 +48,6 @@ class Round:
         self.again = {"plain": [], "dedupe": ["--dedupe"], "cache": ["--cache", str(self.cache)]}[self.how]
 
     def input(self, name: str) -> Path:
-        """Lines of which some repeat."""
         rng = self.rng
         texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) + f" {at}" for at in range(DISTINCT)]
         lines = [json.dumps({"text": rng.choice(texts), "n": at}) + "\n" for at in range(LINES)]
@@ -63,13 +55,11 @@ class Round:
         return self.folder / name
 
     def alone(self, command: list[str], name: str) -> bytes:
-        """The bytes that a command gives if nobody disturbs it."""
         target = self.folder / f"{name}{self.suffix}"
-        ended(started([*command, "-o", str(target)]))
+        wait_for(start([*command, "-o", str(target)]))
         return target.read_bytes()
 
     def run(self) -> None:
-        """Raises a Fault."""
         shards, sent = self.rng.random() < 0.3, self.rng.choice(SIGNALS)
         first = self.input("a.jsonl")
         inputs = [first, first if shards else self.input("b.jsonl")]
@@ -81,7 +71,7 @@ class Round:
         commands = [[*command, *self.again, "-o", str(self.target)] for command in commands]
         runs = []
         for command in commands:
-            runs.append(started(command))
+            runs.append(start(command))
             time.sleep(self.rng.random() * 0.4)
         if sent is not None:
             time.sleep(self.rng.random() * 1.5)
@@ -91,9 +81,9 @@ class Round:
         claimed = [i for i, code in enumerate(codes) if code == 0]
         self.counts["alone"] += len(claimed)
         if claimed and self.target.read_bytes() not in [alone[i] for i in claimed]:
-            raise Fault(f"exit 0 of {claimed}, but {self.target.name} holds what none of them gives alone")
+            raise Finding(f"exit 0 of {claimed}, but {self.target.name} holds what none of them gives alone")
         if not claimed and self.target.exists() and (sent is None or self.target.read_bytes() != alone[0]):
-            raise Fault(f"no run succeeded, but {self.target.name} is there")
+            raise Finding(f"no run succeeded, but {self.target.name} is there")
         for i, code in enumerate(codes):
             if code == 1 and REFUSED in said[i]:
                 self.counts["refused"] += 1
@@ -104,62 +94,56 @@ class Round:
                 elif not claimed:
                     self.resume(commands[0], alone[0])
             elif code != 0:
-                raise Fault(f"run {i} ended with {code}: {said[i]!r}")
+                raise Finding(f"run {i} ended with {code}: {said[i]!r}")
         if len(claimed) == len(codes):
             self.check_left()
         if self.how == "cache":
             self.check_cache(commands[0], alone[0])
 
     def resume(self, command: list[str], whole: bytes) -> None:
-        ended(started([*command, "--resume"]))
+        wait_for(start([*command, "--resume"]))
         self.counts["resumed"] += 1
         if self.target.read_bytes() != whole:
-            raise Fault("--resume after the signal gives other bytes than a whole run")
+            raise Finding("--resume after the signal gives other bytes than a whole run")
         self.check_left()
 
     def check_left(self) -> None:
         beside = (self.target, manifest_path(self.target), run_path(self.target))
         if left := [path.name for path in self.out.iterdir() if path not in beside]:
-            raise Fault(f"{self.suffix}: left behind: {sorted(left)}")
+            raise Finding(f"{self.suffix}: left behind: {sorted(left)}")
 
     def check_cache(self, command: list[str], whole: bytes) -> None:
-        """Its rows give the bytes of a whole run, and SQLite finds nothing wrong."""
         for path in self.out.iterdir():
             path.unlink()
-        ended(started(command))
+        wait_for(start(command))
         if self.target.read_bytes() != whole:
-            raise Fault(f"{self.suffix}: the cache does not give the rows of a whole run")
-        ended(started(["cache", str(self.cache)]))
+            raise Finding(f"{self.suffix}: the cache does not give the rows of a whole run")
+        wait_for(start(["cache", str(self.cache)]))
         with closing(sqlite3.connect(self.cache)) as db:
             if (found := db.execute("PRAGMA integrity_check").fetchone()) != ("ok",):
-                raise Fault(f"integrity_check of the cache: {found}")
+                raise Finding(f"integrity_check of the cache: {found}")
             odd = db.execute("SELECT count(*) FROM vectors WHERE number NOT IN (SELECT number FROM keys)").fetchone()
             if odd != (0,):
-                raise Fault(f"{odd[0]} vectors of the cache have no key")
+                raise Finding(f"{odd[0]} vectors of the cache have no key")
 
 
-def started(arguments: list[str]) -> subprocess.Popen[str]:
-    """``fastflow`` with ``arguments``, in small windows."""
+def start(arguments: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", CODE, *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def ended(process: subprocess.Popen[str]) -> None:
-    """Raise a Fault for a process that does not succeed."""
+def wait_for(process: subprocess.Popen[str]) -> None:
     said = process.communicate()[1]
     if process.returncode:
-        raise Fault(f"a run ended with {process.returncode}: {said}")
+        raise Finding(f"a run ended with {process.returncode}: {said}")
 
 
-def one(folder: Path, rng: random.Random, number: int, counts: Counter[str]) -> list[str]:
-    """The formats and ways take turns, so that eighteen rounds see every pair; returns the fault, if any."""
-    try:
+@contextmanager
+def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+    """The formats and ways take turns, so that eighteen rounds see every pair."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a program that & started ignore it
+
+    def one(folder: Path, rng: random.Random, number: int, counts: Counter[str]) -> None:
         Round(folder, rng, number, counts).run()
-    except Fault as fault:
-        return [str(fault)]
-    return []
 
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # children of what was started with & ignore it
-    sys.exit(rounds(__doc__, 60, one))
+    yield one

@@ -1,19 +1,10 @@
-"""The server under load: ``load.py`` and ``connections.py``, for a moment."""
-
-from __future__ import annotations
-
-import sys
+"""A few rounds of the attacks on a server."""
 
 import pytest
-
-from support.places import TESTS
-from support.processes import run_limited
+from across.test_attacks import attack
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("command", ["load.py --minutes 0.5 --rate 25", "connections.py --count 600 --guesses 2000"])
-def test_every_request_has_its_answer(command):
-    name, *options = command.split()
-    done = run_limited([sys.executable, TESTS / "faults" / name, *options], seconds=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " 0 faults" in done.stdout
+@pytest.mark.parametrize(("name", "rounds"), [("load", 1), ("connections", 1), ("memory", 14)])
+def test_every_request_has_its_answer(name, rounds):
+    attack(name, rounds)

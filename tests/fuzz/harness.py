@@ -1,34 +1,38 @@
-"""What the Python targets share: choices out of the fuzzer's bytes, a place for files, and the contract.
+"""Run one Python target, and share choices, limits and the contract with all targets and attacks.
 
-The contract: a target ends with a valid result or with one of the package's own sentences. Anything else is a finding:
-another exception, a message that is no sentence, a hang or too much memory, which the fuzzer itself notices.
+python tests/fuzz/harness.py TARGET [option of libFuzzer ...] [CORPUS]
+
+The contract: an input gives a valid result or a FastflowError of one sentence. Everything else is a finding, such as
+another exception, a message of several lines, a hang, or too much memory.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import importlib.util
 import os
+import resource
 import shutil
 import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from types import ModuleType
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attacks"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # searched first
-
-from support.corpus import inputs
+from typing import Any, TypeVar
 
 FUZZ = Path(__file__).resolve().parent
-TESTS = FUZZ.parent
-SECONDS = 30  # of the processor, for one input: libFuzzer's own limit counts the machine's other work too
+sys.path[:0] = [str(FUZZ), str(FUZZ.parent), str(FUZZ.parent / "attacks")]
+
+TARGETS, ATTACKS = (
+    sorted(path.stem for path in folder.glob("*.py")) for folder in (FUZZ / "targets", FUZZ.parent / "attacks")
+)
+SECONDS = 30  # processor time of one input: libFuzzer's limit counts the machine's other work too
+LONGEST = 1200  # characters of a message
+Result = TypeVar("Result")
 os.environ |= {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -38,101 +42,113 @@ os.environ |= {
 
 
 class Finding(AssertionError):
-    """Something that the contract does not allow."""
+    """A fault of the product."""
 
 
 class Choices(Random):
-    """A generator whose numbers are the bytes of ``data``, then zeros: a caller's choices are the fuzzer's."""
+    """A generator that reads its numbers from ``data``, then gives zeros: the fuzzer makes the choices."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(0)
         self._data, self._at = data, 0
 
     def getrandbits(self, k: int) -> int:
-        """The next k bits, of whole bytes."""
         size = (k + 7) // 8
         found = self._data[self._at : self._at + size]
         self._at += size
         return int.from_bytes(found, "little") & ((1 << k) - 1)
 
     def random(self) -> float:
-        """The next two bytes as a number from 0 to below 1."""
         return self.getrandbits(16) / 65536
-
-    def rest(self) -> bytes:
-        """The bytes that no choice has taken."""
-        return self._data[self._at :]
-
-
-def unpack(name: str, folder: Path) -> list[Path]:
-    """The inputs of a target as files in ``folder``, which is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    out = []
-    for data in inputs(name):
-        out.append(folder / hashlib.sha256(data).hexdigest()[:16])
-        out[-1].write_bytes(data)
-    return out
-
-
-def targets() -> list[str]:
-    """The names of the Python targets."""
-    return sorted(path.stem for path in (FUZZ / "targets").glob("*.py"))
 
 
 def load(name: str) -> ModuleType:
-    """The module of a target: ``one(data)`` runs an input, ``seeds()`` are sound ones."""
-    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", FUZZ / "targets" / f"{name}.py")
+    """Import a target or an attack.
+
+    A target has ``one(data)`` and ``seeds()``. An attack has a context manager ``prepare(folder, paths)``, which gives
+    ``one(folder, rng, number, counts)``.
+    """
+    folder = FUZZ.parent / "attacks" if name in ATTACKS else FUZZ / "targets"
+    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
     return module
 
 
-def memory() -> str | None:
-    """A folder in memory if there is one."""
+def memory_folder() -> str | None:
+    """Return a folder in memory, if there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def scratch() -> Path:
-    """A folder of this process in ``memory()``, which goes with it; libFuzzer's end leaves that to run.py."""
-    folder = Path(tempfile.mkdtemp(prefix="fastflow-fuzz-", dir=os.environ.get("FASTFLOW_SCRATCH") or memory()))
+    """Make a folder in memory, which leaves with the process; after libFuzzer's end run.py removes it."""
+    folder = Path(tempfile.mkdtemp(prefix="fastflow-fuzz-", dir=os.environ.get("FASTFLOW_SCRATCH") or memory_folder()))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def limited(one: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """``one``, which raises Finding for an input that takes SECONDS of the processor."""
+def limit(one: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Return ``one`` with a limit of processor time."""
 
-    def slow(*_: object) -> None:
-        raise Finding(f"the input takes {SECONDS} s of the processor")
+    def stop(*_: object) -> None:
+        raise Finding(f"the input takes {SECONDS} s of processor time")
 
     def run(data: bytes) -> None:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        one(data)
+        try:
+            one(data)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
-    signal.signal(signal.SIGPROF, slow)
+    signal.signal(signal.SIGPROF, stop)
     return run
 
 
-def contract(run: Callable[[], object]) -> None:
-    """Run what reads a stranger's bytes; raises Finding if it is refused with something that is no sentence."""
-    from boxed import sentence
+@contextmanager
+def limit_memory(most: int) -> Iterator[None]:
+    """Let the process map ``most`` bytes more (0: any number)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + most if most else soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
+
+def check_contract(run: Callable[[], Result], sound: bool = False, memory: int = 0) -> Result | str:
+    """Return the result of ``run``, or the sentence of its refusal; ``sound`` inputs must not be refused."""
     from fastflow.errors import FastflowError
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), limit_memory(memory):
         warnings.simplefilter("ignore")
         try:
-            run()
+            return run()
         except FastflowError as error:
-            outcome, details = sentence(str(error), False)
-            if details:
-                raise Finding(f"{outcome}: {details}") from error
+            said = str(error)
+    if sound:
+        raise Finding(f"sound and refused: {said}")
+    if not said or "\n" in said or len(said) > LONGEST:
+        raise Finding(f"not a sentence: {said[:400]!r}")
+    return said
 
 
-def judged(found: tuple[str, str]) -> None:
-    """Raise Finding for an outcome of ``tests/attacks`` that begins with a capital."""
-    outcome, details = found
-    if outcome[0].isupper():
-        raise Finding(f"{outcome}: {details}")
+def fuzz(name: str, options: list[str]) -> None:
+    """Run a target under atheris, which instruments every module of the package."""
+    import atheris
+
+    atheris.instrument_imports(include=["fastflow"]).__enter__()
+    target: Any = load(name)
+    folder = next((Path(option) for option in options if not option.startswith("-")), None)
+    if folder is not None:
+        for i, seed in enumerate(target.seeds()):
+            (folder / f"seed-{i}").write_bytes(seed)
+    atheris.Setup([name, *options], limit(target.one))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    fuzz(sys.argv[1], sys.argv[2:])

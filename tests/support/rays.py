@@ -3,12 +3,11 @@
 import os
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,7 +62,6 @@ def dying(mark: Path) -> Callable[[list[str]], None]:
 
     def make(words: list[str]) -> None:
         from fastflow.files.write.partial import State
-        from fastflow.integrations.ray import make_part
 
         save = State.save
 

@@ -114,7 +114,7 @@ def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_pat
     rows, _ = read(tmp_path / "out.db")
     assert np.array_equal([row["vector"] for row in rows], Runtime(tmp_path / "m").encode(seen, prompt="so "))
     assert [row["key"] for row in rows] == list(map(str, range(len(lines))))
-    assert Runtime(tmp_path / "m")._opened.model.manifest["training"]["corpus_sha256"] == fit_input.corpus_hash(
+    assert Runtime(tmp_path / "m").session.model.manifest["training"]["corpus_sha256"] == fit_input.corpus_hash(
         list(dict.fromkeys(("so " + line).strip() for line in seen if line.strip()))
     )
     (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\na dog\ta cat\n")

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 
 from fastflow import Runtime
-from fastflow.atomic import check_out
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import verify
 from fastflow.model.hashing import encoder_hash

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from fastflow.atomic import check_out
 from fastflow.errors import UsageError
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.model.encoder.architecture import is_static
-from fastflow.replacing import check_out
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.distil.gathering import Kept
 from fastflow.train.distil.result import READING, name_files, write_lines

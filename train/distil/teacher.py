@@ -14,8 +14,8 @@ from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model, packaged_name
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
-from fastflow.opened import Count, Opened
-from fastflow.streaming import StreamOptions
+from fastflow.options import Options
+from fastflow.session import Count, Session
 
 BLOCK = 4096  # lists of ids to compute at once
 Vectors = NDArray[np.float32]
@@ -106,7 +106,7 @@ class Teacher:
         return self.opened.pool(texts, None, None, None, self._count)
 
     def _calibrate(self, pooled: Any) -> Vectors:
-        return np.asarray(self.opened.transform(pooled, StreamOptions()), np.float32)
+        return np.asarray(self.opened.transform(pooled, Options()), np.float32)
 
     def _make_targets(self, pooled: Any) -> dict[str, Vectors]:
         found = {"vectors": normalize(self._calibrate(pooled))}

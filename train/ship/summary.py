@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.evaluation.analyses import is_less_isotropic, measure_isotropy
+from fastflow.evaluation.analyses import is_less_isotropic
 from fastflow.evaluation.evaluate import Pairs, evaluate
 from fastflow.report.verdict import FEW, FEWER_PAIRS, NO_PROOF
 from fastflow.runtime import Runtime

@@ -21,7 +21,6 @@ from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import wrong
 from fastflow.files.write.partial import STRICT, cannot_write, unfinished
 from fastflow.files.write.writers import check_former
-from fastflow.replacing import replace_text
 from fastflow.values import open_regular, read_object, short
 
 VERSION = 1

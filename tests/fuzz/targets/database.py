@@ -1,34 +1,46 @@
-"""A .db that `search` reads, spoilt by SQL or in its bytes. Bytes: choices of tests/attacks/outputs.py, or a file."""
+"""A .db that `search` reads, spoilt by SQL or in its bytes. Bytes: choices of spoil_database, or a file."""
 
 import shutil
 import sqlite3
+from pathlib import Path
 
 import outputs
-from harness import Choices, judged, scratch
+from harness import Choices, Finding, check_contract, scratch
+from mutators import spoil_database
 
+from fastflow.search import Index
+
+MEMORY = 1 << 30
 FOLDER = scratch()
 SOUND = FOLDER / "sound.db"
-SQLITE = b"SQLite format 3\0"
-outputs.written(SOUND, range(outputs.ROWS), {"fingerprint": "f", "normalized": False})
+CONDITIONS = (None, "n < 5", "text LIKE 'text 1%'", "row IN (SELECT row FROM texts)")
+outputs.write(SOUND, range(outputs.ROWS), {"fingerprint": "f", "normalized": False})
 
 
 def one(data: bytes) -> None:
     path = FOLDER / "case" / "one.db"
     shutil.rmtree(path.parent, ignore_errors=True)
     path.parent.mkdir()
-    if data.startswith(SQLITE):
+    sound, condition = False, None
+    if data.startswith(b"SQLite format 3\0"):
         path.write_bytes(data)
-        judged(outputs.judge(path.parent, "", False, None))
-        return
-    choices = Choices(data)
-    shutil.copyfile(SOUND, path)
-    condition = choices.choice(outputs.CONDITIONS)
-    judged(outputs.judge(path.parent, "", outputs.spoil_database(path, choices), condition))
+    else:
+        choices = Choices(data)
+        shutil.copyfile(SOUND, path)
+        condition = choices.choice(CONDITIONS)
+        sound = spoil_database(path, choices)
+    check_contract(lambda: search(path, sound, condition), sound, MEMORY)
+
+
+def search(path: Path, sound: bool, condition: str | None) -> None:
+    with Index(path) as index:
+        hits = index.search(outputs.VECTORS[3], 5, condition)
+    if sound and condition is None and hits[0].row != 3:
+        raise Finding(f"wrong rows: {hits}")
 
 
 def seeds() -> list[bytes]:
     small = FOLDER / "small.db"
-    small.unlink(missing_ok=True)
     shutil.copyfile(SOUND, small)
     with sqlite3.connect(small, isolation_level=None) as db:
         db.execute("DELETE FROM texts WHERE row > 3")

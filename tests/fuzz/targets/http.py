@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import models
+import bases
 from harness import Choices, Finding
 
 from fastflow import Runtime
@@ -25,17 +25,14 @@ WAIT = 20  # seconds
 
 
 class Server:
-    """The application with a small model, its engine running, and a loop for it."""
-
     def __init__(self) -> None:
-        runtime = Runtime(models.bases()[0].parent / "table", "cpu", "float32", 1)
+        runtime = Runtime(bases.make()[0].parent / "table", "cpu", "float32", 1)
         self.app = make_app(Service(ServedModel(runtime, ()), Settings(max_inputs=16, max_body=1 << 20), None, None))
         self.loop = asyncio.new_event_loop()
         self.lifespan = self.app.router.lifespan_context(self.app)
         self.loop.run_until_complete(self.lifespan.__aenter__())
 
     def ask(self, scope: dict[str, Any], parts: list[bytes]) -> tuple[int, bytes]:
-        """(status, body) of a request whose body comes in ``parts``."""
         return self.loop.run_until_complete(asyncio.wait_for(self._ask(scope, parts), WAIT))
 
     async def _ask(self, scope: dict[str, Any], parts: list[bytes]) -> tuple[int, bytes]:

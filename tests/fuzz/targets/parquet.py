@@ -2,8 +2,7 @@
 
 from random import Random
 
-from harness import Choices, Finding, contract, scratch
-from inputs import parquet
+from harness import Choices, Finding, check_contract, load, scratch
 
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import row_count
@@ -17,11 +16,10 @@ def one(data: bytes) -> None:
     choices = Choices(data[:1].ljust(1, b"\0"))
     layout = Layout(field=choices.choice((None, "text")), keep=choices.choice(((), ("other",))))
     PATH.write_bytes(data[1:])
-    contract(lambda: read(layout))
+    check_contract(lambda: read(layout))
 
 
 def read(layout: Layout) -> None:
-    """As many records as rows, all of them texts."""
     with Input(str(PATH)) as source:
         rows = row_count(source)
     found = list(read_records(str(PATH), layout))
@@ -30,4 +28,4 @@ def read(layout: Layout) -> None:
 
 
 def seeds() -> list[bytes]:
-    return [b"\0" + parquet(["a", "dog", ""], Random(seed)) for seed in range(6)]
+    return [b"\0" + load("inputs").write_parquet(["a", "dog", ""], Random(seed)) for seed in range(6)]

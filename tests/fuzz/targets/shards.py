@@ -1,43 +1,56 @@
-"""A folder of two parts for `status` and `merge`, spoilt. Bytes: choices of tests/attacks/outputs.py, or a manifest."""
+"""A folder of two parts for `status` and `merge`, spoilt. Bytes: choices of spoil_parts, or a manifest."""
 
 import shutil
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import outputs
-from harness import Choices, judged, scratch
+from harness import Choices, Finding, check_contract, scratch
+from mutators import manifest_path, spoil_parts
 
-FOLDER = scratch()
+from fastflow.files.parts.counting import Counted
+from fastflow.files.parts.manifest import manifest_of
+from fastflow.files.parts.merging import merge
+from fastflow.files.parts.status import Status
+from fastflow.files.write.writers import WRITERS
+
+MEMORY = 1 << 30
+FOLDER, SUFFIXES = scratch(), tuple(WRITERS)
 
 
 @cache
-def sound(suffix: str) -> Path:
-    """A sound folder of parts of that kind."""
+def make_parts(suffix: str) -> Path:
     folder = FOLDER / suffix[1:]
     folder.mkdir()
     run = {"fingerprint": "f", "options": {"log_prob": False, "layout": {"field": None}}}
     for shard in (1, 2):
-        part, counted = folder / f"{shard}{suffix}", [outputs.Counted(outputs.ROWS, 9, "0" * 64)]
-        manifest = outputs.manifest_of(part, (shard, 2), ["in.txt"], counted, run, ["in.txt"])
-        outputs.written(part, range(*manifest.rows), {"fingerprint": "f"})
+        part, counted = folder / f"{shard}{suffix}", [Counted(outputs.ROWS, 9, "0" * 64)]
+        manifest = manifest_of(part, (shard, 2), ["in.txt"], counted, run, ["in.txt"])
+        outputs.write(part, range(*manifest.rows), {"fingerprint": "f"})
         manifest.sealed(part).write(part)
     return folder
 
 
 def one(data: bytes) -> None:
-    choices = Choices(data[1:])
-    suffix = ".npy" if data.startswith(b"{") else outputs.SUFFIXES[data[0] % len(outputs.SUFFIXES)] if data else ".npy"
-    folder = FOLDER / "case"
+    suffix = ".npy" if not data or data.startswith(b"{") else SUFFIXES[data[0] % len(SUFFIXES)]
+    folder, sound = FOLDER / "case", False
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(sound(suffix), folder)
-    unspoilt = False
+    shutil.copytree(make_parts(suffix), folder)
     if data.startswith(b"{"):
-        outputs.manifest_path(folder / "1.npy").write_bytes(data)
+        manifest_path(folder / "1.npy").write_bytes(data)
     else:
-        unspoilt = outputs.spoil_folder(folder, suffix, choices)
-    judged(outputs.judge(folder, suffix, unspoilt, None))
+        sound = spoil_parts(folder, suffix, Choices(data[1:]))
+    check_contract(lambda: join(folder, suffix, sound), sound, MEMORY)
+
+
+def join(folder: Path, suffix: str, sound: bool) -> None:
+    Status.of(folder).lines()
+    merge(folder, folder / f"out{suffix}")
+    if suffix == ".npy" and sound and not np.array_equal(np.load(folder / "out.npy"), outputs.VECTORS):
+        raise Finding("wrong rows")
 
 
 def seeds() -> list[bytes]:
-    manifest = outputs.manifest_path(sound(".npy") / "1.npy").read_bytes()
-    return [manifest, *(bytes([i, 2, 3, 4, 5]) for i in range(len(outputs.SUFFIXES)))]
+    manifest = manifest_path(make_parts(".npy") / "1.npy").read_bytes()
+    return [manifest, *(bytes([i, 2, 3, 4, 5]) for i in range(len(SUFFIXES)))]

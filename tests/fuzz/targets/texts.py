@@ -3,7 +3,7 @@
 import gzip
 import json
 
-from harness import Choices, Finding, contract, scratch
+from harness import Choices, Finding, check_contract, scratch
 
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.records import Layout
@@ -32,7 +32,7 @@ def one(data: bytes) -> None:
     body = data[CHOICES:]
     path = FOLDER / f"x.{kind}{packed}"
     path.write_bytes(gzip.compress(body, 1) if packed == ".gz" and choices.getrandbits(1) else body)
-    contract(lambda: read(str(path), layout))
+    check_contract(lambda: read(str(path), layout))
 
 
 def read(path: str, layout: Layout) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tokenizers
 from harness import Finding
-from tokens import RULES
+from wordpieces import RULES
 
 from fastflow.model.tokenizer.files import NotNativeError
 from fastflow.model.tokenizer.wordpiece import read_native

@@ -30,8 +30,6 @@ logging.disable(logging.CRITICAL)  # lines about requests that are no HTTP
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
-
     def __init__(self) -> None:
         super().__init__()
         self.written, self.closing = bytearray(), False
@@ -57,7 +55,6 @@ class Wire(asyncio.Transport):
 
 
 async def talk(pieces: list[bytes]) -> bytes:
-    """What the server writes on a connection that sends ``pieces`` and ends."""
     state, wire = ServerState(), Wire()
     connection = kind(config, state, {}, loop)
     connection.connection_made(wire)

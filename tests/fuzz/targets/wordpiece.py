@@ -6,23 +6,22 @@ The definition is Python, so it is what leads the fuzzer.
 import json
 from functools import cache
 
-import tokens
+import wordpieces
 from harness import Choices, Finding
 
 from fastflow.kernels.tokens import reference
 from fastflow.model.tokenizer.wordpiece import _read
 
 CHOICES = 3  # bytes of an input that choose the tokenizer and the limit
-FILES = list(tokens.files().values())
+FILES = list(wordpieces.make_files().values())
 
 
 @cache
-def made(number: int) -> tuple[tokens.Pair, reference.WordPiece]:
-    """The tokenizer of a file, by the compiled body and the library, and by the definition."""
+def made(number: int) -> tuple[wordpieces.Pair, reference.WordPiece]:
     data, lower = FILES[number]
     tree = json.loads(data)
     vocabulary, tree["model"]["vocab"] = tree["model"]["vocab"], {}
-    return tokens.Pair(data, lower), reference.WordPiece(vocabulary, _read(tree, lower)[1])
+    return wordpieces.Pair(data, lower), reference.WordPiece(vocabulary, _read(tree, lower)[1])
 
 
 def one(data: bytes) -> None:

@@ -1,31 +1,30 @@
-"""Kill whatever writes, at any moment: what is there is whole, and the same command again gives the same bytes.
-
-    python tests/faults/kills.py --count 200 --seconds 1800 --seed 0
+"""Every writer killed at any moment: its output is whole or absent, and the same command again gives the same bytes.
 
 A run that writes (embed in each format, with a cache, from vectors; merge; train with checkpoints; distill; export) is
-killed by SIGKILL before one of its operations on files, or at a random time. Then its target must be absent or
-hold the bytes of a whole run; the command again, with --resume if it has that, must end with 0 and leave the files of a
-whole run, bit for bit, and nothing else. Exit code 1 and the number of the kill for anything else.
+killed by SIGKILL before one of its operations on files, or at a random time. Then its target must be absent or hold
+the bytes of a whole run. The command again, with --resume if it has that, must end with 0 and leave the files of a
+whole run, bit for bit, and no other file.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import signal
+import sqlite3
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import numpy as np
+from harness import Finding
 
 from fastflow.files.write.writers import WRITERS, writer_for
 
@@ -40,7 +39,7 @@ FIT = ("--method", "flow", "--levels", "1", "--depth", "1", "--epochs", "2", "--
 
 @dataclass(frozen=True)
 class Subject:
-    """A command in a folder of its own. ``out``: what it makes; ``kept``: what else may lie there, uncompared."""
+    """A command in a folder of its own. ``out``: its output; ``kept``: other files, which are not compared."""
 
     name: str
     command: tuple[str, ...]
@@ -58,8 +57,6 @@ class Shop:
         lines = [json.dumps({"text": sentences[i % 150], "n": i}) + "\n" for i in range(200)]
         (folder / "in.jsonl").write_text("".join(lines))
         (folder / "in.txt").write_text("".join(f"{text}\n" for text in sentences))
-        import numpy as np
-
         np.save(folder / "in.npy", make_vectors(200))
         self.vectors = make_vector_model(folder / "vectors", "flow")
         self.encoder = make_encoder(folder / "bert")
@@ -68,7 +65,7 @@ class Shop:
         self.events: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
 
-    def subjects(self) -> list[Subject]:
+    def list_subjects(self) -> list[Subject]:
         at = str(self.folder)
         model = ("-m", str(self.model), "--threads", "1", "--quiet")
         found = []
@@ -96,22 +93,22 @@ class Shop:
         for number in ("1", "2"):
             words = ("embed", f"{self.folder}/in.jsonl", "-m", str(self.model), "--threads", "1", "--quiet")
             part = f"{self.folder}/parts/{number}.npy"
-            assert self.child(self.folder, (*words, "--shard", f"{number}/2", "-o", part))[0] == 0
+            assert self.run(self.folder, (*words, "--shard", f"{number}/2", "-o", part))[0] == 0
         for subject in subjects:
             found = []
             for _ in range(2):
                 with tempfile.TemporaryDirectory() as name:
                     began = time.monotonic()
-                    code, self.events[subject.name] = self.child(Path(name), subject.command)
+                    code, self.events[subject.name] = self.run(Path(name), subject.command)
                     self.seconds[subject.name] = time.monotonic() - began
                     if code:
                         raise SystemExit(f"{subject.name}: exit code {code} without any kill: {LOG.read_text()}")
-                    found.append(files(Path(name), subject.kept))
+                    found.append(read_files(Path(name), subject.kept))
             if found[0] != found[1]:
-                raise SystemExit(f"{subject.name}: two whole runs differ: {differing(*found)}")
+                raise SystemExit(f"{subject.name}: two whole runs differ: {compare(*found)}")
             self.wholes[subject.name] = found[0]
 
-    def child(self, folder: Path, command: tuple[str, ...], last: int = 0, after: float = 0.0) -> tuple[int, int]:
+    def run(self, folder: Path, command: tuple[str, ...], last: int = 0, after: float = 0.0) -> tuple[int, int]:
         """(exit code, operations on files) of a command in ``folder``, killed before operation ``last`` or a time."""
         read, write = os.pipe()
         if (pid := os.fork()) == 0:
@@ -130,7 +127,6 @@ class Shop:
 
 
 def run_child(folder: Path, command: tuple[str, ...], last: int, write: int) -> None:
-    """The command in this process, which ends with it."""
     os.chdir(folder)
     seen, watching, fsync = 0, True, os.fsync
 
@@ -168,9 +164,8 @@ def run_child(folder: Path, command: tuple[str, ...], last: int, write: int) -> 
         os._exit(code)
 
 
-def files(folder: Path, kept: tuple[str, ...]) -> dict[str, bytes]:
-    """Every file below ``folder`` with its bytes, but those whose first part is ``kept`` or belongs to it, and the
-    record of a run with --resume, which holds times."""
+def read_files(folder: Path, kept: tuple[str, ...]) -> dict[str, bytes]:
+    """Return every file with its bytes, but for ``kept`` and the record of a run with --resume, which holds times."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -179,87 +174,57 @@ def files(folder: Path, kept: tuple[str, ...]) -> dict[str, bytes]:
     return found
 
 
-def differing(found: dict[str, bytes], whole: dict[str, bytes]) -> list[str]:
-    """The names of files that only one has, or that differ."""
+def compare(found: dict[str, bytes], whole: dict[str, bytes]) -> list[str]:
     return sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
 
 
-def killed(shop: Shop, subject: Subject, rng: random.Random, counts: Counter[str]) -> str:
-    """Kill ``subject`` up to three times and run it again; a fault in words, or nothing."""
-    with tempfile.TemporaryDirectory(prefix="fastflow-killed-") as folder:
-        return killed_in(Path(folder).resolve(), shop, subject, rng, counts)
+def check_last(folder: Path, subject: Subject, whole: dict[str, bytes], code: int) -> None:
+    """The last run, which nothing disturbed, leaves the files of a whole run, and a sound cache."""
+    if code:
+        raise Finding(f"{subject.name}: the command again ends with {code}: {LOG.read_text()[-300:]}")
+    if wrong := compare(read_files(folder, subject.kept), whole):
+        raise Finding(f"{subject.name}: the command again leaves other files than a whole run: {wrong}")
+    if (folder / "c.db").exists():
+        with closing(sqlite3.connect(folder / "c.db")) as db:
+            if (found := db.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
+                raise Finding(f"{subject.name}: the cache is damaged: {found}")
 
 
-def killed_in(folder: Path, shop: Shop, subject: Subject, rng: random.Random, counts: Counter[str]) -> str:
-    """``killed``, in ``folder``."""
-    whole = shop.wholes[subject.name]
-    command = subject.command
+def kill(shop: Shop, subject: Subject, folder: Path, rng: random.Random, counts: Counter[str]) -> None:
+    """Kill ``subject`` up to three times, and run it again."""
+    whole, command = shop.wholes[subject.name], subject.command
     for _ in range(rng.randint(1, AGAIN)):
         if rng.random() < 0.6:
-            code, _ = shop.child(folder, command, last=rng.randint(1, shop.events[subject.name]))
+            code, _ = shop.run(folder, command, last=rng.randint(1, shop.events[subject.name]))
         else:
-            code, _ = shop.child(folder, command, after=rng.random() * shop.seconds[subject.name] + 1e-3)
-        there = {name: data for name, data in files(folder, subject.kept).items() if name.split("/")[0] == subject.out}
-        wanted = {name: data for name, data in whole.items() if name.split("/")[0] == subject.out}
+            code, _ = shop.run(folder, command, after=rng.random() * shop.seconds[subject.name] + 1e-3)
+        there, wanted = (
+            {name: data for name, data in found.items() if name.split("/")[0] == subject.out}
+            for found in (read_files(folder, subject.kept), whole)
+        )
         if code not in (0, -signal.SIGKILL):
-            return f"exit code {code} while it was to be killed: {LOG.read_text()[-300:]}"
+            raise Finding(f"{subject.name}: exit code {code} while it was to be killed: {LOG.read_text()[-300:]}")
         if there and there != wanted:
-            return f"after exit code {code} {subject.out} is there and not whole: {differing(there, wanted)}"
+            raise Finding(f"{subject.name}: after exit code {code} it is there, not whole: {compare(there, wanted)}")
         if code == 0 and not there:
-            return "exit code 0, and nothing is there"
+            raise Finding(f"{subject.name}: exit code 0, and no output")
         counts["killed" if code else "ended before"] += 1
         if there:
             counts["killed after its end"] += code != 0
-            return ""
+            return
         command = (*subject.command, "--resume") if subject.resume else subject.command
-    code, _ = shop.child(folder, command)
-    if code:
-        return f"the command again ends with {code}: {LOG.read_text()[-300:]}"
+    check_last(folder, subject, whole, shop.run(folder, command)[0])
     counts["continued"] += 1
-    if wrong := differing(files(folder, subject.kept), whole):
-        return f"the command again leaves other files than a whole run: {wrong}"
-    return check_cache(folder / "c.db")
 
 
-def check_cache(path: Path) -> str:
-    """What is wrong with a cache of embeddings, if there is one."""
-    import sqlite3
-    from contextlib import closing
+@contextmanager
+def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+    shop = Shop(folder)
+    subjects = shop.list_subjects()
+    shop.prepare(subjects)
+    print(f"{len(subjects)} subjects", flush=True)
 
-    if not path.exists():
-        return ""
-    with closing(sqlite3.connect(path)) as db:
-        found = db.execute("PRAGMA integrity_check").fetchall()
-    return "" if found == [("ok",)] else f"the cache is damaged: {found}"
+    def one(place: Path, rng: random.Random, number: int, counts: Counter[str]) -> None:
+        kill(shop, subjects[number % len(subjects)], place, rng, counts)
 
-
-Tried = Callable[[Shop, Subject, random.Random, Counter[str]], str]
-
-
-def campaign(doc: str, count: int, tried: Tried) -> int:
-    """Try the subjects that the command line asks for in turn, ``count`` times; exit code 1 if there were faults."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=count)
-    parser.add_argument("--seconds", type=float, default=1800, help="begin nothing after that many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="subjects whose name begins so")
-    given = parser.parse_args()
-    counts, faults, began, done = Counter[str](), 0, time.monotonic(), 0
-    with tempfile.TemporaryDirectory(prefix="fastflow-faults-") as name:
-        shop = Shop(Path(name).resolve())
-        subjects = [each for each in shop.subjects() if each.name.startswith(given.only)]
-        shop.prepare(subjects)
-        print(f"{len(subjects)} subjects ran twice in {time.monotonic() - began:.0f} s", flush=True)
-        while done < given.count and time.monotonic() - began < given.seconds:
-            subject = subjects[done % len(subjects)]
-            if fault := tried(shop, subject, random.Random(f"{given.seed}.{done}"), counts):
-                faults += 1
-                print(f"{done} (--seed {given.seed}), {subject.name}: {fault}", flush=True)
-            counts[subject.name] += 1
-            done += 1
-    print(f"{done} runs in {time.monotonic() - began:.0f} s: {dict(counts)}; {faults} faults")
-    return 1 if faults or not done else 0
-
-
-if __name__ == "__main__":
-    sys.exit(campaign(__doc__, 200, killed))
+    yield one

@@ -1,20 +1,27 @@
-"""Ways to spoil a model directory. Each takes the directory and a random generator, and says what it did."""
+"""Spoil bytes, files, model directories, databases and folders of parts, by a random generator."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import random
+import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
+from files.test_parts_manifest import DAMAGED
+from files.test_write_database_schema import LOOSE, SPOILT
 from model.test_refusals_encoder import CONFIGS, OF_PYTORCH
 from model.test_refusals_model import OF_TEXTS
 from model.test_refusals_tokenizer import with_one_more_word, with_template_beyond, with_token_beyond, without_unknown
 from safetensors.numpy import load_file, save_file
+
+from fastflow.files.parts.manifest import file_sha256, manifest_path
 
 from support.refusals import spoil
 
@@ -37,16 +44,110 @@ MODULE = {
     "default_prompt_name": ["query", "x", 3], "similarity_fn_name": ["dot", "x", None, []], "path": ["", "..", "x", 3],
     "type": ["sentence_transformers.models.Normalize", "os.system", 3], "idx": SIZES,
 }  # fmt: skip
-Random = random.Random
+SCHEMAS = (
+    *(sql for sql, _ in SPOILT), LOOSE, f"{LOOSE} INSERT INTO texts SELECT * FROM texts", "DELETE FROM texts",
+    "ALTER TABLE texts DROP COLUMN n", "ALTER TABLE texts ADD COLUMN big AS (zeroblob(1000000000))",
+    "DELETE FROM run", "CREATE TABLE more (a)", "CREATE INDEX i ON texts (length(text))",
+)  # fmt: skip
+VALUES = (
+    "NULL", "1e300", "-1", "0", "9223372036854775807", "'a'", "x'00'", "zeroblob(64)", "randomblob(32)", "''", "1.5",
+    "'x' || char(0)", "x'ff'", "replace(hex(zeroblob(500000)), '0', 'ab')",
+)  # fmt: skip
+RUN = ("format", "precision", "dim", "fingerprint", "truncate_dim", "prompt", "version")
+ODD: list[Any] = [None, True, -1, 0, 1.5, 2**70, float("nan"), "", "x", [], {}, [[]], [1, 2, 3], {"a": None}, "../x"]
 
 
-def files(directory: Path, *suffixes: str) -> list[Path]:
-    """The files of a model with one of ``suffixes``, or all, in a fixed order."""
+def change_bytes(data: bytes, rng: Random) -> bytes:
+    """Change a few bytes or bits, near an end or anywhere; cut, repeat or add a piece; or leave nothing."""
+    out = bytearray(data or b"a")
+    kind = rng.choice(["byte", "byte", "bit", "bit", "head", "cut", "piece", "append", "overwrite", "empty"])
+    a, b = sorted(rng.randrange(len(out) + 1) for _ in range(2))
+    if kind in ("byte", "bit", "head"):
+        for _ in range(rng.choice([1, 1, 3, 20])):
+            size = min(len(out), 400) if kind == "head" else len(out)
+            where = rng.choice([rng.randrange(size), -1 - rng.randrange(min(len(out), 64))])
+            out[where] = rng.randrange(256) if kind == "byte" else out[where] ^ 1 << rng.randrange(8)
+    elif kind == "cut":
+        return rng.choice([data[:a], data[a:]])
+    elif kind == "piece":
+        return rng.choice([data[:a] + data[b:], data + data[a:b]])
+    elif kind == "append":
+        out += rng.randbytes(rng.choice([1, 8, 500]))
+    elif kind == "overwrite":
+        out[a : a + 8] = rng.randbytes(8)
+    return b"" if kind == "empty" else bytes(out)
+
+
+def replace_file(path: Path, rng: Random) -> None:
+    """Put a pipe, a folder, a link, an empty file or nothing in the place of a file."""
+    path.unlink()
+    kind = rng.choice(["pipe", "folder", "link", "empty", "nothing"])
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(rng.choice(["/dev/zero", "/dev/null", path.name, "/nowhere", "/dev/tty"]))
+    elif kind == "empty":
+        path.touch()
+
+
+def spoil_database(path: Path, rng: Random) -> bool:
+    """Spoil a .db of 40 rows in one way; returns whether it is sound still."""
+    kind = rng.choice(["sound", "schema", "value", "run", "flip", "flip", "replaced"])
+    if kind == "flip":
+        path.write_bytes(change_bytes(path.read_bytes(), rng))
+    elif kind == "replaced":
+        replace_file(path, rng)
+    elif kind != "sound":
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            try:
+                if kind == "schema":
+                    db.executescript(rng.choice(SCHEMAS))
+                elif kind == "run":
+                    db.execute(f"INSERT OR REPLACE INTO run VALUES ('{rng.choice(RUN)}', {rng.choice(VALUES)})")
+                else:
+                    column, row = rng.choice(["row", "text", "vector", "n"]), rng.randrange(40)
+                    if rng.random() < 0.5:  # without types and keys, so that any value can be stored
+                        db.executescript(LOOSE)
+                    nan = np.full(8, rng.choice([np.nan, np.inf]), "<f4").tobytes().hex()
+                    value = rng.choice([*VALUES, f"x'{nan}'"])
+                    db.execute(f"UPDATE texts SET {column} = {value} WHERE row = {row}")
+            except sqlite3.Error:  # a strict column refuses the value: the file is as it was
+                pass
+    return kind == "sound"
+
+
+def spoil_parts(folder: Path, suffix: str, rng: Random) -> bool:
+    """Spoil a folder of two parts in one way; returns whether it is sound still."""
+    part = folder / f"{rng.choice([1, 2])}{suffix}"
+    manifest = manifest_path(part)
+    kind = rng.choice(["sound", "row", "deep", "deep", "body", "body", "bytes", "replaced"])
+    chosen = rng.choice([part, manifest])
+    if kind == "row":
+        spoil(folder, manifest.name, rng.choice(DAMAGED)[0])
+    elif kind == "deep":
+        found = json.loads(manifest.read_text())
+        inside = rng.choice([found, found["run"], found["inputs"][0], found["run"]["options"]])
+        inside[rng.choice(sorted(inside))] = rng.choice(ODD)
+        manifest.write_text(json.dumps(found))
+    elif kind == "body":  # with a hash that fits, so that what reads the body sees it
+        part.write_bytes(change_bytes(part.read_bytes(), rng))
+        found = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps(found | {"sha256": file_sha256(part), "bytes": part.stat().st_size}))
+    elif kind == "bytes":
+        chosen.write_bytes(change_bytes(chosen.read_bytes(), rng))
+    elif kind == "replaced":
+        replace_file(chosen, rng)
+    return kind == "sound"
+
+
+def list_files(directory: Path, *suffixes: str) -> list[Path]:
     return sorted(p for p in directory.rglob("*") if p.is_file() and (not suffixes or p.suffix in suffixes))
 
 
 def repair(directory: Path) -> None:
-    """Make hashes and fingerprint of a manifest agree again, so that the checks after them are reached."""
+    """Make hashes and fingerprint of a manifest agree again, so that later checks are reached."""
     path = directory / "fastflow.json"
     try:
         manifest = json.loads(path.read_text() if path.is_file() else "")
@@ -61,46 +162,33 @@ def repair(directory: Path) -> None:
         pass  # there is no manifest, or none that can agree with anything
 
 
-def change_bytes(directory: Path, rng: Random) -> str:
-    path = rng.choice(files(directory))
-    data = bytearray(path.read_bytes())
-    how = rng.choice(["flip", "flip", "flip", "head", "cut", "append", "empty", "delete", "folder", "overwrite"])
-    if how in ("flip", "head") and data:
-        for _ in range(rng.choice([1, 1, 3, 20])):
-            data[rng.randrange(min(len(data), 400) if how == "head" else len(data))] ^= 1 << rng.randrange(8)
-    elif how == "cut":
-        del data[rng.randrange(len(data) + 1) :]
-    elif how == "append":
-        data += rng.randbytes(rng.choice([1, 8, 500]))
-    elif how == "overwrite" and data:
-        at = rng.randrange(len(data))
-        data[at : at + 8] = rng.randbytes(8)
-    path.write_bytes(b"" if how == "empty" else data)
-    if how in ("delete", "folder"):
-        path.unlink()
-    if how == "folder":
-        path.mkdir()
-    return f"{path.name}: bytes, {how}"
+def change_file(directory: Path, rng: Random) -> str:
+    path = rng.choice(list_files(directory))
+    if rng.random() < 0.2:
+        replace_file(path, rng)
+        return f"{path.name}: replaced"
+    path.write_bytes(change_bytes(path.read_bytes(), rng))
+    return f"{path.name}: bytes"
 
 
-def places(value: Any, most: int = 40) -> list[tuple[Any, Any]]:
-    """(container, key) of the values inside, at most ``most`` in each container: a vocabulary has thousands."""
+def list_places(value: Any, most: int = 40) -> list[tuple[Any, Any]]:
+    """Return (container, key) of the values inside, ``most`` in each container: a vocabulary has thousands."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
     found = [(value, key) for key in keys[:most]]
-    return found + [place for key in keys[:most] for place in places(value[key], most)]
+    return found + [place for key in keys[:most] for place in list_places(value[key], most)]
 
 
 def change_json(directory: Path, rng: Random) -> str:
-    path = rng.choice(files(directory, ".json"))
+    path = rng.choice(list_files(directory, ".json"))
     tree = json.loads(path.read_text())
     how = rng.choice(["value", "value", "value", "value", "drop", "scale", "deep", "root", "swap"])
-    container, key = rng.choice(places(tree))
+    container, key = rng.choice(list_places(tree))
     if how == "drop":
         del container[key]
     elif how == "scale" and type(container[key]) in (int, float):
         container[key] = rng.choice([container[key] + 1, container[key] - 1, -container[key], container[key] * 10**6])
     elif how == "swap":
-        other, place = rng.choice(places(tree))
+        other, place = rng.choice(list_places(tree))
         container[key] = json.loads(json.dumps(other[place]))
     elif how == "root":
         tree = rng.choice(HOSTILE)
@@ -111,7 +199,6 @@ def change_json(directory: Path, rng: Random) -> str:
 
 
 def change_field(directory: Path, rng: Random) -> str:
-    """A field that the loader is known to read, by a value of the tables of refusals."""
     if (directory / "modules.json").is_file() and rng.random() < 0.7:
         return change_module(directory, rng)
     file, fault, _ = rng.choice([*CONFIGS, *OF_PYTORCH])
@@ -125,8 +212,7 @@ def change_field(directory: Path, rng: Random) -> str:
 
 
 def change_module(directory: Path, rng: Random) -> str:
-    """A field of a directory of Sentence Transformers that the file has, or that another of its files could."""
-    path = rng.choice([p for p in files(directory, ".json") if "token" not in p.name])
+    path = rng.choice([p for p in list_files(directory, ".json") if "token" not in p.name])
     tree = json.loads(path.read_text())
     entry = rng.choice(tree) if isinstance(tree, list) else tree
     field = rng.choice([name for name in MODULE if name in entry] or list(MODULE))
@@ -136,7 +222,7 @@ def change_module(directory: Path, rng: Random) -> str:
 
 
 def change_tensor(directory: Path, rng: Random) -> str:
-    path = rng.choice(files(directory, ".safetensors"))
+    path = rng.choice(list_files(directory, ".safetensors"))
     arrays = load_file(path)
     name = rng.choice(sorted(arrays))
     array = np.array(arrays[name])
@@ -168,11 +254,11 @@ def change_tensor(directory: Path, rng: Random) -> str:
 
 
 def change_header(directory: Path, rng: Random) -> str:
-    path = rng.choice(files(directory, ".safetensors"))
+    path = rng.choice(list_files(directory, ".safetensors"))
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
-    container, key = rng.choice(places(header))
+    container, key = rng.choice(list_places(header))
     container[key] = "<deep>" if rng.random() < 0.1 else rng.choice(HOSTILE)
     text = json.dumps(header).replace('"<deep>"', DEEP).encode()
     text += b" " * (-len(text) % 8)
@@ -181,7 +267,7 @@ def change_header(directory: Path, rng: Random) -> str:
 
 
 def change_tokenizer(directory: Path, rng: Random) -> str:
-    found = [p for p in files(directory, ".json", ".txt") if p.name in ("tokenizer.json", "vocab.txt")]
+    found = [p for p in list_files(directory, ".json", ".txt") if p.name in ("tokenizer.json", "vocab.txt")]
     path = found[0]
     if path.suffix == ".txt":
         lines = path.read_text().split("\n")
@@ -195,7 +281,7 @@ def change_tokenizer(directory: Path, rng: Random) -> str:
     return f"tokenizer.json: {how}"
 
 
-def _vocabulary_id(tree: dict[str, Any], rng: Random) -> None:
+def _change_id(tree: dict[str, Any], rng: Random) -> None:
     vocabulary = tree["model"]["vocab"]
     new = rng.choice([10**6, 2**31, 2**32 - 1, 2**32, -1, 0, 3.5, len(vocabulary), len(vocabulary) + 1])
     if isinstance(vocabulary, dict):
@@ -204,11 +290,11 @@ def _vocabulary_id(tree: dict[str, Any], rng: Random) -> None:
         rng.choice(vocabulary)[1] = rng.choice([1e308, float("nan"), -1e308, "x"])
 
 
-def _beyond(tree: dict[str, Any], rng: Random) -> None:
+def _point_beyond(tree: dict[str, Any], rng: Random) -> None:
     rng.choice([with_token_beyond, with_template_beyond, with_one_more_word, without_unknown])(tree)
 
 
-def _parts(tree: dict[str, Any], rng: Random) -> None:
+def _change_part(tree: dict[str, Any], rng: Random) -> None:
     charsmap, pattern = rng.choice(["", "AAAA", "////", "QUJD" * 50]), rng.choice(["(", "", ".*", "(?=x)"])
     part, value = rng.choice(
         [
@@ -229,7 +315,7 @@ def _parts(tree: dict[str, Any], rng: Random) -> None:
     tree[part] = value
 
 
-def _model(tree: dict[str, Any], rng: Random) -> None:
+def _change_model(tree: dict[str, Any], rng: Random) -> None:
     field = rng.choice(
         [
             "unk_token", "unk_id", "dropout", "max_input_chars_per_word", "continuing_subword_prefix", "merges",
@@ -240,12 +326,11 @@ def _model(tree: dict[str, Any], rng: Random) -> None:
 
 
 TOKENIZER: dict[str, Callable[[dict[str, Any], Random], None]] = {
-    "id": _vocabulary_id, "beyond": _beyond, "part": _parts, "model": _model,
+    "id": _change_id, "beyond": _point_beyond, "part": _change_part, "model": _change_model,
 }  # fmt: skip
 
 
 def change_layout(directory: Path, rng: Random) -> str:
-    """Files that are missing, doubled, or somewhere else."""
     encoder = directory / "0_Transformer"
     how = rng.choice(["no encoder", "index", "config alone", "link"])
     where = encoder if encoder.is_dir() else directory
@@ -262,31 +347,31 @@ def change_layout(directory: Path, rng: Random) -> str:
         name = rng.choice(["../x", "/etc/passwd", "model.safetensors", "config.json", "x" * 5000, 3, None, "a\0b", ""])
         (where / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     elif how == "link":
-        path = rng.choice(files(directory))
+        path = rng.choice(list_files(directory))
         path.unlink()
         path.symlink_to(rng.choice(["/dev/zero", "/dev/null", path.name, "/nowhere"]))
     else:
-        for path in files(where):
+        for path in list_files(where):
             if path.name not in ("config.json", "fastflow.json"):
                 path.unlink()
     return f"layout: {how}"
 
 
 MUTATIONS = {
-    "bytes": change_bytes, "json": change_json, "field": change_field, "tensor": change_tensor, "header": change_header,
+    "bytes": change_file, "json": change_json, "field": change_field, "tensor": change_tensor, "header": change_header,
     "tokenizer": change_tokenizer, "layout": change_layout,
 }  # fmt: skip
 WEIGHTS = (3, 4, 5, 4, 2, 5, 1)
 
 
 def mutate(directory: Path, rng: Random) -> str:
-    """Spoil ``directory`` in one or two ways, and repair its hashes but sometimes; returns what was done."""
+    """Spoil a model directory in one or two ways, and mostly repair its hashes; returns the changes."""
     done = []
     for _ in range(rng.choice([1, 1, 1, 2])):
         kind = rng.choices(list(MUTATIONS), WEIGHTS)[0]
         try:
             done.append(MUTATIONS[kind](directory, rng))
-        except Exception as error:  # what the first way left cannot be spoilt like this
+        except Exception as error:  # the first change left no such place
             done.append(f"{kind}: not possible ({type(error).__name__})")
     if rng.random() < 0.9:
         repair(directory)
