@@ -22,6 +22,7 @@ from fastflow.bench.research.distil_corpus import CORPORA, mixture
 from fastflow.bench.research.study import read, table, write
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
 from fastflow.runtime import Runtime
+from fastflow.session import Session
 from fastflow.train.distil import ridge
 from fastflow.train.distil.choosing import Held, choose_prior, fit_table
 from fastflow.train.distil.gathering import SHARD, Gathered, gather

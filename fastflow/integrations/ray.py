@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from fastflow.errors import FastflowError, UsageError
-from fastflow.files.encoding import stored
-from fastflow.files.read.records import listed
-from fastflow.integrations.ray_cluster import check_column, ray_data, texts_of
-from fastflow.model.artifact import DEFAULT, named
-from fastflow.runtime import Runtime
-from fastflow.stages.vectors import check_count, check_truncation
-from fastflow.options import WINDOW
+import click
 
 from fastflow.cli import main
 from fastflow.console import add_note
@@ -23,6 +18,10 @@ from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.parts.manifest import ENDING, manifests, part_path
 from fastflow.files.parts.merging import merge
 from fastflow.progress import Progress
+
+KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
+ENDING_S = 5.0  # seconds that a killed process may take to end
+RETRIES = 3  # of a part whose worker died
 
 
 def embed_on_cluster(
@@ -40,123 +39,12 @@ def embed_on_cluster(
     with cluster(address):
         import ray
 
-    model: str | None
-    numbers: dict[str, str]
-    column: str
-    output_column: str
-    options: dict[str, Any]  # of Runtime.encode
-    threads: int
-
-
-class Embedder:
-    """The actor: a pyarrow.Table -> the same rows with their embeddings, a list of fixed size, as last column.
-
-    Raises a FastflowError if the model on its node is not the driver's, and for a column without texts.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._runtime = open_checked(job)
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        job = self._job
-        check_column(table.schema.names, table.schema.types, job.column, job.output_column)
-        vectors = self._runtime.encode(texts_of(table, job.column), **job.options)
-        return table.append_column(job.output_column, fixed_lists(stored(vectors)))
-
-
-def embed(
-    dataset: Dataset,
-    model: str | os.PathLike[str] | None,
-    column: str,
-    *,
-    output_column: str = "embedding",
-    precision: str = "float32",
-    dim: int | None = None,
-    normalize: bool = False,
-    prompt: str | None = None,
-    dtype: str = "auto",
-    batch_size: int = WINDOW,
-    num_cpus: int = 1,
-    concurrency: int | None = None,
-) -> Dataset:
-    """The ``dataset`` with the embeddings of the texts in ``column`` as one more column, a list of fixed size.
-
-    Each row has the bytes that ``Runtime.encode`` gives its text. Like every transformation of a Dataset this one is
-    lazy; Ray does not keep the order of rows unless its ``preserve_order`` is set.
-
-    ``model``: a directory that every node has under this path, a Hub id in every node's cache, or None for the model in
-    the package. Each actor opens it and raises if its fingerprint or arithmetic is not the driver's. ``precision``,
-    ``dim``, ``normalize``, ``prompt`` and ``dtype`` are those of ``fastflow embed``.
-    ``num_cpus``: CPUs of an actor and threads of its Runtime, whatever OMP_NUM_THREADS is. ``concurrency``: the most
-    actors; None leaves it to Ray. ``batch_size``: the rows that an actor takes at once.
-
-    Raises a FastflowError, before anything is computed, for a model that cannot be opened, a column that is not there
-    or holds no text, and options that the model does not have.
-    """
-    data = ray_data("fastflow.integrations.ray.embed")
-    if not isinstance(dataset, data.Dataset):
-        raise UsageError(f"embed takes a ray.data.Dataset, not {type(dataset).__name__}")
-    check_count("batch_size", batch_size)
-    options = {"precision": precision, "truncate_dim": dim, "normalize_embeddings": normalize, "prompt": prompt}
-    job = job_of(model, dtype, column, output_column, options, num_cpus)
-    if (schema := dataset.schema()) is not None:
-        check_column(schema.names, schema.types, column, output_column)
-        check_checkpoint(dataset, schema.names)
-    return mapped(dataset, Embedder, job, batch_size, concurrency)
-
-
-def mapped(
-    dataset: Dataset, actor: type[Embedder], job: Job, batch_size: int = WINDOW, concurrency: int | None = None
-) -> Dataset:
-    """``dataset`` through a pool of at most ``concurrency`` actors."""
-    check_count("concurrency", concurrency)
-    data = ray_data("fastflow.integrations.ray")
-    return dataset.map_batches(
-        actor,
-        fn_constructor_kwargs={"job": job},
-        batch_size=batch_size,
-        batch_format="pyarrow",
-        compute=data.ActorPoolStrategy(min_size=1, max_size=concurrency),
-        num_cpus=job.threads,
-        udf_modifying_row_count=False,
-    )
-
-
-def job_of(
-    model: str | os.PathLike[str] | None,
-    dtype: str,
-    column: str,
-    output_column: str,
-    options: dict[str, Any],
-    threads: int,
-    dim: str = "dim",
-) -> Job:
-    """The job, once the driver has opened the model and tried the options on no text; ``dim`` names truncate_dim."""
-    check_count("num_cpus", threads)
-    place = None if model is None or named(str(model)) == DEFAULT else os.fspath(model)
-    if place is not None and os.path.exists(place):
-        place = os.path.abspath(place)  # an actor has another working directory
-    with Runtime(place, "cpu", dtype, threads) as runtime:
-        check_truncation(options.get("truncate_dim"), runtime.session.width, dim)
-        runtime.encode([], **options)
-        return Job(place, numbers_of(runtime), column, output_column, options, threads)
-
-
-def numbers_of(runtime: Runtime) -> dict[str, str]:
-    """The properties that decide a model's vectors: fingerprint, backend and arithmetic."""
-    return {"fingerprint": runtime.fingerprint, "backend": runtime.backend, "dtype": str(runtime.info()["dtype"])}
-
-
-def open_checked(job: Job) -> Runtime:
-    """The Runtime of an actor; raises a FastflowError if it is not what the driver opened."""
-    runtime = Runtime(job.model, "cpu", job.numbers["dtype"], job.threads)
-    for name, here in numbers_of(runtime).items():
-        if here != job.numbers[name]:
-            mend = "give every node the same files" if name == "fingerprint" else "install fastflow there as here"
-            raise FastflowError(
-                f"{job.model or 'the model in the package'} has the {name} {here} on the node {os.uname().nodename}, "
-                f"and {job.numbers[name]} where the job was started: {mend}"
+        count = before[0].shard[1] if before else max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+        if not before:
+            _clear(folder)
+        try:
+            _make_parts(
+                [*words, "--threads", str(threads), "--quiet", "--resume"], folder, target, count, threads, quiet
             )
         except BaseException as error:
             if any(folder.glob("part-*")):

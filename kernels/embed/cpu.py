@@ -12,6 +12,7 @@ from fastflow.kernels import _cpu
 
 if TYPE_CHECKING:
     from fastflow.kernels.encoder.cpu import CpuEncoder
+    from fastflow.kernels.flow.cpu import CpuFlow
     from fastflow.kernels.table.cpu import CpuTable
     from fastflow.kernels.tokens.cpu import WordPiece
 
@@ -19,18 +20,17 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N): at most ``limit`` tokens of ``words``, pooled, then calibrated.
+    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate.
 
-    The bits are the three compiled kernels', float32; a text's bits do not depend on other texts, order or threads.
-    Safe from several threads, and after fork.
+    The bits are those of the three compiled kernels; a text has the same ones whatever the other texts, their order and
+    the number of threads. Safe from several Python threads at once, and after fork.
 
     Args:
         words: the tokenizer.
         pooling: a table, or an encoder whose pooled layers need no product.
-        flow: the folded calibration.
-        limit: the most ids of a text, end ids included; MOST for no limit.
+        limit: the ids of a text, those at its ends counted; MOST for no limit.
         special: whether a text gets ids at its ends.
-        left_out: an id that is removed after the cut; None: no id.
+        left_out: an id that is left out of a text after the cut; None: no id is.
 
     Raises:
         ValueError: for steps that do not fit each other.
@@ -40,22 +40,22 @@ class Texts:
         self, words: WordPiece, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
         left_out: int | None = None,
     ) -> None:  # fmt: skip
-        self.threads, self._outputs = flow.threads, flow.outputs
-        self._check = getattr(pooling, "check", None)  # of a table, whose rows are in a file
+        self._check = getattr(pooling, "check", None)  # of a table, whose rows lie in a file
         self.compiled = _cpu.Embedder(
             words.compiled, pooling.compiled, min(limit, MOST), special, -1 if left_out is None else left_out
         )
 
     def __call__(
-        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float32] | None = None
-    ) -> tuple[NDArray[np.float32], int]:
-        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
+        self, flow: CpuFlow, texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
+        pooled: NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
+        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
 
         ``flow`` is the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
         (B, D), C-contiguous, receives the pooled vectors.
 
-        Raises ValueError for a text with half a surrogate pair, or an id without a row in the pooling; TypeError for a
-        text that is not str.
+        Raises ValueError if a text has half a surrogate pair, or an id that the pooling has no row for; TypeError for
+        an item that is not a str.
         """
         out = np.empty((len(texts), flow.outputs if truncate is None else truncate), np.float32)
         cut = self.compiled.run(flow.compiled, list(texts), out, normalize, flow.threads, pooled)

@@ -1,4 +1,4 @@
-"""The definition of a model without layers: ids of a text, their pooled vector, its calibration."""
+"""The definition of a model without layers: the ids of a text, their pooled vector, its calibration."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow.plan import execute
+from fastflow.kernels.flow.plan import Plan, execute
 from fastflow.kernels.tokens.reference import WordPiece
 
 Pool = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]  # ids, offsets -> (B, D)
 
 
 class Texts:
-    """Texts -> embeddings (B, N), as ``cpu.Texts`` takes its arguments, except:
+    """Texts -> embeddings (B, N): tokenize, cut at ``limit``, pool, calibrate.
 
     Args:
+        words: the tokenizer.
         pooling: ids (N,) and offsets (B+1,) -> pooled vectors (B, D).
-        plans: the folded calibration.
+        limit: the ids of a text, those at its ends counted.
+        special: whether a text gets ids at its ends.
+        left_out: an id that is left out of a text after the cut; None: no id is.
     """
 
     def __init__(
@@ -28,9 +31,10 @@ class Texts:
         self._special, self._left_out = special, left_out
 
     def __call__(
-        self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float64] | None = None
-    ) -> tuple[NDArray[np.float64], int]:
-        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
+        self, plans: Sequence[Plan], texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
+        pooled: NDArray[np.float64] | None = None,
+    ) -> tuple[NDArray[np.float64], int]:  # fmt: skip
+        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
 
         ``plans`` are the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
         (B, D) receives the pooled vectors.

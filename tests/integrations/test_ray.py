@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -142,9 +143,13 @@ def address():
     assert home.exists() == before, "Ray wrote into the home directory"
 
 
-def test_what_is_no_model_or_dataset_is_named(model):
-    refuses(job, "no-such-model", "no-such-model: no such model directory")
-    refuses(integration.embed, ["a dog"], "embed takes a ray.data.Dataset, not list", model=model, column="text")
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> Path:
+    """The working directory, with an input and a folder for the outputs."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"key": f"k{i}", "text": text} for i, text in enumerate(make_sentences(ROWS, seed=5))]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
 
 
 def command(*words, env=CLIENTS):

@@ -1,14 +1,14 @@
 """Texts to embeddings in one compiled call: its definition in float64, and the bits of the three calls joined."""
 
 import json
-from itertools import product
+from functools import partial
 
 import numpy as np
 import pytest
 
 from fastflow.kernels.embed import cpu, reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Pooling
+from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
@@ -23,7 +23,8 @@ from support.packed import random_encoder
 WORDS_KNOWN = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", *(f"##{c}" for c in "abcdefghij"), ".", "ab", "##cd"]
 VOCABULARY = {piece: i for i, piece in enumerate(WORDS_KNOWN)}
 UNKNOWN, WIDTH, OUT = 1, 24, 20
-COUNTS = (0, 1, 15, 17, 31, 32, 33, 64, 65, 130)  # around a thread's blocks and tiles
+COUNTS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
+"""Numbers of texts around the blocks and tiles that a thread takes."""
 TEXTS = ["", "abcd", "a b. c", "zz", "zz a", "É a\tb", "j" * 300, "ab " * 40, "日本 a", "[SEP] a"]
 LIMIT = 16
 RULES = Rules(
@@ -52,7 +53,7 @@ def encoder(isa=None, rows=None):
     """The embedding layer with the mean position, pooled alone; its first ``rows`` words."""
     weights, shape = random_encoder(0, 1, WIDTH, 4, 32)
     weights["word"] = weights["word"][:rows]
-    return CpuEncoder(weights, shape, Pooling("mean", (WORDS,)), isa=isa, threads=1)
+    return CpuEncoder(weights, shape, "mean", (WORDS,), isa=isa, threads=1)
 
 
 POOLINGS = {"table": lambda isa: CpuTable(table(), isa=isa), "words": encoder}
@@ -92,16 +93,19 @@ def test_the_compiled_call_is_the_definition(words, plans, float_isa):
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_it_has_the_bits_of_the_three_calls(words, plans, float_isa, name):
-    pooling, flow = POOLINGS[name](float_isa), flow_of(plans, float_isa)
-    compiled = cpu.Texts(words, pooling, flow, LIMIT)
-    for count, normalize in product(COUNTS, (False, True)):
-        texts, pooled = some(count, seed=count), np.full((count, WIDTH), np.nan, np.float32)
-        want, cut = in_steps(words, pooling, flow, texts, normalize)
-        found, found_cut = compiled(texts, normalize)
-        assert (found_cut, found.shape) == (cut, (count, OUT))
-        assert (found.view(np.int32) == want.view(np.int32)).all(), count
-        assert (compiled(texts, normalize, pooled)[0].view(np.int32) == want.view(np.int32)).all()
+@pytest.mark.parametrize("count", COUNTS)
+def test_it_has_the_bits_of_the_three_calls(words, plans, float_isa, name, count):
+    pooling, flow, texts = POOLINGS[name](float_isa), flow_of(plans, float_isa), some(count, seed=count)
+    compiled = cpu.Texts(words, pooling, LIMIT)
+    for normalize, truncate in ((False, None), (True, None), (True, 7)):
+        want, cut = in_steps(words, pooling, flow, texts, normalize, truncate)
+        found, found_cut = compiled(flow, texts, normalize, truncate)
+        assert found_cut == cut
+        assert found.shape == (count, truncate or OUT)
+        assert (found.view(np.int32) == want.view(np.int32)).all()
+        pooled = np.full((count, WIDTH), np.nan, np.float32)
+        again, _ = compiled(flow, texts, normalize, truncate, pooled)
+        assert (again.view(np.int32) == want.view(np.int32)).all()
         assert (pooled == pooling(*words.tokenize(texts, LIMIT, True)[:2])).all()
 
 
@@ -154,17 +158,14 @@ def test_a_text_that_no_step_can_take_is_an_error(words, plans, place, name):
 
 def test_steps_that_do_not_fit_are_refused(words, plans):
     flow = flow_of(plans)
-    compiled, one, two = (
-        cpu.Texts(words, CpuTable(table()), flow, LIMIT).compiled,
-        *(np.empty((rows, OUT), np.float32) for rows in (1, 2)),
-    )
-    narrow = CpuTable(Table(np.ones((30, 23), np.float32), None, None))
-    for call, message in (
-        (lambda: cpu.Texts(words, narrow, flow, LIMIT), "the pooling has 23 numbers, and the flow takes 24"),
-        (lambda: cpu.Texts(words, CpuTable(table()), flow, 1), "1 ids are fewer than those at the ends of a text"),
-        (lambda: compiled.run(["a"], two, False, 1), r"out must be \(1, 20\), not \(2, 20\)"),
-        (lambda: compiled.run(["a"], one, False, 1, one), r"pooled must be \(1, 24\), not \(1, 20\)"),
-        (lambda: type(compiled)(words.compiled, None, flow.compiled, LIMIT, True, -1), "a pooling is a Table or"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
+    with pytest.raises(ValueError, match="the pooling has 23 numbers, and the flow takes 24"):
+        cpu.Texts(words, CpuTable(Table(np.ones((30, 23), np.float32), None, None)), LIMIT)(flow, ["a"])
+    with pytest.raises(ValueError, match="1 ids are fewer than those at the ends of a text"):
+        cpu.Texts(words, CpuTable(table()), 1)
+    compiled = cpu.Texts(words, CpuTable(table()), LIMIT).compiled
+    with pytest.raises(ValueError, match=r"out must be \(1, 20\) or narrower, not \(2, 20\)"):
+        compiled.run(flow.compiled, ["a"], np.empty((2, OUT), np.float32), False, 1)
+    with pytest.raises(ValueError, match=r"pooled must be \(1, 24\), not \(1, 20\)"):
+        compiled.run(flow.compiled, ["a"], np.empty((1, OUT), np.float32), False, 1, np.empty((1, OUT), np.float32))
+    with pytest.raises(ValueError, match="a pooling is a Table or an Encoder"):
+        type(compiled)(words.compiled, None, LIMIT, True, -1)

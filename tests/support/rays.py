@@ -3,11 +3,12 @@
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,32 +63,21 @@ def dying(mark: Path) -> Callable[[list[str]], None]:
 
     def make(words: list[str]) -> None:
         from fastflow.files.write.partial import State
+        from fastflow.integrations.ray import make_part
 
         save = State.save
 
+        def save_and_die(state: State, rows: int, position: int) -> None:
+            save(state, rows, position)
+            with suppress(FileExistsError), mark.open("x") as out:
+                out.write(f"{os.getpid()} {rows}")
+                out.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
 
-class Failing(Embedder):
-    """An actor that fails at the batch with the text ``fatal``, always, once a file of earlier rows is in ``kept``."""
+        State.save = save_and_die  # type: ignore[method-assign]
+        try:
+            make_part(words)
+        finally:
+            State.save = save  # type: ignore[method-assign]
 
-    fatal: str
-    kept: Path
-
-    def __call__(self, table: Any) -> Any:
-        if self.fatal in table.column(self._job.column).to_pylist():
-            while not finished(self.kept):
-                time.sleep(0.05)
-            raise RuntimeError("an actor that fails")
-        return super().__call__(table)
-
-
-def failing(fatal: str, kept: Path) -> type[Failing]:
-    return type("Failing", (Failing,), {"fatal": fatal, "kept": kept})
-
-
-def finished(kept: Path) -> list[Path]:
-    """The files of a checkpoint whose rows are written."""
-    return [path for path in kept.glob("*.parquet") if ".pending." not in path.name]
-
-
-def mortal(mark: Path, fatal: str) -> type[Mortal]:
-    return type("Mortal", (Mortal,), {"mark": mark, "fatal": fatal})
+    return make

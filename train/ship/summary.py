@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.evaluation.analyses import is_less_isotropic
+from fastflow.evaluation.analyses import is_less_isotropic, measure_isotropy
 from fastflow.evaluation.evaluate import Pairs, evaluate
 from fastflow.report.verdict import FEW, FEWER_PAIRS, NO_PROOF
 from fastflow.runtime import Runtime
@@ -32,7 +32,7 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     z = np.asarray(calibration.apply(stages, x))
     constant = int(mask_constant(x.mean(axis=0), x.var(axis=0)).sum())
-    out: dict[str, Any] = {"isotropy": {"before": isotropy.measure(x), "after": isotropy.measure(z)}}
+    out: dict[str, Any] = {"isotropy": {"before": measure_isotropy(x), "after": measure_isotropy(z)}}
     if constant:
         out["constant_channels"] = [constant, x.shape[1]]
     if views:

@@ -1,19 +1,20 @@
-/* A thread takes a few texts through all steps, so ids and pooled vectors stay in its caches, and the flow's weights
-   are read once for all of them. */
+/* A thread takes a few texts through all steps, so that their ids and pooled vectors stay in its caches, and the weights of
+   the flow are read once for all texts. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "embed.h"
 
-enum { TEXTS = 32 };  /* texts per thread: two tiles of the flow's rows; 32 KB of 256 numbers each */
-enum { WORTH = 16 };  /* texts worth another thread: about 50 us of short ones */
+enum { TEXTS = 32 };  /* that a thread takes through all steps: two tiles of rows of the flow; 32 kB of 256 numbers each */
+enum { WORTH = 16 };  /* texts that are worth another thread: about 50 microseconds of short ones */
 
 typedef struct {
     const ff_embedder *e;
     const ff_text *texts;
     int64_t many;
-    float *out;
-    float *kept;  /* (many, inputs) pooled vectors for the caller, or NULL */
+    float *out;   /* (many, keep) */
+    int64_t keep;
+    float *kept;  /* (many, inputs of the flow), or NULL */
     int8_t *states;
     int normalize;
     _Atomic int64_t next;
@@ -27,7 +28,7 @@ typedef struct {
     float *pooled;
 } desk;
 
-/* Make room for the ids of texts (count); 0 if memory is short. */
+/* Room for the ids of `count` more texts; 0 if there is none. */
 static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count)
 {
     int64_t room = 1, ends = e->special ? e->words->before_count + e->words->after_count : 0;
@@ -43,7 +44,7 @@ static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_
     return d->ids != NULL;
 }
 
-/* Write the ids, offsets and states (count) of texts (count); 0 if one cannot be pooled. */
+/* Fill in the ids and offsets of `count` texts; 0 if one has none that can be pooled. */
 static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count, int8_t *states)
 {
     int64_t at = 0;
@@ -62,8 +63,7 @@ static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int
     return 1;
 }
 
-/* Write the pooled vectors of `count` texts. Returns -1, the number of a text that cannot be pooled, or -2 without
-   memory. */
+/* Write the pooled vectors of `count` texts; the number of a text that cannot be pooled, -1 if all can, -2 without memory. */
 static int64_t pool_few(desk *d, const ff_embedder *e, int64_t count)
 {
     int64_t bad;

@@ -11,7 +11,7 @@ cdef extern from "embed/embed.h":
 
 
 cdef class Embedder:
-    """Embed texts as in ``c/embed/embed.h``. Immutable, so threads may share it.
+    """Texts to embeddings, as in ``c/embed/embed.h``. Immutable, so safe from several threads at once.
 
     pooling: a Table, or an Encoder without layers; left_out: an id, or -1.
     """
@@ -35,10 +35,10 @@ cdef class Embedder:
         self.embedder.words = &words.w
         self.embedder.limit, self.embedder.special, self.embedder.left_out = limit, special, left_out
 
-    def run(self, list texts, float[:, ::1] out, bint normalize, int threads, float[:, ::1] pooled=None):
-        """Write embeddings of ``texts`` (str) to out (B, N), and pooled vectors to ``pooled`` (B, D) unless None.
-
-        Returns how many texts were cut; -1 if one has half a surrogate pair or an id without a row, and out is invalid.
+    def run(self, Flow flow, list texts, float[:, ::1] out, bint normalize, int threads, float[:, ::1] pooled=None):
+        """Write the embeddings of B ``texts``, which are str, to out (B, up to N of the flow), and their pooled vectors to
+        ``pooled`` (B, D) if it is given. Return the number of texts that were cut; -1 if a text has half a surrogate
+        pair or an id without a row, and then out is of no use.
         """
         cdef int64_t many = len(texts), i, cut = 0
         cdef int failed
