@@ -8,7 +8,7 @@ import pytest
 
 from fastflow.kernels.embed import cpu, reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder.shape import WORDS, Pooling
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
@@ -53,7 +53,7 @@ def encoder(isa=None, rows=None):
     """The embedding layer with the mean position, pooled alone; its first ``rows`` words."""
     weights, shape = random_encoder(0, 1, WIDTH, 4, 32)
     weights["word"] = weights["word"][:rows]
-    return CpuEncoder(weights, shape, "mean", (WORDS,), isa=isa, threads=1)
+    return CpuEncoder(weights, shape, Pooling("mean", (WORDS,)), isa=isa, threads=1)
 
 
 POOLINGS = {"table": lambda isa: CpuTable(table(), isa=isa), "words": encoder}
