@@ -1,4 +1,4 @@
-"""Who takes part in the flow suite: fastflow's own kernels and the PyTorch peers, each in the ways people run it."""
+"""The candidates of the flow suite: fastflow's own kernels, and PyTorch in each of the ways people run it."""
 
 from __future__ import annotations
 
@@ -12,42 +12,41 @@ import torch
 from torch import Tensor
 
 from fastflow.bench.measure.compare import Candidate
+from fastflow.bench.measure.row import Results
 from fastflow.bench.peers import flow as peers_flow
-from fastflow.bench.peers.folded import folded, folded_state
-from fastflow.bench.peers.port import port
-from fastflow.bench.peers.pytorch import captured
+from fastflow.bench.peers.pytorch import capture
 from fastflow.bench.suites.workloads import Workload
 from fastflow.errors import FastflowError, UsageError
 
-PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once of large batches; on CPUs what fits their caches runs fastest
+PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once of large batches; on CPUs a piece that fits the caches is fastest
 Function = Callable[[Tensor], Tensor]
+Prepare = Callable[[Tensor, Tensor | None], Callable[[], Any]]
 
 
 @dataclass(frozen=True)
 class FlowCandidate(Candidate):
-    """``prepare`` takes x (B, D), and out (B, N) or None."""
+    """``prepare``: x (B, D), and out (B, N) or None -> the call."""
 
-    whole: bool = False  # no batch so large that it is given in pieces
-    piece: int | None = None  # very large batches are given by this many rows at a time; None: whole
+    prepare: Prepare
+    whole: bool = False  # it never takes a batch in pieces
+    piece: int | None = None  # rows at a time of very large batches; None: whole
     optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
     counts: dict[str, int] = field(default_factory=dict)  # operations and synchronisations, for its rows
-    graph: Function | None = None  # what its CUDA graph holds
+    graph: Function | None = None  # the function in its CUDA graph
 
 
 COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
 MODES = {"cpu": ("compile",), "cuda": (*COMPILED, "graph")}
-# The ways each family runs besides eager; "graph" is a CUDA graph captured for one batch: no synchronising reads in it.
+# family -> its modes besides eager; "graph" is a CUDA graph captured for one batch
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "torch": (),  # the equations unfused, what backend torch runs
-    "torch-ukp": ("compile",),
+    "torch": (),  # the equations unfused, as backend torch runs them
     "torch-lean": (*COMPILED, "graph"),
-    "torch-folded": ("graph",),
     "torch-folded-state": (*COMPILED, "graph"),
 }
 
 
-def names(device: str, quick: bool) -> dict[str, list[str]]:
-    """{family: names of its rows} on ``device``; quick runs leave out what has to be compiled."""
+def list_rows(device: str, quick: bool) -> dict[str, list[str]]:
+    """Return {family: names of its rows} on ``device``; quick runs compile nothing."""
     wanted = [mode for mode in MODES[device] if mode == "graph" or not quick]
     return {
         family: [f"{family}-{mode}" for mode in ("eager", *(m for m in modes if m in wanted))]
@@ -55,9 +54,9 @@ def names(device: str, quick: bool) -> dict[str, list[str]]:
     }
 
 
-def chosen(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
-    """The peers' row names that ``against`` picks, by family or by full name; None picks all."""
-    families = names(device, quick)
+def choose(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
+    """Return the peers' row names that ``against`` picks, by family or by full name; None picks all."""
+    families = list_rows(device, quick)
     every = [name for of_family in families.values() for name in of_family]
     if against is None:
         return set(every)
@@ -71,32 +70,27 @@ def chosen(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
     return picked
 
 
-def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list[FlowCandidate], list[dict[str, str]]]:
-    """The PyTorch candidates in ``wanted``, and those that cannot run this calibration with the reason."""
+def open_peers(workload: Workload, device: str, wanted: set[str], results: Results) -> list[FlowCandidate]:
+    """Return the PyTorch candidates in ``wanted``; leave out of ``results`` whoever cannot run this calibration."""
     builders: dict[str, Callable[[], Function | None]] = {
-        "torch": lambda: peers_flow.unfused(workload.stages, device, torch.float32),
-        "torch-ukp": lambda: port(workload.stages, device),
-        "torch-lean": lambda: peers_flow.lean(workload.stages, device),
-        "torch-folded": lambda: folded(workload.plans, device),
-        "torch-folded-state": lambda: folded_state(workload.sparse, device),
+        "torch": lambda: peers_flow.build_unfused(workload.stages, device, torch.float32),
+        "torch-lean": lambda: peers_flow.build_lean(workload.stages, device),
+        "torch-folded-state": lambda: peers_flow.build_folded(workload.sparse, device),
     }
-    reasons = {
-        "torch-ukp": "the published port has additive couplings with reversal only, and nothing around the flow",
-        "torch-folded-state": "no additive plan to turn into state form",
-    }
-    peers, skipped = [], []
-    for family, of_family in names(device, quick=False).items():
+    peers = []
+    for family, of_family in list_rows(device, quick=False).items():
         rows = [name for name in of_family if name in wanted]
         function = builders[family]() if rows else None
         if function is None:
-            skipped += [{"subject": workload.label, "name": name, "reason": reasons[family]} for name in rows]
+            for name in rows:
+                results.leave_out(workload.label, name, "its plan has no state form")
             continue
         with torch.inference_mode():
             operations, reads = peers_flow.count_operations(function, torch.from_numpy(workload.x[:1]).to(device))
         counts = {"operations": operations, "synchronisations": reads}
         for name in rows:
             mode = name.removeprefix(f"{family}-")
-            prepare = _prepare(function, mode, PIECE[device])
+            prepare = _make_prepare(function, mode, PIECE[device])
             peers.append(
                 FlowCandidate(
                     name, "float32", "torch", prepare, whole=mode == "graph", piece=PIECE[device],
@@ -104,80 +98,66 @@ def torch_peers(workload: Workload, device: str, wanted: set[str]) -> tuple[list
                     graph=function if mode == "graph" else None,
                 )
             )  # fmt: skip
-    return peers, skipped
+    return peers
 
 
-def _prepare(function: Function, mode: str, piece: int) -> Callable[[Tensor, Tensor | None], Callable[[], Tensor]]:
+def _make_prepare(function: Function, mode: str, piece: int) -> Prepare:
     if mode == "graph":
-        return lambda x, out: captured(function, x)
+        return lambda x, out: capture(function, x)
     if mode in COMPILED:
         function = torch.compile(function, mode="default" if mode == "compile" else mode)
-    return lambda x, out: (lambda: function(x)) if out is None else (lambda: in_pieces(function, x, out, piece))
+    return lambda x, out: partial(function, x) if out is None else partial(call_in_pieces, function, x, out, piece)
 
 
-def in_pieces(function: Callable[[Any], Any], x: Any, out: Any, piece: int) -> Any:
-    """``function`` on ``piece`` rows of ``x`` at a time, each result copied into ``out``."""
+def call_in_pieces(function: Callable[[Any], Any], x: Any, out: Any, piece: int) -> Any:
+    """Call ``function`` on ``piece`` rows of ``x`` at a time and copy each result into ``out``."""
     for start in range(0, len(x), piece):
         out[start : start + piece] = function(x[start : start + piece])
     return out
 
 
-def ours(workload: Workload, device: str, threads: int, quick: bool) -> list[FlowCandidate]:
-    """fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton."""
-    return triton_candidates(workload) if device == "cuda" else _cpu(workload, threads, quick)
+def open_ours(workload: Workload, device: str, threads: int, quick: bool) -> list[FlowCandidate]:
+    """Return fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton.
 
-
-def _cpu(workload: Workload, threads: int, quick: bool) -> list[FlowCandidate]:
-    cpu, instructions = cpu_kernels("flow.cpu"), cpu_kernels("isa")
-    best = instructions.isa()
-    found = []
-    for isa in instructions.usable_isas():
-        if isa == best or not quick:
-            flow = cpu.CpuFlow(workload.sparse, threads, isa)
-            name = "fastflow" if isa == best else f"fastflow-{isa}"
-            found.append(FlowCandidate(name, "float32", f"cpu {flow.isa}", _numpy(flow)))
-    return sorted(found, key=lambda candidate: candidate.name != "fastflow")
-
-
-def cpu_kernels(module: str) -> Any:
-    """A module of the compiled CPU kernels; a FastflowError if they were not built."""
+    Raises a FastflowError if the compiled kernels are not built.
+    """
+    if device == "cuda":
+        return open_triton(workload)
     try:
-        return importlib.import_module(f"fastflow.kernels.{module}")
+        cpu, instructions = (importlib.import_module(f"fastflow.kernels.{name}") for name in ("flow.cpu", "isa"))
     except ImportError as error:
         raise FastflowError(
             f"the compiled kernels cannot be imported ({error}); build them with "
             "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
         ) from error
+    best, found = instructions.isa(), []
+    lesser = () if quick else [isa for isa in instructions.usable_isas() if isa != best]
+    for isa in (best, *lesser):
+        flow = cpu.CpuFlow(workload.sparse, threads, isa)
+        name = "fastflow" if isa == best else f"fastflow-{isa}"
+        found.append(FlowCandidate(name, "float32", f"cpu {flow.isa}", partial(_prepare_numpy, flow)))
+    return found
 
 
-def _numpy(flow: Any) -> Callable[[Tensor, Tensor | None], Callable[[], Any]]:
-    def prepare(x: Tensor, out: Tensor | None) -> Callable[[], Any]:
-        rows = x.numpy()
-        if out is None:
-            return lambda: flow(rows)
-        target = out.numpy()
-        return lambda: flow(rows, out=target)
-
-    return prepare
+def _prepare_numpy(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Any]:
+    return partial(flow, x.numpy()) if out is None else partial(flow, x.numpy(), out=out.numpy())
 
 
-def triton_candidates(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
-    """The Triton kernels, in a graph and launched one by one."""
+def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
+    """Return the Triton kernels, in a graph as after an encoder, and launched one by one."""
     triton = importlib.import_module("fastflow.kernels.flow.triton")
     try:
         flow = triton.TritonFlow(workload.plans, device)
     except ValueError as error:  # kernels raise no FastflowError
         raise FastflowError(str(error)) from error
+
+    def launch(x: Tensor, out: Tensor | None) -> Callable[[], Any]:
+        return lambda: flow(x)
+
+    def replay(x: Tensor, out: Tensor | None) -> Callable[[], Any]:
+        return capture(flow, x) if out is None else launch(x, out)
+
     return [
-        FlowCandidate("fastflow", "tf32x3", "triton", partial(_replayed, flow), graph=flow),
-        FlowCandidate("fastflow-launches", "tf32x3", "triton", partial(_launched, flow), whole=True),
+        FlowCandidate("fastflow", "tf32x3", "triton", replay, graph=flow),
+        FlowCandidate("fastflow-launches", "tf32x3", "triton", launch, whole=True),
     ]
-
-
-def _replayed(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Tensor]:
-    """In a CUDA graph, as after an encoder; a launch is nothing compared with a batch given in pieces."""
-    return captured(flow, x) if out is None else _launched(flow, x, out)
-
-
-def _launched(flow: Any, x: Tensor, _: Tensor | None) -> Callable[[], Tensor]:
-    return lambda: flow(x)

@@ -1,4 +1,4 @@
-"""How much each suite measures: batches, shapes, texts, runs and seconds; one instance for ``--quick``, one without."""
+"""How much each suite measures: batches, shapes, texts, runs and seconds; QUICK for ``--quick``, else FULL."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class FlowSizes:
 
     batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384, 1_000_000)
     affine: tuple[int, ...] = (1, 32, 1024)  # of the flow with recolour, and of the affine one
-    whole: int = 16384  # the largest batch that PyTorch gets in one piece: its intermediates of a million are too big
+    whole: int = 16384  # the largest batch that PyTorch gets in one piece
     dim: int = 768  # channels of the synthetic vectors
     model_rows: int = 256  # distinct sentences embedded for a model's own inputs
-    seconds: float = 300  # no comparison is begun later: a busy machine shall not keep anybody for an hour
+    seconds: float = 300  # no comparison begins later
     budgets: tuple[float, float] = (6.0, 10.0)  # seconds for a comparison, and for one on ``whole`` rows
     compiled: frozenset[int] | None = None  # batches of peers that have to be compiled; None: all
     effort: Effort | None = None  # for every comparison; None: by its batch
@@ -51,20 +51,19 @@ class ServeSizes:
     """Loads of the serve suite."""
 
     texts: int = 256  # distinct ones
-    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of what the Runtime computes alone
+    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of the Runtime's own rate
     seconds: float = 8.0  # of each load
     lead: float = 1.0  # seconds before, whose times are left out: an overload begins with a burst
     most: int = 20_000  # requests of each load
-    connections: int = 4000  # more than the queue holds, or the clients themselves would hold back
+    connections: int = 4000  # more than the queue holds, so that the clients hold nothing back
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that a quick run makes smaller."""
+    """All sizes of a run."""
 
     quick: bool = False  # nothing is compiled, no lesser instruction set is forced
-    probe_s: float = 0.4  # for each of a CPU's ceilings
-    gpu_probe_s: float = 0.1
+    gpu_probe_s: float = 0.1  # for each of a GPU's ceilings
     flow: FlowSizes = FlowSizes()
     gpu_flow: FlowSizes = FlowSizes(
         batches=(1, 32, 1024, 65_536, 1_000_000), affine=(1, 1024), whole=65_536, budgets=(1.5, 1.5),
@@ -79,7 +78,7 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    quick=True, probe_s=0.1, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35, budgets=(2.5, 2.5)),
+    quick=True, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35, budgets=(2.5, 2.5)),
     gpu_flow=FlowSizes(batches=(1, 1024), seconds=20, budgets=(0.5, 0.5)),
     encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 12), (32, 32))), texts=TextSizes(most=128, alone=40),
     serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, lead=0.2, most=2000, connections=64), starts=2,

@@ -1,8 +1,7 @@
-"""The workloads of the flow suite: a calibration, its plans, and the pooled vectors it is given.
+"""The workloads of the flow suite: a calibration, its plans, and pooled vectors.
 
-Without a model: flows of the paper's shape with weights as training leaves them (ActNorms that fit the data, last
-layers well away from zero), on synthetic vectors with the outlier dimensions of a pooled BERT. Latency does not depend
-on the values; the error columns do, which is why the outliers are there.
+Without a model: flows of the paper's shape with weights like trained ones, on synthetic vectors with the outlier
+dimensions of a pooled BERT. Latency does not depend on the values; the errors do.
 """
 
 from __future__ import annotations
@@ -34,35 +33,35 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Workload:
-    """A calibration under test. ``x`` (rows, D) float32 is repeated to fill larger batches."""
+    """A calibration under test; ``x`` (rows, D) float32 is repeated to fill larger batches."""
 
     label: str
     stages: tuple[Stage, ...]
     plans: tuple[Plan, ...]  # float64
     x: Floats
-    inputs: str  # where x comes from, in words
+    inputs: str  # the source of x, in words
 
     @cached_property
     def sparse(self) -> tuple[Plan, ...]:
-        """The plans with the fewest products, float64: what the compiled kernels run, and what the floor counts."""
+        """The plans with the fewest products, float64, which the compiled kernels run and the floor counts."""
         return fold(self.stages, self.x.shape[1], sparse=True)
 
     def flop(self) -> float:
-        """Operations that the plans need for one row; a multiply-add is two, zero blocks are not counted."""
+        """Return the operations of the plans for one row; a multiply-add is two, zero blocks are not counted."""
         return sum(2.0 * (plan.inputs + products(plan)) + 2 * plan.outputs for plan in self.sparse)
 
     def weight_bytes(self) -> float:
-        """Bytes of the float32 weights that one pass reads, zero blocks not counted."""
+        """Return the bytes of the float32 weights that one pass reads, zero blocks not counted."""
         vectors = sum(plan.inputs + 2 * plan.outputs + len(plan.c) + plan.d.size for plan in self.sparse)
         return 4.0 * (vectors + sum(map(products, self.sparse)))
 
     def traffic(self, batch: int) -> float:
-        """Bytes that must move for a batch: rows in, rows out, weights once."""
+        """Return the least bytes for a batch: rows in, rows out, weights once."""
         return 4.0 * batch * (self.plans[0].inputs + self.plans[-1].outputs) + self.weight_bytes()
 
 
-def pooled_like(rows: int, dim: int, seed: int) -> Floats:
-    """(rows, dim) vectors like pooled BERT states: uneven channels, 16 shared directions, three outlier channels."""
+def make_pooled_like(rows: int, dim: int, seed: int) -> Floats:
+    """Make (rows, dim) vectors like pooled BERT states: uneven channels, 16 shared directions, three outliers."""
     rng = np.random.default_rng(seed)
     mean, deviation = 0.3 * rng.standard_normal(dim), 0.2 * np.exp(0.4 * rng.standard_normal(dim))
     shared = rng.standard_normal((16, dim)) / 4
@@ -74,8 +73,8 @@ def pooled_like(rows: int, dim: int, seed: int) -> Floats:
     return mean.astype(np.float32) + deviation.astype(np.float32) * noise
 
 
-def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
-    """A flow on the width of ``x`` whose ActNorms fit ``x`` and whose last layers are N(0, 0.05^2) instead of zero."""
+def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
+    """Make a flow on the width of ``x`` with ActNorms that fit ``x`` and last layers N(0, 0.05^2) instead of zero."""
     import torch
 
     from fastflow.train.methods.flow import Flow, FlowConfig
@@ -91,28 +90,28 @@ def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
     return Stage("flow", config.as_dict(), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
 
 
-def recoloured(x: Floats, stage: Stage) -> Stage:
-    """The default's recolour stage after the flow ``stage``, fitted on ``x``."""
+def fit_recolouring(x: Floats, stage: Stage) -> Stage:
+    """Fit the default's recolour stage after the flow ``stage`` on ``x``."""
     from fastflow.train.methods.recolour import fit_recolour, joint_moments
     from fastflow.train.options import DEFAULTS
 
     return fit_recolour(joint_moments([stage], x), x.shape[1], **DEFAULTS.colour)
 
 
-def synthetic(
+def make_synthetic(
     levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020,
     recolour: bool = False,
 ) -> Workload:  # fmt: skip
-    """A flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels, if asked for with recolour."""
-    x = pooled_like(max(rows, 4096), dim, seed)
-    stage = trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
-    stages = (stage, recoloured(x[:4096], stage)) if recolour else (stage,)
+    """Make a flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels; with recolour if asked."""
+    x = make_pooled_like(max(rows, 4096), dim, seed)
+    stage = make_trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
+    stages = (stage, fit_recolouring(x[:4096], stage)) if recolour else (stage,)
     inputs = f"{rows} synthetic vectors with the outlier dimensions of a pooled BERT, seed {seed}; random weights"
     return Workload(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
 
 
-def of_model(path: str | Path, rows: int) -> Workload:
-    """The calibration of the model at ``path``, on its own pooled embeddings of ``rows`` made-up sentences."""
+def take_model(path: str | Path, rows: int) -> Workload:
+    """Take the calibration of the model at ``path``, on its own pooled embeddings of ``rows`` made-up sentences."""
     from fastflow.model.artifact import load_model
     from fastflow.runtime import Runtime
 
@@ -120,14 +119,14 @@ def of_model(path: str | Path, rows: int) -> Workload:
     if not stages:
         raise UsageError(f"{path} has no calibration, so there is nothing to time; leave -m out for the paper's flow")
     with Runtime(path, device="cpu") as runtime:
-        x = np.ascontiguousarray(runtime.pool(sentences(rows)), np.float32)
+        x = np.ascontiguousarray(runtime.pool(make_sentences(rows)), np.float32)
     dim = x.shape[1]
     inputs = f"the model's pooled embeddings of {rows} made-up sentences, repeated in larger batches"
     return Workload(f"{describe(stages)}, D={dim}", tuple(stages), fold(stages, dim), x, inputs)
 
 
-def sentences(count: int) -> list[str]:
-    """``count`` short English sentences, all different up to 3072, in an order without long runs."""
+def make_sentences(count: int) -> list[str]:
+    """Make ``count`` short English sentences, all different up to 3072, in an order without long runs."""
     total = int(np.prod([len(words) for words in WORDS]))
     made = []
     for number in range(count):

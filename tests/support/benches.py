@@ -7,20 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.bench.measure.compare import least_cosine
-from fastflow.bench.measure.machine import Ceilings
+from fastflow.bench.measure.compare import check_cosine
+from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.encoder import PEERS, EncoderCandidate, open_peers
-from fastflow.bench.peers.pooled import reference
+from fastflow.bench.peers.pooled import open_reference
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
-from fastflow.bench.suites.workbench import Workbench, workbench
-from fastflow.bench.suites.workloads import trained_like
+from fastflow.bench.suites.workbench import Request, Workbench, open_workbench
+from fastflow.bench.suites.workloads import make_trained_like
 from fastflow.errors import missing_extra
 from fastflow.stages.calibration import Stage
 from fastflow.train.methods.flow import Flow, FlowConfig
 
-LIMITS = Ceilings(1, "", 100.0, 50.0, {"L2": 200.0, "L3": 100.0, "memory": 10.0}, {"L2": 1e6, "L3": 1e7})
 FLOW = Sizes(
     quick=True,
     flow=FlowSizes(
@@ -39,7 +38,7 @@ ENCODER = Sizes(
 )  # fmt: skip
 
 
-ENGINES = ("onnxruntime", "onnxruntime-plain", "openvino", "ctranslate2")  # of ids, installed or not
+ENGINES = ("onnxruntime", "onnxruntime-plain", "openvino")  # of ids, installed or not
 
 
 def needs(*modules: str, load: bool = True) -> None:
@@ -65,21 +64,26 @@ def absent(modules: str) -> str:
 
 def check_agreement(family: str) -> None:
     """The vectors of ``family``, in all of its precisions, are PyTorch's."""
-    with workbench(None, SMALL) as bench:
-        subject, skipped = bench.base(), []
-        engines = list(open_peers(subject, [(family, dtype) for dtype in PEERS[family][1]], 2, skipped))
-        assert [entry for entry in skipped if "bfloat16" not in entry["name"]] == []
+    with open_workbench(None, SMALL) as bench:
+        subject, results = bench.base(), Results()
+        engines = list(open_peers(subject, [(family, dtype) for dtype in PEERS[family].dtypes], 2, results))
+        assert [entry for entry in results.skipped if "bfloat16" not in entry["name"]] == []
         ids = np.random.default_rng(0).integers(5, 30000, (3, 17))
         mask = np.ones_like(ids)
         mask[1, 9:], mask[2, 1:] = 0, 0
-        exact = reference(subject)(ids, mask)
+        exact = open_reference(subject)(ids, mask)
         for engine in engines:
-            assert least_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
+            assert check_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
+
+
+def ask(bench: Workbench, against: list[str] | None, sizes: Sizes, threads: int = 1, **more) -> Request:
+    """A request that says nothing."""
+    return Request(bench, against, sizes, threads, lambda message: None, **more)
 
 
 def plain(subject):
     """A candidate that forgets the weights of tokens."""
-    run = reference(subject, subject.layers)
+    run = open_reference(subject, subject.layers)
     return EncoderCandidate("plain", "float32", "torch", lambda ids, mask: lambda: run(ids, mask))
 
 
@@ -88,7 +92,7 @@ def trained(dim: int, levels: int, depth: int, width: int, coupling: str, permut
     rng = np.random.default_rng(dim + width)
     x = (rng.standard_normal((512, dim)) * rng.uniform(0.2, 2, dim) + 3 * rng.standard_normal(dim)).astype(np.float32)
     settings = {"levels": levels, "depth": depth, "width": width, "coupling": coupling, "permutation": permutation}
-    stage = trained_like(x, 3, **settings)
+    stage = make_trained_like(x, 3, **settings)
     module = Flow(FlowConfig(dim, **settings))
     module.load_state_dict({name: torch.from_numpy(array) for name, array in stage.params.items()}, strict=True)
     return stage, module
