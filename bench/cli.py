@@ -71,7 +71,7 @@ def run(
     with keeping(Path(f"{json_path}.part") if json_path is not None else None):
         results = run_suites(model, suites, against, sizes, device, threads, shape)
         others = neighbours.processors()
-        machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
+        machine = describe(device) | {"processors_used_by_others": others}
         report = {
             "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
             "skipped": results.skipped, "quick": sizes.quick, "seconds": time.monotonic() - start,

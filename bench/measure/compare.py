@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -55,20 +53,15 @@ def compare(
     timer: Callable[[Mapping[str, Opened]], Mapping[str, Timed]],
     excuse: Callable[[Who, Exception], str | None],
     leave_out: Callable[[Who, str], None],
-    end: float = math.inf,
 ) -> list[Measured[Who, Judged, Timed]]:
     """Check every candidate, time the right ones together, and return them in their order.
 
     ``admit`` returns the warmed-up call and its accuracy, and raises if the candidate fails or is wrong. ``excuse``
-    then returns the reason for ``leave_out``, or None to end the run with the error. After ``end`` (monotonic seconds)
-    no further candidate is admitted.
+    then returns the reason for ``leave_out``, or None to end the run with the error.
     """
     calls: dict[str, Opened] = {}
     admitted: list[tuple[Who, Judged]] = []
     for candidate in candidates:
-        if calls and time.monotonic() > end:
-            leave_out(candidate, "the others before it used up the time")
-            continue
         try:
             call, accuracy = admit(candidate)
         except Exception as error:  # other people's code raises anything
@@ -112,19 +105,6 @@ def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> E
             "allowed; nothing is timed, since a wrong result has no speed"
         )
     return found
-
-
-def check_stretches(candidate: Candidate, z: Any, exact: NDArray[Any], scale: Errors) -> Errors:
-    """Return the candidate's errors; of a batch that repeats the inputs, check a first, a middle and a last stretch."""
-    rows, size = len(z), len(exact)
-    worst = Errors(0.0, 0.0)
-    for start in sorted({0, rows // 2, max(0, rows - size)}) if rows > size else [0]:
-        stop = min(start + size, rows)
-        block = z[start:stop]
-        block = block if isinstance(block, np.ndarray) else block.cpu().numpy()
-        now = check(candidate.name, block, exact[np.arange(start, stop) % size], scale)
-        worst = Errors(max(worst.max_abs, now.max_abs), max(worst.relative, now.relative))
-    return worst
 
 
 class Agreement(NamedTuple):

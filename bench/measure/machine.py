@@ -103,12 +103,6 @@ def _find_version(package: str) -> str | None:
         return None
 
 
-def estimate_free_memory() -> int:
-    """Return the bytes that can be allocated without swapping; a very large number if the system does not say."""
-    match = re.search(r"MemAvailable:\s+(\d+) kB", read_text("/proc/meminfo"))
-    return int(match[1]) * 1024 if match else 1 << 62
-
-
 class Neighbours:
     """The load that other processes put on the processors from now on."""
 

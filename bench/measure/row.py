@@ -76,7 +76,6 @@ class Results:
     skipped: list[Row] = field(default_factory=list)
     ratios: list[Row] = field(default_factory=list)
     subjects: list[Row] = field(default_factory=list)
-    ceilings: list[Row] = field(default_factory=list)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append ``rows``, and write them to the file of ``keeping``."""

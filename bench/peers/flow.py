@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.in_place import LARGEST, divides
@@ -203,26 +202,3 @@ def _build_state(plan: Plan, device: str) -> Function:
         return leave(u)
 
     return run_plan
-
-
-class OperationCount(TorchDispatchMode):
-    """Counts the operations that PyTorch dispatches in a ``with`` block, and the synchronising reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = self.synchronisations = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Dispatch; views, which move no data, do not count."""
-        if func is torch.ops.aten._local_scalar_dense.default:
-            self.synchronisations += 1
-        elif not any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
-            self.operations += 1
-        return func(*args, **(kwargs or {}))
-
-
-def count_operations(function: Function, x: Tensor) -> tuple[int, int]:
-    """Return (operations, synchronisations) of one call on ``x``, outside inference mode, which hides some."""
-    with torch.inference_mode(False), torch.no_grad(), OperationCount() as count:
-        function(x)
-    return count.operations, count.synchronisations

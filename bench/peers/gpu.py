@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -16,10 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastflow.bench.measure.probe_gpu import SIDE, GpuCeilings, probe, to_torch_dtype, use_products
 from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Array, Subject
-from fastflow.bench.measure.timing import Watch, cuda_watch
+from fastflow.bench.measure.timing import cuda_watch
 from fastflow.bench.peers import engines
 from fastflow.bench.peers.encoder import Call, EncoderCandidate, Prepare, first_line
 from fastflow.bench.peers.pooled import open_pooled
@@ -54,16 +54,24 @@ class Gpu:
     """The device of PyTorch's tensors, and how a call on it is timed and captured in a graph."""
 
     device: str = "cuda"
-    watch: Watch = cuda_watch
     busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
-    side: int = SIDE  # of the matrices that the probe multiplies
     capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = capture
 
-    def ceilings(self, seconds: float) -> GpuCeilings:
-        """Measure the ceilings, ``seconds`` for each figure."""
-        floats = 1 << (28 if self.side == SIDE else 16)
-        whole = lambda call: self.capture(lambda _: call(), None)  # noqa: E731
-        return probe(self.device, whole, self.watch, self.side, floats, seconds)
+
+@contextmanager
+def use_products(dtype: str) -> Iterator[None]:
+    """Multiply float32 through TF32 in the block if, and only if, ``dtype`` is tf32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
+    """Open the subject on the device; tf32 is a way to multiply float32."""
+    return open_pooled(subject, getattr(torch, "float32" if dtype == "tf32" else dtype)).to(gpu.device)
 
 
 def open_ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
@@ -87,7 +95,7 @@ def open_peers(
 
 
 def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
-    module = open_pooled(subject, to_torch_dtype(dtype)).to(gpu.device)
+    module = open_module(subject, dtype, gpu)
     if family == "torch-graph":
         return partial(_capture_module, module, dtype, gpu)
     function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module
@@ -127,7 +135,7 @@ class GraphOfEachLength:
     """Embeds one text (1, D) by the module in a CUDA graph, one for each number of tokens."""
 
     def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
-        module = open_pooled(subject, to_torch_dtype(dtype)).to(gpu.device)
+        module = open_module(subject, dtype, gpu)
         self._prepare, self._tokenize = partial(_capture_module, module, dtype, gpu), tokenize
         self._graphs: dict[int, Callable[[Array], Array]] = {}
 

@@ -54,11 +54,9 @@ def _draw_curves(flow: Sequence[Row], figure: Any) -> None:
         )
         (line,) = axes.plot(batches, times, "o-", label=name, markersize=4, linewidth=2.4 if name == "fastflow" else 1)
         axes.fill_between(batches, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    floors = {row["batch"]: row["floor_ms"] for row in rows}
-    if None not in floors.values():
-        axes.plot(list(floors), list(floors.values()), color="black", linestyle=":", label="floor of this machine")
+    every = list(dict.fromkeys(row["batch"] for row in rows))
     axes.set(xscale="log", yscale="log", xlabel="rows in a batch", ylabel="milliseconds a call, median (band: 20-80 %)")
-    axes.set_xticks(list(floors), [f"{batch:,}" for batch in floors])
+    axes.set_xticks(every, [f"{batch:,}" for batch in every])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.set_title(f"{rows[0]['subject']}, {format_threads(rows[0]['threads'])}", fontsize=10)

@@ -1,4 +1,4 @@
-"""The ratios of a run: the time of the fastest peer of a class over fastflow's, and some times, floors and sizes."""
+"""The ratios of a run: the time of the fastest peer of a class over fastflow's, and some times and sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = dict[str, Any]
 Key = tuple[str, str]  # name and dtype of a row
 At = Mapping[Key, Row]  # the rows of one place
 X = "x"  # the unit of a peer's time over ours
-BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # of the flow, by device
+BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024)}  # of the flow, by device
 # device -> (peers in words, their rows, of which the fastest counts; none: everybody's rows)
 FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "cpu": (
@@ -22,7 +22,7 @@ FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "cuda": (
         ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
         ("the same in a CUDA graph", ("torch-lean-graph",)),
-        ("folded PyTorch in a CUDA graph, rewritten in state form", ("torch-folded-state-graph",)),
+        ("folded PyTorch in a CUDA graph", ("torch-folded-state-graph",)),
         ("the fastest peer of all, compiled ones included", ()),
     ),
 }
@@ -73,7 +73,7 @@ def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]
 
 
 def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
-    """Return ratios of medians, our times in microseconds and multiples of the floor, of the first subject."""
+    """Return ratios of medians, and our times in microseconds, of the first subject."""
     first, out = [row for row in rows if row["subject"] == rows[0]["subject"]], []
     for count in dict.fromkeys(row["threads"] for row in first):
         for batch in BATCHES[device]:
@@ -87,8 +87,6 @@ def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
                     name = f"{what} against {words} ({peer['name']})"
                     out.append(make_entry(name, count, peer["median_ms"] / own["median_ms"], X))
             out.append(make_entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
-            if own["times_floor"] is not None:  # of a GPU
-                out.append(make_entry(f"{what} against the machine's floor", count, own["times_floor"], "x floor"))
     return out
 
 
@@ -99,7 +97,6 @@ def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
         where = f"encoder {batch}x{tokens}"
         for dtype, peers in CLASSES.items():
             out += divide(where, at, ("fastflow", dtype), peers)
-        out += divide(where, at, ("fastflow-avx2", "float32"), _keys("float32", "onnxruntime"))
     return out
 
 

@@ -58,7 +58,7 @@ def describe_machine(machine: dict[str, Any]) -> str:
     gpu = machine["gpu"]
     lines = [gpu["name"] if gpu else f"{machine['processor']}, {machine['processors_usable']} processors"]
     lines[0] += f"; torch {machine['versions'].get('torch', 'absent')}"
-    for limit in machine["ceilings"]:
+    for limit in machine.get("ceilings", []):  # of earlier versions
         rates = ", ".join(f"{level} {rate:.0f} GB/s" for level, rate in limit["gbs"].items())
         who = "" if gpu else f"{format_threads(limit['threads'])}: "
         if tiles := limit.get("tiles_gflops"):

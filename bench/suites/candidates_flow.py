@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,20 +18,16 @@ from fastflow.bench.peers.pytorch import capture
 from fastflow.bench.suites.workloads import Workload
 from fastflow.errors import FastflowError, UsageError
 
-PIECE = {"cpu": 2048, "cuda": 131072}  # rows at once of large batches; on CPUs a piece that fits the caches is fastest
 Function = Callable[[Tensor], Tensor]
-Prepare = Callable[[Tensor, Tensor | None], Callable[[], Any]]
+Prepare = Callable[[Tensor], Callable[[], Any]]
 
 
 @dataclass(frozen=True)
 class FlowCandidate(Candidate):
-    """``prepare``: x (B, D), and out (B, N) or None -> the call."""
+    """``prepare``: x (B, D) -> the call, which returns (B, N)."""
 
     prepare: Prepare
-    whole: bool = False  # it never takes a batch in pieces
-    piece: int | None = None  # rows at a time of very large batches; None: whole
     optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
-    counts: dict[str, int] = field(default_factory=dict)  # operations and synchronisations, for its rows
     graph: Function | None = None  # the function in its CUDA graph
 
 
@@ -85,62 +81,34 @@ def open_peers(workload: Workload, device: str, wanted: set[str], results: Resul
             for name in rows:
                 results.leave_out(workload.label, name, "its plan has no state form")
             continue
-        with torch.inference_mode():
-            operations, reads = peers_flow.count_operations(function, torch.from_numpy(workload.x[:1]).to(device))
-        counts = {"operations": operations, "synchronisations": reads}
         for name in rows:
             mode = name.removeprefix(f"{family}-")
-            prepare = _make_prepare(function, mode, PIECE[device])
-            peers.append(
-                FlowCandidate(
-                    name, "float32", "torch", prepare, whole=mode == "graph", piece=PIECE[device],
-                    optional=mode in COMPILED, counts=counts if mode == "eager" else {},
-                    graph=function if mode == "graph" else None,
-                )
-            )  # fmt: skip
+            graph, prepare = function if mode == "graph" else None, _make_prepare(function, mode)
+            peers.append(FlowCandidate(name, "float32", "torch", prepare, mode in COMPILED, graph))
     return peers
 
 
-def _make_prepare(function: Function, mode: str, piece: int) -> Prepare:
+def _make_prepare(function: Function, mode: str) -> Prepare:
     if mode == "graph":
-        return lambda x, out: capture(function, x)
+        return partial(capture, function)
     if mode in COMPILED:
         function = torch.compile(function, mode="default" if mode == "compile" else mode)
-    return lambda x, out: partial(function, x) if out is None else partial(call_in_pieces, function, x, out, piece)
+    return lambda x: partial(function, x)
 
 
-def call_in_pieces(function: Callable[[Any], Any], x: Any, out: Any, piece: int) -> Any:
-    """Call ``function`` on ``piece`` rows of ``x`` at a time and copy each result into ``out``."""
-    for start in range(0, len(x), piece):
-        out[start : start + piece] = function(x[start : start + piece])
-    return out
-
-
-def open_ours(workload: Workload, device: str, threads: int, quick: bool) -> list[FlowCandidate]:
-    """Return fastflow's kernels. CPU: the best instruction set and, unless quick, each lesser one forced; GPU: Triton.
-
-    Raises a FastflowError if the compiled kernels are not built.
-    """
+def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandidate]:
+    """Return fastflow's kernels; raise a FastflowError if the compiled ones are not built."""
     if device == "cuda":
         return open_triton(workload)
     try:
-        cpu, instructions = (importlib.import_module(f"fastflow.kernels.{name}") for name in ("flow.cpu", "isa"))
+        cpu = importlib.import_module("fastflow.kernels.flow.cpu")
     except ImportError as error:
         raise FastflowError(
             f"the compiled kernels cannot be imported ({error}); build them with "
             "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
         ) from error
-    best, found = instructions.isa(), []
-    lesser = () if quick else [isa for isa in instructions.usable_isas() if isa != best]
-    for isa in (best, *lesser):
-        flow = cpu.CpuFlow(workload.sparse, threads, isa)
-        name = "fastflow" if isa == best else f"fastflow-{isa}"
-        found.append(FlowCandidate(name, "float32", f"cpu {flow.isa}", partial(_prepare_numpy, flow)))
-    return found
-
-
-def _prepare_numpy(flow: Any, x: Tensor, out: Tensor | None) -> Callable[[], Any]:
-    return partial(flow, x.numpy()) if out is None else partial(flow, x.numpy(), out=out.numpy())
+    flow = cpu.CpuFlow(workload.sparse, threads)
+    return [FlowCandidate("fastflow", "float32", f"cpu {flow.isa}", lambda x: partial(flow, x.numpy()))]
 
 
 def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
@@ -151,13 +119,7 @@ def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]
     except ValueError as error:  # kernels raise no FastflowError
         raise FastflowError(str(error)) from error
 
-    def launch(x: Tensor, out: Tensor | None) -> Callable[[], Any]:
-        return lambda: flow(x)
-
-    def replay(x: Tensor, out: Tensor | None) -> Callable[[], Any]:
-        return capture(flow, x) if out is None else launch(x, out)
-
     return [
-        FlowCandidate("fastflow", "tf32x3", "triton", replay, graph=flow),
-        FlowCandidate("fastflow-launches", "tf32x3", "triton", launch, whole=True),
+        FlowCandidate("fastflow", "tf32x3", "triton", partial(capture, flow), graph=flow),
+        FlowCandidate("fastflow-launches", "tf32x3", "triton", lambda x: partial(flow, x)),
     ]

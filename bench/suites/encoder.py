@@ -1,14 +1,13 @@
 """The encoder suite: token ids in host memory in, pooled vectors out, at fixed batch x tokens.
 
 Everybody runs the same weights with equal threads, is checked against PyTorch in float32, and takes turns. GFLOP/s
-count the products, GB/s the layers' weights read once; on a GPU the floor is the time that its ceilings allow.
+count the products, GB/s the layers' weights read once.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,10 +25,8 @@ from fastflow.bench.peers.encoder import (
     COMPILED,
     PEERS,
     EncoderCandidate,
-    Prepare,
     choose,
     excuse,
-    first_line,
     list_wanted,
     open_peers,
 )
@@ -38,25 +35,21 @@ from fastflow.bench.peers.pytorch import compiling, settings
 from fastflow.bench.report.ratios import compute_encoder_ratios, compute_gpu_encoder_ratios
 from fastflow.bench.suites.sizes import Shape
 from fastflow.bench.suites.workbench import Request
-from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import read_config
 from fastflow.model.tokenizer.encode import Tokens
 
-FORCED = ("avx2", "portable")
 DTYPES = ("float32", "bfloat16", "int8")
 GPU = gpu_peers.Gpu()  # a dry run replaces it
 GPU_SUITES = "the encoder suites on a GPU"
-Limits = Callable[[str, float, float], tuple[float, float]]  # dtype, operations, bytes -> milliseconds for either
 
 
 class Course(NamedTuple):
-    """The measurements of one run: everybody, at every shape, against the limits of the device."""
+    """The measurements of one run: everybody at every shape."""
 
     engines: list[EncoderCandidate]
     shapes: tuple[Shape, ...]
     effort: Callable[[int, int], Effort]  # of batch x tokens
-    limits: Limits | None = None  # of a GPU
     gpu: gpu_peers.Gpu | None = None
 
 
@@ -79,7 +72,7 @@ def plan_on_cpu(request: Request, subject: Subject, families: list[str], results
     """Open everybody on the CPU."""
     sizes, threads = request.sizes, request.threads
     request.say("encoder: opening the engines")
-    engines = [*open_ours(request, subject, results)]
+    engines = [*open_ours(request, subject)]
     ids_only = [family for family in families if not PEERS[family].takes_texts]
     for engine in open_peers(subject, list_wanted(ids_only, False, sizes.quick), threads, results):
         assert isinstance(engine, EncoderCandidate)  # noqa: S101 - for the type checker
@@ -93,11 +86,8 @@ def plan_on_cpu(request: Request, subject: Subject, families: list[str], results
 
 
 def plan_on_gpu(request: Request, subject: Subject, families: list[str], results: Results) -> Course:
-    """Measure the ceilings and open everybody on the GPU; single calls are timed, for their quantiles."""
+    """Open everybody on the GPU; single calls are timed, for their quantiles."""
     sizes, quick = request.sizes.encoder, request.sizes.quick
-    request.say("encoder: measuring the GPU's ceilings")
-    limits = GPU.ceilings(request.sizes.gpu_probe_s)
-    results.ceilings = [limits.as_dict()]
     request.say("encoder: opening the engines")
     engines = [
         EncoderCandidate("fastflow", dtype, "triton", partial(prepare_graph, runtime._opened.backend))
@@ -107,7 +97,7 @@ def plan_on_gpu(request: Request, subject: Subject, families: list[str], results
         engines.append(replace(peer, shapes=sizes.gpu_compiled if peer.name in gpu_peers.MODES else None))
     single = Effort(budget_s=1.0 if quick else 2.5, min_runs=5, max_runs=300, limit_s=10.0, sample_s=0, pause_s=0)
     effort = sizes.effort or single
-    return Course(engines, sizes.gpu, lambda batch, tokens: effort, limits.floors_ms, GPU)
+    return Course(engines, sizes.gpu, lambda batch, tokens: effort, GPU)
 
 
 def measure(subject: Subject, course: Course, request: Request, results: Results) -> None:
@@ -122,27 +112,12 @@ def measure(subject: Subject, course: Course, request: Request, results: Results
             results.add(measure_shape(subject, course, ids, exact, request.threads, results))
 
 
-def open_ours(request: Request, subject: Subject, results: Results) -> Iterator[EncoderCandidate]:
-    """Yield fastflow in every precision on the best instruction set, then unless quick on lesser ones, forced."""
-    model, sizes = load_model(subject.model), request.sizes
-
-    def open_packed(dtype: str) -> Prepare:
-        return partial(prepare_packed, open_backend(model, "cpu", "cpu", dtype, request.threads))
-
-    best: dict[str, str] = {}
+def open_ours(request: Request, subject: Subject) -> Iterator[EncoderCandidate]:
+    """Yield fastflow in every precision."""
+    model = load_model(subject.model)
     for dtype in DTYPES:
-        best[dtype] = find_instructions(dtype)
-        yield EncoderCandidate("fastflow", dtype, f"cpu {best[dtype]}", open_packed(dtype))
-    for isa in () if sizes.quick else FORCED:
-        for dtype in DTYPES:
-            if best[dtype] == isa:
-                continue
-            try:
-                with force(isa):
-                    name, backend, few = f"fastflow-{isa}", f"cpu {find_instructions(dtype)}", sizes.encoder.chosen
-                    yield EncoderCandidate(name, dtype, backend, open_packed(dtype), few)
-            except (FastflowError, ValueError) as error:
-                results.leave_out(subject.label, f"fastflow-{isa} {dtype}", first_line(error))
+        prepare = partial(prepare_packed, open_backend(model, "cpu", "cpu", dtype, request.threads))
+        yield EncoderCandidate("fastflow", dtype, f"cpu {find_instructions(dtype)}", prepare)
 
 
 def find_instructions(dtype: str) -> str:
@@ -150,20 +125,6 @@ def find_instructions(dtype: str) -> str:
     from fastflow.kernels.encoder.cpu import choose
 
     return str(choose(dtype)[0])
-
-
-@contextmanager
-def force(isa: str) -> Iterator[None]:
-    """Set FASTFLOW_ISA in the block."""
-    before = os.environ.get("FASTFLOW_ISA")
-    os.environ["FASTFLOW_ISA"] = isa
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["FASTFLOW_ISA"]
-        else:
-            os.environ["FASTFLOW_ISA"] = before
 
 
 def prepare_packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
@@ -219,15 +180,9 @@ def measure_shape(
     for found in compare(taking_part, admit, time_all, excuse, leave_out):
         ms, dtype = found.timing.median_ms, found.candidate.dtype
         flop, traffic = subject.flop(batch, tokens), float(subject.matrix_weights() * BYTES[dtype])
-        on_gpu = {}
-        if course.gpu and course.limits:
-            compute, reading = course.limits(dtype, flop, traffic)
-            floor, busy = max(compute, reading), course.gpu.busy(calls[found.candidate.key])
-            on_gpu = {"floor_ms": floor, "times_floor": ms / floor, "gpu_ms": busy,
-                      "compute_fraction": compute / ms, "bandwidth_fraction": reading / ms}  # fmt: skip
         rows.append(make_row(
             "encoder", subject=subject.label, **found.candidate.as_fields(), threads=threads, batch=batch,
             tokens=tokens, **found.timing.as_fields(), **found.accuracy._asdict(), gflops=flop / ms / 1e6,
-            gbs=traffic / ms / 1e6, **on_gpu,
+            gbs=traffic / ms / 1e6, gpu_ms=course.gpu.busy(calls[found.candidate.key]) if course.gpu else None,
         ))  # fmt: skip
     return rows

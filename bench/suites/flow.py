@@ -1,29 +1,26 @@
 """The flow suite: pooled vectors in, calibrated vectors out, by fastflow's kernels and by PyTorch as others run it.
 
 Every candidate gets the same float32 batch and is checked against float64 before each timing. GFLOP/s and GB/s count
-the work of the folded plan for every candidate; on a GPU the floor is the time that its ceilings allow for that work.
+the work of the folded plan for every candidate.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastflow.bench.measure.compare import Errors, check_stretches, compare, compute_errors
-from fastflow.bench.measure.machine import estimate_free_memory
-from fastflow.bench.measure.probe_gpu import GpuCeilings
+from fastflow.bench.measure.compare import Errors, check, compare, compute_errors
 from fastflow.bench.measure.row import Results, Row, make_row
 from fastflow.bench.measure.timing import Call, Effort, Watch, alternate, cpu_watch, cuda_watch
 from fastflow.bench.peers import flow as peers_flow
-from fastflow.bench.peers.gpu import Gpu
 from fastflow.bench.peers.pytorch import compiling, device_ms, settings
 from fastflow.bench.report.ratios import compute_flow_ratios
 from fastflow.bench.suites.candidates_flow import FlowCandidate, choose, list_rows, open_ours, open_peers
@@ -48,17 +45,9 @@ class Pass:
     sizes: Sizes
 
     def effort(self, batch: int) -> Effort:
-        """Return the effort of a comparison; a million rows get three samples each."""
+        """Return the effort of a comparison."""
         size = self.sizes.flow
-        if size.effort is not None:
-            return size.effort
-        if batch > size.whole:
-            return Effort(budget_s=0, min_runs=3, sample_s=0, limit_s=self.allowance_s(batch))
-        return Effort(budget_s=size.budgets[batch >= size.whole], min_runs=5)
-
-    def allowance_s(self, batch: int) -> float:
-        """Return the seconds that a comparison on ``batch`` rows may take."""
-        return 12.0 if self.sizes.quick else 120.0 if batch > self.sizes.flow.whole else 40.0
+        return size.effort or Effort(budget_s=size.budgets[batch > 10_000], min_runs=5)
 
     def leave_out(self, results: Results, batch: int, name: str, reason: str) -> None:
         """Note why ``name``, * for everybody, has no row of ``batch``."""
@@ -74,18 +63,13 @@ def run_flow(request: Request) -> Results:
     if model is not None:
         load_model(model)  # one that cannot be measured is refused before anything is
     results, counts = Results(), [threads] if request.on_gpu or sizes.quick or threads == 1 else [threads, 1]
-    limits = None
-    if request.on_gpu:
-        request.say("measuring the GPU's ceilings")
-        limits = Gpu().ceilings(sizes.gpu_probe_s)
-        results.ceilings = [limits.as_dict()]
     end = time.monotonic() + sizes.flow.seconds
     with nullcontext() if sizes.quick else compiling():
         for one in list_passes(model, peers, sizes, device, counts):
             if not results.subjects or results.subjects[-1]["subject"] != one.workload.label:
                 results.subjects.append({"subject": one.workload.label, "inputs": one.workload.inputs})
             with settings(one.threads):
-                run_pass(one, request, limits, results, end)
+                run_pass(one, request, results, end)
     results.ratios = compute_flow_ratios(results.rows, device)
     return results
 
@@ -95,7 +79,7 @@ def list_passes(
 ) -> Iterator[Pass]:
     """Yield the paper's flow, or a model's; then, unless quick, the same on one thread and two further flows."""
     size = sizes.flow
-    rows = min(size.whole, max(size.batches))
+    rows = max(size.batches)
     if model is None:
         workload = make_synthetic(3, 3, 32, "additive", rows, size.dim)
     else:
@@ -111,103 +95,56 @@ def list_passes(
         yield Pass(make_synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
 
 
-def run_pass(one: Pass, request: Request, limits: GpuCeilings | None, results: Results, end: float) -> None:
+def run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
     """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); add to ``results``."""
-    device, size = request.device, one.sizes.flow
-    candidates = open_ours(one.workload, device, one.threads, one.sizes.quick)
+    device, compiled = request.device, one.sizes.flow.compiled
+    candidates = open_ours(one.workload, device, one.threads)
     candidates += open_peers(one.workload, device, set(one.peers), results)
     distinct = torch.from_numpy(one.workload.x).to(device)
     exact = peers_flow.build_unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
-    speed: dict[str, float] = {}  # seconds a row, the best so far
     for batch in one.batches:
         request.say(f"{one.workload.label}: {batch} rows, threads: {one.threads}")
-        reason = explain_too_large(one.workload, batch, device)
-        if reason or time.monotonic() > end:
-            one.leave_out(results, batch, "*", reason or "the suite has used up its time")
+        if time.monotonic() > end:
+            one.leave_out(results, batch, "*", "the suite has used up its time")
             continue
-        compiled = size.compiled is None or batch in size.compiled
-        taking_part = [c for c in candidates if (batch <= size.whole or not c.whole) and (compiled or not c.optional)]
-        taking_part = drop_slowest(taking_part, speed, batch, one, results)
-        x = distinct.repeat(-(-batch // len(distinct)), 1)[:batch].contiguous()
-        out = torch.empty(batch, exact.shape[1], device=device) if batch > size.whole else None
-        if out is not None:  # a piece is not as fast as a smaller batch, so try one
-            tried = try_pieces(taking_part, x, out, WATCHES[device], size.whole)
-            taking_part = drop_slowest(taking_part, tried, batch, one, results)
-        rows = measure(one, taking_part, x, out, exact, limits, results)
-        failed = {c.name for c in taking_part} - {row["name"] for row in rows}
+        taking_part = [c for c in candidates if not c.optional or compiled is None or batch in compiled]
+        rows = np.arange(batch) % len(distinct)
+        x = distinct[torch.from_numpy(rows).to(device)].contiguous()
+        made = measure(one, taking_part, x, exact[rows], results)
+        failed = {c.name for c in taking_part} - {row["name"] for row in made}
         candidates = [c for c in candidates if c.name not in failed]
-        for row in rows:
-            speed[row["name"]] = min(row["p20_ms"] / 1e3 / batch, speed.get(row["name"], math.inf))
-        results.add(rows)
-
-
-def explain_too_large(workload: Workload, batch: int, device: str) -> str | None:
-    """Return why ``batch`` rows do not fit into memory, or None."""
-    need = 4 * batch * (workload.plans[0].inputs + 2 * workload.plans[-1].outputs) + 2**30  # rest: pieces and checks
-    free = estimate_free_memory() if device == "cpu" else torch.cuda.mem_get_info()[0]
-    return None if need <= free else f"needs {need / 2**30:.0f} GiB of memory, and {free / 2**30:.0f} GiB are free"
-
-
-def try_pieces(
-    candidates: Sequence[FlowCandidate], x: Tensor, out: Tensor, watch: Watch, whole: int
-) -> dict[str, float]:
-    """Return {name: seconds a row} over the first piece of ``x``, the better of two calls."""
-    speed = {}
-    for c in candidates:
-        rows = c.piece or whole
-        call = c.prepare(x[:rows], out[:rows])
-        speed[c.name] = min(watch(call, 1), watch(call, 1)) / rows
-    return speed
-
-
-def drop_slowest(
-    candidates: Sequence[FlowCandidate], speed: dict[str, float], batch: int, one: Pass, results: Results
-) -> list[FlowCandidate]:
-    """Return the candidates that fit into the allowance together, by their seconds a row; leave the others out."""
-    calls = one.effort(batch).min_runs + 1
-    cost = {c.name: calls * batch * speed.get(c.name, 0.0) for c in candidates}
-    for name in sorted(cost, key=lambda name: -cost[name]):
-        if sum(cost.values()) <= one.allowance_s(batch):
-            break
-        reason = f"{calls} calls would take about {cost.pop(name):.0f} s, judged by smaller ones"
-        one.leave_out(results, batch, name, reason)
-    return [c for c in candidates if c.name in cost]
+        results.add(made)
 
 
 def measure(
-    one: Pass, candidates: Sequence[FlowCandidate], x: Tensor, out: Tensor | None, exact: NDArray[Any],
-    limits: GpuCeilings | None, results: Results,
-) -> list[Row]:  # fmt: skip
+    one: Pass, candidates: Sequence[FlowCandidate], x: Tensor, exact: NDArray[Any], results: Results
+) -> list[Row]:
     """Return the rows of one comparison on ``x``: check every output, then time all."""
     batch, device = len(x), x.device.type
     unfused = peers_flow.build_unfused(one.workload.stages, device, torch.float32)
-    scale = compute_errors(unfused(x[: len(exact)]).cpu().numpy(), exact[:batch])
+    scale = compute_errors(unfused(x).cpu().numpy(), exact)
 
     def admit(candidate: FlowCandidate) -> tuple[Call, Errors]:
-        call = candidate.prepare(x, out)
-        return call, check_stretches(candidate, call(), exact, scale)
+        call = candidate.prepare(x)
+        z = call()
+        return call, check(candidate.name, z if isinstance(z, np.ndarray) else z.cpu().numpy(), exact, scale)
 
     measured = compare(
         candidates, admit,
         timer=lambda calls: alternate(calls, one.effort(batch), WATCHES[device]),
         excuse=excuse_compiler,
         leave_out=lambda candidate, reason: one.leave_out(results, batch, candidate.name, reason),
-        end=math.inf if out is None else time.monotonic() + one.allowance_s(batch),
     )  # fmt: skip
     flop, traffic = batch * one.workload.flop(), one.workload.traffic(batch)
-    floor = limits.floor_ms(flop, traffic) if limits else None
     rows = []
     for found in measured:
         candidate, off, ms = found.candidate, found.accuracy, found.timing.median_ms
         graph = candidate.graph if device == "cuda" and batch <= MOST_IN_GRAPH else None
-        in_pieces = out is not None and candidate.piece is not None
         rows.append(make_row(
             "flow", subject=one.workload.label, **candidate.as_fields(), threads=one.threads, batch=batch,
             **found.timing.as_fields(), max_abs_err=off.max_abs, relative_err=off.relative,
             err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,
-            gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, floor_ms=floor, times_floor=ms / floor if floor else None,
-            note=f"in pieces of {candidate.piece} rows" if in_pieces else None, **candidate.counts,
-            gpu_ms=None if graph is None else device_ms(graph, x),
+            gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, gpu_ms=None if graph is None else device_ms(graph, x),
         ))  # fmt: skip
     return rows
 

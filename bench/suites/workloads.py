@@ -23,13 +23,6 @@ from fastflow.stages.calibration import Stage, describe
 Floats = NDArray[np.float32]
 OUTLIERS = ((0.40, -9.0, 1.2), (0.50, 5.0, 0.9), (0.80, -3.5, 0.8))  # position (share of D), mean, deviation
 
-WORDS = (
-    ("a man", "the old teacher", "my neighbour", "the committee", "a small dog", "the report", "the city", "she"),
-    ("reads", "sells", "describes", "follows", "repairs", "forgets", "finds", "paints"),
-    ("the bicycle", "a long letter", "an empty house", "the price of oil", "some music", "the train", "it", "us"),
-    ("in the morning", "without a word", "near the river", "for little money", "again", "at the end of the year"),
-)
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -111,28 +104,17 @@ def make_synthetic(
 
 
 def take_model(path: str | Path, rows: int) -> Workload:
-    """Take the calibration of the model at ``path``, on its own pooled embeddings of ``rows`` made-up sentences."""
+    """Take the calibration of the model at ``path``, on its own pooled embeddings of ``rows`` sentences."""
+    from fastflow.bench.suites.texts import real_texts
     from fastflow.model.artifact import load_model
     from fastflow.runtime import Runtime
 
     stages = load_model(path).calibration
     if not stages:
         raise UsageError(f"{path} has no calibration, so there is nothing to time; leave -m out for the paper's flow")
+    texts, source = real_texts(rows)
     with Runtime(path, device="cpu") as runtime:
-        x = np.ascontiguousarray(runtime.pool(make_sentences(rows)), np.float32)
+        x = np.ascontiguousarray(runtime.pool(texts), np.float32)
     dim = x.shape[1]
-    inputs = f"the model's pooled embeddings of {rows} made-up sentences, repeated in larger batches"
+    inputs = f"the model's pooled embeddings of {source}: {len(texts)}, repeated in larger batches"
     return Workload(f"{describe(stages)}, D={dim}", tuple(stages), fold(stages, dim), x, inputs)
-
-
-def make_sentences(count: int) -> list[str]:
-    """Make ``count`` short English sentences, all different up to 3072, in an order without long runs."""
-    total = int(np.prod([len(words) for words in WORDS]))
-    made = []
-    for number in range(count):
-        rest, parts = number * 1231 % total, []  # 1231 is prime: every combination once before any comes again
-        for words in WORDS:
-            rest, choice = divmod(rest, len(words))
-            parts.append(words[choice])
-        made.append(" ".join(parts).capitalize() + ".")
-    return made

@@ -11,7 +11,7 @@ import torch
 from fastflow import Runtime
 from fastflow.bench.measure.compare import check_cosine
 from fastflow.bench.measure.row import Results
-from fastflow.bench.measure.timing import Effort, cpu_watch
+from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers import engines as peers_engines
 from fastflow.bench.peers import gpu as peers_gpu
@@ -101,7 +101,7 @@ def test_installed_peers_weigh_too(weighted_subject, ragged, family):
 @pytest.mark.slow
 def test_the_gpus_peers_weigh_too(weighted_subject, monkeypatch):
     monkeypatch.setattr(peers_gpu, "LOWER", ("bfloat16",))
-    gpu, results = Gpu("cpu", cpu_watch, side=32, capture=lambda function, x: lambda: function(x)), Results()
+    gpu, results = Gpu("cpu", capture=lambda function, x: lambda: function(x)), Results()
     ids = np.random.default_rng(2).integers(5, len(weighted_subject.weights), (2, 9))
     exact = open_reference(weighted_subject)(ids, np.ones_like(ids))
     for engine in peers_gpu.open_peers(weighted_subject, ["torch-eager", "torch-graph"], gpu, True, results):

@@ -23,7 +23,7 @@ from fastflow.train.methods.flow import Flow, FlowConfig
 FLOW = Sizes(
     quick=True,
     flow=FlowSizes(
-        batches=(1, 3), affine=(1, 3), whole=32, dim=64, model_rows=8,
+        batches=(1, 3), affine=(1, 3), dim=64, model_rows=8,
         effort=Effort(budget_s=0, min_runs=2, sample_s=1e-5, pause_s=0),
     ),
 )  # fmt: skip
