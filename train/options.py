@@ -13,17 +13,17 @@ from fastflow.train.setting import check, choice, named, number, switch, whole
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
-SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/default.md
+SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/verdicts.md
 LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
-# sentences of random words, SHARE a text; with as many real ones BROAD_SHARE (bench/results/background.md)
+# sentences of random words, SHARE a text; with as many real ones BROAD_SHARE (bench/results/verdicts.md)
 BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8
-FEWEST = 100  # texts for which auto fits a flow: the fewest that were compared (bench/results/default.md)
-POOLING = "words"  # of an encoder that was not tuned for similarity: chosen in bench/results/default.md
-COLOURS = {  # of recolour, by the token weights: chosen in bench/results/default.md
+FEWEST = 100  # texts for which auto fits a flow: the fewest that were compared (bench/results/verdicts.md)
+POOLING = "words"  # of an encoder that was not tuned for similarity: chosen in bench/results/verdicts.md
+COLOURS = {  # of recolour, by the token weights: chosen in bench/results/verdicts.md
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
-TUNED_SPECTRUM = 0.0  # of recolour, for an encoder tuned for similarity: chosen in bench/results/tuned.md
+TUNED_SPECTRUM = 0.0  # of recolour, for an encoder tuned for similarity: chosen in bench/results/verdicts.md
 
 
 def _by_size(name: str) -> str:

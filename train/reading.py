@@ -26,8 +26,8 @@ from fastflow.train.methods.names import recoloured
 from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
-PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/superseded.md)
-VARIED = 270  # tokens as varied as those of texts that need no further outweighing: chosen in bench/results/narrow.md
+PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/verdicts.md)
+VARIED = 270  # tokens as varied as those of texts that need no further outweighing: chosen in bench/results/verdicts.md
 COUNTED = 1250  # texts whose tokens show how varied a corpus is
 
 

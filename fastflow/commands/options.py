@@ -81,7 +81,7 @@ RAY = click.option(
     "--ray",
     metavar="ADDRESS|local",
     help="Embed Parquet files on the cluster of Ray at ADDRESS, or on the cores of this machine, into the folder -o. "
-    "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/ray.md.",
+    "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/shards.md.",
 )
 
 

@@ -1,5 +1,5 @@
 """Texts that are embedded together: windows of the input's rows, checked, and looked at for a warning: the vocabulary
-does not suit them, or they are unlike the corpus that a flow was fitted to (bench/results/unlike.md)."""
+does not suit them, or they are unlike the corpus that a flow was fitted to (bench/results/verdicts.md)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
     """The basis for embeddings ``stages`` makes of pooled vectors (n, D); None unless a flow comes last.
 
     Whitening and recolour end in this order already, and the other calibrations and raw vectors gained nothing by a
-    rotation on the sets that decided (bench/results/truncation.md).
+    rotation on the sets that decided (bench/results/verdicts.md).
     """
     return leading_directions(stages, pooled) if stages and stages[-1].kind == "flow" else None
 

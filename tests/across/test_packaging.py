@@ -106,7 +106,7 @@ def test_an_editable_install_again_compiles_only_if_a_source_is_newer(checkout, 
 def test_readme_and_ci_run_the_same_commands():
     """The README's ``pytest`` is the first of the gate's tests, which has ruff before it and the types beside it."""
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
-    first, second = re.search(r"```bash\n(.*?)```", readme, re.S)[1].strip().splitlines()
+    first, second = (block.strip() for block in re.findall(r"```bash\n(.*?)```", readme, re.S)[:2])
     install, and_then, test = second.partition(" && ")
     assert (and_then, test) == (" && ", "pytest")
     lines = [f"{first} > ", f"{install}\n", "python tests/gate.py\n"]

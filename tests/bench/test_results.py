@@ -10,12 +10,11 @@ import pytest
 import fastflow.bench
 from fastflow.bench.every import RANGES, RUNS
 
-RESULTS = Path(__file__).parents[2] / "bench" / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
 KEPT = sorted(path for path in RESULTS.iterdir() if path.name != "README.md" and path.is_file())
 MACHINES = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
-
-FINISHED = re.compile(r"bench/research/(\w+)\.py")  # of a study whose scripts a commit keeps
 
 
 def listed():
@@ -29,8 +28,17 @@ def listed():
     return names
 
 
+def test_every_file_with_figures_is_quoted():
+    """By its name or its page: in the verdicts, another page, a test or the code."""
+    folders = ("docs", "bench", "tests", "train", "release", "kernels")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files if path != RESULTS / "README.md")
+    kept = [path for path in KEPT if path.suffix == ".json"]
+    assert [path.name for path in kept if not re.search(rf"\b{path.stem}\.(?:json|md)\b", text)] == []
+
+
 def test_every_file_is_in_the_table_and_the_table_names_no_other():
-    inside = {name for name in listed() if "/" not in name and not name.startswith("shapes")}
+    inside = {name for name in listed() if "/" not in name}
     assert {path.name for path in KEPT} == inside
     outside = listed() - inside
     assert {f"{machine}/" for machine in MACHINES} <= outside, "a folder for each machine"
@@ -43,7 +51,7 @@ def test_every_file_is_in_the_table_and_the_table_names_no_other():
 def test_every_file_of_a_machine_is_of_a_run_or_in_the_table(machine):
     runs = {*RUNS, RANGES.removesuffix(".json")}
     for path in (RESULTS / machine).iterdir():
-        assert path.stem in runs or f"`{machine}/{path.name}`" in PAGE or f"`{path.stem}.md`" in PAGE, path.name
+        assert path.stem in runs or f"`{machine}/{path.name}`" in PAGE, path.name
         if path.suffix == ".txt":
             assert path.with_suffix(".json").is_file()
 
@@ -53,19 +61,6 @@ def test_every_file_of_a_machine_is_of_a_run_or_in_the_table(machine):
 def test_the_commands_name_modules_that_exist(path):
     for module in set(re.findall(r"python -m (fastflow[\w.]*\w)", path.read_text(encoding="utf-8"))):
         assert find_spec(module), f"{path.name} names {module}"
-
-
-def test_a_finished_study_names_the_commit_that_has_its_scripts():
-    """A page of a script that is gone says where it is; the row in the table says so too."""
-    for path in KEPT:
-        if path.suffix != ".md":
-            continue
-        page = path.read_text(encoding="utf-8")
-        gone = [name for name in FINISHED.findall(page) if not (RESULTS.parent / "research" / f"{name}.py").exists()]
-        if gone:
-            (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{path.name}`"))
-            (commit,) = re.findall(r"its scripts are last in commit (\w{7})", page)
-            assert f"finished, scripts last in `{commit}`" in row
 
 
 HERE = Path(fastflow.bench.__file__).parent

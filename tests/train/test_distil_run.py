@@ -20,6 +20,7 @@ from fastflow.train.distil.teacher import unit
 
 from support.builders import VOCABULARY, make_model, make_sentences
 from support.commands import assert_one_sentence, run
+from support.figures import found_together
 
 pytestmark = pytest.mark.slow
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
@@ -175,12 +176,11 @@ def test_the_command(bert, tmp_path, monkeypatch):
     assert "made: " in done.stderr.splitlines()[-1]
     assert done.stderr.startswith(f"teacher: {bert}, no calibration\n")
     assert READING in done.stderr
-    page = (RESULTS / "distill.md").read_text(encoding="utf-8")
     for cosine, score in (("0.7805", "73.1"), ("0.8679", "74.8")):
-        assert re.search(rf"\| all-MiniLM-L6-v2 \|[^\n]*fastflow distill[^\n]* {cosine} \|[^\n]* {score} \|", page)
+        assert found_together([cosine, score], (RESULTS / "distill.json",))
         assert f"{cosine} and" in READING or f"and {cosine}" in READING
         assert score in READING
-    assert "| as it is | 78.9 |" in (RESULTS / "tuned-tasks.md").read_text(encoding="utf-8")
+    assert found_together(["78.9"], (RESULTS / "tuned-tasks.json",))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "made"]
     manifest = json.loads((tmp_path / "made" / "fastflow.json").read_text())
     assert manifest["training"]["penalty"] == 0.1

@@ -1,7 +1,7 @@
 """When to stop a flow that is fitted to vectors: at the step that gives unseen vectors the highest likelihood.
 
 Vectors alone have no dropout views. Held-out likelihood notices over-fitting and nothing else: similarity falls long
-before it does (bench/results/superseded.md), which every place that reports the choice has to mention.
+before it does (bench/results/verdicts.md), which every place that reports the choice has to mention.
 """
 
 from __future__ import annotations

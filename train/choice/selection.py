@@ -13,7 +13,7 @@ from fastflow.stages.calibration import Stage, apply, keeps_mean
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
 
-AUTO = "flow"  # with recolour after it: chosen on STS12-14 (bench/results/default.md)
+AUTO = "flow"  # with recolour after it: chosen on STS12-14 (bench/results/verdicts.md)
 AUTO_STREAMED = "whiten,recolour"  # its closed-form sibling, for a corpus that is read once
 
 

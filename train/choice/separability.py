@@ -4,7 +4,7 @@ Two passes of the encoder with its dropout on give two views of a text, equal in
 that SimCSE, Gao et al. 2021, trains on; here they only judge). The separability of a calibration is how far the mean
 cosine of two views of one text lies above the mean cosine of different texts, in standard deviations of the latter. A
 good calibration spreads texts apart, which lowers that deviation; one that is fitted too long amplifies directions in
-which the encoder only has noise, which lowers the first mean. Likelihood sees neither. See bench/results/superseded.md.
+which the encoder only has noise, which lowers the first mean. Likelihood sees neither. See bench/results/verdicts.md.
 """
 
 from __future__ import annotations

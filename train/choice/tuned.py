@@ -15,7 +15,7 @@ import numpy as np
 from fastflow.stages.vectors import cosine
 from fastflow.train.data.embeddings import Embedder, open_encoder
 
-CONE = 0.3  # one untuned encoder: 0.48; one tuned encoder: 0.04 (bench/results/tuned.md)
+CONE = 0.3  # one untuned encoder: 0.48; one tuned encoder: 0.04 (bench/results/verdicts.md)
 
 
 def probe() -> list[str]:
@@ -38,7 +38,7 @@ def caution(encoder: str | Path) -> str | None:
     return (
         "a calibration without labels was never found to help an encoder that was tuned for similarity, as this one "
         f"was (mean cosine of unrelated sentences {found:.2f}): whiten,recolour and flow cost all-MiniLM-L6-v2 1.0 to "
-        "2.7 points of Spearman (bench/results/tuned.md); compare with --method auto, which keeps it as it is, on "
+        "2.7 points of Spearman (bench/results/verdicts.md); compare with --method auto, which keeps it as it is, on "
         "pairs of your own"
     )
 

@@ -23,7 +23,7 @@ from fastflow.model.kinds import tokenizer_of
 from fastflow.train.data.background import Words, background
 from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
 
-A = 5e-4  # chosen with PRIOR in bench/results/default.md
+A = 5e-4  # chosen with PRIOR in bench/results/verdicts.md
 PRIOR = 20.0  # times the corpus's own share
 HEAD = 32768  # texts that the frequencies of a corpus read once are counted in
 

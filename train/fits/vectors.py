@@ -32,10 +32,10 @@ OPTIONS = (  # those that mean something without encoder and texts
     "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted",
     "latent", "init", "epochs", "batch_size", "lr", "seed", "save_steps", "sample",
 )  # fmt: skip
-DIRECTIONS = 10  # that auto removes, at most one in ten: above raw on 8 of 9 corpora (bench/results/superseded.md)
+DIRECTIONS = 10  # that auto removes, at most one in ten: above raw on 8 of 9 corpora (bench/results/verdicts.md)
 EVIDENCE = (
     f"removing {DIRECTIONS} of 256 directions was above raw pooling on eight of nine corpora and 0.9 points below it "
-    "on one (bench/results/superseded.md)"
+    "on one (bench/results/verdicts.md)"
 )
 SAME = 1e-13  # variance to squared mean, below what float32 distinguishes
 UNJUDGED = "without an encoder there are no dropout views, so nothing judged the calibration by similarity"

@@ -14,7 +14,7 @@ from fastflow.stages.rows import Rows
 from fastflow.train.methods.chain import sample
 
 SHARE = 0.01
-LEAST = 1000  # texts: on fewer, held-out texts of the same corpus are unlike it too often (bench/results/unlike.md)
+LEAST = 1000  # texts: on fewer, held-out texts of the same corpus are unlike it too often (bench/results/verdicts.md)
 
 
 def usual(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from fastflow.train.data.embeddings import Embedder, FrozenEncoder
 from fastflow.train.methods.chain import Fitted, sample
 from fastflow.train.methods.constant import constant_channels, sentence
 
-# mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/superseded.md)
+# mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/verdicts.md)
 SPREAD_OUT = 0.2
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
 
