@@ -16,6 +16,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.bench.research.published import make_section
 from fastflow.bench.research.study import make_table, read, write
 from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.stages.calibration import apply
@@ -114,7 +115,7 @@ def make_page(result: dict[str, Any]) -> str:
         [row["name"], *(f"{summarise(row, column, 'all')} / {summarise(row, column, 'wmean')}" for column in columns)]
         for row in result["rows"]
     ]
-    return HEAD.format(**result) + make_table(["", *headings], rows) + "\n"
+    return "\n".join([HEAD.format(**result) + make_table(["", *headings], rows), "", *make_section(headings)]) + "\n"
 
 
 HEAD = """# Quality
@@ -124,12 +125,14 @@ sample deviation over seeds 0-4, of the default 0-2. Made by:
 
     {command}
 
-Encoder: {encoder}, {dim} dimensions. Corpus fits use {corpus} ({texts} texts); target fits use the set's own
-sentences, without labels: each distinct sentence once, of STSb and SICK-R those of the test split alone. Published
-fits differ in this: with repeated sentences kept, single sets move by up to 4.9 points (whitening on STS12, `all`).
-No setting was searched for here, but two were not chosen blind: that the data-dependent start and 2 levels do well
-on these very sets with this encoder was known from earlier figures. The glorot rows are the official code's start.
-Every token counts 1, as in the paper, and every flow runs to its last step, except in the last rows.
+Encoder: {encoder}, {dim} dimensions. Corpus fits use {corpus} ({texts} texts);
+target fits use the set's own sentences, without labels: each distinct sentence once, of STSb and SICK-R
+those of the test split alone. Published fits differ in this: with repeated sentences kept, single sets move
+by up to 4.9 points (whitening on STS12, `all`). No setting was searched for here, but two were not
+chosen blind: that the data-dependent start and 2 levels do well on these very sets with this encoder was
+known from earlier figures. The glorot rows are the official code's start. Every token counts 1, as in
+the paper, and every flow runs to its last step, except in the last rows: their meaning, and the choices
+that were not blind, are in [the verdicts](verdicts.md#the-default).
 
 """
 
