@@ -16,8 +16,8 @@ suite() {
 if [ -n "$dry" ]; then
   TAIL=12 step suites 200 "$python" tests/triton_interpret/dry_gpu.py "$out"
   TAIL=12 step table 60 "$python" -m fastflow.bench.research.triton_table --out "$out/table.json"
-  step peers 60 "$python" -c "import sys; from fastflow.bench.suites.candidates_flow import choose
-print(sorted(choose(sys.argv[1].split(','), 'cuda', False)))" "$eager,$compiled"
+  step peers 60 "$python" -c "import sys; from fastflow.bench.suites.flow import choose_rows
+print(sorted(choose_rows(sys.argv[1].split(','), 'cuda', False)))" "$eager,$compiled"
   for name in flow encoder end-to-end; do suite "$name-options" 60 "$name" "$eager" --help; done
 else
   # The most important first, torch.compile last. FOLDER/NAME.json.part keeps rows as they come.

@@ -6,10 +6,12 @@ the work of the folded plan for every candidate.
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,21 +19,126 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastflow.bench.measure.compare import Errors, check, compare, compute_errors
+from fastflow.bench.measure.compare import Candidate, Errors, check, compare, compute_errors
 from fastflow.bench.measure.row import Results, Row, make_row
 from fastflow.bench.measure.timing import Call, Effort, Watch, alternate, cpu_watch, cuda_watch
 from fastflow.bench.peers import flow as peers_flow
-from fastflow.bench.peers.pytorch import compiling, device_ms, settings
+from fastflow.bench.peers.pytorch import capture, compiling, device_ms, settings
 from fastflow.bench.report.ratios import compute_flow_ratios
-from fastflow.bench.suites.candidates_flow import FlowCandidate, choose, list_rows, open_ours, open_peers
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.bench.suites.workbench import Request
 from fastflow.bench.suites.workloads import Workload, make_synthetic, take_model
+from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
 MOST_IN_GRAPH = 1024  # rows of a call that is timed as one of many in a graph: beyond, launches do not matter
+Function = Callable[[Tensor], Tensor]
+Prepare = Callable[[Tensor], Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class FlowCandidate(Candidate):
+    """``prepare``: x (B, D) -> the call, which returns (B, N)."""
+
+    prepare: Prepare
+    optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
+    graph: Function | None = None  # the function in its CUDA graph
+
+
+COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
+MODES = {"cpu": ("compile",), "cuda": (*COMPILED, "graph")}
+# family -> its modes besides eager; "graph" is a CUDA graph captured for one batch
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "torch": (),  # the equations unfused, as backend torch runs them
+    "torch-lean": (*COMPILED, "graph"),
+    "torch-folded-state": (*COMPILED, "graph"),
+}
+
+
+def list_rows(device: str, quick: bool) -> dict[str, list[str]]:
+    """Return {family: names of its rows} on ``device``; quick runs compile nothing."""
+    wanted = [mode for mode in MODES[device] if mode == "graph" or not quick]
+    return {
+        family: [f"{family}-{mode}" for mode in ("eager", *(m for m in modes if m in wanted))]
+        for family, modes in FAMILIES.items()
+    }
+
+
+def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
+    """Return the peers' row names that ``against`` picks, by family or by full name; None picks all."""
+    families = list_rows(device, quick)
+    every = [name for of_family in families.values() for name in of_family]
+    if against is None:
+        return set(every)
+    picked: set[str] = set()
+    for word in against:
+        found = families.get(word) or families.get(f"torch-{word}") or [name for name in every if name == word]
+        if not found:
+            known = ", ".join([*families, *every])
+            raise UsageError(f"unknown peer {word!r} for the flow suite here; known: {known}")
+        picked.update(found)
+    return picked
+
+
+def open_peers(workload: Workload, device: str, wanted: set[str], results: Results) -> list[FlowCandidate]:
+    """Return the PyTorch candidates in ``wanted``; leave out of ``results`` whoever cannot run this calibration."""
+    builders: dict[str, Callable[[], Function | None]] = {
+        "torch": lambda: peers_flow.build_unfused(workload.stages, device, torch.float32),
+        "torch-lean": lambda: peers_flow.build_lean(workload.stages, device),
+        "torch-folded-state": lambda: peers_flow.build_folded(workload.sparse, device),
+    }
+    peers = []
+    for family, of_family in list_rows(device, quick=False).items():
+        rows = [name for name in of_family if name in wanted]
+        function = builders[family]() if rows else None
+        if function is None:
+            for name in rows:
+                results.leave_out(workload.label, name, "its plan has no state form")
+            continue
+        for name in rows:
+            mode = name.removeprefix(f"{family}-")
+            graph, prepare = function if mode == "graph" else None, _make_prepare(function, mode)
+            peers.append(FlowCandidate(name, "float32", "torch", prepare, mode in COMPILED, graph))
+    return peers
+
+
+def _make_prepare(function: Function, mode: str) -> Prepare:
+    if mode == "graph":
+        return partial(capture, function)
+    if mode in COMPILED:
+        function = torch.compile(function, mode="default" if mode == "compile" else mode)
+    return lambda x: partial(function, x)
+
+
+def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandidate]:
+    """Return fastflow's kernels; raise a FastflowError if the compiled ones are not built."""
+    if device == "cuda":
+        return open_triton(workload)
+    try:
+        cpu = importlib.import_module("fastflow.kernels.flow.cpu")
+    except ImportError as error:
+        raise FastflowError(
+            f"the compiled kernels cannot be imported ({error}); build them with "
+            "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
+        ) from error
+    flow = cpu.CpuFlow(workload.sparse, threads)
+    return [FlowCandidate("fastflow", "float32", f"cpu {flow.isa}", lambda x: partial(flow, x.numpy()))]
+
+
+def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
+    """Return the Triton kernels, in a graph as after an encoder, and launched one by one."""
+    triton = importlib.import_module("fastflow.kernels.flow.triton")
+    try:
+        flow = triton.TritonFlow(workload.plans, device)
+    except ValueError as error:  # kernels raise no FastflowError
+        raise FastflowError(str(error)) from error
+
+    return [
+        FlowCandidate("fastflow", "tf32x3", "triton", partial(capture, flow), graph=flow),
+        FlowCandidate("fastflow-launches", "tf32x3", "triton", lambda x: partial(flow, x)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -57,7 +164,7 @@ class Pass:
 def run_flow(request: Request) -> Results:
     """Run the suite on the flow of the model given, else on flows of the paper's shape."""
     device, sizes, threads, model = request.device, request.sizes, request.threads, request.bench.model
-    peers = frozenset(choose(request.against, device, sizes.quick))
+    peers = frozenset(choose_rows(request.against, device, sizes.quick))
     if request.on_gpu:
         sizes = replace(sizes, flow=sizes.gpu_flow)
     if model is not None:

@@ -26,12 +26,6 @@ def test_ratios_are_printed_and_a_busy_machine_is_named(monkeypatch, capsys):
         assert ("do not quote these ratios" in shown) == (others > 0)
 
 
-ROW_KEYS = {
-    *("suite", "name", "backend", "dtype", "batch", "tokens", "median_ms", "p20_ms", "p80_ms", "runs", "max_abs_err"),
-    *("subject", "threads", "gflops", "gbs", "floor_ms", "times_floor", "err_against_unfused", "relative_err", "note"),
-}
-
-
 @pytest.mark.slow
 def test_a_whole_run_writes_json_table_and_plot(tmp_path, capsys):
     data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
@@ -41,7 +35,6 @@ def test_a_whole_run_writes_json_table_and_plot(tmp_path, capsys):
     names = {"fastflow", "torch-lean-eager", "torch-folded-state-eager"}
     assert {(r["name"], r["batch"]) for r in written["rows"]} == {(name, batch) for name in names for batch in (1, 3)}
     for r in written["rows"]:
-        assert set(r) >= ROW_KEYS
         assert (r["suite"], r["dtype"], r["tokens"], r["threads"]) == ("flow", "float32", None, 1)
         assert 0 < r["p20_ms"] <= r["median_ms"] <= r["p80_ms"]
         assert 0 <= r["max_abs_err"] < 1e-3

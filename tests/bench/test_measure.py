@@ -1,10 +1,8 @@
 """The parts of a measurement: one comparison, its clock and load, the machine, and rows of the JSON."""
 
 import asyncio
-import io
 import json
 import os
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +13,7 @@ import pytest
 import torch
 
 from fastflow.bench.measure.compare import Candidate, Errors, check, check_cosine, compare
-from fastflow.bench.measure.load import Outcome, Plan, generate, main
+from fastflow.bench.measure.load import Outcome, Plan, generate
 from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.measure.row import ADDED, KEYS, Results, keeping, make_row
 from fastflow.bench.measure.subject import BYTES, Subject
@@ -224,15 +222,6 @@ def test_time_counts_from_the_moment_a_request_was_due():
     found = load(bodies=("{}",), rate=1e6, count=50, connections=50)  # all due at once, sent one by one
     pairs = zip(sorted(found.late_ms), sorted(found.answered_ms["200"]), strict=True)
     assert all(whole >= late for late, whole in pairs)
-
-
-def test_a_plan_comes_in_and_its_outcome_goes_out_as_json(monkeypatch, capsys):
-    plan = {"port": 1, "path": "/", "bodies": ["{}"], "rate": 5.0, "count": 10}
-    assert Plan(**plan).seconds == 2.0
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(plan)))
-    with pytest.raises(ConnectionRefusedError):
-        main()
-    assert capsys.readouterr().out == ""
 
 
 def test_the_lead_is_sent_and_neither_timed_nor_counted():

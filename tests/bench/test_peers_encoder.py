@@ -25,7 +25,7 @@ from fastflow.bench.suites.texts import Check, make_tokenizer
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 
-from support.benches import ENGINES, absent, check_agreement, needs, plain, subject_of
+from support.benches import ENGINES, absent, needs, plain, subject_of
 from support.builders import make_model
 from support.sentence_dirs import NORMALIZE, PROMPTED, dense, make_directory, pooling
 
@@ -61,13 +61,6 @@ def test_unknown_peers_and_missing_modules(monkeypatch):
     monkeypatch.setattr(peers_encoder, "find_spec", lambda name: None if name == "nncf" else object())
     assert missing("openvino", "float32") is None
     assert missing("openvino", "int8") == absent("nncf")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ENGINES)
-def test_installed_peers_agree_with_pytorch(family):
-    needs(*PEERS[family].modules, *peers_encoder.MODULES.get((family, "int8"), ()))
-    check_agreement(family)
 
 
 def test_who_forgets_the_weights_is_refused(weighted_subject):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.bench.suites import candidates_flow, flow
-from fastflow.bench.suites.candidates_flow import FlowCandidate
+from fastflow.bench.suites import flow
+from fastflow.bench.suites.flow import FlowCandidate
 from fastflow.bench.suites.sizes import QUICK
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.bench.suites.workloads import make_synthetic
@@ -79,10 +79,10 @@ def test_who_disagrees_or_fails_ends_the_run_unless_it_needs_a_compiler(monkeypa
 
 
 def test_quick_runs_compile_nothing_and_families_pick_their_rows():
-    assert not any("compile" in name for name in candidates_flow.choose(None, "cpu", quick=True))
-    assert candidates_flow.choose(["lean"], "cpu", quick=False) == {"torch-lean-eager", "torch-lean-compile"}
-    assert "torch-lean-graph" in candidates_flow.choose(["torch-lean"], "cuda", quick=True)
-    assert candidates_flow.choose(["torch"], "cpu", quick=False) == {"torch-eager"}
+    assert not any("compile" in name for name in flow.choose_rows(None, "cpu", quick=True))
+    assert flow.choose_rows(["lean"], "cpu", quick=False) == {"torch-lean-eager", "torch-lean-compile"}
+    assert "torch-lean-graph" in flow.choose_rows(["torch-lean"], "cuda", quick=True)
+    assert flow.choose_rows(["torch"], "cpu", quick=False) == {"torch-eager"}
 
 
 @pytest.mark.slow

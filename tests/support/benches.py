@@ -1,20 +1,17 @@
 """Sizes and ceilings of benchmarks that end at once, and what they are of."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fastflow.bench.measure.compare import check_cosine
-from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
-from fastflow.bench.peers.encoder import PEERS, EncoderCandidate, open_peers
+from fastflow.bench.peers.encoder import EncoderCandidate
 from fastflow.bench.peers.pooled import open_reference
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
-from fastflow.bench.suites.workbench import Request, Workbench, open_workbench
+from fastflow.bench.suites.workbench import Request, Workbench
 from fastflow.bench.suites.workloads import make_trained_like
 from fastflow.errors import missing_extra
 from fastflow.stages.calibration import Stage
@@ -41,13 +38,10 @@ ENCODER = Sizes(
 ENGINES = ("onnxruntime", "onnxruntime-plain", "openvino")  # of ids, installed or not
 
 
-def needs(*modules: str, load: bool = True) -> None:
-    """Skip a test of a peer whose modules are not installed; not ``load``: without importing them here."""
+def needs(*modules: str) -> None:
+    """Skip a test of a peer whose modules are not installed."""
     for module in modules:
-        if load:
-            pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
-        elif find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
+        pytest.importorskip(module, reason="this peer is not installed", exc_type=ImportError)
 
 
 def subject_of(folder: Path, model: Path) -> Subject:
@@ -60,20 +54,6 @@ def subject_of(folder: Path, model: Path) -> Subject:
 def absent(modules: str) -> str:
     """The reason for a peer whose modules are not installed."""
     return str(missing_extra("peers", modules, "this peer"))
-
-
-def check_agreement(family: str) -> None:
-    """The vectors of ``family``, in all of its precisions, are PyTorch's."""
-    with open_workbench(None, SMALL) as bench:
-        subject, results = bench.base(), Results()
-        engines = list(open_peers(subject, [(family, dtype) for dtype in PEERS[family].dtypes], 2, results))
-        assert [entry for entry in results.skipped if "bfloat16" not in entry["name"]] == []
-        ids = np.random.default_rng(0).integers(5, 30000, (3, 17))
-        mask = np.ones_like(ids)
-        mask[1, 9:], mask[2, 1:] = 0, 0
-        exact = open_reference(subject)(ids, mask)
-        for engine in engines:
-            assert check_cosine(engine.name, engine.dtype, engine.prepare(ids, mask)(), exact) <= 1 + 1e-6
 
 
 def ask(bench: Workbench, against: list[str] | None, sizes: Sizes, threads: int = 1, **more) -> Request:

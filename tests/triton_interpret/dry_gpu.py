@@ -25,7 +25,7 @@ from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.report.plot import plot
 from fastflow.bench.report.table import make_table, write_json
-from fastflow.bench.suites import candidates_flow, encoder, end_to_end, flow, workbench
+from fastflow.bench.suites import encoder, end_to_end, flow, workbench
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.workloads import Workload, make_synthetic
 
@@ -61,7 +61,7 @@ def always(value: Any) -> Any:
 
 def triton_flow(workload: Workload, *_: Any) -> list[Any]:
     """fastflow's candidates of the flow suite, interpreted."""
-    return candidates_flow.open_triton(workload, "cpu")
+    return flow.open_triton(workload, "cpu")
 
 
 def run(folder: Path) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def run(folder: Path) -> dict[str, Any]:
         mock.patch.object(triton, "TritonBackend", DryBackend), mock.patch.object(choice, "_has_cuda", always(True)),
         mock.patch.object(self_test, "LENGTHS", ((3,),)), mock.patch.object(self_test, "ROWS", (1,)),
         mock.patch.object(workbench.Workbench, "subjects", only_base),
-        mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(candidates_flow, "capture", replayed),
+        mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(flow, "capture", replayed),
         mock.patch.object(encoder, "GPU", peers_gpu.Gpu("cpu", always(1.0), replayed)),
         mock.patch.object(end_to_end, "real_texts", always(TEXTS)),
         mock.patch.object(flow, "run_flow", flow_on_cpu), mock.patch.object(flow, "open_ours", triton_flow),
