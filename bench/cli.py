@@ -1,9 +1,10 @@
-"""``fastflow bench``: which suites there are, and one run from the options to table, JSON and plot."""
+"""``fastflow bench --suite``: the suites, and one run from the options to table, JSON and plot."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,26 @@ from fastflow import console
 from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.measure.row import Results, keeping
 from fastflow.bench.report.plot import plot
-from fastflow.bench.report.table import table, write_json
+from fastflow.bench.report.table import make_table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.kernels.threads import default_threads
 
-SUITES = ("flow", "encoder", "end-to-end", "startup", "serve", "static")
+SUITES = {  # name -> its module and function in fastflow.bench.suites: Request -> Results
+    "flow": ("flow", "run_flow"),
+    "encoder": ("encoder", "run_encoder"),
+    "end-to-end": ("end_to_end", "run_end_to_end"),
+    "startup": ("startup", "run_startup"),
+    "serve": ("serve", "run_serve"),
+    "static": ("static", "run_static"),
+}
 SHAPED = ("encoder", "end-to-end", "serve")  # they take a shape
+ON_GPU = ("flow", "encoder", "end-to-end")  # the others measure the CPU on every device
 
 
 def run(
     model: str | None = None,
-    suites: Sequence[str] = SUITES[:1],
+    suites: Sequence[str] = ("flow",),
     against: Sequence[str] | None = None,
     quick: bool = False,
     json_path: str | Path | None = None,
@@ -33,13 +42,13 @@ def run(
     sizes: Sizes | None = None,
     shape: str | None = None,
 ) -> dict[str, Any]:
-    """Run ``suites``, print the table on standard output, write the files asked for, and return the report.
+    """Run ``suites``, print the table, write the files asked for, and return the report.
 
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda if there is one).
-    ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK where
-    ``quick`` is set, else FULL. ``shape``: one of ``workbench.SHAPES``, in BERT-base's place.
+    ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK if
+    ``quick`` is set, else FULL. ``shape``: one of ``workbench.SHAPES``, which replaces BERT-base.
     The report is {machine, rows, ratios, subjects, skipped, quick, seconds}. A run that is stopped leaves the rows
-    measured so far beside ``json_path``, in a file named so with ``.part`` behind it, one a line.
+    measured so far, one a line, in the file ``json_path`` with ``.part`` added.
     """
     for suite in suites:
         if suite not in SUITES:
@@ -57,17 +66,17 @@ def run(
         )
     if shape is not None:
         _check_shape(shape, model, suites)
-    device, sizes = _device(device), sizes or (QUICK if quick else FULL)
+    device, sizes = _resolve_device(device), sizes or (QUICK if quick else FULL)
     start, neighbours = time.monotonic(), Neighbours()
     with keeping(Path(f"{json_path}.part") if json_path is not None else None):
-        results = _run(model, suites, against, sizes, device, threads, shape)
+        results = run_suites(model, suites, against, sizes, device, threads, shape)
         others = neighbours.processors()
-        machine = describe(device) | {"ceilings": results.ceilings, "processors_used_by_others": others}
+        machine = describe(device) | {"processors_used_by_others": others}
         report = {
             "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
             "skipped": results.skipped, "quick": sizes.quick, "seconds": time.monotonic() - start,
         }  # fmt: skip
-        print(table(report))
+        print(make_table(report))
         if json_path is not None:
             write_json(report, Path(json_path))
     if plot_path is not None:
@@ -75,7 +84,7 @@ def run(
     return report
 
 
-def _run(
+def run_suites(
     model: str | None,
     suites: Sequence[str],
     against: Sequence[str] | None,
@@ -84,37 +93,19 @@ def _run(
     threads: int | None,
     shape: str | None = None,
 ) -> Results:
-    """The suites in their order, results in sequence; start-up and tables are of the CPU, whatever ``device``."""
-    from fastflow.bench.suites.encoder import run_encoder
-    from fastflow.bench.suites.encoder_gpu import run_encoder_gpu
-    from fastflow.bench.suites.end_to_end import run_end_to_end
-    from fastflow.bench.suites.end_to_end_gpu import run_end_to_end_gpu
-    from fastflow.bench.suites.flow import run_flow
-    from fastflow.bench.suites.serve import run_serve
-    from fastflow.bench.suites.startup import run_startup
-    from fastflow.bench.suites.static import run_static
-    from fastflow.bench.suites.workbench import workbench
+    """Run the suites in their order and return their results together."""
+    from fastflow.bench.suites.workbench import Request, open_workbench
 
-    texts = {
-        "encoder": run_encoder, "end-to-end": run_end_to_end, "startup": run_startup, "serve": run_serve,
-        "static": run_static,
-    }  # fmt: skip
-    if device == "cuda":
-        texts |= {"encoder": run_encoder_gpu, "end-to-end": run_end_to_end_gpu}
     every, count = Results(), threads or default_threads()
-    with workbench(model, sizes.bert, shape) as bench:
+    with open_workbench(model, sizes.bert, shape) as bench:
         for suite in suites:
-            if suite == "flow":
-                one = run_flow(model, against, sizes, device, threads, say)
-            else:
-                one = texts[suite](bench, against, sizes, count, say)
-            for part in ("rows", "skipped", "ratios", "subjects", "ceilings"):
-                getattr(every, part).extend(getattr(one, part))
+            module, function = SUITES[suite]
+            request = Request(bench, against, sizes, count, say, device if suite in ON_GPU else "cpu")
+            every.merge(getattr(import_module(f"fastflow.bench.suites.{module}"), function)(request))
     return every
 
 
 def _check_shape(shape: str, model: str | None, suites: Sequence[str]) -> None:
-    """Raise a UsageError where ``shape`` is unknown or fits no suite."""
     from fastflow.bench.suites.workbench import SHAPES
 
     if shape not in SHAPES:
@@ -126,11 +117,11 @@ def _check_shape(shape: str, model: str | None, suites: Sequence[str]) -> None:
 
 
 def say(message: str) -> None:
-    """A line of progress, on standard error."""
+    """Write a line of progress to standard error."""
     console.say(f"bench: {message}")
 
 
-def _device(device: str) -> str:
+def _resolve_device(device: str) -> str:
     import torch
 
     if device not in ("auto", "cpu", "cuda"):

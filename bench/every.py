@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.bench.cli import say
-from fastflow.bench.measure.machine import commit
-from fastflow.bench.report.table import table, write_json
+from fastflow.bench.measure.machine import find_commit
+from fastflow.bench.report.table import make_table, write_json
 from fastflow.console import write_text
 from fastflow.errors import FastflowError, UsageError
 
-REPEATED = 5  # short runs of the flow: its ratios move between runs, and are given as a range
+REPEATED = 5  # short runs of the flow, whose ratios vary between runs
 RANGES = "flow-ranges.json"
 COMMAND = "from fastflow.cli import main; main()"  # of this interpreter, whatever is first on the path
 RUNS: dict[str, tuple[str, ...]] = {
     "flow": ("--suite", "flow"),
-    **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean,folded") for i in range(1, REPEATED + 1)},
+    **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean,folded-state") for i in range(1, REPEATED + 1)},
     "startup": ("--suite", "startup"),
     "static": ("--suite", "static"),
     "end-to-end-default": ("--suite", "end-to-end", "--model", "default"),
@@ -36,22 +36,22 @@ RUNS: dict[str, tuple[str, ...]] = {
 def run_every(
     out: Path, skip: Sequence[str] = (), device: str = "auto", threads: int | None = None, runs: Any = None
 ) -> None:
-    """Make ``out``/NAME.json and its table NAME.txt for every run but those in ``skip``, and the ranges of the flow.
+    """Make ``out``/NAME.json and its table NAME.txt for every run that ``skip`` does not name, and the flow's ranges.
 
-    A file that is of the commit measured here is kept, so a stopped call continues where it was; without a checkout, or
-    with changes that are not committed, every run is made. ``skip``: names of runs, or of suites.
-    Raises a FastflowError that names the runs that failed, after all the others.
+    A file of the commit measured here is kept, so that a stopped call continues; without a checkout, or with
+    uncommitted changes, every run is made. ``skip``: names of runs, or of suites.
+    Raises a FastflowError that names the failed runs, after all others.
     """
-    wanted = {name: words for name, words in (runs or RUNS).items() if not {name, words[1]} & set(skip)}
-    known = {name for name, words in (runs or RUNS).items()} | {words[1] for words in (runs or RUNS).values()}
-    if odd := sorted(set(skip) - known):
-        raise UsageError(f"there is no run {odd[0]!r} to skip; runs: {', '.join(runs or RUNS)}")
+    runs = runs or RUNS
+    wanted = {name: words for name, words in runs.items() if not {name, words[1]} & set(skip)}
+    if odd := sorted(set(skip) - set(runs) - {words[1] for words in runs.values()}):
+        raise UsageError(f"there is no run {odd[0]!r} to skip; runs: {', '.join(runs)}")
     out.mkdir(parents=True, exist_ok=True)
-    here, failed = commit(), []
+    here, failed = find_commit(), []
     options = ["--device", device, *([] if threads is None else ["--threads", str(threads)])]
     for name, words in wanted.items():
         path = out / f"{name}.json"
-        if here is not None and not here.endswith("+") and _made_by(path) == here:
+        if here is not None and not here.endswith("+") and _read_commit(path) == here:
             say(f"{path} is of this commit: kept")
             continue
         say(f"{name}: fastflow bench {' '.join(words)}")
@@ -59,14 +59,13 @@ def run_every(
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
             failed.append(name)
             continue
-        write_text(str(path.with_suffix(".txt")), table(json.loads(path.read_text(encoding="utf-8"))) + "\n")
+        write_text(str(path.with_suffix(".txt")), make_table(json.loads(path.read_text(encoding="utf-8"))) + "\n")
     _write_ranges(out)
     if failed:
         raise FastflowError(f"runs that failed: {', '.join(failed)}; their reasons are above, the others are in {out}")
 
 
-def _made_by(path: Path) -> str | None:
-    """The commit that made the file; None if there is no whole one."""
+def _read_commit(path: Path) -> str | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["machine"]["commit"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -75,7 +74,6 @@ def _made_by(path: Path) -> str | None:
 
 
 def _write_ranges(out: Path) -> None:
-    """Least and largest of each of the flow's ratios over its short runs, if all are there."""
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("flow-[0-9].json"))]
     if len(reports) < REPEATED:
         return

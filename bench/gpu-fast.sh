@@ -1,8 +1,7 @@
 # shellcheck shell=bash disable=SC2154
-# Part `fast` of bench/gpu.sh, which runs this: what the flow, the encoder and whole texts cost, beside their peers.
+# Part `fast` of bench/gpu.sh, which runs this: what the flow, the encoder and whole texts cost, with their peers.
 
-eager=torch-ukp-eager,torch-lean-eager,torch-lean-graph,torch-folded-eager,torch-folded-graph
-eager=$eager,torch-folded-state-eager,torch-folded-state-graph
+eager=torch-lean-eager,torch-lean-graph,torch-folded-state-eager,torch-folded-state-graph
 compiled=torch-lean-compile,torch-lean-reduce-overhead,torch-folded-state-compile,torch-folded-state-reduce-overhead
 encoders=torch-eager,torch-graph,sentence-transformers
 
@@ -17,12 +16,12 @@ suite() {
 if [ -n "$dry" ]; then
   TAIL=12 step suites 200 "$python" tests/triton_interpret/dry_gpu.py "$out"
   TAIL=12 step table 60 "$python" -m fastflow.bench.research.triton_table --out "$out/table.json"
-  step peers 60 "$python" -c "import sys; from fastflow.bench.suites.candidates_flow import chosen
-print(sorted(chosen(sys.argv[1].split(','), 'cuda', False)))" "$eager,$compiled"
+  step peers 60 "$python" -c "import sys; from fastflow.bench.suites.flow import choose_rows
+print(sorted(choose_rows(sys.argv[1].split(','), 'cuda', False)))" "$eager,$compiled"
   for name in flow encoder end-to-end; do suite "$name-options" 60 "$name" "$eager" --help; done
 else
-  # In the order of what is missed most; what torch.compile takes minutes for comes last. Rows are kept as they come,
-  # in FOLDER/NAME.json.part. On a machine with 16 cores flow took over 45 seconds, each shape over 75.
+  # The most important first, torch.compile last. FOLDER/NAME.json.part keeps rows as they come.
+  # On a machine with 16 cores flow took over 45 seconds, each shape over 75.
   suite flow 55 flow "$eager"
   suite bert-base 95 encoder,end-to-end "$encoders" --shape bert-base
   suite minilm-l6 90 end-to-end,encoder "$encoders" --shape minilm-l6

@@ -1,4 +1,4 @@
-"""``fastflow bench`` without a suite: how fast is it here, in one to six rows and under a minute."""
+"""``fastflow bench`` without a suite: texts a second on this machine, in one to six rows and under a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fastflow.train.choice
 from fastflow.bench.cli import say
 from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.bench.measure.timing import Effort, alternate
-from fastflow.bench.report.table import busy
+from fastflow.bench.report.table import is_busy
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.isa import isa
 from fastflow.kernels.threads import default_threads
@@ -32,27 +32,27 @@ FEWEST, MOST = 32, 4096  # texts
 EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
 
 
-def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
-    """Texts a second of ``model`` in each dtype and of every installed peer, on this machine's CPU.
+def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any]:
+    """Measure texts a second of ``model`` in each dtype and of every installed peer, on this machine's CPU.
 
-    Returns model, work (what fastflow computes), layers (whether that includes layers of the encoder), table, threads,
-    instructions (of the compiled kernels), texts,
-    rows (name, dtype, texts_per_s, ratio), skipped, sentences, and processors_used_by_others, None if unknown, of
-    processors_usable. ``ratio`` is to the first of PEERS that does equal work, or without one to fastflow in float32.
-    Raises a UsageError for a model without an encoder.
+    Returns model, work (of fastflow), layers (whether the encoder's layers are computed), table, threads, instructions
+    (of the compiled kernels), texts, rows (name, dtype, texts_per_s, ratio), skipped, and processors_used_by_others,
+    None if unknown, of processors_usable. ``ratio`` is to the first of PEERS that does equal work, or without one to
+    fastflow in float32. Raises a UsageError for a model without an encoder.
     """
     count, neighbours = threads or default_threads(), Neighbours()
-    calls, skipped = ours(model, count)
+    calls, skipped = open_ours(model, count)
     every = SENTENCES.read_text(encoding="utf-8").splitlines()
-    with_peers, left_out = peers(model, count, every)
+    with_peers, left_out = open_others(model, count, every)
     calls |= with_peers
-    texts = repeated(every, min(size(embed, every) for embed in calls.values()))
+    count_of_texts = min(count_texts(embed, every) for embed in calls.values())
+    texts = [every[i % len(every)] for i in range(count_of_texts)]
     say(f"{len(calls)} engines take turns at {len(texts):,} texts, {EFFORT.limit_s:.0f} seconds at most")
     timings = alternate({" ".join(who): partial(embed, texts) for who, embed in calls.items()}, EFFORT)
     speeds = {who: len(texts) / timings[" ".join(who)].median_ms * 1e3 for who in calls}
     runtime = Runtime(model, "cpu", "float32", count)
     whole = has_layers(runtime)
-    equal = PEERS if whole else OF_TABLES if table_of(model) else [name for name in PEERS if name != ALL_LAYERS]
+    equal = PEERS if whole else OF_TABLES if find_table(model) else [name for name in PEERS if name != ALL_LAYERS]
     base = next((who for name in equal for who in speeds if who[0] == name), ("fastflow", "float32"))
     rows = [
         {"name": name, "dtype": dtype, "texts_per_s": speed, "ratio": speed / speeds[base]}
@@ -62,27 +62,27 @@ def here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     calibration = "" if info["calibration"] in (None, "none") else f", calibration {info['calibration']}"
     about = {
         "model": info["model"], "work": f"{info['pooling']}{calibration}", "layers": whole,
-        "table": table_of(model) is not None, "threads": count, "instructions": isa(), "texts": len(texts),
+        "table": find_table(model) is not None, "threads": count, "instructions": isa(), "texts": len(texts),
         "against": base[0], "processors_used_by_others": neighbours.processors(),
         "processors_usable": usable_threads(),
     }  # fmt: skip
     return {**about, "rows": rows, "skipped": skipped + left_out}
 
 
-def table_of(model: str | None) -> Path | None:
-    """The directory of the table, if the encoder of ``model`` is one."""
+def find_table(model: str | None) -> Path | None:
+    """Return the directory of the table, if the encoder of ``model`` is one."""
     loaded = load_model(model)
     return loaded.encoder if isinstance(loaded, Model) and is_static(loaded.encoder) else None
 
 
 def has_layers(runtime: Runtime) -> bool:
-    """Whether the model computes layers; without any all its dtypes are the same float32."""
-    model = runtime.session.model
+    """Return whether the model computes layers; without any all its dtypes are the same float32."""
+    model = runtime._opened.model
     return not (isinstance(model, Model) and model.pooling.of_embeddings)
 
 
-def ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """``encode`` of the model in each dtype that it has here, and a sentence for each that it has not."""
+def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """Return ``encode`` of the model in each dtype of this machine, and a sentence for each other dtype."""
     calls: dict[tuple[str, str], Any] = {}
     skipped = []
     for dtype in DTYPES:
@@ -102,63 +102,53 @@ def ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], l
     return calls, skipped
 
 
-def peers(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """The installed ones of PEERS whose vectors of ``few`` agree with PyTorch's, and why the others are left out."""
+def open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """Return the installed PEERS whose vectors of ``few`` agree with PyTorch's, and sentences on the others."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         return {}, ["the other engines: they are made with PyTorch and transformers, which are not installed"]
+    from fastflow.bench.measure.row import Results
     from fastflow.bench.peers.encoder import PEERS as NEEDED
-    from fastflow.bench.peers.encoder import excuse, missing, open_peers
-    from fastflow.bench.peers.text_engines import open_texts
-    from fastflow.bench.suites.texts import Check, on_padded, tokenizer_of
-    from fastflow.bench.suites.workbench import workbench
+    from fastflow.bench.peers.encoder import TextCandidate, excuse, missing, open_peers
+    from fastflow.bench.suites.texts import Check, make_tokenizer, to_texts
+    from fastflow.bench.suites.workbench import open_workbench
 
     say("the other engines that are installed are opened")
-    if (table := table_of(model)) is not None:
-        from fastflow.bench.suites.static import engines
+    if (table := find_table(model)) is not None:
+        from fastflow.bench.suites.static import open_engines
 
-        opened, left_out = engines(table, threads, few)
-        return {(each.name, each.dtype): lambda texts, c=each: c.prepare(texts)() for each in opened}, left_out
+        opened, left_out = open_engines(table, threads, few)
+        return {(each.name, each.dtype): each.embed for each in opened}, left_out
     wanted = [(name, "float32") for name in PEERS]
-    needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name][0]) for name in PEERS}
+    needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name].modules) for name in PEERS}
     left_out = [f"{name}: not installed (pip install {needs[name]})" for name, dtype in wanted if missing(name, dtype)]
     calls: dict[tuple[str, str], Any] = {}
-    lost: list[dict[str, Any]] = []
-    with workbench(model) as bench:
+    lost = Results()
+    with open_workbench(model) as bench:
         subject = bench.named()
-        tokenize = tokenizer_of(subject)
+        tokenize = make_tokenizer(subject)
         check = Check(subject, few, tokenize)
-        found = [each for each in wanted if not missing(*each)]
-        candidates = [
-            *open_texts(subject, [each for each in found if each[0] != "onnxruntime"], threads, lost),
-            *(on_padded(each, tokenize) for each in open_peers(
-                subject, [each for each in found if each[0] == "onnxruntime"], threads, lost)),
-        ]  # fmt: skip
-        for candidate in candidates:
+        for engine in open_peers(subject, [each for each in wanted if not missing(*each)], threads, lost):
+            candidate = engine if isinstance(engine, TextCandidate) else to_texts(engine, tokenize)
             say(f"{candidate.key}: checked against PyTorch")
             try:
                 check(candidate)
             except Exception as error:  # other people's code raises anything
                 left_out.append(f"{candidate.name}: {excuse(candidate, error)}")
                 continue
-            calls[candidate.name, candidate.dtype] = lambda texts, c=candidate: c.prepare(texts)()
-    return calls, left_out + [f"{each['name']}: {each['reason']}" for each in lost]
+            calls[candidate.name, candidate.dtype] = candidate.embed
+    return calls, left_out + [f"{each['name']}: {each['reason']}" for each in lost.skipped]
 
 
-def size(embed: Any, texts: Sequence[str]) -> int:
-    """How many texts ``embed`` takes about CALL_S for."""
+def count_texts(embed: Any, texts: Sequence[str]) -> int:
+    """Return how many texts ``embed`` takes about CALL_S for."""
     embed(texts)
     start = perf_counter()
     embed(texts)
     return int(max(FEWEST, min(MOST, CALL_S * len(texts) / (perf_counter() - start))))
 
 
-def repeated(texts: Sequence[str], count: int) -> list[str]:
-    """``count`` texts, in turn."""
-    return [texts[i % len(texts)] for i in range(count)]
-
-
-def table(found: dict[str, Any]) -> str:
-    """The result of ``here`` for people."""
+def make_table(found: dict[str, Any]) -> str:
+    """Return the result of ``measure_here`` for people."""
     threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
     kernels = f"kernels for {found['instructions']}"
     lines = [f"model {found['model']}, {threads}, {kernels}, {found['texts']:,} short sentences: texts a second"]
@@ -183,6 +173,6 @@ def table(found: dict[str, Any]) -> str:
     if found["texts"] == FEWEST:
         lines.append(f"the slowest takes {CALL_S:g} s or more for {FEWEST} texts: of so few, speeds are rough")
     if (used := found["processors_used_by_others"]) is not None:
-        advice = ": too busy to compare engines, run this again on a quiet machine" if busy(found) else ""
+        advice = ": too busy to compare engines, run this again on a quiet machine" if is_busy(found) else ""
         lines.append(f"other processes used {used:.2f} of {found['processors_usable']} processors meanwhile{advice}")
     return "\n".join([*lines, *(f"left out: {reason}" for reason in found["skipped"])])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -19,25 +17,25 @@ COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.
 Who = TypeVar("Who", bound="Candidate")  # the suite's class of candidates
 Judged = TypeVar("Judged")  # the accuracy of a candidate, in the suite's terms
 Timed = TypeVar("Timed")  # its times, in the suite's terms
-Opened = TypeVar("Opened")  # what the suite times: a call
+Opened = TypeVar("Opened")  # the timed call
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Someone to time. ``prepare``: the suite's inputs -> the call that is timed, which gives the vectors.
-
-    Each suite has its own class, with the inputs in its docstring.
-    """
+    """An engine to time; each kind of suite has its own class, which adds how to call it."""
 
     name: str
     dtype: str
     backend: str  # torch, triton, cpu with the instruction set, or the library of a peer
-    prepare: Callable[..., Callable[[], Any]]
 
     @property
     def key(self) -> str:
-        """Its name and dtype, which no two candidates of a comparison share."""
+        """Name and dtype, unique in a comparison."""
         return f"{self.name} {self.dtype}"
+
+    def as_fields(self) -> dict[str, str]:
+        """The fields of a row."""
+        return {"name": self.name, "dtype": self.dtype, "backend": self.backend}
 
 
 @dataclass(frozen=True)
@@ -55,20 +53,15 @@ def compare(
     timer: Callable[[Mapping[str, Opened]], Mapping[str, Timed]],
     excuse: Callable[[Who, Exception], str | None],
     leave_out: Callable[[Who, str], None],
-    end: float = math.inf,
 ) -> list[Measured[Who, Judged, Timed]]:
-    """Check every candidate, then time those that are right, all together, and return them in their order.
+    """Check every candidate, time the right ones together, and return them in their order.
 
-    ``admit`` gives the call to time, warmed up, and its accuracy, and raises when the candidate fails or is wrong.
-    ``excuse`` then gives the reason for ``leave_out``, or None to end the run with the error. After ``end`` (monotonic
-    seconds) no further candidate is admitted.
+    ``admit`` returns the warmed-up call and its accuracy, and raises if the candidate fails or is wrong. ``excuse``
+    then returns the reason for ``leave_out``, or None to end the run with the error.
     """
     calls: dict[str, Opened] = {}
     admitted: list[tuple[Who, Judged]] = []
     for candidate in candidates:
-        if calls and time.monotonic() > end:
-            leave_out(candidate, "the others before it used up the time")
-            continue
         try:
             call, accuracy = admit(candidate)
         except Exception as error:  # other people's code raises anything
@@ -91,21 +84,20 @@ class Errors:
     relative: float
 
 
-def errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
-    """Of ``z`` (B, N) against float64 ``exact`` (B, N); not finite if z is not."""
+def compute_errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
+    """Return the errors of ``z`` (B, N) against float64 ``exact`` (B, N); not finite if z is not."""
     difference = z.astype(np.float64) - exact
     return Errors(float(np.abs(difference).max(initial=0)), float(np.linalg.norm(difference) / np.linalg.norm(exact)))
 
 
 def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> Errors:
-    """The errors of candidate ``name``; a FastflowError when they are beyond float32 grade.
+    """Return the errors of candidate ``name``; raise a FastflowError if they are beyond float32 grade.
 
-    The limit is the grade, or four times the error of the unfused equations in float32 if the flow itself is so
-    badly conditioned that they miss the grade.
+    The limit is the grade, or four times the error of the unfused equations in float32 if that is larger.
     """
     if z.shape != exact.shape:
         raise FastflowError(f"bench: {name} gives shape {z.shape}, not {exact.shape}; nothing is timed")
-    found = errors(z, exact)
+    found = compute_errors(z, exact)
     limit = max(GRADE, 4 * unfused.relative)
     if not (np.isfinite(z).all() and found.relative <= limit):
         raise FastflowError(
@@ -115,19 +107,6 @@ def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> E
     return found
 
 
-def checked(candidate: Candidate, z: Any, exact: NDArray[Any], scale: Errors) -> Errors:
-    """The candidate's errors. Of a batch that repeats the inputs, a first, a middle and a last stretch is checked."""
-    rows, size = len(z), len(exact)
-    worst = Errors(0.0, 0.0)
-    for start in sorted({0, rows // 2, max(0, rows - size)}) if rows > size else [0]:
-        stop = min(start + size, rows)
-        block = z[start:stop]
-        block = block if isinstance(block, np.ndarray) else block.cpu().numpy()
-        now = check(candidate.name, block, exact[np.arange(start, stop) % size], scale)
-        worst = Errors(max(worst.max_abs, now.max_abs), max(worst.relative, now.relative))
-    return worst
-
-
 class Agreement(NamedTuple):
     """The least cosine of any row with PyTorch in float32, and the largest absolute difference."""
 
@@ -135,15 +114,15 @@ class Agreement(NamedTuple):
     max_abs_err: float
 
 
-def agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agreement:
-    """Of ``z`` (B, D) with ``exact`` (B, D); raises as ``least_cosine`` does."""
-    return Agreement(least_cosine(candidate.name, candidate.dtype, z, exact), float(np.abs(z - exact).max()))
+def measure_agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agreement:
+    """Return the agreement of ``z`` (B, D) with ``exact`` (B, D); raises as ``check_cosine`` does."""
+    return Agreement(check_cosine(candidate.name, candidate.dtype, z, exact), float(np.abs(z - exact).max()))
 
 
-def least_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
-    """The least cosine over rows of ``z`` (B, D) and ``exact`` (B, D).
+def check_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
+    """Return the least cosine over the rows of ``z`` (B, D) and ``exact`` (B, D).
 
-    Raises FastflowError, naming the candidate, when shape, finiteness or cosine are not what ``dtype`` may give.
+    Raises a FastflowError that names the candidate if shape, finiteness or cosine are beyond the limits of ``dtype``.
     """
     z = np.asarray(z, np.float64)
     if z.shape != exact.shape:

@@ -1,9 +1,7 @@
-"""An open-loop load: requests leave at a constant rate, whether or not the ones before were answered.
+"""An open-loop load: requests leave at a constant rate, whether or not earlier ones were answered.
 
-A request's time counts from the moment it was due, so a server that holds up its clients cannot hide it; how late
-the generator itself sent is measured apart. ``python -m fastflow.bench.measure.load`` runs one plan, JSON on standard
-input, in a process of its own, so that it takes no time of the server's interpreter; it takes processor time all the
-same.
+A request's time counts from the moment it was due. How late the generator sent it is measured apart.
+``python -m fastflow.bench.measure.load`` runs one plan, JSON on standard input, in a process of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ GRACE = 30.0  # seconds for the answers after the last request
 class Plan:
     """``bodies``: JSON bodies, sent in rotation; ``rate``: requests a second, ``count`` in all, on ``connections``.
 
-    ``lead``: the first this many are sent like the rest, and their times, refusals and failures are left out.
+    ``lead``: the first requests, whose times, refusals and failures do not count.
     """
 
     port: int
@@ -43,30 +41,30 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Milliseconds from due to answered, by status; how late requests left; and the generator's own cost.
+    """Milliseconds from due to answered by status, lateness, and the generator's own cost.
 
-    Of the requests after the lead; ``seconds``, ``cpu_seconds`` and ``ended`` are of all.
+    The lead counts only in ``seconds``, ``cpu_seconds`` and ``ended``.
     """
 
     answered_ms: dict[str, list[float]] = field(default_factory=dict)
     late_ms: list[float] = field(default_factory=list)
     unsent: int = 0  # due while every connection was taken
     lost: int = 0  # connections that ended without an answer
-    ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for those unsent and lost
+    ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for unsent and lost ones
     seconds: float = 0.0  # from the first request due to the last answer
     cpu_seconds: float = 0.0
 
     def end(self, status: str) -> None:
-        """A request has ended, of the lead or not."""
+        """Count a request, of the lead or not."""
         self.ended[status] = self.ended.get(status, 0) + 1
 
     def quantile(self, share: float, status: str = "200") -> float | None:
-        """Milliseconds within which that share of the answers came; None if there were none."""
+        """Return the milliseconds within which ``share`` of the answers arrived; None without answers."""
         found = self.answered_ms.get(status)
         return float(np.quantile(found, share)) if found else None
 
     def count(self, status: str = "200") -> int:
-        """Answers of that status."""
+        """Return the number of answers with ``status``."""
         return len(self.answered_ms.get(status, []))
 
 
@@ -82,7 +80,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def send(self, request: bytes, due: float, counts: bool) -> None:
-        """Send; ``due`` is on the clock of ``time.perf_counter``; ``counts``: the lead is over."""
+        """Send a request due at ``due`` (``time.perf_counter``); ``counts``: it is after the lead."""
         self.due, self.counts = due, counts
         if counts:
             self.outcome.late_ms.append((time.perf_counter() - due) * 1e3)
@@ -112,7 +110,7 @@ class Connection(asyncio.Protocol):
 
 
 async def generate(plan: Plan) -> Outcome:
-    """Send as planned and wait for the answers."""
+    """Send the requests of ``plan`` and wait for the answers."""
     outcome, loop = Outcome(), asyncio.get_running_loop()
     idle, every = list[Connection](), list[Connection]()
     head = f"POST {plan.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -127,7 +125,7 @@ async def generate(plan: Plan) -> Outcome:
         if (wait := due - time.perf_counter()) > 0:
             await asyncio.sleep(wait)
         elif i % 16 == 0:
-            await asyncio.sleep(0)  # after: answers are still read
+            await asyncio.sleep(0)  # answers are still read
         if idle:
             idle.pop().send(requests[i % len(requests)], due, i >= plan.lead)
         else:
@@ -145,7 +143,7 @@ async def generate(plan: Plan) -> Outcome:
 
 
 def main() -> None:
-    """A plan on standard input, its outcome on standard output."""
+    """Run the plan on standard input and print its outcome."""
     given = json.load(sys.stdin)
     plan = Plan(**given | {"bodies": tuple(given["bodies"])})
     json.dump(asdict(asyncio.run(generate(plan))), sys.stdout)

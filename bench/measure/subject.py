@@ -1,4 +1,4 @@
-"""A model under test, and the work that a batch of texts makes for it."""
+"""A model under test, and the work of a batch of texts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under test: where it is, how its hidden states are pooled, and a place for its files."""
+    """A model under test: its files, its pooling, and a folder for files that peers need."""
 
     label: str
-    model: str | None  # what Runtime takes; None is the model in the package
+    model: str | None  # as Runtime takes it; None is the model in the package
     encoder: Path
-    layers: tuple[int, ...]  # their hidden states are averaged, by ``shares``, then pooled
+    layers: tuple[int, ...]  # their hidden states are averaged by ``shares``, then pooled
     max_length: int
     shape: EncoderShape
     folder: Path
     weights: Array | None = field(default=None, compare=False, repr=False)  # (vocabulary,) of the mean's tokens
     mode: str = "mean"  # over the tokens; or cls, pooler
-    saved: Path | None = None  # the directory of Sentence Transformers, whose own modules then pool
+    saved: Path | None = None  # the directory of Sentence Transformers, which pools by its own modules
     prompt: str = ""  # before every text
     shares: tuple[float, ...] | None = None  # of the layers in their mean; None: all the same
 
@@ -42,10 +42,10 @@ class Subject:
         return max(0, *self.layers) if self.mode == "mean" else self.depth
 
     def matrix_weights(self) -> int:
-        """Weights of the needed layers' matrices, which every pass reads; embedding tables are only picked from."""
-        inner = 3 if self.shape.gated else 2  # of the feed-forward: a gate is one more
+        """Number of weights in the needed layers' matrices; the embedding tables are not counted."""
+        inner = 3 if self.shape.gated else 2  # of the feed-forward
         return self.computed * (4 * self.shape.hidden**2 + inner * self.shape.hidden * self.shape.intermediate)
 
     def flop(self, batch: int, tokens: int) -> float:
-        """Operations for ``batch`` texts of ``tokens`` tokens; a multiply-add is two; products only."""
+        """Operations of the products for ``batch`` texts of ``tokens`` tokens; a multiply-add is two."""
         return 2.0 * batch * tokens * (self.matrix_weights() + 2 * self.computed * tokens * self.shape.hidden)

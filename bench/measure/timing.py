@@ -1,27 +1,27 @@
-"""Timing several candidates fairly: in one process, alternately, each sample long enough for the clock.
+"""Time candidates alternately in one process, in samples that are long enough for the clock.
 
-A machine's speed drifts, so candidates are never timed in sequence but round by round, and every other round
-goes backwards, so that nobody always runs after the same neighbour.
+A machine's speed drifts, so each round times every candidate, and every other round goes backwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 Call = Callable[[], object]
 Watch = Callable[[Call, int], float]  # (call, n) -> seconds that n calls in a row take
+Given = TypeVar("Given")
 MOST_CALLS = 1 << 20
-LONG_S = 0.1  # what takes longer is believed at once and needs no warming up
+LONG_S = 0.1  # a longer sample is neither repeated nor warmed up
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds for one call: median, 20 % and 80 % quantile of ``runs`` samples of ``inner`` calls each."""
+    """Milliseconds of one call: median, 20 % and 80 % quantile of ``runs`` samples of ``inner`` calls each."""
 
     median_ms: float
     p20_ms: float
@@ -29,21 +29,28 @@ class Timing:
     runs: int
     inner: int
 
+    def as_fields(self) -> dict[str, Any]:
+        """The fields of a row."""
+        return {
+            "median_ms": self.median_ms, "p20_ms": self.p20_ms, "p80_ms": self.p80_ms, "runs": self.runs,
+            "calls_per_run": self.inner,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure one comparison: all its candidates together."""
+    """How long to measure one comparison, all its candidates together."""
 
     budget_s: float = 6.0  # stop after this long ...
-    min_runs: int = 5  # ... but never with fewer samples of each candidate
+    min_runs: int = 5  # ... but not with fewer samples of each candidate
     max_runs: int = 60
-    limit_s: float = 60.0  # but after this long one sample of each is enough
-    sample_s: float = 2e-2  # inner calls are added until one sample lasts about this long: threads settle within it
-    pause_s: float = 1e-2  # before each sample: worker threads of the candidate before stop spinning and go to sleep
+    limit_s: float = 60.0  # after this long one sample of each is enough
+    sample_s: float = 2e-2  # inner calls are added until one sample lasts about this long
+    pause_s: float = 1e-2  # before each sample: the worker threads of the candidate before go to sleep
 
 
 def cpu_watch(call: Call, calls: int, clock: Callable[[], float] = perf_counter) -> float:
-    """Wall-clock seconds that ``calls`` calls take."""
+    """Return the wall-clock seconds of ``calls`` calls."""
     start = clock()
     for _ in range(calls):
         call()
@@ -51,7 +58,7 @@ def cpu_watch(call: Call, calls: int, clock: Callable[[], float] = perf_counter)
 
 
 def cuda_watch(call: Call, calls: int) -> float:
-    """Seconds between two events on the current CUDA stream around ``calls`` calls, the device idle before."""
+    """Return the seconds between two events on the current CUDA stream around ``calls`` calls, from an idle device."""
     import torch
 
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -64,20 +71,20 @@ def cuda_watch(call: Call, calls: int) -> float:
     return float(first.elapsed_time(last)) / 1e3
 
 
-def inner_calls(call: Call, watch: Watch, sample_s: float) -> int:
-    """How many calls make a sample of about ``sample_s`` seconds, at least 1; for 0 seconds 1, without trying.
+def count_calls(call: Call, watch: Watch, sample_s: float) -> int:
+    """Return how many calls make a sample of about ``sample_s`` seconds; for 0 seconds 1, without a try.
 
-    Each try counts the faster of two runs: an interruption by another process would make microseconds look long.
+    Each try counts the faster of two runs, since another process may interrupt one.
     """
     if sample_s <= 0:
         return 1
     calls = 1
-    while (elapsed := _faster(call, watch, calls, sample_s)) < sample_s / 2 and calls < MOST_CALLS:
+    while (elapsed := _watch_twice(call, watch, calls, sample_s)) < sample_s / 2 and calls < MOST_CALLS:
         calls *= 2
     return min(MOST_CALLS, max(1, round(calls * sample_s / elapsed))) if elapsed > 0 else calls
 
 
-def _faster(call: Call, watch: Watch, calls: int, sample_s: float) -> float:
+def _watch_twice(call: Call, watch: Watch, calls: int, sample_s: float) -> float:
     elapsed = watch(call, calls)
     return min(elapsed, watch(call, calls)) if sample_s / 2 <= elapsed < LONG_S else elapsed
 
@@ -89,12 +96,11 @@ def alternate(
     clock: Callable[[], float] = perf_counter,
     pause: Callable[[float], Any] = sleep,
 ) -> dict[str, Timing]:
-    """Time every candidate, {name: Timing}; all have the same number of samples.
+    """Time every candidate, warmed up by the caller; return {name: Timing} with equal numbers of samples.
 
-    A candidate is a call without arguments, already warmed up and checked. Each sample is preceded by a quarter as many
-    untimed calls, at least one: they refill the caches that the candidate before emptied and wake the threads.
+    A quarter as many untimed calls, at least one, precede each sample: they refill the caches and wake the threads.
     """
-    calls = {name: inner_calls(call, watch, effort.sample_s) for name, call in candidates.items()}
+    calls = {name: count_calls(call, watch, effort.sample_s) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     start, rounds = clock(), 0
     while candidates and rounds < effort.max_runs:
@@ -110,7 +116,26 @@ def alternate(
     return {name: summarise(times, calls[name]) for name, times in samples.items()}
 
 
-def summarise(seconds: list[float], inner: int) -> Timing:
-    """Quantiles (linear interpolation) of samples given in seconds for one call."""
+def take_turns(
+    calls: Mapping[str, Callable[[Given], object]], inputs: Sequence[Given], wake: bool = False
+) -> dict[str, list[float]]:
+    """Return the seconds of each call for each of ``inputs``, alternately, every other round backwards.
+
+    ``wake``: an untimed call precedes each timed one; otherwise one round on the first input precedes all.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number, given in enumerate(inputs if wake else [inputs[0], *inputs]):
+        for name in list(calls)[:: -1 if number % 2 else 1]:
+            if wake:
+                calls[name](given)
+            start = perf_counter()
+            calls[name](given)
+            if wake or number:
+                seconds[name].append(perf_counter() - start)
+    return seconds
+
+
+def summarise(seconds: Sequence[float], inner: int = 1) -> Timing:
+    """Return the quantiles (linear interpolation) of samples in seconds of one call."""
     p20, median, p80 = (float(q) * 1e3 for q in np.quantile(seconds, [0.2, 0.5, 0.8]))
     return Timing(median, p20, p80, len(seconds), inner)

@@ -1,13 +1,14 @@
-"""Who runs encoders on a GPU besides fastflow: PyTorch and transformers in each of the ways people run them.
+"""PyTorch and transformers on a GPU, in each of the ways people run them.
 
-Every candidate takes token ids in host memory and gives pooled vectors in host memory, as fastflow does, so that copies
-and waiting count for everybody. ``Gpu`` decides where tensors live and how a call is captured; a dry run has another.
+Every candidate takes token ids in host memory and returns pooled vectors in host memory, as fastflow does. ``Gpu`` says
+where tensors are and how a call is captured; a dry run has another.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -16,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastflow.bench.measure.probe_gpu import SIDE, GpuCeilings, probe, products, torch_dtype
+from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Array, Subject
-from fastflow.bench.measure.timing import Watch, cuda_watch
-from fastflow.bench.peers.encoder import Call, EncoderCandidate, left_out, said
-from fastflow.bench.peers.pooled import pooled
-from fastflow.bench.peers.pytorch import captured
-from fastflow.errors import UsageError, missing_extra
+from fastflow.bench.measure.timing import cuda_watch
+from fastflow.bench.peers import engines
+from fastflow.bench.peers.encoder import Call, EncoderCandidate, Prepare, first_line
+from fastflow.bench.peers.pooled import open_pooled
+from fastflow.bench.peers.pytorch import capture
+from fastflow.errors import missing_extra
 from fastflow.runtime import Runtime
 
 LOWER = ("float16", "bfloat16")
@@ -40,7 +42,7 @@ TEXTS_ONLY = "sentence-transformers"
 
 
 def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
-    """Milliseconds of GPU time of a call, if its attribute ``replay`` launches a graph on ``stream``; else None."""
+    """Return the milliseconds of GPU time of a call with an attribute ``replay``, which launches a graph; else None."""
     if not hasattr(call, "replay"):
         return None
     with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):
@@ -49,58 +51,58 @@ def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Where PyTorch's tensors live, what times a call on the device, and what captures one in a graph."""
+    """The device of PyTorch's tensors, and how a call on it is timed and captured in a graph."""
 
     device: str = "cuda"
-    watch: Watch = cuda_watch
     busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
-    side: int = SIDE  # of the matrices that the probe multiplies
-    capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = captured
-
-    def ceilings(self, seconds: float) -> GpuCeilings:
-        """The measured ceilings, ``seconds`` for each figure."""
-        floats = 1 << (28 if self.side == SIDE else 16)
-        whole = lambda call: self.capture(lambda _: call(), None)  # noqa: E731
-        return probe(self.device, whole, self.watch, self.side, floats, seconds)
+    capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = capture
 
 
-def chosen(against: Sequence[str] | None) -> list[str]:
-    """The families that ``against`` picks, None for all; raises a UsageError for an unknown one."""
-    for word in against or ():
-        if word not in PEERS:
-            raise UsageError(f"unknown peer {word!r} for the encoder suites on a GPU; known: {', '.join(PEERS)}")
-    return [name for name in PEERS if against is None or name in against]
+@contextmanager
+def use_products(dtype: str) -> Iterator[None]:
+    """Multiply float32 through TF32 in the block if, and only if, ``dtype`` is tf32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
-    """(dtype, Runtime) of fastflow on the GPU."""
+def open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
+    """Open the subject on the device; tf32 is a way to multiply float32."""
+    return open_pooled(subject, getattr(torch, "float32" if dtype == "tf32" else dtype)).to(gpu.device)
+
+
+def open_ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
+    """Yield (dtype, Runtime) of fastflow on the GPU."""
     for dtype in ("float32", *LOWER):
         yield dtype, Runtime(subject.model, "cuda", dtype, backend="triton")
 
 
 def open_peers(
-    subject: Subject, families: Sequence[str], gpu: Gpu, quick: bool, skipped: list[dict[str, Any]]
+    subject: Subject, families: Sequence[str], gpu: Gpu, quick: bool, results: Results
 ) -> Iterator[EncoderCandidate]:
-    """The candidates of ``families`` on token ids; quick runs leave out what has to be compiled."""
+    """Yield the candidates of ``families`` on token ids; quick runs compile nothing."""
     for family in families:
         if family == TEXTS_ONLY or (quick and family in MODES):
             continue
         for dtype in PEERS[family]:
             try:
-                yield EncoderCandidate(family, dtype, "torch", _prepare(subject, family, dtype, gpu))
+                yield EncoderCandidate(family, dtype, "torch", _open(subject, family, dtype, gpu))
             except Exception as error:  # other people's loaders raise anything; the run goes on without them
-                skipped.append(left_out(subject, family, dtype, f"it cannot be opened: {said(error)}"))
+                results.leave_out(subject.label, f"{family} {dtype}", f"it cannot be opened: {first_line(error)}")
 
 
-def _prepare(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Callable[[Array, Array], Call]:
-    module = pooled(subject, torch_dtype(dtype)).to(gpu.device)
+def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
+    module = open_module(subject, dtype, gpu)
     if family == "torch-graph":
-        return lambda ids, mask: _graph(module, dtype, gpu, ids, mask)
+        return partial(_capture_module, module, dtype, gpu)
     function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module
 
     def prepare(ids: Array, mask: Array) -> Call:
         def call() -> Array:
-            with products(dtype):
+            with use_products(dtype):
                 given = (torch.from_numpy(a).to(gpu.device) for a in (ids, mask))
                 return np.asarray(function(*given).cpu().numpy())
 
@@ -109,17 +111,14 @@ def _prepare(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Callable[[A
     return prepare
 
 
-def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
-    """The module in a graph: no mask, which would be looked at on the host, and so texts of equal length only.
-
-    The call takes other ids of the same shape, if they shall be others.
-    """
+def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
+    """Capture the module without a mask, which the host would read; the call may take other ids of the same shape."""
     if not mask.all():
         raise ValueError("a graph without masks needs texts of equal length")
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)
     here = torch.from_numpy(ids)
     here = here.pin_memory() if gpu.device == "cuda" else here
-    with products(dtype):
+    with use_products(dtype):
         replay = gpu.capture(lambda x: module.unmasked(x, vectors), there)
 
     def call(other: Array | None = None) -> Array:
@@ -133,11 +132,11 @@ def _graph(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callab
 
 
 class GraphOfEachLength:
-    """One text -> its vector (1, D), by the module in a CUDA graph for each number of tokens."""
+    """Embeds one text (1, D) by the module in a CUDA graph, one for each number of tokens."""
 
     def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
-        module = pooled(subject, torch_dtype(dtype)).to(gpu.device)
-        self._prepare, self._tokenize = partial(_graph, module, dtype, gpu), tokenize
+        module = open_module(subject, dtype, gpu)
+        self._prepare, self._tokenize = partial(_capture_module, module, dtype, gpu), tokenize
         self._graphs: dict[int, Callable[[Array], Array]] = {}
 
     def __call__(self, texts: Sequence[str]) -> Array:
@@ -147,15 +146,8 @@ class GraphOfEachLength:
         return self._graphs[ids.shape[1]](ids)
 
 
-def sentence_transformers(subject: Subject, dtype: str, gpu: Gpu) -> Callable[[Sequence[str]], Array]:
-    """SentenceTransformer as users call it; raises ValueError if it is absent."""
+def open_sentence_transformers(subject: Subject, dtype: str, gpu: Gpu) -> Callable[[Sequence[str]], Array]:
+    """Open SentenceTransformer as users call it; raise ValueError if it is absent."""
     if find_spec("sentence_transformers") is None:
         raise ValueError(str(missing_extra("peers", "sentence_transformers", "this peer")))
-    from sentence_transformers import SentenceTransformer
-
-    kwargs = {"dtype": dtype}
-    model = SentenceTransformer(
-        str(subject.saved or subject.encoder), device=gpu.device, local_files_only=True, model_kwargs=kwargs
-    )
-    model.max_seq_length = subject.max_length
-    return lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False), np.float32)
+    return engines.open_sentence_transformers(subject, dtype, device=gpu.device)

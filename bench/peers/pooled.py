@@ -1,4 +1,4 @@
-"""The subject in PyTorch: the encoder and its pooling; in float32 the reference for everybody."""
+"""The subject in PyTorch: the encoder and its pooling; in float32 the reference of every check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastflow.model.encoder.architecture import max_tokens
 class Pooled(torch.nn.Module):
     """transformers' encoder and the subject's pooling: (B, T) ids and mask int64 -> (B, D).
 
-    ``layers`` None: as the subject pools; those named are averaged plainly, every token with the same weight.
+    ``layers`` None: as the subject pools; otherwise the plain mean of these layers and of all tokens.
     """
 
     def __init__(
@@ -37,30 +37,30 @@ class Pooled(torch.nn.Module):
         self.layers = subject.layers if layers is None else layers
         self.shares = subject.shares if layers is None else None
         self.mode = subject.mode if layers is None else "mean"
-        self.last = self.layers == (subject.depth,)
         self.words: torch.nn.Module | None = None
         if WORDS in self.layers:
             self.words = words_of(self.encoder, max_tokens(subject.shape), subject.encoder)
+        self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
         # a column, looked up as the encoder's own tables are, which every exporter and compiler supports
         self.token_weights: torch.Tensor | None
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Pooled vectors in float32; sums are in float32 too."""
-        return self._pooled({"input_ids": input_ids, "attention_mask": attention_mask}, attention_mask)
+        """Return pooled vectors in float32; sums are in float32 too."""
+        return self._pool({"input_ids": input_ids, "attention_mask": attention_mask}, attention_mask)
 
     def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
-        """The same for texts of equal length, without the mask that transformers reads back from a GPU."""
-        return self._pooled({"input_ids": input_ids}, ones)
+        """Do the same for texts of equal length, without the mask that transformers reads back from a GPU."""
+        return self._pool({"input_ids": input_ids}, ones)
 
-    def _pooled(self, given: dict[str, torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
+    def _pool(self, given: dict[str, torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
         if self.mode == "pooler":
             return self.encoder(**given).pooler_output.to(torch.float32)
         if self.last:
             hidden = self.encoder(**given).last_hidden_state
         else:
-            states = self._states(given)
+            states = self._compute_states(given)
             found = [states[layer] for layer in self.layers]
             if self.shares is None:
                 hidden = sum(found) / len(found)
@@ -73,8 +73,8 @@ class Pooled(torch.nn.Module):
             weights = weights * torch.nn.functional.embedding(given["input_ids"], self.token_weights)
         return (hidden.to(torch.float32) * weights).sum(1) / weights.sum(1)
 
-    def _states(self, given: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """{layer: its hidden states (B, T, D)}; the layers of the encoder are left out if only WORDS is pooled."""
+    def _compute_states(self, given: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """{layer: hidden states (B, T, D)}; no layer of the encoder runs if only WORDS is pooled."""
         if self.layers == (WORDS,) and self.words is not None:
             return {WORDS: self.words(given["input_ids"])}
         states = dict(enumerate(self.encoder(**given, output_hidden_states=True).hidden_states))
@@ -97,27 +97,27 @@ class Saved(torch.nn.Module):
         self.eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """The directory's embeddings, its head applied."""
+        """Return the directory's embeddings, its head applied."""
         found = self.model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
         return torch.as_tensor(found).to(torch.float32)
 
     def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
-        """The same, for Sentence Transformers needs the mask."""
+        """Do the same: Sentence Transformers needs the mask."""
         return self(input_ids, ones)
 
 
-def pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | Saved:
-    """The subject as a module of (ids, mask), with its own pooling."""
+def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | Saved:
+    """Open the subject as a module of (ids, mask), with its own pooling."""
     if subject.saved is not None:
         return Saved(subject.saved, dtype, attention)
     return Pooled(subject, dtype, attention)
 
 
-def reference(
+def open_reference(
     subject: Subject, layers: tuple[int, ...] | None = None, device: str = "cpu"
 ) -> Callable[[Array, Array], Array]:
-    """PyTorch in float32, what everybody is checked against; ``layers`` as for Pooled."""
-    module = pooled(subject, torch.float32) if layers is None else Pooled(subject, torch.float32, layers=layers)
+    """Open PyTorch in float32, with which everybody is compared; ``layers`` as for Pooled."""
+    module = open_pooled(subject, torch.float32) if layers is None else Pooled(subject, torch.float32, layers=layers)
     module.to(device)
 
     def run(ids: Array, mask: Array) -> Array:

@@ -16,7 +16,7 @@ from fastflow.bench.measure.timing import cuda_watch
 
 @contextmanager
 def settings(threads: int) -> Iterator[None]:
-    """``threads`` threads, no gradients and full float32 products; as it was before, afterwards."""
+    """Run the block with ``threads`` threads, no gradients and full float32 products, then restore the settings."""
     before = torch.get_num_threads(), torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.set_num_threads(threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
@@ -30,12 +30,12 @@ def settings(threads: int) -> Iterator[None]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """torch.compile at its best: at its usual limit, code that synchronising reads cut up partly stays eager."""
+    """Run torch.compile at its best: at its usual limit, code that synchronising reads split partly stays eager."""
     import torch._dynamo
 
     logger = logging.getLogger("torch._dynamo")
     before = logger.level
-    logger.setLevel(logging.ERROR)  # otherwise every cut is reported
+    logger.setLevel(logging.ERROR)  # otherwise every split is reported
     torch.compiler.reset()
     try:
         with torch._dynamo.config.patch(recompile_limit=64):
@@ -45,23 +45,23 @@ def compiling() -> Iterator[None]:
 
 
 def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20, replays: int = 5) -> float:
-    """Milliseconds of a call of ``function`` on ``x`` as one of ``calls`` in a CUDA graph: no launch from Python.
+    """Return the milliseconds of a call on ``x`` as one of ``calls`` in a CUDA graph, without launches from Python.
 
-    The median of seven samples of ``replays`` replays each.
+    It is the median of seven samples of ``replays`` replays each.
     """
 
     def many(x: Tensor) -> Any:
         return [function(x) for _ in range(calls)][-1]
 
-    replay = captured(many, x)
+    replay = capture(many, x)
     return statistics.median(cuda_watch(replay, replays) for _ in range(7)) / replays / calls * 1e3
 
 
-def captured(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
-    """A CUDA graph of ``function`` on ``x``, replayed by each call; the result is overwritten by the next."""
+def capture(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
+    """Capture ``function`` on ``x`` in a CUDA graph; each call replays it and overwrites the last result."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # a few calls outside the capture: lazy initialisation must not be captured
+    with torch.cuda.stream(stream):  # lazy initialisation must not be captured
         for _ in range(3):
             function(x)
     torch.cuda.current_stream().wait_stream(stream)

@@ -1,4 +1,4 @@
-"""The tables of the report: for each suite its columns, the rows that stand in one table, and its title."""
+"""The tables of the report: for each suite its columns, the rows of one table, and its title."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 
 
-def duration(ms: float) -> str:
-    """Three digits with the unit that fits: 5.12 us, 12.3 ms, 1.25 s."""
+def format_duration(ms: float) -> str:
+    """Return three digits with a unit: 5.12 us, 12.3 ms, 1.25 s."""
     for scale, unit in ((1e-3, "us"), (1.0, "ms"), (1e3, "s")):
         if ms < 1000 * scale or unit == "s":
             break
@@ -17,19 +17,19 @@ def duration(ms: float) -> str:
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 
 
-def threads(count: int) -> str:
-    """1 thread, 2 threads."""
+def format_threads(count: int) -> str:
+    """Return 1 thread, 2 threads."""
     return f"{count} thread{'s' * (count != 1)}"
 
 
-def _load(row: Row) -> str:
+def _format_load(row: Row) -> str:
     if row["share"] is None:
         return f"{row['batch']} at a time"
     return f"{row['share']:.0%}" + (f", lists of {row['batch']}" if row["batch"] > 1 else "")
 
 
 class Suite(NamedTuple):
-    """``size`` of a row in words; ``columns`` as COLUMN reads them; ``note`` below the tables, in place of MEANING."""
+    """``size`` of a row in words; ``columns`` as COLUMN reads them; ``note`` below the tables replaces MEANING."""
 
     size: str
     columns: str
@@ -37,10 +37,10 @@ class Suite(NamedTuple):
 
 
 COLUMN = re.compile(r"(.+)=(\w+):(\S*)(.*)")  # head=key:format, and a unit after the format
-FORMS = {  # beside Python's
-    "time": lambda row, key: duration(row[key]),
-    "quantiles": lambda row, key: f"{duration(row['p20_ms'])} - {duration(row['p80_ms'])}",
-    "load": lambda row, key: _load(row),
+FORMS = {  # besides Python's
+    "time": lambda row, key: format_duration(row[key]),
+    "quantiles": lambda row, key: f"{format_duration(row['p20_ms'])} - {format_duration(row['p80_ms'])}",
+    "load": lambda row, key: _format_load(row),
 }
 TIMES = "median=median_ms:time, 20-80 %=p20_ms:quantiles, runs=runs:, "
 # "ours" is added to a row: its time over fastflow's
@@ -95,8 +95,8 @@ MEANING = {  # of a column
 }
 
 
-def cells(row: Row) -> dict[str, str]:
-    """The cell of each column, empty if the row lacks its key."""
+def make_cells(row: Row) -> dict[str, str]:
+    """Return the cell of each column, empty if the row lacks its key."""
     found = {}
     for head, key, form, unit in (COLUMN.findall(one)[0] for one in SUITES[row["suite"]].columns.split(", ")):
         if row.get(key) is None:
@@ -106,22 +106,22 @@ def cells(row: Row) -> dict[str, str]:
     return found
 
 
-def size(row: Row) -> str:
-    """The size of a row in words."""
+def describe_size(row: Row) -> str:
+    """Return the size of a row in words."""
     suite = "startup" if (row["suite"], row["tokens"]) == ("static", None) else row["suite"]
     return SUITES[suite].size.format_map(row)
 
 
-def together(row: Row) -> tuple[Any, ...]:
-    """The fields that the rows of one table have in common."""
+def find_table(row: Row) -> tuple[Any, ...]:
+    """Return the fields that the rows of one table have in common."""
     same = (row["suite"], row["subject"], row["threads"])
     return same if row["suite"] == "serve" else (*same, row["batch"], row["tokens"])
 
 
-def with_ours(rows: list[Row]) -> list[Row]:
-    """The rows of one table, the fastest first, with their time over ours of the same dtype; serve's as they are.
+def compare_with_ours(rows: list[Row]) -> list[Row]:
+    """Return the rows of one table, the fastest first, with their time over ours of the same dtype.
 
-    All rows of a flow are compared with our one row: their dtype is the mode of PyTorch's products.
+    Rows of serve stay as they are. All rows of a flow are compared with our one row.
     """
     suite = rows[0]["suite"]
     if suite == "serve":
@@ -135,12 +135,12 @@ def with_ours(rows: list[Row]) -> list[Row]:
     return [row | ({"ours": row["median_ms"] / own[compared(row)]} if compared(row) in own else {}) for row in fastest]
 
 
-def headings(row: Row) -> tuple[str, str]:
-    """The title of the row's table and the head of its first column, which for a flow is the size."""
-    title = f"{row['subject']}; {threads(row['threads'])}"
-    return (title, size(row)) if row["suite"] == "flow" else (f"{title}; {size(row)}", "candidate")
+def make_headings(row: Row) -> tuple[str, str]:
+    """Return the title of the row's table and the head of its first column, which for a flow is the size."""
+    title = f"{row['subject']}; {format_threads(row['threads'])}"
+    return (title, describe_size(row)) if row["suite"] == "flow" else (f"{title}; {describe_size(row)}", "candidate")
 
 
-def name_of(row: Row) -> str:
-    """The candidate as the first column shows it."""
+def make_name(row: Row) -> str:
+    """Return the candidate as the first column shows it."""
     return str(row["name"]) if row["suite"] == "flow" else f"{row['name']} {row['dtype']}"

@@ -1,4 +1,4 @@
-"""A benchmark's results as a plot to look at."""
+"""A benchmark's results as a plot."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastflow.atomic import replace_bytes
-from fastflow.bench.report.columns import Row, name_of, size, threads, together
-from fastflow.bench.report.table import machine_line
+from fastflow.bench.report.columns import Row, describe_size, find_table, format_threads, make_name
+from fastflow.bench.report.table import describe_machine
 from fastflow.errors import FastflowError, missing_extra
 
 OURS, PEERS = "#d62728", "#7f9fbf"
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Time against batch, log-log, a line for each candidate with its 20-80 % band; first subject and threads.
-
-    Without the flow suite: bars for every comparison of the others.
-    """
+    """Draw time against batch, a line for each candidate with its 20-80 % band; without a flow bars for each table."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -29,11 +25,11 @@ def plot(report: dict[str, Any], path: Path) -> None:
         raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
     flow = [row for row in rows if row["suite"] == "flow"]
     figure, data = Figure(layout="constrained"), BytesIO()
-    figure.suptitle(machine_line(report["machine"]).splitlines()[0], fontsize=10)
+    figure.suptitle(describe_machine(report["machine"]).splitlines()[0], fontsize=10)
     if flow:
-        _curves(flow, figure)
+        _draw_curves(flow, figure)
     else:
-        _bars(rows, figure)
+        _draw_bars(rows, figure)
     figure.savefig(data, dpi=110, format=path.suffix.removeprefix(".") or None)
     try:
         replace_bytes(path, data.getvalue())
@@ -41,12 +37,12 @@ def plot(report: dict[str, Any], path: Path) -> None:
         raise FastflowError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _curves(flow: Sequence[Row], figure: Any) -> None:
-    """A line for each candidate of the first subject and threads, in the legend slowest first; ours is thick."""
+def _draw_curves(flow: Sequence[Row], figure: Any) -> None:
+    """The first subject and threads; the legend has the slowest first."""
     from matplotlib import colormaps
 
     rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
-    slowest = sorted(rows, key=lambda row: -float(row["times_floor"]))
+    slowest = sorted(rows, key=lambda row: -float(row["median_ms"]) / row["batch"])
     figure.set_size_inches(10, 6.2)
     axes = figure.subplots()
     axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
@@ -57,19 +53,17 @@ def _curves(flow: Sequence[Row], figure: Any) -> None:
         )
         (line,) = axes.plot(batches, times, "o-", label=name, markersize=4, linewidth=2.4 if name == "fastflow" else 1)
         axes.fill_between(batches, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    floors = {row["batch"]: row["floor_ms"] for row in rows}
-    axes.plot(list(floors), list(floors.values()), color="black", linestyle=":", label="floor of this machine")
+    every = list(dict.fromkeys(row["batch"] for row in rows))
     axes.set(xscale="log", yscale="log", xlabel="rows in a batch", ylabel="milliseconds a call, median (band: 20-80 %)")
-    axes.set_xticks(list(floors), [f"{batch:,}" for batch in floors])
+    axes.set_xticks(every, [f"{batch:,}" for batch in every])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.set_title(f"{rows[0]['subject']}, {threads(rows[0]['threads'])}", fontsize=10)
+    axes.set_title(f"{rows[0]['subject']}, {format_threads(rows[0]['threads'])}", fontsize=10)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
 
 
-def _bars(rows: Sequence[Row], figure: Any) -> None:
-    """One panel a comparison, a bar for each candidate."""
-    groups = [sorted(group, key=lambda row: -float(row["median_ms"])) for _, group in groupby(rows, key=together)]
+def _draw_bars(rows: Sequence[Row], figure: Any) -> None:
+    groups = [sorted(group, key=lambda row: -float(row["median_ms"])) for _, group in groupby(rows, key=find_table)]
     figure.set_size_inches(8, 0.6 + sum(0.9 + 0.24 * len(group) for group in groups))
     panels = figure.subplots(len(groups), squeeze=False, height_ratios=[2 + len(group) for group in groups])
     for panel, group in zip(panels[:, 0], groups, strict=True):
@@ -77,8 +71,8 @@ def _bars(rows: Sequence[Row], figure: Any) -> None:
         low = [row["median_ms"] - row["p20_ms"] for row in group]
         high = [row["p80_ms"] - row["median_ms"] for row in group]
         colours = [OURS if row["name"].startswith("fastflow") else PEERS for row in group]
-        panel.barh([name_of(row) for row in group], times, xerr=(low, high), color=colours)
+        panel.barh([make_name(row) for row in group], times, xerr=(low, high), color=colours)
         panel.set(xscale="log", xlabel="milliseconds, median (bar: 20-80 %)")
-        panel.set_title(f"{size(group[0])}\n{group[0]['subject']}", fontsize=8)
+        panel.set_title(f"{describe_size(group[0])}\n{group[0]['subject']}", fontsize=8)
         panel.tick_params(labelsize=7)
         panel.grid(axis="x", alpha=0.3)

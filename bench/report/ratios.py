@@ -1,4 +1,4 @@
-"""The ratios of a run: a peer's time over ours; of the flow also times and floors, of the server times."""
+"""The ratios of a run: the time of the fastest peer of a class over fastflow's, and some times and sizes."""
 
 from __future__ import annotations
 
@@ -7,85 +7,187 @@ from itertools import groupby
 from typing import Any
 
 Row = dict[str, Any]
+Key = tuple[str, str]  # name and dtype of a row
+At = Mapping[Key, Row]  # the rows of one place
 X = "x"  # the unit of a peer's time over ours
-BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # those compared, by device
-# device -> (peers in words, their rows, of which the fastest counts; none: those of everybody)
+BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024)}  # of the flow, by device
+# device -> (peers in words, their rows, of which the fastest counts; none: everybody's rows)
 FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "cpu": (
         ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
         ("unfused PyTorch eager, the equations", ("torch-eager",)),
-        ("unfused PyTorch eager, the published port's shape", ("torch-ukp-eager",)),
-        ("folded PyTorch, the plan as it stands", ("torch-folded-eager",)),
         ("folded PyTorch, rewritten in state form", ("torch-folded-state-eager",)),
         ("the fastest peer of all, compiled ones included", ()),
     ),
     "cuda": (
         ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
         ("the same in a CUDA graph", ("torch-lean-graph",)),
-        ("unfused PyTorch eager, the published port's shape", ("torch-ukp-eager",)),
-        ("folded PyTorch in a CUDA graph, faster form", ("torch-folded-graph", "torch-folded-state-graph")),
+        ("folded PyTorch in a CUDA graph", ("torch-folded-state-graph",)),
         ("the fastest peer of all, compiled ones included", ()),
     ),
 }
 
 
-def entry(name: str, threads: int, value: float, unit: str) -> Row:
-    """A line of the report."""
+def _keys(dtype: str, *names: str) -> tuple[Key, ...]:
+    return tuple((name, dtype) for name in names)
+
+
+ONNX = ("onnxruntime", "onnxruntime-plain")
+# precision -> the peers of its class; the fastest that was measured counts
+CLASSES: dict[str, tuple[Key, ...]] = {
+    "float32": _keys("float32", *ONNX, "openvino", "torch-eager", "torch-compile"),
+    "bfloat16": (*_keys("bfloat16", "openvino", "torch-eager"), *_keys("float32", *ONNX)),
+    "int8": _keys("int8", *ONNX, "openvino"),
+}
+# the precisions of texts that a library may have besides ours: the library's best row counts
+AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
+LIBRARIES = ("sentence-transformers", "fastembed")
+TEACHER = ("sentence-transformers", "float32")
+LOW = "bfloat16"
+
+
+def make_entry(name: str, threads: int, value: float, unit: str) -> Row:
+    """Return a line of the report."""
     return {"name": name, "threads": threads, "value": value, "unit": unit}
 
 
-def fastest(at: Mapping[Any, Row], peers: Iterable[Any]) -> Row | None:
-    """The row of ``at`` with the least time among those of ``peers``; None if none was measured."""
+def find_fastest(at: Mapping[Any, Row], peers: Iterable[Any]) -> Row | None:
+    """Return the row of one of ``peers`` with the least time; None if none was measured."""
     return min((at[peer] for peer in peers if peer in at), key=lambda row: float(row["median_ms"]), default=None)
 
 
-def flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
-    """The entries for what was measured of the first subject in ``rows``: ratios of medians, our times in microseconds
-    and their multiples of the machine's floor."""
-    first = [row for row in rows if row["subject"] == rows[0]["subject"]]
-    counts = dict.fromkeys(row["threads"] for row in first)
-    return [made for count in counts for made in _of_flow([r for r in first if r["threads"] == count], device)]
+def divide(where: str, at: At, own: Key, peers: Iterable[Key]) -> list[Row]:
+    """Return the fastest peer's time over ``own``'s as one entry; none if one of the two is missing."""
+    if (peer := find_fastest(at, peers)) is None or own not in at:
+        return []
+    name = f"{where}: {' '.join(own)} against {peer['name']} {peer['dtype']}"
+    return [make_entry(name, at[own]["threads"], peer["median_ms"] / at[own]["median_ms"], X)]
 
 
-def _of_flow(rows: Sequence[Row], device: str) -> list[Row]:
-    out = []
-    for batch in BATCHES[device]:
-        at = {row["name"]: row for row in rows if row["batch"] == batch}
-        if (own := at.get("fastflow")) is None:
-            continue
-        what, count = f"flow B={batch}: fastflow", own["threads"]
-        for words, peers in FLOW[device]:
-            if (peer := fastest(at, peers or [name for name in at if not name.startswith("fastflow")])) is not None:
-                name = f"{what} against {words} ({peer['name']})"
-                out.append(entry(name, count, peer["median_ms"] / own["median_ms"], X))
-        out.append(entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
-        out.append(entry(f"{what} against the machine's floor", count, own["times_floor"], "x floor"))
+def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]:
+    """Group ``rows`` by the values of ``fields``; in each group they are by name and dtype."""
+    found: dict[tuple[Any, ...], dict[Key, Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[field] for field in fields), {})[row["name"], row["dtype"]] = row
+    return list(found.items())
+
+
+def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
+    """Return ratios of medians, and our times in microseconds, of the first subject."""
+    first, out = [row for row in rows if row["subject"] == rows[0]["subject"]], []
+    for count in dict.fromkeys(row["threads"] for row in first):
+        for batch in BATCHES[device]:
+            at = {row["name"]: row for row in first if (row["threads"], row["batch"]) == (count, batch)}
+            if (own := at.get("fastflow")) is None:
+                continue
+            what = f"flow B={batch}: fastflow"
+            for words, peers in FLOW[device]:
+                others = peers or [name for name in at if not name.startswith("fastflow")]
+                if (peer := find_fastest(at, others)) is not None:
+                    name = f"{what} against {words} ({peer['name']})"
+                    out.append(make_entry(name, count, peer["median_ms"] / own["median_ms"], X))
+            out.append(make_entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
     return out
 
 
-def serve_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Ours against the Runtime alone, by subject: throughput, p99 at half load and in overload, and refusals."""
+def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return the entries for each shape in ``rows``."""
+    out = []
+    for (batch, tokens), at in group(rows, "batch", "tokens"):
+        where = f"encoder {batch}x{tokens}"
+        for dtype, peers in CLASSES.items():
+            out += divide(where, at, ("fastflow", dtype), peers)
+    return out
+
+
+def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return the entries for whole lists of texts.
+
+    Peers are the best of the class, Sentence Transformers as it is, and the best of each library in that precision or a
+    higher one.
+    """
+    out = []
+    for (subject,), at in group(rows, "subject"):
+        where = f"end-to-end, {subject}"
+        for dtype, peers in CLASSES.items():
+            own, texts = ("fastflow", dtype), [(name, dtype) for name in LIBRARIES]
+            out += divide(where, at, own, (*peers, *texts)) + divide(where, at, own, (TEACHER,))
+            for name in LIBRARIES:
+                best = [(name, other) for other in AT_BEST[dtype]]
+                out += divide(f"{where}, {name} at its best", at, own, best)
+    return out
+
+
+def compute_startup_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return start and memory."""
+    out = []
+    for (subject,), at in group(rows, "subject"):
+        for name, dtype in (key for key in at if key[0] == "fastflow"):
+            row, where = at[name, dtype], f"startup, {subject}"
+            what = f"{where}: {name} {dtype}"
+            out.append(make_entry(f"{what}, first vector", row["threads"], row["median_ms"] / 1e3, "s"))
+            out += divide(where, at, (name, dtype), (TEACHER,))
+            for kind, mb in (("resident", row["resident_mb"]), ("peak resident", row["peak_mb"])):
+                if mb is not None:  # only Linux gives it
+                    out.append(make_entry(f"{what}, {kind} memory", row["threads"], mb, "MB"))
+    return out
+
+
+def compute_static_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return fastflow against each peer of token tables: in bulk, for one text and from the start of a process."""
+    out = []
+    for (_, batch, tokens), at in group(rows, "subject", "batch", "tokens"):
+        where = "static, " + ("startup" if tokens is None else f"{batch} texts" if batch > 1 else "one text")
+        for key in at:
+            if key[0] != "fastflow":
+                out += divide(where, at, ("fastflow", "float32"), [key])
+    return out
+
+
+def compute_gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return fastflow against PyTorch in the same dtype on a GPU, eager and in a graph, for each shape."""
+    out = []
+    for (batch, tokens), at in group(rows, "batch", "tokens"):
+        for own in (key for key in at if key[0] == "fastflow"):
+            for peer in (key for key in at if key[0] != "fastflow" and key[1] == own[1]):
+                out += divide(f"encoder {batch}x{tokens}", at, own, [peer])
+    return out
+
+
+def compute_gpu_text_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return entries for texts on a GPU: our time for one, and two peers in float32 over ours."""
+    out = []
+    for (subject, batch), at in group(rows, "subject", "batch"):
+        where, own = f"end-to-end, {subject}, {'one text' if batch == 1 else f'{batch:,} texts'}", ("fastflow", LOW)
+        if batch == 1 and (row := at.get(own)):
+            name = f"{where}: fastflow {LOW}, text to vector"
+            out.append(make_entry(name, row["threads"], row["median_ms"], "ms"))
+        out += divide(where, at, own, [("torch-eager", "float32")]) + divide(where, at, own, [TEACHER])
+    return out
+
+
+def compute_serve_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return ours against the Runtime alone by subject: throughput, p99 at half load and in overload, and refusals."""
     out: list[Row] = []
-    for subject, group in groupby(rows, key=lambda row: row["subject"]):
-        found = list(group)
-        alone = next(row for row in found if row["name"] == "Runtime alone" and row["batch"] > 1)
-        ours = [row for row in found if row["name"] == "fastflow"]
-
-        def add(what: str, *figure: Any, where: str = f"serve, {subject}", threads: int = alone["threads"]) -> None:
-            out.append(entry(f"{where}: {what}", threads, *figure))
-
+    for subject, found in groupby(rows, key=lambda row: row["subject"]):
+        of_subject = list(found)
+        alone = next(row for row in of_subject if row["name"] == "Runtime alone" and row["batch"] > 1)
+        ours = [row for row in of_subject if row["name"] == "fastflow"]
+        usual = next((row for row in ours if row["batch"] == 1 and row["share"] == 0.9), None)
+        entries: list[tuple[str, float, str]] = []
         for row in ours:
-            share = row["share"]
+            share, most = row["share"], f"p99 of the admitted at {row['share']:.0%}"
             if row["batch"] > 1:
                 texts = row["texts_per_s"] / alone["texts_per_s"]
-                add(f"lists of {row['batch']}, texts a second over the Runtime's own", texts, X)
+                entries.append((f"lists of {row['batch']}, texts a second over the Runtime's own", texts, X))
             elif share == 0.5:
-                add("p99 of one text at half load, in the kernel's batches", row["p99_ms"] / row["batch_ms"], "batches")
+                in_batches = row["p99_ms"] / row["batch_ms"]
+                entries.append(("p99 of one text at half load, in the kernel's batches", in_batches, "batches"))
             elif share > 1 and row["refused_p99_ms"] is not None:
-                add(f"p99 of a refusal at {share:.0%}", row["refused_p99_ms"], "ms")
-                times = row["p99_ms"] / row["batch_ms"]
-                add(f"p99 of the admitted at {share:.0%}, in the kernel's batches", times, "batches")
-                for usual in (each for each in ours if each["batch"] == 1 and each["share"] == 0.9):
-                    times = row["p99_ms"] / usual["p99_ms"]
-                    add(f"p99 of the admitted at {share:.0%}, over that at 90%", times, "of 90%")
+                entries.append((f"p99 of a refusal at {share:.0%}", row["refused_p99_ms"], "ms"))
+                entries.append((f"{most}, in the kernel's batches", row["p99_ms"] / row["batch_ms"], "batches"))
+                if usual is not None:
+                    entries.append((f"{most}, over that at 90%", row["p99_ms"] / usual["p99_ms"], "of 90%"))
+        for what, value, unit in entries:
+            out.append(make_entry(f"serve, {subject}: {what}", alone["threads"], value, unit))
     return out

@@ -1,4 +1,4 @@
-"""A benchmark's results as a table to read, and as a file to keep."""
+"""A benchmark's results as a table, and as a file."""
 
 from __future__ import annotations
 
@@ -8,32 +8,44 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastflow.bench.report.columns import MEANING, SUITES, Row, cells, headings, name_of, threads, together, with_ours
+from fastflow.bench.report.columns import (
+    MEANING,
+    SUITES,
+    Row,
+    compare_with_ours,
+    find_table,
+    format_threads,
+    make_cells,
+    make_headings,
+    make_name,
+)
 from fastflow.console import write_text
 
 QUIET = 0.1  # the share of the processors that others may use while ratios mean something
 
 
-def table(report: dict[str, Any]) -> str:
-    """The rows suite by suite, then the ratios, and the candidates that were left out."""
-    lines = [machine_line(report["machine"]), "", *_tables(report["rows"])]
+def make_table(report: dict[str, Any]) -> str:
+    """Return the rows suite by suite, then the ratios, and the candidates that were left out."""
+    lines = [describe_machine(report["machine"]), "", *make_tables(report["rows"])]
     if report["ratios"]:
-        lines += ["In short; x: the peer's time over fastflow's", *map(_ratio_line, report["ratios"]), ""]
-    return "\n".join([*lines, *_left_out(report.get("skipped", []))])
+        lines += ["In short; x: the peer's time over fastflow's", *map(_describe_ratio, report["ratios"]), ""]
+    return "\n".join([*lines, *_list_left_out(report.get("skipped", []))])
 
 
-def _tables(rows: Sequence[Row]) -> list[str]:
-    """A table for each comparison of the suites, and below them what their columns mean."""
+def make_tables(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a table for each comparison, then the meaning of the columns."""
     lines: list[str] = []
     shown: set[str] = set()
     last = ""
-    for _, group in groupby(rows, key=together):
-        of_table = with_ours(list(group))
-        note, (title, head) = SUITES[of_table[0]["suite"]].note, headings(of_table[0])
-        made = [cells(row) for row in of_table]
+    for _, group in groupby(rows, key=find_table):
+        of_table = compare_with_ours(list(group))
+        note, (title, head) = SUITES[of_table[0]["suite"]].note, make_headings(of_table[0])
+        made = [make_cells(row) for row in of_table]
         columns = [name for name in made[0] if any(of_row[name] for of_row in made)]
-        body = [(name_of(row), *(of_row[name] for name in columns)) for row, of_row in zip(of_table, made, strict=True)]
-        lines += [title] * (title != last) + [*_aligned([(head, *columns), *body]), ""]
+        body = [
+            (make_name(row), *(of_row[name] for name in columns)) for row, of_row in zip(of_table, made, strict=True)
+        ]
+        lines += [title] * (title != last) + [*_align([(head, *columns), *body]), ""]
         shown |= {note} if note else set(columns)
         last = title
     notes = [f"{said}." for column, said in MEANING.items() if column in shown]
@@ -41,14 +53,14 @@ def _tables(rows: Sequence[Row]) -> list[str]:
     return [*lines, *notes, ""] if rows else []
 
 
-def machine_line(machine: dict[str, Any]) -> str:
-    """The processor or GPU, threads and ceilings in a line or two."""
+def describe_machine(machine: dict[str, Any]) -> str:
+    """Return the processor or GPU, threads and ceilings in a line or two."""
     gpu = machine["gpu"]
     lines = [gpu["name"] if gpu else f"{machine['processor']}, {machine['processors_usable']} processors"]
     lines[0] += f"; torch {machine['versions'].get('torch', 'absent')}"
-    for limit in machine["ceilings"]:
+    for limit in machine.get("ceilings", []):  # of earlier versions
         rates = ", ".join(f"{level} {rate:.0f} GB/s" for level, rate in limit["gbs"].items())
-        who = "" if gpu else f"{threads(limit['threads'])}: "
+        who = "" if gpu else f"{format_threads(limit['threads'])}: "
         if tiles := limit.get("tiles_gflops"):
             rates += ", tiles " + " and ".join(f"{dtype} {rate:.0f} GFLOP/s" for dtype, rate in tiles.items())
         lines.append(
@@ -56,46 +68,45 @@ def machine_line(machine: dict[str, Any]) -> str:
         )
     if (others := machine["processors_used_by_others"]) is not None:
         advice = ": too busy, peers lose more by that than fastflow does; do not quote these ratios"
-        lines.append(f"  other processes used {others:.2f} processors meanwhile{advice if busy(machine) else ''}")
+        lines.append(f"  other processes used {others:.2f} processors meanwhile{advice if is_busy(machine) else ''}")
     return "\n".join(lines)
 
 
-def busy(machine: dict[str, Any]) -> bool:
-    """Whether other processes used so much of the machine that nothing can be claimed of the ratios."""
+def is_busy(machine: dict[str, Any]) -> bool:
+    """Return whether other processes used so much of the machine that the ratios claim nothing."""
     others = machine["processors_used_by_others"]
     return others is not None and others > QUIET * machine["processors_usable"]
 
 
-def _left_out(skipped: Sequence[Row]) -> list[str]:
-    """A line for each place and reason, with everybody whom it kept out there."""
+def _list_left_out(skipped: Sequence[Row]) -> list[str]:
+    """A line for each place and reason, with everybody whom it kept out."""
     found: dict[tuple[str, str], list[str]] = {}
     for entry in skipped:
-        where = f", {threads(entry['threads'])}, B = {entry['batch']:,}" if "batch" in entry else ""
+        where = f", {format_threads(entry['threads'])}, B = {entry['batch']:,}" if "batch" in entry else ""
         names = found.setdefault((f"{entry['subject']}{where}", entry["reason"]), [])
         name = "everybody" if entry["name"] == "*" else entry["name"]
         names += [name] if name not in names else []  # a suite may have named it before
     return [f"left out: {where}: {', '.join(names)}: {reason}" for (where, reason), names in found.items()]
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns at their widest cell, the first to the left, the others to the right."""
+def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-def _ratio_line(ratio: dict[str, Any]) -> str:
-    return f"  {ratio['value']:9.1f} {ratio['unit']:7}  {ratio['name']}, {threads(ratio['threads'])}"
+def _describe_ratio(ratio: dict[str, Any]) -> str:
+    return f"  {ratio['value']:9.1f} {ratio['unit']:7}  {ratio['name']}, {format_threads(ratio['threads'])}"
 
 
-def number(value: Any) -> Any:
-    """Floats at six significant digits, inside lists and dictionaries too: more is noise."""
+def shorten(value: Any) -> Any:
+    """Return floats at six significant digits, inside lists and dictionaries too."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: number(item) for key, item in value.items()}
-    return [number(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: shorten(item) for key, item in value.items()}
+    return [shorten(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
     """Write ``report`` (machine, rows, ratios, ...) to ``path``, whole or not at all."""
-    write_text(str(path), json.dumps(number(report), indent=1, allow_nan=False) + "\n")
+    write_text(str(path), json.dumps(shorten(report), indent=1, allow_nan=False) + "\n")

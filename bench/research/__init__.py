@@ -1,1 +1,1 @@
-"""Studies of quality, a script and a page each; they are no part of the wheel."""
+"""Scripts that remake shipped models, data and pages; they are not in the wheel."""

@@ -1,11 +1,10 @@
-"""Count the words of a broad mix of English texts: the background of token weights, train/data/background.txt.gz.
+"""Count the words of a broad mix of English texts, the background of token weights in train/data/background.txt.gz.
 
     python -m fastflow.bench.research.background --data DIR --out train/data/background.txt.gz
 
-Five kinds of text count the same, whatever their size: captions (SNLI), news, encyclopedia, questions, novels. Words
-are distinguished by case, so that cased vocabularies find theirs. The file holds the words of at least LEAST of a
-million, in halves of an octave: a line is a frequency in a million, then the words. Of the rarer words it holds DRAWN,
-drawn as often as they occur, which share the frequency of all of them: the pieces that rare words fall into are common.
+Five kinds of text count the same, whatever their size. Words keep their case. A line of the file is a frequency in a
+million, in halves of an octave, then the words of at least LEAST in a million. DRAWN of the rarer words, drawn as often
+as they occur, share the frequency of all of them: the pieces of rare words are common.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ STEPS = 2  # of an octave
 WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
-def count(kind: str, data: Path) -> tuple[Counter[str], int]:
-    """How often each word occurs in the sentences of ``kind``, and how many sentences they are."""
+def count_words(kind: str, data: Path) -> tuple[Counter[str], int]:
+    """Return how often each word occurs in the sentences of ``kind``, and how many sentences there are."""
     file, paragraphs = FILES[kind]
     sentences = list(dict.fromkeys(clean(read_corpus([str(data / "corpora" / file)], sample=paragraphs), cut=True)))
     return Counter(word for text in sentences for word in WORD.findall(text)), len(sentences)
 
 
-def page(counts: dict[str, tuple[Counter[str], int]]) -> str:
-    """The file's text from the counts of every kind."""
+def make_page(counts: dict[str, tuple[Counter[str], int]]) -> str:
+    """Return the file's text from the counts of every kind."""
     share: dict[str, float] = defaultdict(float)
     length = 0.0
     for found, sentences in counts.values():
@@ -70,7 +69,7 @@ def page(counts: dict[str, tuple[Counter[str], int]]) -> str:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def main(data: Path, out: Path) -> None:
     """Write the background distribution."""
-    text = page({kind: count(kind, data) for kind in FILES})
+    text = make_page({kind: count_words(kind, data) for kind in FILES})
     out.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

@@ -1,9 +1,9 @@
-"""Draw sentences of a broad mix of English texts: half of the background of a fit, train/data/sentences.txt.gz.
+"""Draw sentences of a broad mix of English texts, half of the background of a fit: train/data/sentences.txt.gz.
 
     python -m fastflow.bench.research.background_sentences --data DIR --out train/data/sentences.txt.gz
 
-Five kinds of text with EACH sentences of SHORTEST to LONGEST characters, those of the model in the package; kinds take
-turns. None is a text of a scored set.
+Five kinds of text, as in the model of the package, have EACH sentences of SHORTEST to LONGEST characters, in turn. No
+text of a scored set is among them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ READ = 6_000  # paragraphs of a kind
 SCORED = ("sts/*.tsv", "tasks/classes/*.tsv", "tasks/pairs/*.tsv")
 
 
-def scored(data: Path) -> set[str]:
-    """The fields of every scored set, in lower case."""
+def read_scored(data: Path) -> set[str]:
+    """Return the fields of every scored set, in lower case."""
     files = (path for pattern in SCORED for path in sorted(data.glob(pattern)))
     return {
         cell.strip().lower()
@@ -33,8 +33,8 @@ def scored(data: Path) -> set[str]:
     }
 
 
-def drawn(name: str, data: Path, known: set[str]) -> list[str]:
-    """EACH sentences of the corpus ``name`` that are not ``known``."""
+def draw(name: str, data: Path, known: set[str]) -> list[str]:
+    """Draw EACH sentences of the corpus ``name`` that are not ``known``."""
     texts = dict.fromkeys(clean(read_corpus([str(data / "corpora" / name)], sample=READ), cut=True))
     fit = [text for text in texts if SHORTEST <= len(text) <= LONGEST and text.lower() not in known]
     return random.Random(0).sample(fit, EACH)
@@ -45,8 +45,8 @@ def drawn(name: str, data: Path, known: set[str]) -> list[str]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def main(data: Path, out: Path) -> None:
     """Write the sentences, after lines that name their sources and licences."""
-    known = scored(data)
-    kinds = [drawn(name, data, known) for name in CORPORA]
+    known = read_scored(data)
+    kinds = [draw(name, data, known) for name in CORPORA]
     head = ["# English sentences, made by bench/research/background_sentences.py; the kinds take turns:"]
     head += [f"# {what}" for what in CORPORA.values()]
     text = "\n".join([*head, *chain.from_iterable(zip(*kinds, strict=True))]) + "\n"

@@ -1,8 +1,8 @@
-"""fastflow beside three packages that embed sentences on a CPU, each in a virtual environment of its own.
+"""Compare fastflow with three packages that embed sentences on a CPU, each in a virtual environment of its own.
 
 python -m fastflow.bench.research.compared --data DIR --model DIR --work DIR --out bench/results/compared
 
-``DIR`` of --model: all-MiniLM-L6-v2 as Sentence Transformers saved it, of which model2vec distils its table.
+``DIR`` of --model: all-MiniLM-L6-v2 as Sentence Transformers saved it, from which model2vec distils its table.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import click
 import numpy as np
 
 from fastflow.bench.measure.machine import Neighbours, describe
-from fastflow.bench.peers.text_engines import fastembed
-from fastflow.bench.research.distil import model2vec
-from fastflow.bench.research.study import read, table, write
+from fastflow.bench.peers.engines import open_fastembed
+from fastflow.bench.research.distil import distil_by_model2vec
+from fastflow.bench.research.study import make_table, read, write
+from fastflow.bench.suites.starts import make_command, start
 from fastflow.bench.suites.texts import real_texts
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
@@ -35,29 +36,11 @@ USERS = {name: value for name, value in os.environ.items() if name != "PYTHONDON
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "all-MiniLM-L6-v2"
 TEXTS, ROUNDS, THREADS = 2000, 3, 2
-OPENING = {  # the lines that make embed(texts), after ``folder`` and ``dtype`` are set
-    "fastflow": "import fastflow; embed = fastflow.Runtime(folder, dtype=dtype, threads=2).encode",
-    "sentence-transformers": (
-        "import torch; torch.set_num_threads(2); from sentence_transformers import SentenceTransformer\n"
-        "embed = SentenceTransformer(folder, device='cpu', local_files_only=True, model_kwargs={'dtype': dtype}).encode"
-    ),
-    "fastembed": (
-        "from fastembed import TextEmbedding\n"
-        "from fastembed.common.model_description import ModelSource, PoolingType\n"
-        "TextEmbedding.add_custom_model(model='own/model', pooling=PoolingType.DISABLED, normalization=False,\n"
-        "    sources=ModelSource(url='file:///nowhere'), dim=384, model_file='model.onnx')\n"
-        "model = TextEmbedding('own/model', threads=2, specific_model_path=folder, local_files_only=True)\n"
-        "embed = lambda texts: list(model.embed(texts, batch_size=32))"
-    ),
-    "model2vec": "from model2vec import StaticModel; embed = StaticModel.from_pretrained(folder).encode",
-}
-PEERS = tuple(OPENING)[1:]
-PROGRAM = """
-import json, sys, time
-folder, dtype, source, target = sys.argv[1:5]
-{opening}
-embed(["The river was quiet that morning."])
-print(flush=True)
+PEERS = ("sentence-transformers", "fastembed", "model2vec")
+LONGEST_S = 3600  # of a process
+TIMES = """
+import time
+source, target = more[-2:]
 texts = open(source, encoding="utf-8").read().split("\\n")
 began = time.perf_counter()
 vectors = embed(texts)
@@ -70,7 +53,7 @@ print(json.dumps(seconds), flush=True)
 
 @dataclass(frozen=True)
 class Engine:
-    """A package with its model, the dtype and the folder or name by which it opens that."""
+    """A package with its model, the dtype and the folder or name of the model."""
 
     package: str
     model: str
@@ -82,21 +65,21 @@ class Engine:
         return f"{self.package} {self.model} {self.dtype}"
 
 
-def environment(where: Path, requirement: str, *more: str) -> list[str]:
-    """The command of pip in a virtual environment at ``where`` that has ``requirement``."""
+def make_environment(where: Path, requirement: str, *more: str) -> list[str]:
+    """Make a virtual environment with ``requirement`` at ``where``; return the command of its pip."""
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
     pip = [str(where / "bin" / "python"), "-m", "pip"]
     subprocess.run([*pip, "install", "-q", "--no-compile", requirement, *more], check=True)
     return pip
 
 
-def provide(package: str, where: Path) -> dict[str, Any]:
-    """Make the environment ``where``, unless it is there; its megabytes and packages without pip."""
+def install(package: str, where: Path) -> dict[str, Any]:
+    """Make the environment ``where``, unless it is there; return its megabytes and packages without pip."""
     record = where / "installed.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))
     requirement = str(ROOT) if package == "fastflow" else package
-    pip = environment(where, requirement, "-c", str(ROOT / "constraints.txt"))
+    pip = make_environment(where, requirement, "-c", str(ROOT / "constraints.txt"))
     listed = json.loads(subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True).stdout)
     version = next(each["version"] for each in listed if each["name"] == package)
     subprocess.run([*pip, "uninstall", "-q", "-y", "pip", "setuptools"], check=True)
@@ -106,34 +89,30 @@ def provide(package: str, where: Path) -> dict[str, Any]:
     return found
 
 
-def distilled(model: Path, work: Path) -> Path:
-    """The table that model2vec's own ``distill`` makes of ``model``, in an environment that no figure is taken of."""
+def distil(model: Path, work: Path) -> Path:
+    """Make model2vec's table of ``model`` in an environment of its own."""
     where = work / "model2vec-distill"
     if not where.exists():
-        version = provide("model2vec", work / "model2vec")["version"]
-        environment(where, f"model2vec[distill,quantization]=={version}")
-    return Path(model2vec(str(where / "bin" / "python"), MODEL, str(model), work))
+        version = install("model2vec", work / "model2vec")["version"]
+        make_environment(where, f"model2vec[distill,quantization]=={version}")
+    return Path(distil_by_model2vec(str(where / "bin" / "python"), MODEL, str(model), work))
 
 
 def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
-    """Seconds from the start of a process to its first vector, and of all texts; the vectors go to ``target``."""
-    program = PROGRAM.format(opening=OPENING[engine.package])
-    command = [str(python), "-c", program, str(engine.folder), engine.dtype, str(texts), str(target)]
-    began = perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=target.parent, env=USERS) as process:
-        if process.stdout is None:
-            raise RuntimeError("the process has no output")
-        process.stdout.readline()
-        first = perf_counter() - began
-        rest = process.stdout.read()
-    if process.returncode:
-        raise click.ClickException(f"{engine.name} ended with {process.returncode}; its messages are above")
-    return first, float(json.loads(rest.splitlines()[-1]))
+    """Return seconds from the start of a process to its first vector, and of all texts; save the vectors."""
+    more = ["384"] if engine.package == "fastembed" else []
+    files = [str(texts), str(target)]
+    folder = str(engine.folder)
+    command = make_command(
+        engine.package, folder, engine.dtype, THREADS, *more, *files, python=str(python), report=TIMES
+    )
+    first, answer = start(engine.name, command, target.parent, LONGEST_S)
+    return first, float(json.loads(answer))
 
 
-def seconds_of(command: list[str], where: Path) -> float:
-    """The median of the rounds, from the start of a process to its end."""
-    found = []
+def time_import(python: Path, package: str, where: Path) -> float:
+    """Return the median seconds of the rounds, from the start of a process that imports ``package`` to its end."""
+    found, command = [], [str(python), "-c", f"import {package.replace('-', '_')}"]
     for _ in range(ROUNDS + 1):  # the first writes the bytecode
         began = perf_counter()
         subprocess.run(command, check=True, cwd=where, env=USERS)
@@ -141,13 +120,13 @@ def seconds_of(command: list[str], where: Path) -> float:
     return median(found[1:])
 
 
-def cosine(a: Any, b: Any) -> float:
-    """The least cosine of a row of ``a`` and that of ``b``."""
+def find_least_cosine(a: Any, b: Any) -> float:
+    """Return the least cosine of a row of ``a`` and the same row of ``b``."""
     return float(min((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)))
 
 
-def quality(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
-    """The mean Spearman x100 of the tasks, by the vectors that the engine itself gives."""
+def score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
+    """Return the mean Spearman x100 of the tasks, by the vectors of the engine itself."""
     texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
     places = {text: row for row, text in enumerate(texts)}
     source, target = work / "quality.txt", work / f"{engine.name}.quality.npy"
@@ -158,15 +137,15 @@ def quality(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float
     return fmean(measure(task, vectors[[places[text] for text in task.texts]])["all"] for task in tasks)
 
 
-def compared(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
-    """The packages, and a row for each engine; the engines take turns."""
+def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
+    """Time the engines in turn; return the packages, and a row for each engine."""
     pythons = {engine.package: work / engine.package / "bin" / "python" for engine in engines}
-    packages = {name: provide(name, work / name) for name in pythons}
+    packages = {name: install(name, work / name) for name in pythons}
     source = work / "texts.txt"
     source.write_text("\n".join(texts), encoding="utf-8")
     neighbours = Neighbours()
     for name, found in packages.items():
-        found["import_s"] = seconds_of([str(pythons[name]), "-c", f"import {name.replace('-', '_')}"], work)
+        found["import_s"] = time_import(pythons[name], name, work)
     taken: dict[Engine, list[tuple[float, float]]] = {engine: [] for engine in engines}
     for _ in range(ROUNDS + 1):  # the first fills the page cache, and is not kept
         for engine in engines:
@@ -174,29 +153,27 @@ def compared(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pa
     others = neighbours.processors()
     base = engines[0]  # fastflow, float32
     wanted = np.load(work / f"{base.name}.npy")
-    rows = [
-        {
-            "package": engine.package,
-            "model": engine.model,
-            "dtype": engine.dtype,
+    rows = []
+    for engine, samples in taken.items():
+        same = engine.model == MODEL
+        rows.append({
+            "package": engine.package, "model": engine.model, "dtype": engine.dtype,
             "first_vector_s": median(first for first, _ in samples[1:]),
             "texts_per_s": len(texts) / median(seconds for _, seconds in samples[1:]),
             "ratio": median(b / a for (_, a), (_, b) in zip(samples[1:], taken[base][1:], strict=True)),
-            "least_cosine": cosine(np.load(work / f"{engine.name}.npy"), wanted) if engine.model == MODEL else None,
-            "seven": quality(engine, pythons[engine.package], tasks, work),
-        }
-        for engine, samples in taken.items()
-    ]
+            "least_cosine": find_least_cosine(np.load(work / f"{engine.name}.npy"), wanted) if same else None,
+            "seven": score(engine, pythons[engine.package], tasks, work),
+        })  # fmt: skip
     return {"rounds": ROUNDS, "others": others, "packages": list(packages.values()), "rows": rows}
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The page: a section for each machine."""
-    return HEAD.format(command=result["command"]) + "".join(section(each) for each in result["runs"])
+def make_page(result: dict[str, Any]) -> str:
+    """Return the page: a section for each machine."""
+    return HEAD.format(command=result["command"]) + "".join(make_section(each) for each in result["runs"])
 
 
-def section(run: dict[str, Any]) -> str:
-    """The tables of a machine."""
+def make_section(run: dict[str, Any]) -> str:
+    """Return the tables of a machine."""
     machine, others = run["machine"], run["others"]
     sizes = [
         [f"{p['package']} {p['version']}", str(p["packages"]), f"{p['installed_mb']:.0f}", f"{p['import_s']:.2f}"]
@@ -212,11 +189,11 @@ def section(run: dict[str, Any]) -> str:
              "least cosine", "seven sets"]  # fmt: skip
     sets = ", ".join(name for name in SETS if name in machine["instruction_sets"])
     load = "" if others is None else f", while other processes used {others:.1f} processors"
-    what = f"{run['texts']}, {run['rounds']} rounds"
     return (
-        f"\n## {machine['processor']}, {sets}\n\nTwo cores{load}, at commit {machine['commit']}: {what}.\n\n"
-        + table(["package", "packages installed", "MB", "import, s"], sizes)
-        + f"\n\n{table(heads, speeds)}\n"
+        f"\n## {machine['processor']}, {sets}\n\nTwo cores{load}, at commit {machine['commit']}: "
+        f"{run['texts']}, {run['rounds']} rounds.\n\n"
+        + make_table(["package", "packages installed", "MB", "import, s"], sizes)
+        + f"\n\n{make_table(heads, speeds)}\n"
     )
 
 
@@ -248,7 +225,7 @@ Made, a machine a call, by
     "--data", required=True, type=click.Path(exists=True, path_type=Path), help="Its sts/ holds the seven sets."
 )
 @click.option("--model", required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--package", "packages", multiple=True, type=click.Choice(PEERS), default=PEERS, help="Beside fastflow.")
+@click.option("--package", "packages", multiple=True, type=click.Choice(PEERS), default=PEERS, help="Besides fastflow.")
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Keeps environments and vectors.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds this machine to OUT.md and OUT.json.")
 def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Path) -> None:
@@ -259,7 +236,7 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
     work.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as name:
         subject = Workbench(Path(name), str(model)).named()
-        fastembed(subject, "float32", THREADS)
+        open_fastembed(subject, "float32", THREADS)
         half = ["bfloat16"] if "avx512_bf16" in describe()["instruction_sets"] else []
         ours, peer = partial(Engine, "fastflow"), partial(Engine, "sentence-transformers", MODEL)
         engines = [
@@ -267,14 +244,14 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
             *(ours(each, "float32", each) for each in ("default", "static")),
             *(peer(dtype, model) for dtype in ("float32", *half)),
             Engine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
-            Engine("model2vec", "its table", "float32", distilled(model, work)),
+            Engine("model2vec", "its table", "float32", distil(model, work)),
         ]
-        found = compared([each for each in engines if each.package in ("fastflow", *packages)], texts, tasks, work)
+        found = compare([each for each in engines if each.package in ("fastflow", *packages)], texts, tasks, work)
     run = {"machine": describe(), "texts": f"{len(texts)} texts, {source}", **found}
     kept = read(out.with_suffix(".json"))["runs"] if out.with_suffix(".json").exists() else []
     others = [each for each in kept if each["machine"]["processor"] != run["machine"]["processor"]]
     command = "python -m fastflow.bench.research.compared --data .../data --model .../all-MiniLM-L6-v2 --work DIR"
-    write(out, {"command": f"{command} --out bench/results/compared", "runs": [*others, run]}, markdown)
+    write(out, {"command": f"{command} --out bench/results/compared", "runs": [*others, run]}, make_page)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
     python -m fastflow.bench.research.default_model --data DIR --out fastflow/default
 
-DIR holds models/mini-mlm-uncased, corpora/ and sts/. The corpora are those whose licence is known, cut into sentences
-and balanced: EACH sentences of each kind. So broad a corpus needs no outweighing: all of it is fitted, with BACKGROUND
-sentences of random words. Every other setting is fastflow-train's default. The STS sets are only scored, once, for the
-card.
+DIR holds models/mini-mlm-uncased, corpora/ and sts/. EACH sentences of each kind, with known licences, are fitted with
+BACKGROUND sentences of random words. Every other setting is fastflow-train's default. The STS sets are scored once, for
+the card.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ CORPORA = {
 }
 
 
-def mixture(data: Path) -> Iterator[str]:
-    """EACH sentences of every kind; of a paragraph corpus, those of as many paragraphs."""
+def mix_corpora(data: Path) -> Iterator[str]:
+    """Yield EACH sentences of every kind; a paragraph corpus is cut into sentences first."""
     for name in CORPORA:
         texts = read_corpus([str(data / "corpora" / name)], sample=EACH)
         found = list(dict.fromkeys(clean(texts, cut=True)))
         yield from random.Random(0).sample(found, min(EACH, len(found)))
 
 
-def card(fit: Fit) -> str:
-    """The model card: encoder, corpora, licences, method and measured table."""
+def make_card(fit: Fit) -> str:
+    """Return the model card: encoder, corpora, licences, method and measured table."""
     encoder, training = fit.encoder, fit.training
     if encoder is None:
         raise ValueError("the model in the package has an encoder")
@@ -92,12 +91,12 @@ pretrained encoders score higher (figures published of BERT-base: bench/results/
 def main(data: Path, out: Path, cache: str | None) -> None:
     """Make the default model."""
     sets = [data / "sts" / f"{name}.tsv" for name in SEVEN]
-    encoder, setup = str(data / "models" / ENCODER), Setup(cache=cache_directory(cache))
-    fit = Fitting(encoder, Options(background=BACKGROUND), setup, sets).run(mixture(data), list(CORPORA))
+    encoder, run = str(data / "models" / ENCODER), Run(cache=cache_directory(cache))
+    fit = calibrate(mix_corpora(data), list(CORPORA), encoder, Options(background=BACKGROUND), run, sets)
     if fit is None or fit.encoder is None:
         raise click.ClickException("nothing was fitted")
-    click.echo(export(out, fit.encoder, fit.choice.fitted, fit.training, card(fit), fit.texts, fit.pooled))
-    click.echo(summary.make_table(fit.measures, summary.name_source(fit.encoder)))
+    click.echo(export(out, fit.encoder, fit.choice.fitted, fit.training, make_card(fit), fit.texts, fit.pooled))
+    click.echo(summary.table(fit.measures, summary.source_of(fit.encoder)))
     for warning in fit.doubts:
         click.echo(f"WARNING: {warning}", err=True)
 

@@ -1,4 +1,4 @@
-"""The sentences on which tables are distilled: one of each line or paragraph of seven corpora, in a mixed order.
+"""Draw the sentences for distilled tables: one of each line or paragraph of seven corpora, in a mixed order.
 
 python -m fastflow.bench.research.distil_corpus --data DIR --out FILE
 """
@@ -24,8 +24,8 @@ CORPORA = {  # file in DIR/corpora: the most sentences, and what it is
 }
 
 
-def mixture(data: Path) -> list[str]:
-    """Distinct sentences of all corpora, in an order that draws them alike."""
+def mix_corpora(data: Path) -> list[str]:
+    """Return distinct sentences of all corpora, in an order that draws them alike."""
     found: list[str] = []
     for name, (most, _) in CORPORA.items():
         draw, own = random.Random(0), dict[str, None]()
@@ -44,7 +44,7 @@ def mixture(data: Path) -> list[str]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="A sentence a line.")
 def main(data: Path, out: Path) -> None:
     """Write the sentences."""
-    out.write_text("".join(f"{text}\n" for text in mixture(data)), encoding="utf-8")
+    out.write_text("".join(f"{text}\n" for text in mix_corpora(data)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The README's picture: texts a second by package, from the first machine in bench/results/compared.json.
+"""Draw the README's picture: texts a second by package, of the first machine in bench/results/compared.json.
 
 python -m fastflow.bench.research.picture --out docs/compared.png
 """
@@ -15,8 +15,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 OURS, PEERS = "#c0392b", "#7f8c8d"
 
 
-def speeds() -> dict[str, float]:
-    """Package and dtype: texts a second, slowest first; a package with other vectors is left out."""
+def read_speeds() -> dict[str, float]:
+    """Return {package and dtype: texts a second}, slowest first, without packages of other vectors."""
     rows = [row for row in read(RESULTS / "compared.json")["runs"][0]["rows"] if row["least_cosine"] is not None]
     found = {f"{row['package']} {row['dtype']}": row["texts_per_s"] for row in rows}
     return dict(sorted(found.items(), key=lambda item: item[1]))
@@ -29,7 +29,7 @@ def draw(out: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    values = speeds()
+    values = read_speeds()
     figure, axes = plt.subplots(figsize=(8, 3), layout="constrained")
     colours = [OURS if name.startswith("fastflow") else PEERS for name in values]
     bars = axes.barh(list(values), list(values.values()), color=colours)

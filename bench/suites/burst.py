@@ -3,9 +3,9 @@
     python -m fastflow.bench.suites.burst --out bench/results/serve-burst \
         --server "ours=fastflow serve -m {model} --port {port} --any-model" --path ours=/v1 --model static=static
 
-Each --server is a command with {model} and {port}; each --model is a name and its directory. Of each burst, for each
-server: the requests that end in an error, the refusals that the client met on its way, and the seconds from the
-start of the burst until the answers. Servers of one model take turns. OUT.json has all rows.
+Each --server is a command with {model} and {port}; each --model is a name and its directory. For each burst and server:
+the requests that end in an error, the refusals that the client met before, and the seconds from the start of the burst
+until the answers. Servers of one model take turns. OUT.json has all rows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import asyncio
 import json
 import os
 import shlex
-import socket
-import subprocess
-import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +25,14 @@ import click
 import numpy as np
 
 from fastflow.bench.measure.machine import describe
+from fastflow.bench.suites.serve import run_server
 from fastflow.bench.suites.texts import real_texts
-from fastflow.errors import FastflowError
 
-START_S = 300  # until a server answers
 COLUMNS = {"requests": 8, "failed": 6, "refusals": 8, "p50_s": 6, "p99_s": 6, "seconds": 7, "texts_per_s": 11}
 
 
 async def send_burst(url: str, texts: Sequence[str]) -> dict[str, float | int | None]:
-    """Send all ``texts`` at once to the client's base ``url``; seconds count from the start to each answer."""
+    """Send all ``texts`` at once to the client's base ``url``; return counts, and seconds from the start."""
     import openai
 
     refusals, start = [], time.perf_counter()
@@ -64,36 +60,8 @@ async def send_burst(url: str, texts: Sequence[str]) -> dict[str, float | int | 
     }  # fmt: skip
 
 
-@contextmanager
-def serve(command: str, model: str) -> Iterator[int]:
-    """The port of a server that runs meanwhile. Raises a FastflowError if it does not start."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(shlex.split(command.format(model=model, port=port)), stdout=log, stderr=log)
-        end = time.monotonic() + START_S
-        try:
-            while not _answers(port):
-                if process.poll() is not None or time.monotonic() > end:
-                    log.seek(0)
-                    raise FastflowError(f"bench: the server did not start: {log.read()[-500:].decode()}")
-                time.sleep(0.1)
-            yield port
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-    except OSError:
-        return False
-    return True
-
-
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as text."""
+    """Return the rows as text."""
     wide = [max(len(str(row[name])) for row in rows) for name in ("model", "server")]
     lines = [f"{'model':{wide[0]}}  {'server':{wide[1]}}" + "".join(f"  {name:>{n}}" for name, n in COLUMNS.items())]
     for row in rows:
@@ -103,8 +71,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pairs(given: Sequence[str]) -> dict[str, str]:
+def _parse_pairs(given: Sequence[str]) -> dict[str, str]:
     return dict(each.split("=", 1) for each in given)
+
+
+def make_command(line: str, model: str, port: int) -> list[str]:
+    """Return the words of ``line`` with its model and port."""
+    return shlex.split(line.format(model=model, port=port))
 
 
 @click.command(help=__doc__)
@@ -117,14 +90,16 @@ def main(servers: Sequence[str], paths: Sequence[str], models: Sequence[str], bu
     """Run every burst; a further run into the same OUT replaces the rows of its models and servers."""
     file = out.with_suffix(".json")
     report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
-    prefix, texts = _pairs(paths), real_texts(None)[0]
-    for label, model in _pairs(models).items():
+    prefix, texts = _parse_pairs(paths), real_texts(None)[0]
+    for label, model in _parse_pairs(models).items():
         with ExitStack() as running:
-            ports = {name: running.enter_context(serve(line, model)) for name, line in _pairs(servers).items()}
+            ports = {}
+            for name, line in _parse_pairs(servers).items():
+                ports[name], _ = running.enter_context(run_server(partial(make_command, line, model)))
             for size in map(int, bursts.split(",")):
                 for name, port in ports.items():
                     url = f"http://127.0.0.1:{port}{prefix.get(name, '')}"
-                    asyncio.run(send_burst(url, texts[:8]))  # what a server makes late is made
+                    asyncio.run(send_burst(url, texts[:8]))  # the server is warm
                     found = asyncio.run(send_burst(url, [texts[i % len(texts)] for i in range(size)]))
                     row = {"model": label, "server": name, **found, "load": os.getloadavg()[0]}
                     same = {key: row[key] for key in ("model", "server", "requests")}

@@ -1,96 +1,126 @@
 """The end-to-end suite: a list of texts in, vectors out, tokenisation included, in one call.
 
-The texts are real and of every length. fastflow gets the list as a user gives it, and returns calibrated vectors;
-Sentence Transformers too, in its defaults; the engines that want padded ids get them as their users would: the same
-fast tokenizer, sorted by length, cut into batches. Peers stop at the pooled vectors, which is a little less work.
-*of peak* is the share of the arithmetic ceiling that is spent on the texts' own tokens, whoever pads them.
+fastflow gets the list as a user gives it, and returns calibrated vectors; so does Sentence Transformers, in its
+defaults. Engines of padded ids get sorted batches of the same tokenizer. Peers stop at the pooled vectors. On a GPU
+single texts are timed too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, Measured, compare
-from fastflow.bench.measure.machine import ceilings, peak_gflops
-from fastflow.bench.measure.row import Results, Row
+from fastflow.bench.measure.compare import Agreement
+from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Subject
-from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
-from fastflow.bench.peers.encoder import PEERS, TEXTS, chosen, excuse, left_out, open_peers
+from fastflow.bench.measure.timing import Effort, Timing
+from fastflow.bench.peers import gpu as gpu_peers
+from fastflow.bench.peers.encoder import TextCandidate, choose, first_line, list_wanted, open_peers, plain_layers
 from fastflow.bench.peers.pytorch import settings
-from fastflow.bench.peers.text_engines import TextCandidate, open_texts
-from fastflow.bench.report.ratios_texts import ragged_ratios
-from fastflow.bench.suites.encoder import DTYPES, Say, body_of
-from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.texts import Check, of_texts, on_padded, real_texts, tokenizer_of
-from fastflow.bench.suites.workbench import Workbench
+from fastflow.bench.report.ratios import compute_gpu_text_ratios, compute_list_ratios
+from fastflow.bench.suites import encoder
+from fastflow.bench.suites.encoder import DTYPES, find_instructions
+from fastflow.bench.suites.texts import Check, Lists, Tokenize, compare_texts, make_tokenizer, real_texts, to_texts
+from fastflow.bench.suites.workbench import Request
 from fastflow.runtime import Runtime
 
-PADDED = ("torch-eager", "zentorch", "onnxruntime", "onnxruntime-plain", "openvino", "xllamacpp")
-ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds, and averages over the machine's moods
+ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds
+SHORT = 32  # tokens of the longest text timed alone
+PADDED_ON_GPU = "torch-eager"  # the others would compile or capture for every shape
+ALONE = "torch-graph"  # one text at a time: a graph for each of the few lengths that short texts have
 
 
-def run_end_to_end(bench: Workbench, against: Sequence[str] | None, sizes: Sizes, threads: int, say: Say) -> Results:
-    """Run the suite on the model given; without one on that in the package and on BERT-base with random weights."""
-    families, results = chosen(against), Results()
-    say("end-to-end: measuring the machine's ceilings")
-    results.ceilings = [ceilings([threads], sizes.probe_s)[threads].as_dict()]
-    texts, source = real_texts(sizes.texts.most)
-    for subject in bench.subjects():
-        with settings(threads):
-            run_subject(subject, texts, source, families, threads, say, results)
-    results.ratios = ragged_ratios(results.rows)
+def run_end_to_end(request: Request) -> Results:
+    """Run the suite on the model given; without one on the model in the package and on BERT-base with random weights.
+
+    On a GPU a shape takes BERT-base's place.
+    """
+    results = Results()
+    gpu, against = request.on_gpu, request.against
+    families = choose(against, gpu_peers.PEERS, encoder.GPU_SUITES) if gpu else choose(against)
+    texts, source = real_texts(request.sizes.texts.most)
+    for subject in request.bench.subjects():
+        with settings(request.threads):
+            run_subject(request, subject, texts, source, families, results)
+    results.ratios = (compute_gpu_text_ratios if gpu else compute_list_ratios)(results.rows)
     return results
 
 
 def run_subject(
-    subject: Subject, texts: list[str], source: str, families: Sequence[str], threads: int, say: Say, results: Results
+    request: Request, subject: Subject, texts: list[str], source: str, families: Sequence[str], results: Results
 ) -> None:
-    """Check and time everybody on ``texts``; adds to ``results``."""
-    say(f"end-to-end: {subject.label}: opening the engines")
-    tokenize = tokenizer_of(subject)
+    """Check and time everybody on ``texts``; add to ``results``."""
+    request.say(f"end-to-end: {subject.label}: opening the engines")
+    tokenize = make_tokenizer(subject)
     lengths = np.diff(tokenize(texts).offsets)
-    inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens, {lengths.min()} to {lengths.max()} a text"
-    results.subjects.append({"subject": subject.label, "inputs": f"{inputs}; peers stop at pooled vectors"})
-    candidates = [*_ours(subject, threads)]
-    wanted = [(family, dtype) for family in PADDED if family in families for dtype in PEERS[family][1]]
-    candidates += [on_padded(engine, tokenize) for engine in open_peers(subject, wanted, threads, results.skipped)]
-    wanted = [(family, dtype) for family in TEXTS if family in families for dtype in PEERS[family][1]]
-    candidates += open_texts(subject, wanted, threads, results.skipped)
+    inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens"
+    spread = "" if request.on_gpu else f", {lengths.min()} to {lengths.max()} a text"
+    results.subjects.append({"subject": subject.label, "inputs": f"{inputs}{spread}; peers stop at pooled vectors"})
     check, flop = Check(subject, texts, tokenize), sum(subject.flop(1, int(length)) for length in lengths)
-    runs = 1 if flop > ONCE_FLOP else 3
+    short = [text for text, length in zip(texts, lengths, strict=True) if length <= SHORT]
+    short = short[: request.sizes.texts.alone] or texts[:1]
+    flop_of_one = subject.flop(1, int(np.diff(tokenize(short).offsets).mean()))
+    if request.on_gpu:
+        candidates = [*open_on_gpu(request, subject, families, tokenize, results)]
+        lists = Lists(texts, short, quantiles={"p95_ms": 0.95, "p99_ms": 0.99})
+        runs, pause = request.sizes.texts.together, 0.0
+    else:
+        candidates = [*open_on_cpu(request, subject, families, tokenize, results)]
+        lists, runs, pause = Lists(texts), 1 if flop > ONCE_FLOP else 3, 5e-2
 
-    def admit(candidate: TextCandidate) -> tuple[Call, Agreement]:
+    def judge(candidate: TextCandidate) -> Agreement:
         found = check(candidate)
-        candidate.prepare(check.few)()  # warmed up, all the way
-        return candidate.prepare(texts), found
+        if not candidate.alone:
+            candidate.embed(texts if request.on_gpu else check.few)  # warmed up, all the way
+        return found
 
-    def timer(calls: Mapping[str, Call]) -> dict[str, Timing]:
-        say(f"end-to-end: {subject.label}: {len(texts)} texts, {len(calls)} candidates")
-        return alternate(calls, Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=5e-2))
+    def all_fields(candidate: TextCandidate, timing: Timing) -> Mapping[str, Any]:
+        rate, texts_per_s = flop / timing.median_ms / 1e6, len(texts) / timing.median_ms * 1e3
+        return {"batch": len(texts), "tokens": int(lengths.sum()), "gflops": rate, "texts_per_s": texts_per_s}
 
-    def leave_out(candidate: TextCandidate, reason: str) -> None:
-        results.skipped.append(left_out(subject, candidate.name, candidate.dtype, reason))
+    def one_fields(candidate: TextCandidate, timing: Timing) -> Mapping[str, Any]:
+        rate = flop_of_one / timing.median_ms / 1e6
+        return {"batch": 1, "tokens": SHORT, "gflops": rate, "texts_per_s": 1e3 / timing.median_ms}
 
-    def gflops(found: Measured[TextCandidate, Agreement, Timing]) -> float:
-        return flop / found.timing.median_ms / 1e6
-
-    results.add(
-        Row.timed(
-            found.timing, suite="end-to-end", subject=subject.label, name=found.candidate.name,
-            backend=found.candidate.backend, dtype=found.candidate.dtype, threads=threads, batch=len(texts),
-            tokens=int(lengths.sum()), **found.accuracy._asdict(),
-            texts_per_s=len(texts) / found.timing.median_ms * 1e3, gflops=gflops(found),
-            compute_fraction=gflops(found) / peak_gflops(results.ceilings[0], found.candidate.dtype),
-        )
-        for found in compare(candidates, admit, timer, excuse, leave_out)
-    )  # fmt: skip
+    request.say(f"end-to-end: {subject.label}: {len(texts)} texts, {len(candidates)} candidates")
+    effort = Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=pause)
+    common, fields = {"threads": request.threads}, (all_fields, one_fields)
+    compare_texts("end-to-end", subject.label, candidates, judge, lists, effort, common, fields, results)
 
 
-def _ours(subject: Subject, threads: int) -> list[TextCandidate]:
-    out = []
+def open_on_cpu(
+    request: Request, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
+) -> Iterator[TextCandidate]:
+    """Yield fastflow in each dtype, and every peer that does not compile."""
     for dtype in DTYPES:
-        runtime = Runtime(subject.model, "cpu", dtype, threads, backend="cpu")
-        out.append(of_texts("fastflow", dtype, f"cpu {body_of(dtype)}", runtime.encode, runtime.pool))
-    return out
+        runtime = Runtime(subject.model, "cpu", dtype, request.threads, backend="cpu")
+        backend = f"cpu {find_instructions(dtype)}"
+        yield TextCandidate("fastflow", dtype, backend, runtime.encode, pool=runtime.pool)
+    wanted = [each for of_texts in (False, True) for each in list_wanted(families, of_texts, quick=True)]
+    for engine in open_peers(subject, wanted, request.threads, results):
+        yield engine if isinstance(engine, TextCandidate) else to_texts(engine, tokenize)
+
+
+def open_on_gpu(
+    request: Request, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
+) -> Iterator[TextCandidate]:
+    """Yield fastflow in each dtype, and PyTorch and Sentence Transformers if ``families`` has them."""
+    gpu = encoder.GPU
+    for dtype, runtime in gpu_peers.open_ours(subject):
+        yield TextCandidate("fastflow", dtype, "triton", runtime.encode, pool=runtime.pool)
+    padded = [family for family in families if family == PADDED_ON_GPU]
+    for engine in gpu_peers.open_peers(subject, padded, gpu, request.sizes.quick, results):
+        yield to_texts(engine, tokenize)
+    for dtype in gpu_peers.PEERS[ALONE] if ALONE in families else ():
+        graphs = gpu_peers.GraphOfEachLength(subject, dtype, gpu, tokenize)
+        yield TextCandidate(ALONE, dtype, "torch", graphs, alone=True)
+    for dtype in gpu_peers.PEERS[gpu_peers.TEXTS_ONLY] if gpu_peers.TEXTS_ONLY in families else ():
+        try:
+            embed = gpu_peers.open_sentence_transformers(subject, dtype, gpu)
+        except Exception as error:  # somebody else's loader raises anything; the run goes on without it
+            name = f"{gpu_peers.TEXTS_ONLY} {dtype}"
+            results.leave_out(subject.label, name, f"it cannot be opened: {first_line(error)}")
+            continue
+        yield TextCandidate(gpu_peers.TEXTS_ONLY, dtype, "torch", embed, layers=plain_layers(subject))

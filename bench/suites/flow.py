@@ -1,169 +1,263 @@
 """The flow suite: pooled vectors in, calibrated vectors out, by fastflow's kernels and by PyTorch as others run it.
 
-Every candidate gets the same float32 batch, is checked against float64 before each timing, and is timed alternately
-with the others. GFLOP/s and GB/s count what the folded plan needs, whichever way a candidate goes about it, so that
-they compare; the floor is the time that the machine's measured ceilings allow for that work.
+Every candidate gets the same float32 batch and is checked against float64 before each timing. GFLOP/s and GB/s count
+the work of the folded plan for every candidate.
 """
 
 from __future__ import annotations
 
-import math
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastflow.bench.measure.compare import Errors, Measured, checked, compare, errors
-from fastflow.bench.measure.machine import Ceilings, ceilings, cuda_ceilings
-from fastflow.bench.measure.row import Results, Row
-from fastflow.bench.measure.timing import Call, Timing, Watch, alternate, cpu_watch, cuda_watch
+from fastflow.bench.measure.compare import Candidate, Errors, check, compare, compute_errors
+from fastflow.bench.measure.row import Results, Row, make_row
+from fastflow.bench.measure.timing import Call, Effort, Watch, alternate, cpu_watch, cuda_watch
 from fastflow.bench.peers import flow as peers_flow
-from fastflow.bench.peers.pytorch import compiling, device_ms, settings
-from fastflow.bench.report.ratios import flow_ratios
-from fastflow.bench.suites.candidates_flow import FlowCandidate, chosen, names, ours, torch_peers
-from fastflow.bench.suites.flow_limits import Pass, affordable, left_out, sound_out, too_large
+from fastflow.bench.peers.pytorch import capture, compiling, device_ms, settings
+from fastflow.bench.report.ratios import compute_flow_ratios
 from fastflow.bench.suites.sizes import Sizes
-from fastflow.bench.suites.workloads import of_model, synthetic
-from fastflow.kernels.threads import default_threads
+from fastflow.bench.suites.workbench import Request
+from fastflow.bench.suites.workloads import Workload, make_synthetic, take_model
+from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
 MOST_IN_GRAPH = 1024  # rows of a call that is timed as one of many in a graph: beyond, launches do not matter
-Say = Callable[[str], None]
+Function = Callable[[Tensor], Tensor]
+Prepare = Callable[[Tensor], Callable[[], Any]]
 
 
-def run_flow(
-    model: str | None, against: Sequence[str] | None, sizes: Sizes, device: str, threads: int | None, say: Say
-) -> Results:
-    """Run the suite on ``device`` (cpu or cuda); ``threads`` None: OMP_NUM_THREADS, else one for each core."""
-    peers = frozenset(chosen(against, device, sizes.quick))
+@dataclass(frozen=True)
+class FlowCandidate(Candidate):
+    """``prepare``: x (B, D) -> the call, which returns (B, N)."""
+
+    prepare: Prepare
+    optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
+    graph: Function | None = None  # the function in its CUDA graph
+
+
+COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
+MODES = {"cpu": ("compile",), "cuda": (*COMPILED, "graph")}
+# family -> its modes besides eager; "graph" is a CUDA graph captured for one batch
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "torch": (),  # the equations unfused, as backend torch runs them
+    "torch-lean": (*COMPILED, "graph"),
+    "torch-folded-state": (*COMPILED, "graph"),
+}
+
+
+def list_rows(device: str, quick: bool) -> dict[str, list[str]]:
+    """Return {family: names of its rows} on ``device``; quick runs compile nothing."""
+    wanted = [mode for mode in MODES[device] if mode == "graph" or not quick]
+    return {
+        family: [f"{family}-{mode}" for mode in ("eager", *(m for m in modes if m in wanted))]
+        for family, modes in FAMILIES.items()
+    }
+
+
+def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
+    """Return the peers' row names that ``against`` picks, by family or by full name; None picks all."""
+    families = list_rows(device, quick)
+    every = [name for of_family in families.values() for name in of_family]
+    if against is None:
+        return set(every)
+    picked: set[str] = set()
+    for word in against:
+        found = families.get(word) or families.get(f"torch-{word}") or [name for name in every if name == word]
+        if not found:
+            known = ", ".join([*families, *every])
+            raise UsageError(f"unknown peer {word!r} for the flow suite here; known: {known}")
+        picked.update(found)
+    return picked
+
+
+def open_peers(workload: Workload, device: str, wanted: set[str], results: Results) -> list[FlowCandidate]:
+    """Return the PyTorch candidates in ``wanted``; leave out of ``results`` whoever cannot run this calibration."""
+    builders: dict[str, Callable[[], Function | None]] = {
+        "torch": lambda: peers_flow.build_unfused(workload.stages, device, torch.float32),
+        "torch-lean": lambda: peers_flow.build_lean(workload.stages, device),
+        "torch-folded-state": lambda: peers_flow.build_folded(workload.sparse, device),
+    }
+    peers = []
+    for family, of_family in list_rows(device, quick=False).items():
+        rows = [name for name in of_family if name in wanted]
+        function = builders[family]() if rows else None
+        if function is None:
+            for name in rows:
+                results.leave_out(workload.label, name, "its plan has no state form")
+            continue
+        for name in rows:
+            mode = name.removeprefix(f"{family}-")
+            graph, prepare = function if mode == "graph" else None, _make_prepare(function, mode)
+            peers.append(FlowCandidate(name, "float32", "torch", prepare, mode in COMPILED, graph))
+    return peers
+
+
+def _make_prepare(function: Function, mode: str) -> Prepare:
+    if mode == "graph":
+        return partial(capture, function)
+    if mode in COMPILED:
+        function = torch.compile(function, mode="default" if mode == "compile" else mode)
+    return lambda x: partial(function, x)
+
+
+def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandidate]:
+    """Return fastflow's kernels; raise a FastflowError if the compiled ones are not built."""
     if device == "cuda":
+        return open_triton(workload)
+    try:
+        cpu = importlib.import_module("fastflow.kernels.flow.cpu")
+    except ImportError as error:
+        raise FastflowError(
+            f"the compiled kernels cannot be imported ({error}); build them with "
+            "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
+        ) from error
+    flow = cpu.CpuFlow(workload.sparse, threads)
+    return [FlowCandidate("fastflow", "float32", f"cpu {flow.isa}", lambda x: partial(flow, x.numpy()))]
+
+
+def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
+    """Return the Triton kernels, in a graph as after an encoder, and launched one by one."""
+    triton = importlib.import_module("fastflow.kernels.flow.triton")
+    try:
+        flow = triton.TritonFlow(workload.plans, device)
+    except ValueError as error:  # kernels raise no FastflowError
+        raise FastflowError(str(error)) from error
+
+    return [
+        FlowCandidate("fastflow", "tf32x3", "triton", partial(capture, flow), graph=flow),
+        FlowCandidate("fastflow-launches", "tf32x3", "triton", lambda x: partial(flow, x)),
+    ]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One walk over ``batches`` with a workload and a number of threads; ``peers`` are row names."""
+
+    workload: Workload
+    threads: int
+    batches: tuple[int, ...]
+    peers: frozenset[str]
+    sizes: Sizes
+
+    def effort(self, batch: int) -> Effort:
+        """Return the effort of a comparison."""
+        size = self.sizes.flow
+        return size.effort or Effort(budget_s=size.budgets[batch > 10_000], min_runs=5)
+
+    def leave_out(self, results: Results, batch: int, name: str, reason: str) -> None:
+        """Note why ``name``, * for everybody, has no row of ``batch``."""
+        results.leave_out(self.workload.label, name, reason, threads=self.threads, batch=batch)
+
+
+def run_flow(request: Request) -> Results:
+    """Run the suite on the flow of the model given, else on flows of the paper's shape."""
+    device, sizes, threads, model = request.device, request.sizes, request.threads, request.bench.model
+    peers = frozenset(choose_rows(request.against, device, sizes.quick))
+    if request.on_gpu:
         sizes = replace(sizes, flow=sizes.gpu_flow)
-    threads = threads or (default_threads() if device == "cpu" else torch.get_num_threads())
     if model is not None:
         load_model(model)  # one that cannot be measured is refused before anything is
-    results, counts = Results(), [threads] if device == "cuda" or sizes.quick or threads == 1 else [threads, 1]
-    say("measuring the machine's ceilings")
-    limits = {threads: cuda_ceilings()} if device == "cuda" else ceilings(counts, sizes.probe_s)
-    results.ceilings = [limit.as_dict() for limit in limits.values()]
+    results, counts = Results(), [threads] if request.on_gpu or sizes.quick or threads == 1 else [threads, 1]
     end = time.monotonic() + sizes.flow.seconds
     with nullcontext() if sizes.quick else compiling():
-        for one in passes(model, peers, sizes, device, counts):
+        for one in list_passes(model, peers, sizes, device, counts):
             if not results.subjects or results.subjects[-1]["subject"] != one.workload.label:
                 results.subjects.append({"subject": one.workload.label, "inputs": one.workload.inputs})
             with settings(one.threads):
-                run_pass(one, device, limits[one.threads], results, end, say)
-    results.ratios = flow_ratios(results.rows, device)
+                run_pass(one, request, results, end)
+    results.ratios = compute_flow_ratios(results.rows, device)
     return results
 
 
-def passes(
+def list_passes(
     model: str | None, peers: frozenset[str], sizes: Sizes, device: str, counts: Sequence[int]
 ) -> Iterator[Pass]:
-    """The paper's flow, or a model's; then, unless quick, the same on one thread, the default's, with recolour after
-    it, and a smaller affine flow.
-    """
+    """Yield the paper's flow, or a model's; then, unless quick, the same on one thread and two further flows."""
     size = sizes.flow
-    rows = min(size.whole, max(size.batches))
-    workload = synthetic(3, 3, 32, "additive", rows, size.dim) if model is None else of_model(model, size.model_rows)
+    rows = max(size.batches)
+    if model is None:
+        workload = make_synthetic(3, 3, 32, "additive", rows, size.dim)
+    else:
+        workload = take_model(model, size.model_rows)
     yield Pass(workload, counts[0], size.batches, peers, sizes)
-    eager = frozenset(name for of_family in names(device, quick=True).values() for name in of_family) & peers
+    eager = frozenset(name for of_family in list_rows(device, quick=True).values() for name in of_family) & peers
     for one_thread in counts[1:]:
         yield Pass(workload, one_thread, tuple(b for b in size.batches if b <= 1024), eager, sizes)
     if not sizes.quick and model is None:
-        coloured = synthetic(DEFAULTS.levels, **LARGE, coupling="additive", rows=1024, dim=size.dim, recolour=True)
+        depth, width = LARGE["depth"], LARGE["width"]
+        coloured = make_synthetic(DEFAULTS.levels, depth, width, "additive", 1024, size.dim, recolour=True)
         yield Pass(coloured, counts[0], size.affine, eager, sizes)
-        yield Pass(synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
+        yield Pass(make_synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
 
 
-def run_pass(one: Pass, device: str, limits: Ceilings, results: Results, end: float, say: Say) -> None:
-    """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); adds to ``results``."""
-    peers, cannot = torch_peers(one.workload, device, set(one.peers))
-    candidates = [*ours(one.workload, device, one.threads, one.sizes.quick), *peers]
-    results.skipped += cannot
+def run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
+    """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); add to ``results``."""
+    device, compiled = request.device, one.sizes.flow.compiled
+    candidates = open_ours(one.workload, device, one.threads)
+    candidates += open_peers(one.workload, device, set(one.peers), results)
     distinct = torch.from_numpy(one.workload.x).to(device)
-    exact = peers_flow.unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
-    whole, few = one.sizes.flow.whole, one.sizes.flow.compiled
-    speed: dict[str, float] = {}  # seconds a row, the best so far: medians follow the machine's moods
+    exact = peers_flow.build_unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
     for batch in one.batches:
-        say(f"{one.workload.label}: {batch} rows, threads: {one.threads}")
-        reason = too_large(one.workload, batch, device)
-        if reason or time.monotonic() > end:
-            results.skipped.append(left_out(one, batch, "*", reason or "the suite has used up its time"))
+        request.say(f"{one.workload.label}: {batch} rows, threads: {one.threads}")
+        if time.monotonic() > end:
+            one.leave_out(results, batch, "*", "the suite has used up its time")
             continue
-        compiled = few is None or batch in few
-        taking_part = [c for c in candidates if (batch <= whole or not c.whole) and (compiled or not c.optional)]
-        taking_part, too_slow = affordable(taking_part, speed, batch, one)
-        x = distinct.repeat(-(-batch // len(distinct)), 1)[:batch].contiguous()
-        out = torch.empty(batch, exact.shape[1], device=device) if batch > whole else None
-        if out is not None:  # pieces are not a smaller batch, so try one
-            tried = sound_out(taking_part, x, out, WATCHES[device], whole)
-            taking_part, more = affordable(taking_part, tried, batch, one)
-            too_slow += more
-        results.skipped += too_slow
-        rows = measure(one, taking_part, x, out, exact, limits, results.skipped)
-        failed = {c.name for c in taking_part} - {done.name for done in rows}
+        taking_part = [c for c in candidates if not c.optional or compiled is None or batch in compiled]
+        rows = np.arange(batch) % len(distinct)
+        x = distinct[torch.from_numpy(rows).to(device)].contiguous()
+        made = measure(one, taking_part, x, exact[rows], results)
+        failed = {c.name for c in taking_part} - {row["name"] for row in made}
         candidates = [c for c in candidates if c.name not in failed]
-        for done in rows:
-            speed[done.name] = min(done.p20_ms / 1e3 / batch, speed.get(done.name, math.inf))
-        results.add(rows)
+        results.add(made)
 
 
 def measure(
-    one: Pass, candidates: Sequence[FlowCandidate], x: Tensor, out: Tensor | None, exact: NDArray[Any],
-    limits: Ceilings, skipped: list[dict[str, Any]],
-) -> list[Row]:  # fmt: skip
-    """The rows of one comparison on ``x``: every output checked, then all timed. Adds failures to ``skipped``."""
+    one: Pass, candidates: Sequence[FlowCandidate], x: Tensor, exact: NDArray[Any], results: Results
+) -> list[Row]:
+    """Return the rows of one comparison on ``x``: check every output, then time all."""
     batch, device = len(x), x.device.type
-    part = x[: len(exact)]
-    unfused = peers_flow.unfused(one.workload.stages, device, torch.float32)
-    scale = errors(unfused(part).cpu().numpy(), exact[: len(part)])
+    unfused = peers_flow.build_unfused(one.workload.stages, device, torch.float32)
+    scale = compute_errors(unfused(x).cpu().numpy(), exact)
 
     def admit(candidate: FlowCandidate) -> tuple[Call, Errors]:
-        call = candidate.prepare(x, out)
-        return call, checked(candidate, call(), exact, scale)
+        call = candidate.prepare(x)
+        z = call()
+        return call, check(candidate.name, z if isinstance(z, np.ndarray) else z.cpu().numpy(), exact, scale)
 
     measured = compare(
         candidates, admit,
         timer=lambda calls: alternate(calls, one.effort(batch), WATCHES[device]),
-        excuse=excuse,
-        leave_out=lambda candidate, reason: skipped.append(left_out(one, batch, candidate.name, reason)),
-        end=math.inf if out is None else time.monotonic() + one.allowance_s(batch),
+        excuse=excuse_compiler,
+        leave_out=lambda candidate, reason: one.leave_out(results, batch, candidate.name, reason),
     )  # fmt: skip
-    rows = [row(one, found, batch, out is not None, limits, scale) for found in measured]
-    if device == "cuda" and batch <= MOST_IN_GRAPH:
-        graphs = {c.name: c.graph for c in candidates if c.graph is not None}
-        rows = [replace(r, gpu_ms=device_ms(graphs[r.name], x)) if r.name in graphs else r for r in rows]
+    flop, traffic = batch * one.workload.flop(), one.workload.traffic(batch)
+    rows = []
+    for found in measured:
+        candidate, off, ms = found.candidate, found.accuracy, found.timing.median_ms
+        graph = candidate.graph if device == "cuda" and batch <= MOST_IN_GRAPH else None
+        rows.append(make_row(
+            "flow", subject=one.workload.label, **candidate.as_fields(), threads=one.threads, batch=batch,
+            **found.timing.as_fields(), max_abs_err=off.max_abs, relative_err=off.relative,
+            err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,
+            gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, gpu_ms=None if graph is None else device_ms(graph, x),
+        ))  # fmt: skip
     return rows
 
 
-def excuse(candidate: FlowCandidate, error: Exception) -> str | None:
-    """Only what needs a compiler may fail; a wrong result never may."""
+def excuse_compiler(candidate: FlowCandidate, error: Exception) -> str | None:
+    """Return the reason if a candidate that needs a compiler failed; a wrong result always ends the run."""
     if not (candidate.optional and isinstance(error, RuntimeError)):
         return None
     return f"its first call failed: {str(error).strip().splitlines()[0]}"
-
-
-def row(
-    one: Pass, found: Measured[FlowCandidate, Errors, Timing], batch: int, in_pieces: bool, limits: Ceilings,
-    scale: Errors,
-) -> Row:  # fmt: skip
-    """The row of a candidate; ``scale``: the errors of the unfused equations in float32."""
-    candidate, off, ms = found.candidate, found.accuracy, found.timing.median_ms
-    flop, traffic = batch * one.workload.flop(), one.workload.traffic(batch)
-    floor = limits.floor_ms(flop, traffic, traffic)
-    pieces = in_pieces and candidate.piece is not None
-    return Row.timed(
-        found.timing, suite="flow", subject=one.workload.label, name=candidate.name, backend=candidate.backend,
-        dtype=candidate.dtype, threads=one.threads, batch=batch, tokens=None,
-        max_abs_err=off.max_abs, relative_err=off.relative,
-        err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,
-        gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, floor_ms=floor, times_floor=ms / floor,
-        note=f"in pieces of {candidate.piece} rows" if pieces else None, **candidate.counts,
-    )  # fmt: skip

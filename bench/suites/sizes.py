@@ -1,4 +1,4 @@
-"""How much each suite measures: batches, shapes, texts, runs and seconds; one instance for ``--quick``, one without."""
+"""How much each suite measures: batches, shapes, texts, runs and seconds; QUICK for ``--quick``, else FULL."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ Shape = tuple[int, int]  # batch x tokens
 class FlowSizes:
     """Rows in a batch, and how long the suite may take."""
 
-    batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384, 1_000_000)
+    batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384)
     affine: tuple[int, ...] = (1, 32, 1024)  # of the flow with recolour, and of the affine one
-    whole: int = 16384  # the largest batch that PyTorch gets in one piece: its intermediates of a million are too big
     dim: int = 768  # channels of the synthetic vectors
     model_rows: int = 256  # distinct sentences embedded for a model's own inputs
-    seconds: float = 300  # no comparison is begun later: a busy machine shall not keep anybody for an hour
-    budgets: tuple[float, float] = (6.0, 10.0)  # seconds for a comparison, and for one on ``whole`` rows
+    seconds: float = 300  # no comparison begins later
+    budgets: tuple[float, float] = (6.0, 10.0)  # seconds for a comparison, and for one of over 10,000 rows
     compiled: frozenset[int] | None = None  # batches of peers that have to be compiled; None: all
     effort: Effort | None = None  # for every comparison; None: by its batch
 
@@ -31,7 +30,7 @@ class EncoderSizes:
     """Shapes of the batches of token ids, all texts of equal length."""
 
     shapes: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
-    chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # for forced instruction sets and compiled PyTorch
+    chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # for compiled PyTorch
     gpu: tuple[Shape, ...] = ((1, 12), (1, 128), (32, 32), (256, 128))
     gpu_compiled: frozenset[Shape] = frozenset({(1, 12), (256, 128)})  # torch.compile takes long for each
     effort: Effort | None = None  # for every shape; None: by its tokens
@@ -51,23 +50,21 @@ class ServeSizes:
     """Loads of the serve suite."""
 
     texts: int = 256  # distinct ones
-    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of what the Runtime computes alone
+    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of the Runtime's own rate
     seconds: float = 8.0  # of each load
     lead: float = 1.0  # seconds before, whose times are left out: an overload begins with a burst
     most: int = 20_000  # requests of each load
-    connections: int = 4000  # more than the queue holds, or the clients themselves would hold back
+    connections: int = 4000  # more than the queue holds, so that the clients hold nothing back
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that a quick run makes smaller."""
+    """All sizes of a run."""
 
-    quick: bool = False  # nothing is compiled, no lesser instruction set is forced
-    probe_s: float = 0.4  # for each of a CPU's ceilings
-    gpu_probe_s: float = 0.1
+    quick: bool = False  # nothing is compiled
     flow: FlowSizes = FlowSizes()
     gpu_flow: FlowSizes = FlowSizes(
-        batches=(1, 32, 1024, 65_536, 1_000_000), affine=(1, 1024), whole=65_536, budgets=(1.5, 1.5),
+        batches=(1, 32, 1024, 65_536), affine=(1, 1024), budgets=(1.5, 1.5),
         compiled=frozenset({1, 1024}),
     )  # fmt: skip
     encoder: EncoderSizes = EncoderSizes()
@@ -79,7 +76,7 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    quick=True, probe_s=0.1, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 32, 1024), seconds=35, budgets=(2.5, 2.5)),
+    quick=True, flow=FlowSizes(batches=(1, 32, 1024), seconds=35, budgets=(2.5, 2.5)),
     gpu_flow=FlowSizes(batches=(1, 1024), seconds=20, budgets=(0.5, 0.5)),
     encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 12), (32, 32))), texts=TextSizes(most=128, alone=40),
     serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, lead=0.2, most=2000, connections=64), starts=2,

@@ -1,18 +1,19 @@
-"""The common parts of the end-to-end suites: the texts, candidates that take texts, and their check against PyTorch."""
+"""The parts that the suites of texts share: the texts, the check against PyTorch, and one comparison with its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, Candidate, agreement
+from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
+from fastflow.bench.measure.row import Results, make_row
 from fastflow.bench.measure.subject import Array, Subject
-from fastflow.bench.peers.pooled import reference
-from fastflow.bench.peers.text_engines import Embed, TextCandidate
+from fastflow.bench.measure.timing import Effort, Timing, alternate, summarise, take_turns
+from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse
+from fastflow.bench.peers.pooled import open_reference
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer.encode import Tokens
@@ -23,10 +24,11 @@ LINES = CHECKOUT / "examples" / "novels.txt"
 BATCH = 32  # texts in a padded batch: Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, whose vectors are compared with PyTorch's
 Tokenize = Callable[[Sequence[str]], Tokens]
+Judge = Callable[[TextCandidate], Agreement]  # raises if the candidate is wrong
 
 
 def real_texts(most: int | None) -> tuple[list[str], str]:
-    """The sentences of STSb-test if the data are, else lines of novels; and what they are, in words.
+    """Return the sentences of STSb-test if the data are there, else lines of novels, and their source in words.
 
     ``most``: this many, spread over the list; None: all.
     """
@@ -42,8 +44,8 @@ def real_texts(most: int | None) -> tuple[list[str], str]:
     return texts, source
 
 
-def tokenizer_of(subject: Subject) -> Tokenize:
-    """Texts -> tokens as the subject's model makes them, its default prompt before each."""
+def make_tokenizer(subject: Subject) -> Tokenize:
+    """Return the tokenizer of the subject's model, its default prompt before each text."""
     tokenize = load_model(subject.model).tokenizer()
     return lambda texts: tokenize([subject.prompt + text for text in texts])
 
@@ -57,32 +59,23 @@ class Check:
         self._exact: dict[tuple[int, ...] | None, Array] = {}
 
     def __call__(self, candidate: TextCandidate) -> Agreement:
-        """How far ``candidate`` agrees; raises FastflowError if its precision does not allow the difference."""
+        """Return how far ``candidate`` agrees; raise a FastflowError if its precision does not allow the difference."""
         if candidate.layers not in self._exact:
-            run = reference(self.subject, candidate.layers)
-            self._exact[candidate.layers] = padded(run, self.tokenize)(self.few)
-        if candidate.alone:
-            z = np.concatenate([candidate.prepare([text])() for text in self.few])
-        else:
-            z = candidate.prepare(self.few)() if candidate.pool is None else candidate.pool(self.few)
-        return agreement(candidate, np.array(z), self._exact[candidate.layers])
+            run = open_reference(self.subject, candidate.layers)
+            self._exact[candidate.layers] = embed_padded(run, self.tokenize)(self.few)
+        embed = candidate.embed if candidate.pool is None else candidate.pool
+        z = np.concatenate([embed([text]) for text in self.few]) if candidate.alone else np.array(embed(self.few))
+        return measure_agreement(candidate, z, self._exact[candidate.layers])
 
 
-def of_texts(
-    name: str, dtype: str, backend: str, embed: Embed, pool: Embed | None = None, layers: tuple[int, ...] | None = None
-) -> TextCandidate:
-    """A candidate that embeds texts."""
-    return TextCandidate(name, dtype, backend, lambda texts: partial(embed, texts), pool=pool, layers=layers)
+def to_texts(candidate: EncoderCandidate, tokenize: Tokenize) -> TextCandidate:
+    """Turn a candidate for padded token ids into one for texts."""
+    embed = embed_padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
+    return TextCandidate(candidate.name, candidate.dtype, candidate.backend, embed)
 
 
-def on_padded(candidate: Candidate, tokenize: Tokenize) -> TextCandidate:
-    """A candidate for texts out of one for padded token ids."""
-    embed = padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
-    return of_texts(candidate.name, candidate.dtype, candidate.backend, embed)
-
-
-def padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
-    """``run`` on padded batches of texts sorted by length, results in the texts' order."""
+def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
+    """Return ``run`` on padded batches of texts sorted by length, with results in the order of the texts."""
 
     def embed(texts: Sequence[str]) -> Array:
         tokens = tokenize(texts)
@@ -99,3 +92,52 @@ def padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
         return np.zeros((0, 0), np.float32) if out is None else out
 
     return embed
+
+
+class Lists(NamedTuple):
+    """The texts of one comparison: ``together`` in one call, ``few`` one at a time."""
+
+    together: list[str]
+    few: Sequence[str] = ()
+    wake: bool = False  # an untimed call precedes each of the few
+    quantiles: Mapping[str, float] = {}
+
+
+Fields = Callable[[TextCandidate, Timing], Mapping[str, Any]]
+
+
+def compare_texts(
+    suite: str, label: str, candidates: Sequence[TextCandidate], judge: Judge, lists: Lists, effort: Effort,
+    common: Mapping[str, Any], fields: tuple[Fields, Fields], results: Results,
+) -> None:  # fmt: skip
+    """Check all ``candidates``, time them together and alone, and add their rows to ``results``.
+
+    ``common``: fields of all rows; ``fields``: further ones of the rows of all texts, and of one text.
+    """
+    by_key = {candidate.key: candidate for candidate in candidates}
+
+    def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:
+        return candidate.embed, judge(candidate)
+
+    def time_all(calls: Mapping[str, Embed]) -> dict[str, tuple[Timing | None, list[float]]]:
+        alone = take_turns(calls, [[text] for text in lists.few], lists.wake) if lists.few else {}
+        bulk = {key: by_key[key].prepare(lists.together) for key in calls if not by_key[key].alone}
+        timings = alternate(bulk, effort)
+        return {key: (timings.get(key), alone.get(key, [])) for key in calls}
+
+    def leave_out(candidate: TextCandidate, reason: str) -> None:
+        results.leave_out(label, candidate.key, reason)
+
+    measured = compare(candidates, admit, time_all, excuse, leave_out)
+    for which, make_fields in enumerate(fields):
+        for found in measured:
+            timing = found.timing[0] if which == 0 else summarise(found.timing[1]) if found.timing[1] else None
+            if timing is None:
+                continue
+            more = dict(make_fields(found.candidate, timing))
+            if which:
+                more |= {key: float(np.quantile(found.timing[1], q)) * 1e3 for key, q in lists.quantiles.items()}
+            results.add([make_row(
+                suite, subject=label, **found.candidate.as_fields(), **found.accuracy._asdict(), **common,
+                **timing.as_fields(), **more,
+            )])  # fmt: skip

@@ -1,14 +1,15 @@
-"""The models that the text suites measure, each made once for all suites.
+"""A run's request, and the models that the text suites measure, each made once for all suites.
 
-Latency does not depend on the values of weights, so BERT-base is made with random ones, seeded; nothing is downloaded.
+Latency does not depend on the values of weights, so BERT-base is made with random ones, seeded.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from fastflow.bench.measure.subject import Subject
+from fastflow.bench.suites.sizes import Sizes
 from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet
 from fastflow.model.artifact import DEFAULT, load_model
@@ -35,7 +37,7 @@ class Workbench:
     """Subjects on demand, with a temporary folder that lives as long as the run.
 
     ``bert``: how the random BERT differs from BERT-base, as settings of transformers' BertConfig. ``shape``: one of
-    SHAPES, in BERT-base's place.
+    SHAPES, which replaces BERT-base.
     """
 
     def __init__(
@@ -46,25 +48,26 @@ class Workbench:
         self._made: dict[str, Subject] = {}
 
     def base(self) -> Subject:
-        """BERT-base, or the shape asked for, with random weights, mean of the last layer."""
+        """Return BERT-base, or the shape asked for, with random weights, mean of the last layer."""
         directory = self.folder / "base"
         if not directory.is_dir():
             make_base(directory, self.bert)
         like = self.shape or ("" if self.bert else "bert-base")
         name = f"shape of {NAMES[like]}" if like else "a BERT"  # never the model's own name: its weights are not these
-        return self._subject(f"{name}, random weights", str(directory))
+        return self._make_subject(f"{name}, random weights", str(directory))
 
     def named(self) -> Subject:
-        """The model that was asked for, else the one in the package."""
-        return self._subject("the default model" if self.model in (None, "default") else "the model given", self.model)
+        """Return the model that was asked for, else the model in the package."""
+        label = "the default model" if self.model in (None, "default") else "the model given"
+        return self._make_subject(label, self.model)
 
     def subjects(self) -> list[Subject]:
-        """The model or the shape asked for; if none is, the model in the package and BERT-base."""
+        """Return the model or the shape asked for; without either the model in the package and BERT-base."""
         if self.shape is not None:
             return [self.base()]
         return [self.named()] if self.model is not None else [self.named(), self.base()]
 
-    def _subject(self, label: str, model: str | None) -> Subject:
+    def _make_subject(self, label: str, model: str | None) -> Subject:
         if label not in self._made:
             loaded = load_model(model)
             shape = encoder_shape(read_config(loaded.encoder), loaded.encoder)
@@ -82,18 +85,35 @@ class Workbench:
         return self._made[label]
 
 
+@dataclass(frozen=True)
+class Request:
+    """One run of a suite: its models, peers by name (None for all), sizes, threads, device, and where progress goes."""
+
+    bench: Workbench
+    against: Sequence[str] | None
+    sizes: Sizes
+    threads: int
+    say: Callable[[str], None]
+    device: str = "cpu"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the suite runs on a GPU."""
+        return self.device == "cuda"
+
+
 @contextmanager
-def workbench(
+def open_workbench(
     model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
 ) -> Iterator[Workbench]:
-    """A Workbench whose files are removed afterwards, with a cache of its own for trials of int8."""
-    with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder, _cache_in(Path(folder)):
+    """Open a Workbench with a cache of its own for trials of int8; remove its files afterwards."""
+    with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder, _use_cache(Path(folder)):
         yield Workbench(Path(folder), model, bert, shape)
 
 
 @contextmanager
-def _cache_in(folder: Path) -> Iterator[None]:
-    """XDG_CACHE_HOME in ``folder``, for this process and its children; the Hub's cache stays where it is."""
+def _use_cache(folder: Path) -> Iterator[None]:
+    """Set XDG_CACHE_HOME for this process and its children; the Hub's cache stays."""
     before = dict(os.environ)
     usual = Path(before.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ |= {
@@ -109,7 +129,7 @@ def _cache_in(folder: Path) -> Iterator[None]:
 
 
 def make_base(directory: Path, bert: Mapping[str, Any]) -> None:
-    """A BERT with the tokenizer of the model in the package and seeded random weights, in Hugging Face's layout."""
+    """Save a BERT with the tokenizer of the model in the package and seeded random weights, as Hugging Face does."""
     import transformers
 
     with quiet():

@@ -1,8 +1,7 @@
-"""The workloads of the flow suite: a calibration, its plans, and the pooled vectors it is given.
+"""The workloads of the flow suite: a calibration, its plans, and pooled vectors.
 
-Without a model: flows of the paper's shape with weights as training leaves them (ActNorms that fit the data, last
-layers well away from zero), on synthetic vectors with the outlier dimensions of a pooled BERT. Latency does not depend
-on the values; the error columns do, which is why the outliers are there.
+Without a model: flows of the paper's shape with weights like trained ones, on synthetic vectors with the outlier
+dimensions of a pooled BERT. Latency does not depend on the values; the errors do.
 """
 
 from __future__ import annotations
@@ -24,45 +23,38 @@ from fastflow.stages.calibration import Stage, describe
 Floats = NDArray[np.float32]
 OUTLIERS = ((0.40, -9.0, 1.2), (0.50, 5.0, 0.9), (0.80, -3.5, 0.8))  # position (share of D), mean, deviation
 
-WORDS = (
-    ("a man", "the old teacher", "my neighbour", "the committee", "a small dog", "the report", "the city", "she"),
-    ("reads", "sells", "describes", "follows", "repairs", "forgets", "finds", "paints"),
-    ("the bicycle", "a long letter", "an empty house", "the price of oil", "some music", "the train", "it", "us"),
-    ("in the morning", "without a word", "near the river", "for little money", "again", "at the end of the year"),
-)
-
 
 @dataclass(frozen=True)
 class Workload:
-    """A calibration under test. ``x`` (rows, D) float32 is repeated to fill larger batches."""
+    """A calibration under test; ``x`` (rows, D) float32 is repeated to fill larger batches."""
 
     label: str
     stages: tuple[Stage, ...]
     plans: tuple[Plan, ...]  # float64
     x: Floats
-    inputs: str  # where x comes from, in words
+    inputs: str  # the source of x, in words
 
     @cached_property
     def sparse(self) -> tuple[Plan, ...]:
-        """The plans with the fewest products, float64: what the compiled kernels run, and what the floor counts."""
+        """The plans with the fewest products, float64, which the compiled kernels run and the floor counts."""
         return fold(self.stages, self.x.shape[1], sparse=True)
 
     def flop(self) -> float:
-        """Operations that the plans need for one row; a multiply-add is two, zero blocks are not counted."""
+        """Return the operations of the plans for one row; a multiply-add is two, zero blocks are not counted."""
         return sum(2.0 * (plan.inputs + products(plan)) + 2 * plan.outputs for plan in self.sparse)
 
     def weight_bytes(self) -> float:
-        """Bytes of the float32 weights that one pass reads, zero blocks not counted."""
+        """Return the bytes of the float32 weights that one pass reads, zero blocks not counted."""
         vectors = sum(plan.inputs + 2 * plan.outputs + len(plan.c) + plan.d.size for plan in self.sparse)
         return 4.0 * (vectors + sum(map(products, self.sparse)))
 
     def traffic(self, batch: int) -> float:
-        """Bytes that must move for a batch: rows in, rows out, weights once."""
+        """Return the least bytes for a batch: rows in, rows out, weights once."""
         return 4.0 * batch * (self.plans[0].inputs + self.plans[-1].outputs) + self.weight_bytes()
 
 
-def pooled_like(rows: int, dim: int, seed: int) -> Floats:
-    """(rows, dim) vectors like pooled BERT states: uneven channels, 16 shared directions, three outlier channels."""
+def make_pooled_like(rows: int, dim: int, seed: int) -> Floats:
+    """Make (rows, dim) vectors like pooled BERT states: uneven channels, 16 shared directions, three outliers."""
     rng = np.random.default_rng(seed)
     mean, deviation = 0.3 * rng.standard_normal(dim), 0.2 * np.exp(0.4 * rng.standard_normal(dim))
     shared = rng.standard_normal((16, dim)) / 4
@@ -74,8 +66,8 @@ def pooled_like(rows: int, dim: int, seed: int) -> Floats:
     return mean.astype(np.float32) + deviation.astype(np.float32) * noise
 
 
-def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
-    """A flow on the width of ``x`` whose ActNorms fit ``x`` and whose last layers are N(0, 0.05^2) instead of zero."""
+def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
+    """Make a flow on the width of ``x`` with ActNorms that fit ``x`` and last layers N(0, 0.05^2) instead of zero."""
     import torch
 
     from fastflow.train.methods.flow import Flow, FlowConfig
@@ -91,49 +83,38 @@ def trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
     return Stage("flow", config.as_dict(), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
 
 
-def recoloured(x: Floats, stage: Stage) -> Stage:
-    """The default's recolour stage after the flow ``stage``, fitted on ``x``."""
-    from fastflow.train.methods.recolour import fit_recolour, measure_joint
+def fit_recolouring(x: Floats, stage: Stage) -> Stage:
+    """Fit the default's recolour stage after the flow ``stage`` on ``x``."""
+    from fastflow.train.methods.recolour import fit_recolour, joint_moments
     from fastflow.train.options import DEFAULTS
 
     return fit_recolour(measure_joint([stage], x), x.shape[1], **DEFAULTS.colour)
 
 
-def synthetic(
+def make_synthetic(
     levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020,
     recolour: bool = False,
 ) -> Workload:  # fmt: skip
-    """A flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels, if asked for with recolour."""
-    x = pooled_like(max(rows, 4096), dim, seed)
-    stage = trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
-    stages = (stage, recoloured(x[:4096], stage)) if recolour else (stage,)
+    """Make a flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels; with recolour if asked."""
+    x = make_pooled_like(max(rows, 4096), dim, seed)
+    stage = make_trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
+    stages = (stage, fit_recolouring(x[:4096], stage)) if recolour else (stage,)
     inputs = f"{rows} synthetic vectors with the outlier dimensions of a pooled BERT, seed {seed}; random weights"
     return Workload(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
 
 
-def of_model(path: str | Path, rows: int) -> Workload:
-    """The calibration of the model at ``path``, on its own pooled embeddings of ``rows`` made-up sentences."""
+def take_model(path: str | Path, rows: int) -> Workload:
+    """Take the calibration of the model at ``path``, on its own pooled embeddings of ``rows`` sentences."""
+    from fastflow.bench.suites.texts import real_texts
     from fastflow.model.artifact import load_model
     from fastflow.runtime import Runtime
 
     stages = load_model(path).calibration
     if not stages:
         raise UsageError(f"{path} has no calibration, so there is nothing to time; leave -m out for the paper's flow")
+    texts, source = real_texts(rows)
     with Runtime(path, device="cpu") as runtime:
-        x = np.ascontiguousarray(runtime.pool(sentences(rows)), np.float32)
+        x = np.ascontiguousarray(runtime.pool(texts), np.float32)
     dim = x.shape[1]
-    inputs = f"the model's pooled embeddings of {rows} made-up sentences, repeated in larger batches"
+    inputs = f"the model's pooled embeddings of {source}: {len(texts)}, repeated in larger batches"
     return Workload(f"{describe(stages)}, D={dim}", tuple(stages), fold(stages, dim), x, inputs)
-
-
-def sentences(count: int) -> list[str]:
-    """``count`` short English sentences, all different up to 3072, in an order without long runs."""
-    total = int(np.prod([len(words) for words in WORDS]))
-    made = []
-    for number in range(count):
-        rest, parts = number * 1231 % total, []  # 1231 is prime: every combination once before any comes again
-        for words in WORDS:
-            rest, choice = divmod(rest, len(words))
-            parts.append(words[choice])
-        made.append(" ".join(parts).capitalize() + ".")
-    return made

@@ -235,8 +235,7 @@ def bench(
 
     The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
     installed is named and left out. Run it on a quiet machine: the table shows how busy others kept it. The suites
-    measure more; zentorch shares no process with ctranslate2 and xllamacpp: give it a run of its own with --against
-    zentorch.
+    measure more.
 
     \b
     suite       from                     to                  without -m
@@ -265,11 +264,11 @@ def bench(
             raise UsageError(
                 "name a --suite for these options, such as --suite all; without one bench takes -m, --threads, --json"
             )
-        from fastflow.bench.here import here, table
+        from fastflow.bench.here import make_table, measure_here
 
-        found = here(model or os.environ.get("FASTFLOW_MODEL"), threads)
+        found = measure_here(model or os.environ.get("FASTFLOW_MODEL"), threads)
         if json_file != "-":
-            emit(table(found))
+            emit(make_table(found))
         if json_file is not None:
             write_json(json_file, found)
         return

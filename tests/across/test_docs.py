@@ -261,4 +261,4 @@ def test_the_picture_is_of_committed_results(tmp_path):
 
     picture.draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-    assert list(picture.speeds())[-1].startswith("fastflow")
+    assert list(picture.read_speeds())[-1].startswith("fastflow")

@@ -51,9 +51,6 @@ def test_what_it_costs_runs_dry(tmp_path):
     alone = [row for row in report["rows"] if row["suite"] == "end-to-end" and row["batch"] == 1]
     assert all(0 < r["p20_ms"] <= r["median_ms"] <= r["p80_ms"] <= r["p95_ms"] <= r["p99_ms"] for r in alone)
     assert all(row["gflops"] > 0 and row["gbs"] > 0 for row in report["rows"] if row["suite"] == "encoder")
-    gpu = report["machine"]["ceilings"][1]
-    assert set(gpu["gflops"]) == {"float32", "tf32", "float16", "bfloat16"}
-    assert gpu["launch_us"] > 0
     assert any("text to vector" in ratio["name"] and ratio["unit"] == "ms" for ratio in report["ratios"])
     assert (tmp_path / "dry.png").read_bytes()[:4] == b"\x89PNG"
     timed = [entry for entry in json.loads((tmp_path / "table.json").read_text()) if "ms" in entry]

@@ -24,6 +24,19 @@ IDIOMS = {  # pattern -> the most for 10,000 words
     "anew, in turn": (r"\b(?:anew|in turn|but for)\b", 2),
 }
 
+HAND = ("*.md", "docs/*.md", "kernels/README.md", "bench/results/*.md", "fastflow/*/README.md")
+MADE = ("docs/api.md", "docs/commands.md")  # from docstrings and help
+OF_PAGES = {  # pattern -> the most for 10,000 words of hand-written pages
+    r"\b(?:those|that) of\b": 2,
+    r"\balone\b": 2.5,
+    r"\b[Ww]hat\b": 6,
+    r"\bwhose\b": 3,
+    r"\b(?:stands?|goes|go|comes?)\b": 2,
+    r"\bnothing\b": 3,
+    r"\bis no\b": 3,
+    r"\b[Ww]here\b": 4,
+}
+
 
 def texts() -> str:
     """All docstrings and comments of the product."""
@@ -65,3 +78,22 @@ def test_idioms_are_rare(idiom, said):
     for kind, text in said.items():
         found = [text[max(0, m.start() - 30) : m.end() + 30] for m in re.finditer(pattern, text, re.MULTILINE)]
         assert len(found) * 10_000 / words(text) <= most, (kind, found)
+
+
+def hand_written() -> str:
+    """All pages that no script makes, without code."""
+    paths = {path for pattern in HAND for path in ROOT.glob(pattern)} - {ROOT / name for name in MADE}
+    return "\n\n".join(path.read_text(encoding="utf-8") for path in sorted(paths))
+
+
+def test_hand_written_pages_are_few_words():
+    count = sum(any(map(str.isalnum, word)) for word in hand_written().split())
+    assert 20_000 < count <= 45_000
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("pattern", OF_PAGES)
+def test_nouns_are_named(pattern):
+    text = re.sub(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)", "", hand_written(), flags=re.S | re.M)
+    found = [text[max(0, m.start() - 40) : m.end() + 40] for m in re.finditer(pattern, text)]
+    assert len(found) * 10_000 / words(text) <= OF_PAGES[pattern], found

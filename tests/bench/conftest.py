@@ -1,7 +1,6 @@
-"""Fixtures of the benchmarks' tests: machines and models so small that a run ends at once."""
+"""Fixtures of the benchmarks' tests: models so small that a run ends at once."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +9,19 @@ import pytest
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's ceilings are measured in tests of their own."""
-    pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
-    from fastflow.bench.suites import flow
-
-    from support.benches import LIMITS
-
-    monkeypatch.setattr(flow, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
-
-
-@pytest.fixture
 def small_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A small BERT in BERT-base's place; no engine but PyTorch's."""
     pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
     from fastflow.bench.peers import encoder as peers
-    from fastflow.bench.suites import encoder, workbench
+    from fastflow.bench.suites import workbench
 
-    from support.benches import LIMITS, SMALL
+    from support.benches import SMALL
 
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
-    monkeypatch.setattr(encoder, "ceilings", lambda counts, seconds: {n: replace(LIMITS, threads=n) for n in counts})
-    monkeypatch.setattr(encoder, "read_gbs", lambda threads, seconds: 20.0)
-    lacking = {"onnx", "onnxruntime", "openvino", "nncf", "ctranslate2", "sentence_transformers"}
-    lacking |= {"zentorch", "fastembed", "optimum", "gguf", "xllamacpp"}
+    lacking = {"onnx", "onnxruntime", "openvino", "nncf", "sentence_transformers", "fastembed"}
     real = peers.find_spec
     monkeypatch.setattr(peers, "find_spec", lambda name: None if name in lacking else real(name))
-    with workbench.workbench(None, SMALL) as bench:
+    with workbench.open_workbench(None, SMALL) as bench:
         yield bench
 
 

@@ -16,36 +16,28 @@ from support.benches import FLOW
 from support.places import ROOT
 
 
-def test_ratios_are_printed_and_a_busy_machine_is_named(hasty, monkeypatch, capsys):
+def test_ratios_are_printed_and_a_busy_machine_is_named(monkeypatch, capsys):
     for others in (0.0, usable_threads() / 2):
         monkeypatch.setattr(Neighbours, "processors", lambda self, others=others: others)
-        done = cli.run(against=["lean", "folded"], device="cpu", threads=1, sizes=FLOW)
+        done = cli.run(against=["lean", "folded-state"], device="cpu", threads=1, sizes=FLOW)
         shown = capsys.readouterr().out
         assert "In short; x: the peer's time over fastflow's" in shown
         assert all(f"{ratio['value']:.1f} {ratio['unit']}" in shown for ratio in done["ratios"])
         assert ("do not quote these ratios" in shown) == (others > 0)
 
 
-ROW_KEYS = {
-    *("suite", "name", "backend", "dtype", "batch", "tokens", "median_ms", "p20_ms", "p80_ms", "runs", "max_abs_err"),
-    *("subject", "threads", "gflops", "gbs", "floor_ms", "times_floor", "err_against_unfused", "relative_err", "note"),
-}
-
-
 @pytest.mark.slow
-def test_a_whole_run_writes_json_table_and_plot(hasty, tmp_path, capsys):
+def test_a_whole_run_writes_json_table_and_plot(tmp_path, capsys):
     data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
-    against = ["ukp", "lean", "torch-folded-state-eager"]
+    against = ["lean", "torch-folded-state-eager"]
     cli.run(against=against, json_path=data, plot_path=picture, device="cpu", threads=1, sizes=FLOW)
     written = json.loads(data.read_text())
-    names = {"fastflow", "torch-ukp-eager", "torch-lean-eager", "torch-folded-state-eager"}
+    names = {"fastflow", "torch-lean-eager", "torch-folded-state-eager"}
     assert {(r["name"], r["batch"]) for r in written["rows"]} == {(name, batch) for name in names for batch in (1, 3)}
     for r in written["rows"]:
-        assert set(r) >= ROW_KEYS
         assert (r["suite"], r["dtype"], r["tokens"], r["threads"]) == ("flow", "float32", None, 1)
         assert 0 < r["p20_ms"] <= r["median_ms"] <= r["p80_ms"]
         assert 0 <= r["max_abs_err"] < 1e-3
-    assert written["machine"]["ceilings"][0]["threads"] == 1
     assert all(set(ratio) == {"name", "threads", "value", "unit"} for ratio in written["ratios"])
     assert "torch-lean-eager" in " ".join(ratio["name"] for ratio in written["ratios"])
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -103,7 +95,7 @@ def started(monkeypatch):
             return done
         report = json.loads((ROOT / "bench" / "results" / "zen4" / "flow-1.json").read_text())
         ratio = report["ratios"][0] | {"name": "B = 1024", "value": float(len(commands))}
-        report["machine"] |= {"commit": every.commit(), "processors_used_by_others": 0.1}
+        report["machine"] |= {"commit": every.find_commit(), "processors_used_by_others": 0.1}
         report["ratios"] = [ratio]
         with open(path, "w") as file:
             json.dump(report, file)
@@ -115,7 +107,7 @@ def started(monkeypatch):
 
 def test_every_run_once_and_ranges(tmp_path, monkeypatch, started):
     commands, _ = started
-    monkeypatch.setattr(every, "commit", lambda: "abc")
+    monkeypatch.setattr(every, "find_commit", lambda: "abc")
     every.run_every(tmp_path, device="cpu", threads=2, runs=RUNS)
     assert len(commands) == 6
     assert commands[0][1:] == [
@@ -129,7 +121,7 @@ def test_every_run_once_and_ranges(tmp_path, monkeypatch, started):
     (tmp_path / "flow-3.json").write_text("{")
     every.run_every(tmp_path, runs=RUNS)
     assert len(commands) == 7, "the damaged one is made again"
-    monkeypatch.setattr(every, "commit", lambda: "def")
+    monkeypatch.setattr(every, "find_commit", lambda: "def")
     every.run_every(tmp_path, ["flow"], runs=RUNS | {"startup": ("--suite", "startup")})
     assert len(commands) == 8, "a suite is skipped with all its runs"
 
@@ -137,7 +129,7 @@ def test_every_run_once_and_ranges(tmp_path, monkeypatch, started):
 @pytest.mark.parametrize("commit", [None, "abc+"])
 def test_what_is_of_no_commit_is_made_again(tmp_path, monkeypatch, started, commit):
     commands, _ = started
-    monkeypatch.setattr(every, "commit", lambda: commit)
+    monkeypatch.setattr(every, "find_commit", lambda: commit)
     for _ in range(2):
         every.run_every(tmp_path, ["flow-1", "flow-2", "flow-3", "flow-4", "flow-5"], runs=RUNS)
     assert len(commands) == 2
@@ -146,7 +138,7 @@ def test_what_is_of_no_commit_is_made_again(tmp_path, monkeypatch, started, comm
 
 def test_a_run_that_fails_is_named_after_the_others(tmp_path, monkeypatch, started):
     commands, broken = started
-    monkeypatch.setattr(every, "commit", lambda: "abc")
+    monkeypatch.setattr(every, "find_commit", lambda: "abc")
     broken.add("flow-2")
     with pytest.raises(FastflowError, match="runs that failed: flow-2; their reasons are above, the others are in"):
         every.run_every(tmp_path, runs=RUNS)

@@ -9,12 +9,12 @@ import onnx
 import pytest
 
 from fastflow.bench import here as module
-from fastflow.bench.here import table_of
+from fastflow.bench.here import find_table
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder
-from fastflow.bench.peers.onnx import exported
+from fastflow.bench.peers.engines import export_onnx
 from fastflow.bench.suites import static
-from fastflow.bench.suites.workbench import workbench
+from fastflow.bench.suites.workbench import open_workbench
 from fastflow.errors import UsageError
 from fastflow.kernels.isa import isa
 
@@ -31,7 +31,7 @@ def hurried(monkeypatch):
 def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkeypatch):
     monkeypatch.setattr(module, "PEERS", ("sentence-transformers", "fastembed"))
     monkeypatch.setattr(encoder, "missing", lambda name, dtype: "absent" if name == "fastembed" else None)
-    found = module.here(str(bert), 1)
+    found = module.measure_here(str(bert), 1)
     named = {(row["name"], row["dtype"]): row for row in found["rows"]}
     assert {("fastflow", dtype) for dtype in ("float32", "bfloat16")} <= set(named)
     assert (found["threads"], found["texts"], found["model"]) == (1, 33, str(bert))
@@ -40,7 +40,7 @@ def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkey
     for row in named.values():
         assert row["ratio"] == pytest.approx(row["texts_per_s"] / base["texts_per_s"])
     assert found["skipped"][-1] == "fastembed: not installed (pip install onnx fastembed)"
-    shown = module.table(found).splitlines()
+    shown = module.make_table(found).splitlines()
     assert shown[0] == f"model {bert}, 1 thread, kernels for {isa()}, 33 short sentences: texts a second"
     assert len(shown) == 3 + len(found["rows"]) + len(found["skipped"])
     assert found["processors_used_by_others"] >= 0
@@ -55,19 +55,19 @@ def test_a_busy_machine_and_few_texts_are_said_so():
     row = {"name": "fastflow", "dtype": "float32", "texts_per_s": 9.0, "ratio": 1.0}
     found = {"model": "m", "work": "words", "layers": True, "threads": 1, "texts": 33, "against": "x", "skipped": []}
     found |= {"rows": [row], **BUSY}
-    plain = module.table(found).splitlines()
+    plain = module.make_table(found).splitlines()
     assert len(plain) == 2
-    quiet = module.table(found | {"processors_used_by_others": 0.2}).splitlines()
+    quiet = module.make_table(found | {"processors_used_by_others": 0.2}).splitlines()
     assert quiet == [*plain, "other processes used 0.20 of 2 processors meanwhile"]
-    loud = module.table(found | {"processors_used_by_others": 0.21, "texts": 32}).splitlines()
+    loud = module.make_table(found | {"processors_used_by_others": 0.21, "texts": 32}).splitlines()
     assert loud[2] == "the slowest takes 1 s or more for 32 texts: of so few, speeds are rough"
     advice = "too busy to compare engines, run this again on a quiet machine"
     assert loud[3] == f"other processes used 0.21 of 2 processors meanwhile: {advice}"
 
 
 def test_a_model_without_layers_has_one_row_for_its_dtypes_are_one(monkeypatch):
-    assert list(module.ours("static", 1)[0]) == [("fastflow", "float32")]
-    assert list(module.ours(None, 1)[0]) == [("fastflow", "float32")]
+    assert list(module.open_ours("static", 1)[0]) == [("fastflow", "float32")]
+    assert list(module.open_ours(None, 1)[0]) == [("fastflow", "float32")]
 
 
 def test_where_no_layer_is_needed_the_peer_that_computes_all_is_marked():
@@ -77,36 +77,36 @@ def test_where_no_layer_is_needed_the_peer_that_computes_all_is_marked():
         "rows": [{"name": name, "dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0}
                  for name in ("fastflow", "sentence-transformers", "onnxruntime")],
     }  # fmt: skip
-    shown = module.table(found).splitlines()
+    shown = module.make_table(found).splitlines()
     assert [line.endswith("*") for line in shown[1:4]] == [False, True, False]
     assert shown[4].startswith("* more work: this model needs no layer of its encoder")
     said = "fastflow computes words, calibration flow; onnxruntime the same without the calibration"
     assert shown[5] == said
     found["rows"][1]["ratio"] = 0.0014
-    assert "    9  0.0014 x other *" in module.table(found)
-    assert "*" not in module.table(found | {"table": True}), "of a table it computes no more than the others"
+    assert "    9  0.0014 x other *" in module.make_table(found)
+    assert "*" not in module.make_table(found | {"table": True}), "of a table it computes no more than the others"
     del found["rows"][1]
-    assert "*" not in module.table(found)
+    assert "*" not in module.make_table(found)
 
 
 @pytest.mark.slow
 def test_a_table_is_compared_with_those_that_open_it(tmp_path):
     pytest.importorskip("model2vec")
-    found = module.here("static", 1)
+    found = module.measure_here("static", 1)
     assert [row["name"] for row in found["rows"]] == ["fastflow", "model2vec"]
     assert found["against"] == "model2vec"
-    shown = module.table(found).splitlines()
+    shown = module.make_table(found).splitlines()
     assert shown[3].endswith("; model2vec the same")
     assert any(line.startswith("left out: tokenizers-numpy float32: ") for line in shown)
     static_embedding_dir(tmp_path)
-    other = module.here(str(tmp_path), 1)
+    other = module.measure_here(str(tmp_path), 1)
     assert [row["name"] for row in other["rows"]] == ["fastflow"]
     assert other["skipped"] == ["the other engines: they are compared on directories of model2vec"]
 
 
 def test_a_peer_of_a_table_with_other_vectors_is_left_out(monkeypatch):
-    monkeypatch.setattr(static, "_model2vec", lambda path: lambda texts: np.ones((len(texts), 256), np.float32))
-    opened, left_out = static.engines(table_of("static"), 1, ["A man plays a guitar.", "Shares fell."])
+    monkeypatch.setattr(static, "open_model2vec", lambda path: lambda texts: np.ones((len(texts), 256), np.float32))
+    opened, left_out = static.open_engines(find_table("static"), 1, ["A man plays a guitar.", "Shares fell."])
     assert [each.name for each in opened] == []
     assert any(reason.startswith("model2vec: ") for reason in left_out)
 
@@ -114,11 +114,11 @@ def test_a_peer_of_a_table_with_other_vectors_is_left_out(monkeypatch):
 @pytest.mark.slow
 def test_the_peers_of_a_model_without_layers_compute_none():
     """ONNX Runtime's file holds no layer, so it is what the others are compared with."""
-    found = module.here(None, 1)
+    found = module.measure_here(None, 1)
     assert found["layers"] is False
     assert found["against"] == next(row["name"] for row in found["rows"] if row["name"] in module.PEERS[1:])
-    with workbench(None) as bench:
-        kinds = {node.op_type for node in onnx.load(str(exported(bench.named()))).graph.node}
+    with open_workbench(None) as bench:
+        kinds = {node.op_type for node in onnx.load(str(export_onnx(bench.named()))).graph.node}
     assert "Gather" in kinds
     assert not kinds & {"MatMul", "Gemm", "Softmax"}
 
@@ -133,7 +133,7 @@ def test_without_pytorch_fastflow_is_timed_alone(model, monkeypatch):
 
 def test_what_it_does_not_take(vector_model):
     with pytest.raises(UsageError, match="calibrates vectors: time it with fastflow bench --suite flow"):
-        module.here(str(vector_model))
+        module.measure_here(str(vector_model))
     for words in (["--quick"], ["--against", "fastembed"], ["--plot", "x.png"], ["--device", "cuda"]):
         assert_one_sentence(run("bench", *words), 2, "name a --suite for these options")
     assert_one_sentence(run("bench", "--suite", "flow", "--json"), 2, "a suite prints its table: give --json FILE")

@@ -1,11 +1,8 @@
 """The parts of a measurement: one comparison, its clock and load, the machine, and rows of the JSON."""
 
 import asyncio
-import io
 import json
 import os
-import sys
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -15,19 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.bench.measure.compare import Candidate, Errors, check, compare, least_cosine
-from fastflow.bench.measure.load import Outcome, Plan, generate, main
-from fastflow.bench.measure.machine import Neighbours, ceilings, describe, peak_gflops
-from fastflow.bench.measure.probe import Probe, TorchProbe
-from fastflow.bench.measure.row import ADDED, KEYS, Results, Row, keeping
+from fastflow.bench.measure.compare import Candidate, Errors, check, check_cosine, compare
+from fastflow.bench.measure.load import Outcome, Plan, generate
+from fastflow.bench.measure.machine import Neighbours, describe
+from fastflow.bench.measure.row import ADDED, KEYS, Results, keeping, make_row
 from fastflow.bench.measure.subject import BYTES, Subject
-from fastflow.bench.measure.timing import Effort, alternate, inner_calls, summarise
+from fastflow.bench.measure.timing import Effort, alternate, count_calls, summarise, take_turns
 from fastflow.bench.suites.burst import COLUMNS, send_burst, table
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import WORDS
-from fastflow.kernels.isa import amx_missing
 
-from support.benches import LIMITS
 from support.packed import random_encoder
 from support.places import ROOT
 
@@ -37,23 +31,23 @@ STUDIES = ("ladder", "shapes")  # timed too, but in rows of their own
 
 
 def candidate(name: str, dtype: str = "float32") -> Candidate:
-    return Candidate(name, dtype, "x", lambda: lambda: name)
+    return Candidate(name, dtype, "x")
 
 
 def admit(found: Candidate) -> tuple:
     if found.name == "wrong":
         raise FastflowError("wrong differs")
-    return found.prepare(), len(found.name)
+    return (lambda: found.name), len(found.name)
 
 
-def run(candidates: list, excuse: object, **more: float) -> tuple:
+def run(candidates: list, excuse: object) -> tuple:
     timed, left_out = [], []
 
     def timer(calls: dict) -> dict:
         timed.append(list(calls))
         return {key: call() for key, call in calls.items()}
 
-    measured = compare(candidates, admit, timer, excuse, lambda c, reason: left_out.append((c.key, reason)), **more)
+    measured = compare(candidates, admit, timer, excuse, lambda c, reason: left_out.append((c.key, reason)))
     return [(found.candidate.key, found.accuracy, found.timing) for found in measured], timed, left_out
 
 
@@ -65,9 +59,6 @@ def test_who_is_excused_is_left_out_and_the_others_are_timed_together():
     assert left_out == [("wrong float32", "since wrong differs")]
     with pytest.raises(FastflowError, match="wrong differs"):
         run(four, lambda c, error: None)
-    measured, _, left_out = run([four[0], four[2]], lambda c, error: None, end=time.monotonic() - 1)
-    assert [found[0] for found in measured] == ["ours float32"], "after the end only the first is measured"
-    assert left_out == [("peer float32", "the others before it used up the time")]
 
 
 def test_a_wrong_result_is_an_error_not_a_row():
@@ -89,13 +80,13 @@ def test_a_wrong_result_is_an_error_not_a_row():
 def test_cosine_bounds_by_precision():
     exact = np.eye(2)
     tilted = exact + np.array([[0, 0.03], [0, 0]])
-    assert least_cosine("a", "int8", tilted, exact) == pytest.approx(1 / np.sqrt(1 + 0.03**2))
-    assert least_cosine("a", "bfloat16", tilted, exact) >= 0.999
+    assert check_cosine("a", "int8", tilted, exact) == pytest.approx(1 / np.sqrt(1 + 0.03**2))
+    assert check_cosine("a", "bfloat16", tilted, exact) >= 0.999
     with pytest.raises(FastflowError, match="a float32 differs"):
-        least_cosine("a", "float32", tilted, exact)
+        check_cosine("a", "float32", tilted, exact)
     for wrong in (exact[:, :1], np.full((2, 2), np.nan)):
         with pytest.raises(FastflowError, match="bench: a int8"):
-            least_cosine("a", "int8", wrong, exact)
+            check_cosine("a", "int8", wrong, exact)
 
 
 class FakeTime:
@@ -153,13 +144,24 @@ def test_the_budget_ends_the_rounds_but_not_before_min_runs_nor_beyond_max_runs(
 
 def test_a_sample_has_as_many_calls_as_fill_it():
     time, delays = FakeTime({"a": 9.0}), [5e-3]  # the first call is held up
-    assert inner_calls(time.calls["a"], time.watch, 0) == 1
+    assert count_calls(time.calls["a"], time.watch, 0) == 1
     assert time.log == [], "which costs no call"
     call = lambda: time.work("a", 1e-5 + (delays.pop() if delays else 0.0))  # noqa: E731
-    assert inner_calls(call, time.watch, 1e-3) == 100
+    assert count_calls(call, time.watch, 1e-3) == 100
     timing = summarise([0.005, 0.001, 0.003, 0.002, 0.004, 0.006], 7)
     assert (timing.p20_ms, timing.median_ms, timing.p80_ms) == pytest.approx((2.0, 3.5, 5.0))
     assert (timing.runs, timing.inner) == (6, 7)
+
+
+def test_turns_are_warmed_up_once_or_before_each_call():
+    """Single calls: everybody on each input, every other round backwards."""
+    log = []
+    calls = {name: lambda given, name=name: log.append(name + given) for name in "ab"}
+    assert {name: len(taken) for name, taken in take_turns(calls, ["1", "2"]).items()} == {"a": 2, "b": 2}
+    assert log == ["a1", "b1", "b1", "a1", "a2", "b2"]
+    log.clear()
+    assert len(take_turns(calls, ["1", "2"], wake=True)["a"]) == 2
+    assert log == ["a1", "a1", "b1", "b1", "b2", "b2", "a2", "a2"]
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,15 +224,6 @@ def test_time_counts_from_the_moment_a_request_was_due():
     assert all(whole >= late for late, whole in pairs)
 
 
-def test_a_plan_comes_in_and_its_outcome_goes_out_as_json(monkeypatch, capsys):
-    plan = {"port": 1, "path": "/", "bodies": ["{}"], "rate": 5.0, "count": 10}
-    assert Plan(**plan).seconds == 2.0
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(plan)))
-    with pytest.raises(ConnectionRefusedError):
-        main()
-    assert capsys.readouterr().out == ""
-
-
 def test_the_lead_is_sent_and_neither_timed_nor_counted():
     found = load(**ANSWERED, lead=20)
     assert (found.count(), found.count("429"), len(found.late_ms)) == (20, 20, 40)
@@ -274,21 +267,6 @@ def test_a_burst_counts_refusals_and_requests_that_end_in_one():
     assert lines[1].split()[:5] == ["m", "ours", "4", "1", "4"]
 
 
-def test_floor_and_levels():
-    assert [LIMITS.level(size) for size in (1e6, 2e6, 2e7)] == ["L2", "L3", "memory"]
-    assert LIMITS.floor_ms(1e9, 1e6, 1e5) == pytest.approx(10.0)  # arithmetic
-    assert LIMITS.floor_ms(1e3, 1e8, 1e8) == pytest.approx(10.0)  # memory
-
-
-@pytest.mark.slow
-def test_without_a_compiler_pytorch_stands_in_and_the_source_says_so(monkeypatch):
-    monkeypatch.setattr("fastflow.bench.measure.probe.shutil.which", lambda name: None)
-    monkeypatch.setattr("fastflow.bench.measure.machine.caches", lambda: {"L2": 256})
-    found = ceilings([1], 0.005)[1]
-    assert "no C compiler" in found.source
-    assert set(found.gbs) == {"L2", "memory"}
-
-
 def test_the_machine_is_described_without_names_or_paths():
     machine = describe()
     assert machine["processors_usable"] >= 1
@@ -300,38 +278,13 @@ def test_the_machine_is_described_without_names_or_paths():
 def test_what_others_use_is_what_we_do_not(monkeypatch):
     stat = ["cpu  100 10 20 900 5 1 1 3 0 0", "cpu  250 10 20 950 5 1 1 3 0 0"]  # hundredths of a second
     times = [(0.5, 0.0, 0.0, 0.0, 100.0), (0.6, 0.2, 0.1, 0.1, 102.0)]
-    monkeypatch.setattr("fastflow.bench.measure.machine.content", lambda path: stat.pop(0))
+    monkeypatch.setattr("fastflow.bench.measure.machine.read_text", lambda path: stat.pop(0))
     monkeypatch.setattr("fastflow.bench.measure.machine.os.times", lambda: os.times_result(times.pop(0)))
     monkeypatch.setattr("fastflow.bench.measure.machine.os.sysconf", lambda name: 100)
     assert Neighbours().processors() == pytest.approx((1.5 - 0.5) / 2)
     monkeypatch.undo()
-    monkeypatch.setattr("fastflow.bench.measure.machine.content", lambda path: "")
+    monkeypatch.setattr("fastflow.bench.measure.machine.read_text", lambda path: "")
     assert Neighbours().processors() is None
-
-
-@pytest.mark.parametrize(
-    ("tiles", "peaks"),
-    [({"bfloat16": 1500.0, "int8": 3000.0}, [100, 1500, 3000]), ({}, [100, 200, 400]), (None, [100, 200, 400])],
-)
-def test_the_peak_is_that_of_the_tiles_if_they_were_measured(tiles, peaks):
-    found = {"fma_gflops": 100.0} | ({} if tiles is None else {"tiles_gflops": tiles})
-    assert [peak_gflops(found, dtype) for dtype in ("float32", "bfloat16", "int8")] == peaks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("probe", [Probe, TorchProbe])
-def test_probes_measure_something_plausible(probe):
-    made = probe()
-    assert 0.5 < made.fma_gflops(1, 0.01) < 2000
-    for rate in (made.read_gbs(1, 0.25, 0.01), made.copy_gbs(1, 0.5, 0.01)):
-        assert 0.1 < rate < 5000
-
-
-def test_tiles_are_measured_where_this_process_has_them():
-    found = Probe().tiles_gflops(1, 0.01)
-    assert (set(found) == {"bfloat16", "int8"}) == (not amx_missing())
-    assert all(100 < rate < 20000 for rate in found.values())
-    assert TorchProbe().tiles_gflops(1, 0.01) == {}
 
 
 def test_each_row_of_a_kept_file_is_a_row_and_every_field_is_published():
@@ -340,10 +293,10 @@ def test_each_row_of_a_kept_file_is_a_row_and_every_field_is_published():
     assert timed >= set(STUDIES)
     rows = [row for name in timed - set(STUDIES) for row in json.loads(kept[name])["rows"]]
     assert {row["suite"] for row in rows} == set(KEYS)
-    assert all(list(Row(**row).as_dict().items()) == list(row.items()) for row in rows)
-    layouts = (*KEYS.values(), ADDED)
-    assert all(len(set(keys)) == len(keys) for keys in layouts)
-    assert {key for keys in layouts for key in keys} == set(Row.__dataclass_fields__)
+    assert all(list(make_row(**row).items()) == list(row.items()) for row in rows)
+    assert all(len(set(keys)) == len(keys) for keys in (*KEYS.values(), ADDED))
+    with pytest.raises(TypeError, match="no field of the suite flow: texts_per_s"):
+        make_row("flow", texts_per_s=1.0)
 
 
 def test_the_work_of_a_batch_is_that_counted_by_hand():
@@ -365,9 +318,7 @@ def test_the_work_of_a_batch_is_that_counted_by_hand():
 
 
 def a_row(batch):
-    timing = summarise([0.5], 1)
-    who = {"suite": "flow", "subject": "s", "name": "n", "backend": "cpu", "dtype": "float32", "threads": 1}
-    return Row.timed(timing, **who, batch=batch, tokens=None)
+    return make_row("flow", subject="s", name="n", batch=batch, **summarise([0.5]).as_fields())
 
 
 def test_a_run_that_is_stopped_leaves_its_rows_and_no_other_runs(tmp_path):

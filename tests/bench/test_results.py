@@ -1,16 +1,15 @@
 """The kept results have their rows and commands, and the folders of the bench import one another in one direction."""
 
-import ast
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-import fastflow.bench
 from fastflow.bench.every import RANGES, RUNS
 
-ROOT = Path(__file__).parents[2]
+from support.arrows import GRAPH
+from support.places import ROOT
+
 RESULTS = ROOT / "bench" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
 KEPT = sorted(path for path in RESULTS.iterdir() if path.name != "README.md" and path.is_file())
@@ -63,7 +62,6 @@ def test_the_commands_name_modules_that_exist(path):
         assert find_spec(module), f"{path.name} names {module}"
 
 
-HERE = Path(fastflow.bench.__file__).parent
 ALLOWED = {
     "measure": {"measure"},
     "peers": {"peers", "measure"},
@@ -72,20 +70,10 @@ ALLOWED = {
 }
 
 
-def imported(path):
-    """The names below ``fastflow.bench`` that ``path`` imports from, inside functions too."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "fastflow.bench":
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fastflow.bench."):
-            found.add(node.module.split(".")[2])
-    return found
-
-
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_a_folder_imports_only_from_those_below_it(folder):
-    files = sorted((HERE / folder).glob("*.py"))
-    assert len(files) > 3
-    climbing = {path.name: imported(path) - ALLOWED[folder] for path in files}
-    assert {name: above for name, above in climbing.items() if above} == {}
+    here = {name: arrows for name, arrows in GRAPH.items() if name.startswith(f"fastflow.bench.{folder}.")}
+    assert len(here) > 3
+    for name, arrows in here.items():
+        reached = {each.split(".")[2] for each in arrows if each.startswith("fastflow.bench.")}
+        assert reached <= ALLOWED[folder], name

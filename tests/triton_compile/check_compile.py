@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 
-from fastflow.bench.suites.workloads import pooled_like, trained_like
+from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
@@ -130,8 +130,8 @@ def compiling(request, monkeypatch):
 
 @pytest.mark.parametrize("compiling", [80, 90], indirect=True)
 def test_calls_compile_with_the_arguments_they_really_have(compiling):
-    x = pooled_like(256, 48, 1)
-    stage = trained_like(x, 1, levels=2, depth=1, width=8)
+    x = make_pooled_like(256, 48, 1)
+    stage = make_trained_like(x, 1, levels=2, depth=1, width=8)
     flow = flow_triton.TritonFlow(fold([stage], 48), "cpu")
     rows = torch.from_numpy(np.ascontiguousarray(x))
     flow(rows[:1])
@@ -139,7 +139,7 @@ def test_calls_compile_with_the_arguments_they_really_have(compiling):
     flow(torch.zeros(2, 200, 48), offsets=torch.tensor([0, 1, 200], dtype=torch.int32), normalize=True)
     flow(torch.zeros(65, 48))
     flow(torch.zeros(4097, 48))
-    affine = trained_like(x, 1, levels=1, depth=1, width=40, coupling="affine")
+    affine = make_trained_like(x, 1, levels=1, depth=1, width=40, coupling="affine")
     flow_triton.TritonFlow(fold([affine], 48), "cpu").with_log_det(rows[:1])
     flow_triton.TritonFlow(fold([], 48), "cpu")(rows[:17])
     weighted = flow_triton.TritonFlow(fold([stage], 48), "cpu", weights=np.ones(9, np.float32))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastflow
-from fastflow.bench.suites.workloads import pooled_like, trained_like
+from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, POOL_FUSED
@@ -83,7 +83,7 @@ def use(monkeypatch, number):
 
 
 def vectors(rows, dim, seed=7):
-    return pooled_like(max(rows, 64), dim, seed)
+    return make_pooled_like(max(rows, 64), dim, seed)
 
 
 def whitening(x, outputs):
@@ -127,7 +127,7 @@ if DEVICE == "cpu":
 def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch):
     x = vectors(64, dim)
     use(monkeypatch, number)
-    assert_body([trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(TABLES["hidden"][number].BM, 37)])
+    assert_body([make_trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(TABLES["hidden"][number].BM, 37)])
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -135,7 +135,7 @@ def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch
 def test_a_program_takes_several_blocks(number, coupling, monkeypatch):
     x = vectors(97, 64)
     use(monkeypatch, number)
-    assert_body([trained_like(x, 2, coupling=coupling, **SMALL)], x)
+    assert_body([make_trained_like(x, 2, coupling=coupling, **SMALL)], x)
 
 
 @pytest.mark.parametrize("number", BODIES["dense"])
@@ -145,14 +145,14 @@ def test_dense_linears(permutation, number, monkeypatch):
     shape = SMALL | {"width": 12}
     whiten = whitening(x, 88)
     if permutation == "lu":
-        stages = [trained_like(x, 3, permutation="lu", **shape)]
+        stages = [make_trained_like(x, 3, permutation="lu", **shape)]
     elif permutation == "reversal, then recolour":
-        plain = trained_like(x, 3, **shape)
+        plain = make_trained_like(x, 3, **shape)
         stages = [plain, recolouring(apply([plain], x))]
     elif permutation == "whiten":
         stages = [whiten]
     else:
-        stages = [whiten, trained_like(apply([whiten], x).astype(np.float32), 3, **shape)]
+        stages = [whiten, make_trained_like(apply([whiten], x).astype(np.float32), 3, **shape)]
     use(monkeypatch, number)
     assert_body(stages, x[: 1 if CONFIGURATIONS["dense"][number].BM == 1 else 19])
 
@@ -161,7 +161,7 @@ def test_dense_linears(permutation, number, monkeypatch):
 @pytest.mark.parametrize(("dim", "width", "permutation"), AFFINE)
 def test_affine_flows_and_their_log_determinants(dim, width, permutation, number, monkeypatch):
     x = vectors(64, dim)
-    stage = trained_like(x, 4, levels=2, depth=2, width=width, coupling="affine", permutation=permutation)
+    stage = make_trained_like(x, 4, levels=2, depth=2, width=width, coupling="affine", permutation=permutation)
     for name in (n for n in stage.params if n.endswith("bias3")):
         stage.params[name][1::4] -= 6  # every other gate nearly shut, its argument being negative
     stages = [stage]
@@ -190,7 +190,7 @@ def test_real_pooled_embeddings(name):
 
 def test_additive_log_determinants_are_the_constant():
     x = vectors(5, 64)[:5]
-    stages = [trained_like(x, 5, **SMALL)]
+    stages = [make_trained_like(x, 5, **SMALL)]
     log_det = on_device(stages, 64).with_log_det(torch.from_numpy(x).to(DEVICE))[1].cpu().numpy()
     exact = apply_with_log_det(stages[0].astype(np.float64), x.astype(np.float64))[1]
     assert np.abs(log_det - exact).max() <= 1e-6 * np.abs(exact).max()
@@ -205,7 +205,7 @@ def test_calibrations_without_couplings(kind, rows):
 
 def test_a_flow_of_zero_couplings_is_an_affine_map_for_each_channel():
     x = vectors(17, 64)[:17]
-    stage = trained_like(x, 6, **SMALL)
+    stage = make_trained_like(x, 6, **SMALL)
     params = {k: np.zeros_like(v) if k.endswith(("weight3", "bias3")) else v for k, v in stage.params.items()}
     flow = on_device([Stage("flow", stage.settings, params)], 64)
     moved = np.abs(run(flow, x + np.eye(64, dtype=np.float32)[11]) - run(flow, x))
@@ -216,7 +216,7 @@ def test_a_flow_of_zero_couplings_is_an_affine_map_for_each_channel():
 @pytest.mark.parametrize(("number", "rows"), [(0, 1), (1, 7), (1, 33), (2, 7), (2, 33)])
 def test_normalised_rows_are_the_rows_divided_by_their_length(coupling, rows, number, monkeypatch):
     x = vectors(rows, 104)[:rows]
-    stages = [trained_like(vectors(64, 104), 8, levels=2, depth=2, width=12, coupling=coupling)]
+    stages = [make_trained_like(vectors(64, 104), 8, levels=2, depth=2, width=12, coupling=coupling)]
     use(monkeypatch, number)
     flow = on_device(stages, 104)
     z = run(flow, x).astype(np.float64)
@@ -250,7 +250,7 @@ def test_pooling_is_the_mean_over_tokens_and_layers(dim, layers, dtype):
 @pytest.mark.parametrize("counts", [[1], [31], [64], [65], [5, 40, 2]])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_flow_pools_on_the_way(counts, layers):
-    stages = [trained_like(vectors(64, 128), 10, **SMALL | {"width": 16})]
+    stages = [make_trained_like(vectors(64, 128), 10, **SMALL | {"width": 16})]
     hidden, offsets, means = packed_texts(counts, 128, layers, torch.float32)
     z = on_device(stages, 128)(hidden, offsets=offsets).cpu().numpy()
     exact = apply([stages[0].astype(np.float64)], means)
@@ -314,7 +314,7 @@ def test_weighted_pooling_of_one_text_alone_and_on_the_way(counts, monkeypatch):
     names = launched(flow, monkeypatch)
     assert_near(flow(hidden, offsets=offsets, ids=ids).cpu().numpy(), exact)
     assert names == ["pool_mean"] * (count > POOL_FUSED) + ["flow_read", "flow_write"]
-    stages = [trained_like(vectors(64, dim), 10, levels=2, depth=2, width=16)]
+    stages = [make_trained_like(vectors(64, dim), 10, levels=2, depth=2, width=16)]
     spare = torch.cat([hidden, torch.full((2, 3, dim), torch.nan, device=DEVICE)], dim=1)
     ids = torch.cat([ids, torch.zeros(3, dtype=torch.int32, device=DEVICE)])
     for unit in (False, True):
@@ -384,7 +384,7 @@ def test_a_table_of_another_shape_or_dtype_is_refused(weights):
 
 
 def test_no_rows_and_no_texts_give_empty_results():
-    stages = [trained_like(vectors(64, 64), 11, levels=2, depth=2, width=8)]
+    stages = [make_trained_like(vectors(64, 64), 11, levels=2, depth=2, width=8)]
     flow = on_device(stages, 64)
     none = torch.zeros(0, 64, device=DEVICE)
     assert flow(none).shape == flow(none, normalize=True).shape == (0, 64)
@@ -417,7 +417,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(make, words):
 )  # fmt: skip
 def test_random_flows(channels, rows, seed, **shape):
     x = vectors(64, channels << shape["levels"], seed)
-    assert_body([trained_like(x, seed, **shape)], x[:rows])
+    assert_body([make_trained_like(x, seed, **shape)], x[:rows])
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter computes in float32 whatever is asked for; needs a GPU")
@@ -425,6 +425,6 @@ def test_random_flows(channels, rows, seed, **shape):
 @pytest.mark.parametrize("rows", [1, 2, 64, 1000, 1025, 9000, 40_000])
 def test_every_batch_regime_on_a_gpu(rows, coupling):
     x = vectors(rows, 768)[:rows]
-    stages = [trained_like(vectors(512, 768), 12, levels=3, depth=3, width=32, coupling=coupling)]
+    stages = [make_trained_like(vectors(512, 768), 12, levels=3, depth=3, width=32, coupling=coupling)]
     exact = apply([stages[0].astype(np.float64)], x.astype(np.float64))
     assert error(run(on_device(stages, 768), x), exact) <= 2e-6

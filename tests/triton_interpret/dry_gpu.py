@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,15 +19,15 @@ from fastflow.backends import triton
 from fastflow.backends.gpu import self_test
 from fastflow.backends.gpu.device import Device
 from fastflow.bench import cli
-from fastflow.bench.measure.machine import Ceilings, describe
+from fastflow.bench.measure.machine import describe
 from fastflow.bench.measure.subject import Subject
-from fastflow.bench.measure.timing import Effort, cpu_watch
+from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.report.plot import plot
-from fastflow.bench.report.table import table, write_json
-from fastflow.bench.suites import candidates_flow, encoder_gpu, end_to_end_gpu, flow, workbench
+from fastflow.bench.report.table import make_table, write_json
+from fastflow.bench.suites import encoder, end_to_end, flow, workbench
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
-from fastflow.bench.suites.workloads import Workload, synthetic
+from fastflow.bench.suites.workloads import Workload, make_synthetic
 
 from support.standin import StandIn
 
@@ -34,7 +35,7 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 TEXTS = (["A dog.", "No"], "two made-up texts")
 ONCE = Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0)
 TINY = Sizes(
-    quick=True, gpu_probe_s=0.02, flow=FlowSizes(batches=(1, 3), effort=ONCE),
+    quick=True, flow=FlowSizes(batches=(1, 3), effort=ONCE),
     encoder=EncoderSizes(gpu=((1, 3),), effort=ONCE), texts=TextSizes(together=1), bert=SMALL,
 )  # fmt: skip
 
@@ -60,39 +61,37 @@ def always(value: Any) -> Any:
 
 def triton_flow(workload: Workload, *_: Any) -> list[Any]:
     """fastflow's candidates of the flow suite, interpreted."""
-    return candidates_flow.triton_candidates(workload, "cpu")
+    return flow.open_triton(workload, "cpu")
 
 
 def run(folder: Path) -> dict[str, Any]:
     """Run the three suites and write table, JSON and plot; returns the report."""
-    workload = synthetic(1, 2, 4, "additive", 8, dim=16)
-    limits = Ceilings(1, "not measured", 1.0, 1.0, {"memory": 1.0}, {})
+    workload = make_synthetic(1, 2, 4, "additive", 8, dim=16)
     real = flow.run_flow
 
-    def flow_on_cpu(model: Any, against: Any, sizes: Sizes, device: str, threads: Any, say: Any) -> Any:
-        return real(model, ["torch-lean-eager"], sizes, "cpu", 1, say)
+    def flow_on_cpu(request: workbench.Request) -> Any:
+        return real(replace(request, against=["torch-lean-eager"], device="cpu"))
 
     changes = (
         mock.patch.object(triton, "TritonBackend", DryBackend), mock.patch.object(choice, "_has_cuda", always(True)),
         mock.patch.object(self_test, "LENGTHS", ((3,),)), mock.patch.object(self_test, "ROWS", (1,)),
         mock.patch.object(workbench.Workbench, "subjects", only_base),
-        mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(candidates_flow, "captured", replayed),
-        mock.patch.object(encoder_gpu, "WHERE", peers_gpu.Gpu("cpu", cpu_watch, always(1.0), 32, replayed)),
-        mock.patch.object(end_to_end_gpu, "real_texts", always(TEXTS)),
-        mock.patch.object(flow, "run_flow", flow_on_cpu), mock.patch.object(flow, "ours", triton_flow),
-        mock.patch.object(flow, "synthetic", always(workload)),
-        mock.patch.object(flow, "ceilings", always({1: limits})),
+        mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(flow, "capture", replayed),
+        mock.patch.object(encoder, "GPU", peers_gpu.Gpu("cpu", always(1.0), replayed)),
+        mock.patch.object(end_to_end, "real_texts", always(TEXTS)),
+        mock.patch.object(flow, "run_flow", flow_on_cpu), mock.patch.object(flow, "open_ours", triton_flow),
+        mock.patch.object(flow, "make_synthetic", always(workload)),
     )  # fmt: skip
     for change in changes:
         change.start()
     try:
-        results = cli._run(None, ("flow", "encoder", "end-to-end"), None, TINY, "cuda", 1)
+        results = cli.run_suites(None, ("flow", "encoder", "end-to-end"), None, TINY, "cuda", 1)
     finally:
         mock.patch.stopall()
-    machine = describe() | {"ceilings": results.ceilings, "processors_used_by_others": None}
+    machine = describe() | {"processors_used_by_others": None}
     parts = {name: getattr(results, name) for name in ("rows", "ratios", "subjects", "skipped")}
     report = {"machine": machine, **parts, "quick": True, "seconds": 0.0}
-    print(table(report))
+    print(make_table(report))
     write_json(report, folder / "dry.json")
     plot(report, folder / "dry.png")
     return report

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import triton
 
-from fastflow.bench.suites.workloads import pooled_like, trained_like
+from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.flow import triton as flow_triton
@@ -25,9 +25,9 @@ DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 
 def launch_flows(kind: str) -> None:
     """Each configuration of ``kind``, on one program."""
-    x, coupling = pooled_like(300, 64, 1), "affine" if kind == "state" else "additive"
+    x, coupling = make_pooled_like(300, 64, 1), "affine" if kind == "state" else "additive"
     flow = flow_triton.TritonFlow(
-        fold([trained_like(x, 1, levels=2, depth=2, width=32, coupling=coupling)], 64), DEVICE
+        fold([make_trained_like(x, 1, levels=2, depth=2, width=32, coupling=coupling)], 64), DEVICE
     )
     flow.programs = 1
     for config in (*CONFIGURATIONS[kind], *([HOPPER] if kind == "hidden" else [])):
