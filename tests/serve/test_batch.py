@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fastflow.model.tokenizer.encode import Tokens
-from fastflow.serve.batch import How, Part, compute, joined, some
+from fastflow.serve.batch import How, Part, compute, join_tokens, take_texts
 
 
 def make_tokens(*lengths: int, first: int = 0, cut: tuple[int, ...] = (), skip: int = 0) -> Tokens:
@@ -59,12 +59,12 @@ def test_a_part_that_fails_fails_alone():
 
 
 def test_joined_is_the_texts_in_order_with_those_that_were_cut():
-    both = joined([make_tokens(2, 1, cut=(1,)), make_tokens(1, 3, first=10, cut=(0,))])
+    both = join_tokens([make_tokens(2, 1, cut=(1,)), make_tokens(1, 3, first=10, cut=(0,))])
     assert both.ids.tolist() == [0, 1, 2, 10, 11, 12, 13]
     assert both.offsets.tolist() == [0, 2, 3, 4, 7]
     assert both.cut.tolist() == [1, 2]
 
 
 def test_some_are_the_texts_between():
-    found = some(make_tokens(2, 1, 3, 2, skip=1), 1, 3)
+    found = take_texts(make_tokens(2, 1, 3, 2, skip=1), 1, 3)
     assert (found.ids.tolist(), found.offsets.tolist(), found.skip) == ([2, 3, 4, 5], [0, 1, 4], 1)

@@ -35,7 +35,7 @@ class Counting:
         self.gate.set()
         self.slow: Callable[[], None] = lambda: None
 
-    def tokens(self, texts, prompt):
+    def tokenize(self, texts, prompt):
         rows = [list((prompt + text).encode()) for text in texts]
         cut = [i for i, row in enumerate(rows) if len(row) > self.max_length]
         rows = [row[: self.max_length] for row in rows]
@@ -172,9 +172,9 @@ async def test_the_deadline_is_kept_even_when_the_model_is_stuck(desk):
         await first
     assert refused.value.kind == "expired"
     desk.now = 100.0
-    assert desk.engine.stuck(60)
+    assert desk.engine.is_stuck(60)
     desk.release()
-    await desk.until(lambda: not desk.engine.stuck(60))
+    await desk.until(lambda: not desk.engine.is_stuck(60))
 
 
 @with_desk
@@ -218,11 +218,11 @@ async def test_every_batch_is_observed(desk):
 def test_a_compute_thread_that_has_not_begun_or_has_ended_is_stuck():
     async def run() -> None:
         desk = Desk()
-        assert desk.engine.stuck(60)
+        assert desk.engine.is_stuck(60)
         desk.engine.start()
-        assert not desk.engine.stuck(60)
+        assert not desk.engine.is_stuck(60)
         desk.engine.stop()
-        assert desk.engine.stuck(60)
+        assert desk.engine.is_stuck(60)
 
     asyncio.run(run())
 

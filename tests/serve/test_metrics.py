@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fastflow.serve.engine import Times
-from fastflow.serve.metrics import COUNTERS, Metrics, seconds
+from fastflow.serve.metrics import COUNTERS, Metrics, format_seconds
 
 TEI = {
     *("te_request_count", "te_request_success", "te_request_failure", "te_request_duration", "te_embed_count"),
@@ -42,8 +42,8 @@ def test_every_name_of_tei_is_there():
 
 def test_a_request_and_a_batch_are_observed():
     metrics = Metrics()
-    metrics.request_done(0.5, Times(0.1, 0.2, 0.2), [3, 5])
-    metrics.batch_done(2, 8, 0.2)
+    metrics.record_request(0.5, Times(0.1, 0.2, 0.2), [3, 5])
+    metrics.record_batch(2, 8, 0.2)
     found = samples(metrics)
     assert found["te_request_duration_sum", ""] == 0.5
     assert found["te_request_queue_duration_sum", ""] == 0.2
@@ -58,4 +58,4 @@ def test_two_servers_in_a_process_count_apart():
 
 
 def test_headers_hold_milliseconds():
-    assert (seconds(0.0123), seconds(12.3456)) == ("12", "12346")
+    assert (format_seconds(0.0123), format_seconds(12.3456)) == ("12", "12346")

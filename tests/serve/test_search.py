@@ -82,7 +82,7 @@ class Held:
     """Searches that wait for the test, and are noted."""
 
     def __init__(self, searcher) -> None:
-        self.gate, self.entered, self.seen, self.real = threading.Event(), threading.Event(), 0, searcher._timed
+        self.gate, self.entered, self.seen, self.real = threading.Event(), threading.Event(), 0, searcher._search
 
     def __call__(self, vector, k):
         self.seen += 1
@@ -95,7 +95,7 @@ class Held:
 def test_the_queries_of_a_client_that_has_gone_are_not_searched(library, monkeypatch):
     with serving(rate=50_000.0, search=library) as server:
         held = Held(server.service.searcher)
-        monkeypatch.setattr(server.service.searcher, "_timed", held)
+        monkeypatch.setattr(server.service.searcher, "_search", held)
         with server.connect() as connection:
             connection.sendall(request("/search", json.dumps({"query": ["a"] * 5}).encode()))
             assert held.entered.wait(WAIT)
@@ -111,7 +111,7 @@ def test_the_queries_of_a_client_that_has_gone_are_not_searched(library, monkeyp
 def test_a_search_past_its_deadline_is_503(library, monkeypatch):
     with serving(rate=50_000.0, search=library, timeout=0.3) as server:
         held = Held(server.service.searcher)
-        monkeypatch.setattr(server.service.searcher, "_timed", held)
+        monkeypatch.setattr(server.service.searcher, "_search", held)
         threading.Timer(0.5, held.gate.set).start()
         answer = server.post("/search", {"query": ["a", "b"]})
         assert (answer.status, held.seen) == (503, 1)
