@@ -94,7 +94,8 @@ def test_systemd_is_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("active", "seconds", "ends"), [(0, 1.0, True), (1, 1.0, False), (1, 11.0, True)])
-def test_a_signal_ends_the_server_if_nothing_runs_or_its_time_is_over(monkeypatch, active, seconds, ends):
+def test_a_signal_ends_the_server_if_nothing_runs_or_its_time_is_over(monkeypatch, caplog, active, seconds, ends):
+    caplog.set_level(logging.WARNING, "uvicorn.error")  # the second signal silences it; restored after the test
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=5.0)
     monkeypatch.setattr("fastflow.serve.server.time", clock)
     service = SimpleNamespace(draining=False, active=active, settings=Settings(drain=10.0))
