@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.exports.folder import write_json, write_tensors
+from fastflow.exports.record import write_json, write_tensors
 from fastflow.kernels.encoder.shape import WORDS, mean_position
 from fastflow.kernels.panels import widen
 from fastflow.model.encoder.architecture import encoder_shape, read_config, size_of

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fastflow.errors import FastflowError
-from fastflow.exports.folder import write_json, write_tensors
-from fastflow.exports.record import Record
+from fastflow.exports.record import Record, write_json, write_tensors
 from fastflow.kernels.encoder.shape import Unit
 from fastflow.model.encoder.architecture import MODEL2VEC, is_static
 from fastflow.model.kinds import Model

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from onnx import TensorProto
 
 from fastflow.errors import UsageError
 from fastflow.exports.encoder import CONFIG, FOREIGN, read_pooler
-from fastflow.exports.folder import write_json
-from fastflow.exports.onnx_encoder import Encoder
-from fastflow.exports.onnx_graph import Graph
-from fastflow.exports.onnx_texts import add_calibration, add_head, add_pooling, add_table, divide_by_norm
-from fastflow.exports.record import Record
+from fastflow.exports.onnx_encoder import Encoder, activate
+from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stack
+from fastflow.exports.record import Record, write_json
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
-from fastflow.kernels.encoder.shape import Dense
+from fastflow.kernels.encoder.shape import LEAST, LEAST_NORM, Dense, Head, Norm
+from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.table.reference import Table
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
 from fastflow.model.static.table import open_table
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import output_dim
+from fastflow.stages.pooling import Pooling
 
 MODEL = "model.onnx"
+LOWEST = float(np.finfo(np.float32).min)
+# as in torch.nn; Softplus of ONNX does not overflow
+PLAIN = {
+    "tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "elu": "Elu", "softplus": "Softplus", "softsign": "Softsign",
+}  # fmt: skip
+CLIPS = {"relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 
 
 def write_onnx(model: Model, folder: Path, record: Record) -> None:
@@ -63,3 +72,171 @@ def _encode(graph: Graph, model: Model) -> str:
         return add_pooling(graph, hidden, model.pooling)
     first = graph.op("Gather", hidden[model.pooling.layers[0]], np.array(0, np.int64), axis=1)
     return add_head(graph, first, [Dense(*read_pooler(model), "tanh")])
+
+
+class Pool:
+    """Pooling of states (B, T, D) to vectors (B, P) as ``kernels.encoder.texts.pool`` does; padding is on the right."""
+
+    def __init__(self, graph: Graph, how: Pooling) -> None:
+        self._graph, self._weighted = graph, how.weights is not None
+        self._mask = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
+        self._counts = self._mask
+        if how.weights is not None:
+            self._counts = graph.op("Mul", self._mask, graph.op("Gather", how.weights, "input_ids"))
+
+    def __call__(self, states: Value, mode: str) -> Value:
+        graph = self._graph
+        if mode in ("cls", "lasttoken"):
+            return self._pick(states, last=mode == "lasttoken")
+        if mode == "max":
+            weighted = graph.op("Mul", states, self._over_columns(self._counts)) if self._weighted else states
+            there = graph.op("Cast", self._over_columns(self._mask), to=TensorProto.BOOL)
+            return graph.op("ReduceMax", graph.op("Where", there, weighted, number(LOWEST)), axes=[1], keepdims=0)
+        factors = self._counts
+        if mode == "weightedmean":
+            place = graph.op("Cast", graph.positions("input_ids"), to=TensorProto.FLOAT)
+            factors = graph.op("Mul", factors, graph.op("Add", place, number(1)))
+        total = graph.op("ReduceSum", self._counts if self._weighted else factors, axes(1), keepdims=1)
+        divisor = graph.op("Max", total, number(LEAST))
+        if mode == "mean_sqrt_len_tokens":
+            divisor = graph.op("Sqrt", divisor)
+        return graph.op("Div", self._sum(states, factors), divisor)
+
+    def _pick(self, states: Value, last: bool) -> Value:
+        graph = self._graph
+        place = graph.op("Cast", graph.positions("input_ids"), to=TensorProto.FLOAT)
+        length = graph.op("ReduceSum", self._mask, axes(1), keepdims=1)
+        at = graph.op("Sub", length, number(1)) if last else number(0)
+        chosen = graph.op("Cast", graph.op("Equal", place, at), to=TensorProto.FLOAT)
+        return self._sum(states, graph.op("Mul", chosen, self._counts))
+
+    def _sum(self, states: Value, factors: Value) -> Value:
+        row = self._graph.op("Unsqueeze", factors, axes(1))
+        return self._graph.op("Squeeze", self._graph.op("MatMul", row, states), axes(1))
+
+    def _over_columns(self, values: Value) -> Value:
+        return self._graph.op("Unsqueeze", values, axes(2))
+
+
+def add_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
+    """Add the mean (B, D) of the rows of a token table; a text without tokens gives 0, ``left_out`` does not count."""
+    counts = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
+    if left_out is not None:
+        known = graph.op("Not", graph.op("Equal", "input_ids", np.array(left_out, np.int64)))
+        counts = graph.op("Mul", counts, graph.op("Cast", known, to=TensorProto.FLOAT))
+    if weights is not None:
+        counts = graph.op("Mul", counts, graph.op("Gather", weights, "input_ids"))
+    ids: Value = "input_ids"
+    if table.mapping is not None:
+        ids = graph.op("Gather", table.mapping.astype(np.int64), ids)
+    rows, factors = graph.rows(table.rows, ids), counts
+    if table.scales is not None:
+        factors = graph.op("Mul", counts, graph.op("Gather", table.scales, "input_ids"))
+    total = graph.op("ReduceSum", counts, axes(1), keepdims=1)
+    summed = graph.op("Squeeze", graph.op("MatMul", graph.op("Unsqueeze", factors, axes(1)), rows), axes(1))
+    return graph.op("Div", summed, graph.op("Max", total, number(LEAST)))
+
+
+def add_pooling(graph: Graph, hidden: dict[int, Value], how: Pooling) -> Value:
+    """Add (B, P): the weighted sum of layers, then every pooling mode side by side."""
+    states = None
+    for layer, share in zip(how.layers, how.factors, strict=True):
+        part = hidden[layer] if share == 1 else graph.op("Mul", hidden[layer], number(share))
+        states = part if states is None else graph.op("Add", states, part)
+    assert states is not None  # noqa: S101 - for the type checker: a pooling has a layer
+    pool = Pool(graph, how)
+    return stack([pool(states, mode) for mode in how.parts], graph)
+
+
+def add_head(graph: Graph, x: Value, head: Head) -> Value:
+    """Add the modules of ``head``."""
+    for module in head:
+        if isinstance(module, Dense):
+            y = _activate(graph, dense(graph, x, module.weight, module.bias), module.activation)
+            if module.residual:
+                own = x if module.projection is None else graph.op("MatMul", x, module.projection.T)
+                y = graph.op("Add", y, own)
+            x = y
+        elif isinstance(module, Norm):
+            x = graph.norm(x, module.scale, module.bias, module.eps)
+        else:
+            x = divide_by_norm(graph, x)
+    return x
+
+
+def divide_by_norm(graph: Graph, x: Value) -> Value:
+    """Add x (B, D) over its L2 norm."""
+    norm = graph.op("ReduceL2", x, axes=[1], keepdims=1)
+    return graph.op("Div", x, graph.op("Max", norm, number(LEAST_NORM)))
+
+
+def dense(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
+    """Add x W^T + b, in float32 in every graph."""
+    return graph.op("Gemm", x, weight, bias, transB=1)
+
+
+def _activate(graph: Graph, x: Value, kind: str) -> Value:
+    if kind == "identity":
+        return x
+    if kind == "gelu":
+        return activate(graph, x, kind)
+    if kind in PLAIN:
+        return graph.op(PLAIN[kind], x)
+    if kind in CLIPS:
+        return graph.op("Clip", x, *map(number, CLIPS[kind]))
+    if kind == "leaky_relu":
+        return graph.op("LeakyRelu", x, alpha=0.01)
+    gate = graph.op("Sigmoid", x) if kind == "silu" else graph.op("Tanh", graph.op("Softplus", x))  # mish
+    return graph.op("Mul", x, gate)
+
+
+def add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
+    """Add folded ``plans``, as ``kernels.flow.plan.execute`` computes them."""
+    for plan in plans:
+        u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
+        if plan.L is not None:
+            u = graph.op("MatMul", u, plan.L.T)
+        if plan.form == "state":
+            u = _add_state(graph, u, plan)
+            x = graph.op("Add", _add_linear(graph, u, plan), plan.t)
+            continue
+        x = graph.op("Add", _add_linear(graph, u, plan), plan.t)
+        if plan.steps:
+            x = graph.op("Add", x, graph.op("MatMul", _add_hidden(graph, u, plan), plan.V.T))
+    return x
+
+
+def _add_linear(graph: Graph, u: Value, plan: Plan) -> Value:
+    if plan.gather is None:
+        return graph.op("MatMul", u, plan.S.T)
+    return graph.op("Mul", graph.op("Gather", u, plan.gather.astype(np.int64), axis=1), plan.S)
+
+
+def _add_hidden(graph: Graph, u: Value, plan: Plan) -> Value:
+    """Add h (B, K w), the hidden vectors of all steps."""
+    assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+    wide, h = plan.width, list[Value]()
+    for k in range(plan.steps):
+        own, before = slice(k * wide, (k + 1) * wide), slice(0, k * wide)
+        a = dense(graph, u, plan.U[own], plan.c[own])
+        if plan.G[own, before].any():
+            a = graph.op("Add", a, graph.op("MatMul", stack(h, graph), plan.G[own, before].T))
+        h.append(graph.op("Relu", dense(graph, graph.op("Relu", a), plan.B[k], plan.d[k])))
+    return stack(h, graph)
+
+
+def _add_state(graph: Graph, u: Value, plan: Plan) -> Value:
+    """Add the state (B, M) after the last step."""
+    assert plan.p is not None  # noqa: S101 - as above
+    for k in range(plan.steps):
+        own, (first, last) = slice(k * plan.width, (k + 1) * plan.width), (int(n) for n in plan.writes[k])
+        h = graph.op("Relu", dense(graph, u, plan.U[own], plan.c[own]))
+        h = graph.op("Relu", dense(graph, h, plan.B[k], plan.d[k]))
+        rows = slice(first, last)
+        changed = graph.op("Add", graph.columns(u, first, last), dense(graph, h, plan.V[rows, own], plan.p[k, rows]))
+        if plan.R is not None and plan.q is not None:
+            gate = graph.op("Sigmoid", dense(graph, h, plan.R[rows, own], plan.q[k, rows]))
+            changed = graph.op("Mul", changed, gate)
+        parts = [graph.columns(u, 0, first)] if first else []
+        u = stack([*parts, changed, *([graph.columns(u, last, plan.state)] if last < plan.state else [])], graph)
+    return u

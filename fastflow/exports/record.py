@@ -1,13 +1,16 @@
-"""The record of an export: the model that it was made of, and the options."""
+"""The files that exports write: the record of model and options, JSON, and tensors."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+
 from fastflow.errors import FastflowError, UsageError
-from fastflow.exports.folder import write_json
-from fastflow.values import is_whole, read_object, short
+from fastflow.values import is_whole, read_object, short, system_errors
 from fastflow.version import __version__
 
 RECORD = "fastflow-export.json"
@@ -58,3 +61,18 @@ def read_record(folder: Path, wanted: str) -> Record:
     if found["format"] != wanted:
         raise UsageError(f"{folder} is an export of the format {short(found['format'])}, not {wanted!r}")
     return Record(found["format"], found["fingerprint"], dim, found["normalize"], found["dtype"])
+
+
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    """Write ``value`` as a JSON file; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write ``arrays`` as a safetensors file that transformers loads too; makes its folder."""
+    from safetensors.numpy import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with system_errors():
+        save_file(dict(arrays), path, {"format": "pt"})

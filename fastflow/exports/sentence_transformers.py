@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.exports.chain import make_modules
 from fastflow.exports.encoder import number_layers, read_pooler, write_encoder
-from fastflow.exports.folder import write_json, write_tensors
-from fastflow.exports.record import Record
+from fastflow.exports.record import Record, write_json, write_tensors
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
 from fastflow.kernels.encoder.shape import LEAST, Dense, Head, Norm, Unit
 from fastflow.model.encoder.architecture import is_static, size_of

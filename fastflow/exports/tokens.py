@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastflow.exports.folder import write_json
+from fastflow.exports.record import write_json
 from fastflow.model.encoder.architecture import read_config
 from fastflow.model.kinds import Model
 from fastflow.model.static.tokens import StaticTokenizer

@@ -1,4 +1,4 @@
-"""A batch of texts of several requests: joined for the kernel, and its vectors given back to each request."""
+"""Batches of texts from several requests: joined for the kernel, and split for the answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 class How(NamedTuple):
-    """How the vectors of a request are made: as the arguments of ``Runtime.encode``."""
+    """How to make the vectors of a request: arguments of ``Runtime.encode``."""
 
     normalize: bool = True
     dim: int | None = None
@@ -29,42 +29,41 @@ class Part(NamedTuple):
 
 
 class Embedder(Protocol):
-    """The part of a model that computes."""
+    """The computing part of a model."""
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
-        """Tokens -> vectors (B, D'); called from one thread."""
+        """Compute vectors (B, D') of tokens; called from one thread."""
         ...
 
 
 def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
-    """The vectors (b, D') of each part, or the error that it alone causes.
+    """Compute the vectors (b, D') of each part, or the error that the part causes by itself.
 
-    Parts that are made in one way are computed together. A text that fails fails by itself: its batch is then computed
-    again part by part.
+    Parts with equal options are computed together; if that fails, each part is computed again by itself.
     """
     found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
     kinds: dict[tuple[object, ...], list[int]] = {}
     for i, (tokens, how) in enumerate(parts):
         kinds.setdefault((tokens.skip, how.normalize, how.dim), []).append(i)
     for rows in kinds.values():
-        for i, z in zip(rows, _together(model, [parts[i] for i in rows]), strict=True):
+        for i, z in zip(rows, _compute_together(model, [parts[i] for i in rows]), strict=True):
             found[i] = z
     return found
 
 
-def _together(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
+def _compute_together(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
     try:
-        z = model.embed(joined([part.tokens for part in parts]), parts[0].how)
-    except Exception as error:  # given to the request that it belongs to, which answers and logs it
+        z = model.embed(join_tokens([part.tokens for part in parts]), parts[0].how)
+    except Exception as error:  # the request answers and logs it
         if len(parts) == 1:
             return [error]
-        return [_together(model, [part])[0] for part in parts]
+        return [_compute_together(model, [part])[0] for part in parts]
     ends = np.cumsum([len(part.tokens.offsets) - 1 for part in parts])
     return list(np.split(z, ends[:-1]))
 
 
-def joined(parts: Sequence[Tokens]) -> Tokens:
-    """The texts of ``parts`` in sequence; all skip as many tokens."""
+def join_tokens(parts: Sequence[Tokens]) -> Tokens:
+    """Join the texts of ``parts``, which skip equal numbers of tokens."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.offsets) - 1 for part in parts)])
@@ -74,8 +73,8 @@ def joined(parts: Sequence[Tokens]) -> Tokens:
     return Tokens(np.concatenate([part.ids for part in parts]), offsets, cut, parts[0].skip)
 
 
-def some(tokens: Tokens, start: int, stop: int) -> Tokens:
-    """Texts ``start`` to ``stop`` of ``tokens``; which were cut is left out."""
+def take_texts(tokens: Tokens, start: int, stop: int) -> Tokens:
+    """Take texts ``start`` to ``stop`` of ``tokens``, without the record of cut texts."""
     first, last = tokens.offsets[start], tokens.offsets[stop]
     offsets = tokens.offsets[start : stop + 1] - first
     return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip)

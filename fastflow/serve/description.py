@@ -16,33 +16,35 @@ Schema = dict[str, Any]
 NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
 STRING: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
-OPENAPI = ("/openapi.json", "/api-doc/openapi.json")  # this document; the second is TEI's
+OPENAPI = ("/openapi.json", "/api-doc/openapi.json")  # paths of this document, ours and TEI's
 ENTRY = ("media", "body", "host", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
 
 
-def nullable(schema: Schema) -> Schema:
-    """``schema`` or null, which is as good as absent."""
+def allow_null(schema: Schema) -> Schema:
+    """Allow null, which counts as absent."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def fields(required: list[str], **properties: Schema) -> Schema:
-    """An object of the given fields alone; those that are not required may be null."""
-    made = {name: each if name in required else nullable(each) for name, each in properties.items()}
+def make_fields(required: list[str], **properties: Schema) -> Schema:
+    """Describe an object of only these fields; fields that are not required may be null."""
+    made = {name: each if name in required else allow_null(each) for name, each in properties.items()}
     return {"type": "object", "required": required, "properties": made, "additionalProperties": False}
 
 
-def answer(**properties: Schema) -> Schema:
-    """An object that holds all the given fields."""
+def make_answer(**properties: Schema) -> Schema:
+    """Describe an object with all the given fields."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-OPENAI_ERROR = answer(error=answer(message=STRING, type=STRING, param=nullable(STRING), code=nullable(STRING)))
-TEI_ERROR = answer(error=STRING, error_type={"enum": sorted({kind.tei_type for kind in KINDS.values()})})
+OPENAI_ERROR = make_answer(
+    error=make_answer(message=STRING, type=STRING, param=allow_null(STRING), code=allow_null(STRING))
+)
+TEI_ERROR = make_answer(error=STRING, error_type={"enum": sorted({kind.tei_type for kind in KINDS.values()})})
 
 
 def describe(service: Service) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of the server."""
-    health = _get("Whether requests are computed", answer(status={"const": "ok"}), public=True)
+    """Make the OpenAPI 3.1 document of the server."""
+    health = _get("Whether requests are computed", make_answer(status={"const": "ok"}), public=True)
     pages = {path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()}
     paths = {
         "/v1/embeddings": {"post": _embeddings(service)},
@@ -56,7 +58,7 @@ def describe(service: Service) -> dict[str, Any]:
         "/health": {"get": health},
         "/ping": {"get": health},
         "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
-        **{route.path: {"post": _search(service)} for route in search.routes(service)},
+        **{route.path: {"post": _search(service)} for route in search.make_routes(service)},
         **{path: {"get": _get("This description", {"type": "object"})} for path in OPENAPI},
         **pages | {"/": pages["/"] | {"post": _embed(service)}},
     }
@@ -77,7 +79,6 @@ def _texts(service: Service, most: int | None = None) -> Schema:
 
 
 def _how(service: Service) -> dict[str, Schema]:
-    """The fields that several routes share."""
     prompts = sorted(service.model.info["prompts"])
     name: Schema = {"enum": prompts} if prompts else {"type": "null", "description": "the model has no prompts"}
     return {
@@ -96,7 +97,7 @@ def _shape(service: Service) -> dict[str, Schema]:
 
 def _embeddings(service: Service) -> Schema:
     how, shape = _how(service), _shape(service)
-    request = fields(
+    request = make_fields(
         ["input"],
         input={"anyOf": [STRING, _texts(service)]},
         model=STRING if service.settings.any_model else {"enum": list(service.model.names)},
@@ -105,9 +106,9 @@ def _embeddings(service: Service) -> Schema:
         prompt_name=how["prompt_name"], truncate={**how["truncate"], "type": ["boolean", "string"],
         "enum": [True, False, *NIM]}, normalize=shape["normalize"],
     )  # fmt: skip
-    embedding = answer(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
-    usage = answer(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)
-    found = answer(
+    embedding = make_answer(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
+    usage = make_answer(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)
+    found = make_answer(
         object={"const": "list"}, data={"type": "array", "items": embedding}, model=STRING, usage=usage
     )  # fmt: skip
     kinds = ("empty", "validation", "tokenizer", "model")
@@ -115,44 +116,44 @@ def _embeddings(service: Service) -> Schema:
 
 
 def _models() -> Schema:
-    model = answer(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
-    return answer(object={"const": "list"}, data={"type": "array", "items": model})
+    model = make_answer(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
+    return make_answer(object={"const": "list"}, data={"type": "array", "items": model})
 
 
 def _embed(service: Service) -> Schema:
-    request = fields(["inputs"], inputs={"anyOf": [STRING, _texts(service)]}, **_how(service), **_shape(service))
+    request = make_fields(["inputs"], inputs={"anyOf": [STRING, _texts(service)]}, **_how(service), **_shape(service))
     found = {"type": "array", "items": NUMBERS}
     return _post("Embeddings, as TEI's", request, found, ("empty", "validation", "tokenizer"), octets=True)
 
 
 def _similarity(service: Service) -> Schema:
-    inputs = fields(
+    inputs = make_fields(
         ["source_sentence", "sentences"],
         source_sentence=STRING, sentences=_texts(service, service.settings.max_inputs - 1),
     )  # fmt: skip
-    request = fields(["inputs"], inputs=inputs, parameters=fields([], **_how(service)))
+    request = make_fields(["inputs"], inputs=inputs, parameters=make_fields([], **_how(service)))
     return _post("Similarity of a sentence to others", request, NUMBERS, ("empty", "validation", "tokenizer"))
 
 
 def _search(service: Service) -> Schema:
-    request = fields(
+    request = make_fields(
         ["query"],
-        query={"anyOf": [STRING, _texts(service, search.most_queries(service))]},
+        query={"anyOf": [STRING, _texts(service, search.limit_queries(service))]},
         k={"type": "integer", "minimum": 1, "maximum": search.MOST_ROWS, "default": search.K},
     )  # fmt: skip
-    hit = answer(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
+    hit = make_answer(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
     of_one: Schema = {"type": "array", "items": hit}
-    found = answer(similarity=STRING, truncated_texts=COUNT, hits={"type": "array", "items": of_one})
+    found = make_answer(similarity=STRING, truncated_texts=COUNT, hits={"type": "array", "items": of_one})
     return _post("The rows most like a query", request, found, ("empty", "validation", "tokenizer"))
 
 
 def _tokenize(service: Service) -> Schema:
-    request = fields(
+    request = make_fields(
         ["inputs"],
         inputs={"anyOf": [STRING, _texts(service)]}, add_special_tokens={"type": "boolean", "default": True},
         prompt_name=_how(service)["prompt_name"],
     )  # fmt: skip
-    token = answer(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
+    token = make_answer(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
     found = {"type": "array", "items": {"type": "array", "items": token}}
     return _post("The tokens of texts", request, found, ("empty", "validation", "tokenizer"))
 
@@ -180,7 +181,6 @@ def _get(
 
 
 def _refusals(kinds: tuple[str, ...], openai: bool) -> dict[str, Schema]:
-    """Status -> response, for the given reasons."""
     error = OPENAI_ERROR if openai else TEI_ERROR
     by_status: dict[str, list[str]] = {}
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""The engine: texts of many requests -> tokens in threads of their own -> batches in one compute thread -> vectors."""
+"""The engine: texts of many requests -> tokens in threads -> batches in one compute thread -> vectors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.tokenizer.encode import Tokens
-from fastflow.serve.batch import Embedder, Floats, How, Part, compute, joined, some
+from fastflow.serve.batch import Embedder, Floats, How, Part, compute, join_tokens, take_texts
 from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
-from fastflow.serve.refusals import Refused, expired, overloaded
+from fastflow.serve.refusals import Refused, refuse_expired, refuse_overload
 from fastflow.serve.settings import Settings
 
-TURNS = 4  # requests whose turns fill a batch
-LEAST = 32  # tokens of a batch, however slow the machine is; a longer text is a batch by itself
-PIECE = 64  # texts that are tokenized before another request may
-CHARACTERS = 2  # of a token, as an estimate until it is made
+TURNS = 4  # turns that fill a batch
+LEAST = 32  # tokens of a batch on the slowest machine; a longer text is a batch by itself
+PIECE = 64  # texts of a request that are tokenized at a time
+CHARACTERS = 2  # estimated, of a token
 
 log = logging.getLogger("fastflow.serve")
 
@@ -33,7 +33,7 @@ class Gone(Exception):
 
 
 class Times(NamedTuple):
-    """Seconds of a request: until its texts were tokens, until its first batch began, until its last one ended."""
+    """Seconds of a request: until its texts were tokens, until its first batch began, until its last batch ended."""
 
     tokenization: float
     queue: float
@@ -41,7 +41,7 @@ class Times(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """The vectors (B, D') of a request, the tokens (B,) of its texts, and how many of the texts were cut."""
+    """The vectors (B, D') of a request, the tokens (B,) of its texts, and the number of cut texts."""
 
     vectors: Floats
     lengths: NDArray[np.int64]
@@ -50,17 +50,17 @@ class Embedded(NamedTuple):
 
 
 class Model(Embedder, Protocol):
-    """The part of a model that the engine runs; ``serve.model`` makes it of a Runtime."""
+    """The part of a model that the engine runs."""
 
     max_length: int
 
-    def tokens(self, texts: Sequence[str], prompt: str) -> Tokens:
-        """Texts -> tokens; called from several threads."""
+    def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens:
+        """Tokenize texts; called from several threads."""
         ...
 
 
 class Request(Job):
-    """A request on its way through the engine."""
+    """A request in the engine."""
 
     def __init__(self, how: How, answer: asyncio.Future[None], deadline: float) -> None:
         super().__init__(deadline)
@@ -70,17 +70,16 @@ class Request(Job):
         self.missing = 0  # texts without a vector
         self.began = self.ended = 0.0
 
-    def given(self, tokens: Tokens) -> None:
-        """The tokens of its texts are there."""
+    def set_tokens(self, tokens: Tokens) -> None:
         self.tokens, self.missing = tokens, len(tokens.offsets) - 1
 
     def fail(self, error: Exception) -> None:
-        """The answer is ``error``, unless there is one already."""
+        """Answer with ``error``, unless there is an answer."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
     def take(self, start: int, stop: int, found: Floats, began: float, ended: float) -> None:
-        """The vectors of texts ``start`` to ``stop``; the last ones complete the answer."""
+        """Store the vectors of texts ``start`` to ``stop``; the last ones complete the answer."""
         if self.answer.done():
             return
         if not self.out.size:
@@ -94,30 +93,30 @@ class Request(Job):
 
 
 class Engine:
-    """Computes the texts of many requests in batches. ``embed`` is for the event loop that ``start`` was called on."""
+    """Computes the texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
 
     def __init__(
         self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``rate``: tokens a second, as measured; ``most``: tokens of a batch, however fast the machine is."""
+        """``rate``: measured tokens a second; ``most``: tokens of a batch on any machine."""
         turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
         bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
         self.model, self.clock = model, clock
-        self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called for each batch
-        self.busy_since: float | None = None  # when the batch that is computed now began
+        self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # after each batch
+        self.busy_since: float | None = None  # when the current batch began
         self._wake = threading.Condition()  # guards the queue
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="fastflow-compute", daemon=True)
         self._tokenizers = ThreadPoolExecutor(settings.tokenizer_threads, "fastflow-tokenize")
 
     def start(self) -> None:
-        """Begin to compute; results go to the event loop that runs now."""
+        """Begin to compute; results are delivered to the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads, after the batch that is computed now; the texts that wait are not computed."""
+        """End the threads after the current batch; waiting texts are not computed."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -125,30 +124,30 @@ class Engine:
             self._thread.join()
         self._tokenizers.shutdown(cancel_futures=True)
 
-    def stuck(self, seconds: float) -> bool:
-        """Whether the compute thread has ended, or has been with one batch for longer than ``seconds``."""
+    def is_stuck(self, seconds: float) -> bool:
+        """Whether the compute thread has ended, or computes one batch for longer than ``seconds``."""
         since = self.busy_since
         return not self._thread.is_alive() or (since is not None and self.clock() - since > seconds)
 
     async def embed(
         self, texts: Sequence[str], how: How, cut: bool, gone: Callable[[], asyncio.Future[Any]]
     ) -> Embedded:
-        """The vectors of ``texts``. ``cut``: whether one that is too long is cut; ``gone()``: done when nobody waits.
+        """Compute the vectors of ``texts``. ``cut``: whether to cut long ones; ``gone()``: done when the client leaves.
 
-        Raises Refused, and Gone if the client has gone; nothing more is computed then.
+        Raises Refused, or Gone if the client has left; then no more is computed.
         """
         start = self.clock()
         request = Request(how, self._loop.create_future(), start + self.queue.bounds.work)
         self._admit(request, texts)
         left = gone()
         try:
-            tokens = await self._tokenized(texts, request, cut, left)
+            tokens = await self._tokenize(texts, request, cut, left)
             tokenized = self.clock()
-            request.given(tokens)
+            request.set_tokens(tokens)
             with self._wake:
                 self.queue.put(request, np.diff(tokens.offsets).tolist())
                 self._wake.notify()
-            await self._answered(request, left)
+            await self._wait_for(request, left)
         finally:
             left.cancel()
             request.answer.cancel()
@@ -157,17 +156,17 @@ class Engine:
         times = Times(tokenized - start, request.began - tokenized, request.ended - request.began)
         return Embedded(request.out, np.diff(tokens.offsets), len(tokens.cut), times)
 
-    async def thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """``call(*arguments)`` in a tokenizing thread."""
+    async def run_in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Run ``call(*arguments)`` in a tokenizing thread."""
         return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
 
     def check_wait(self) -> None:
-        """Raise Refused if any request that comes now waits for too long: before its body is read."""
+        """Raise Refused if any request that arrives now waits too long, before its body is read."""
         try:
             with self._wake:
                 self.queue.check_wait()
         except Busy as busy:
-            raise overloaded(busy) from busy
+            raise refuse_overload(busy) from busy
 
     def _admit(self, request: Request, texts: Sequence[str]) -> None:
         most, prompt = self.model.max_length, len(request.how.prompt)
@@ -176,7 +175,7 @@ class Engine:
             with self._wake:
                 self.queue.admit(request, tokens)
         except Busy as busy:
-            raise overloaded(busy) from busy
+            raise refuse_overload(busy) from busy
         except TooMuch as much:
             message = (
                 f"these texts take about {much.seconds:.0f} s, and a request has {self.queue.bounds.work:g} s: "
@@ -184,13 +183,13 @@ class Engine:
             )
             raise Refused("validation", message) from much
 
-    async def _tokenized(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
-        """The tokens of ``texts``; other requests have their turn between two pieces."""
+    async def _tokenize(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
+        """Tokenize ``texts`` in pieces, so that other requests have their turn."""
         pieces = []
         for start in range(0, len(texts), PIECE):
             _check_waiting(left, self.clock() >= request.deadline)
             try:
-                piece = await self.thread(self.model.tokens, texts[start : start + PIECE], request.how.prompt)
+                piece = await self.run_in_thread(self.model.tokenize, texts[start : start + PIECE], request.how.prompt)
             except FastflowError as error:
                 raise Refused("tokenizer", str(error)) from error
             if len(piece.cut) and not cut:
@@ -201,10 +200,10 @@ class Engine:
                 )
             pieces.append(piece)
         _check_waiting(left, self.clock() >= request.deadline)
-        return joined(pieces)
+        return join_tokens(pieces)
 
-    async def _answered(self, request: Request, left: asyncio.Future[Any]) -> None:
-        """Return when all is computed; raise at the deadline, and if the client has gone."""
+    async def _wait_for(self, request: Request, left: asyncio.Future[Any]) -> None:
+        """Wait until all is computed; raise at the deadline, and if the client has left."""
         seconds = max(0.0, request.deadline - self.clock())
         await asyncio.wait({request.answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not request.answer.done():
@@ -218,7 +217,7 @@ class Engine:
             raise Refused("backend", f"the texts could not be computed: {error}") from error
 
     def _run(self) -> None:
-        """The compute thread: a batch is cut when the one before has ended, so it holds all that came meanwhile."""
+        """Compute in a thread: a batch is cut when the last one has ended, so it holds all that arrived meanwhile."""
         while True:
             with self._wake:
                 batch, late = self.queue.take(self.clock())
@@ -228,7 +227,7 @@ class Engine:
             if self._stopping:
                 return
             self.busy_since = began = self.clock()
-            parts = [Part(some(each.tokens, start, stop), each.how) for each, start, stop in batch]
+            parts = [Part(take_texts(each.tokens, start, stop), each.how) for each, start, stop in batch]
             found = compute(self.model, parts)
             ended, self.busy_since = self.clock(), None
             self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
@@ -241,9 +240,9 @@ class Engine:
         began: float,
         ended: float,
     ) -> None:
-        """On the event loop: the vectors of a batch go to their requests, and its speed to the queue."""
+        """Give the vectors of a batch to their requests, and its speed to the queue, on the event loop."""
         for request in late:
-            request.fail(expired())
+            request.fail(refuse_expired())
         for (request, start, stop), z in zip(batch, found, strict=True):
             if isinstance(z, Exception):
                 request.fail(z)
@@ -258,8 +257,7 @@ class Engine:
 
 
 def _check_waiting(left: asyncio.Future[Any], late: bool) -> None:
-    """Raise Gone if the client has ``left``, and Refused where it is too ``late``."""
     if left.done():
         raise Gone
     if late:
-        raise expired()
+        raise refuse_expired()

@@ -1,4 +1,4 @@
-"""The fields of a JSON request, checked one by one; a field that is not known is refused by its name."""
+"""The fields of a JSON request, checked one by one; an unknown field is refused by its name."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ IDS = (
 
 
 def parse(body: bytes | bytearray) -> Any:
-    """The JSON value of a body; raises Refused for anything else, NaN and Infinity included."""
+    """Parse the JSON of a body; raises Refused for anything else, such as NaN."""
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError:
         raise Refused("malformed", "the body is JSON that is nested too deep") from None
     except ValueError as error:
         raise Refused("malformed", f"the body is not JSON: {short(str(error))}") from None
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
 class Fields:
-    """The fields of an object that may hold ``known`` ones; null is as good as absent. All raise Refused."""
+    """The fields of an object that may hold ``known`` fields; null counts as absent. Methods raise Refused."""
 
     def __init__(self, value: Any, known: Collection[str], where: str = "") -> None:
-        """``where``: the path of the object, with a dot after it; empty: it is the whole body."""
+        """``where``: the path of the object with a dot after it; empty for the whole body."""
         self._where = where
         if not isinstance(value, dict):
-            raise self._wrong(where.rstrip(".") or "the body", "must be a JSON object", value)
+            raise self._refuse(where.rstrip(".") or "the body", "must be a JSON object", value)
         for name in value:
             if name not in known:
                 message = f"{where}{name:.80} is no field of this request; known are {', '.join(known)}"
@@ -45,7 +45,6 @@ class Fields:
         self._fields = {name: each for name, each in value.items() if each is not None}
 
     def get(self, name: str) -> Any:
-        """The value as it is, None if it is absent; raises for nothing."""
         return self._fields.get(name)
 
     def required(self, name: str) -> Any:
@@ -54,24 +53,24 @@ class Fields:
         return self._fields[name]
 
     def flag(self, name: str, default: bool, words: Mapping[str, bool] = MappingProxyType({})) -> bool:
-        """``words``: strings that stand for a value."""
+        """Read a boolean; ``words`` maps strings to values."""
         value = self._fields.get(name, default)
         if isinstance(value, str) and value in words:
             return words[value]
         if not isinstance(value, bool):
-            raise self._wrong(name, " or ".join(["must be true or false", *words]), value)
+            raise self._refuse(name, " or ".join(["must be true or false", *words]), value)
         return value
 
     def text(self, name: str) -> str | None:
         value = self._fields.get(name)
         if value is not None and not isinstance(value, str):
-            raise self._wrong(name, "must be a string", value)
+            raise self._refuse(name, "must be a string", value)
         return value
 
     def choice(self, name: str, choices: Collection[str], default: str | None = None) -> str | None:
         value = self._fields.get(name, default)
         if value is not None and (not isinstance(value, str) or value not in choices):
-            raise self._wrong(name, f"must be one of {', '.join(choices)}", value)
+            raise self._refuse(name, f"must be one of {', '.join(choices)}", value)
         return value
 
     def count(self, name: str) -> int | None:
@@ -79,16 +78,16 @@ class Fields:
         if isinstance(value, float) and value.is_integer():  # 80.0 is a whole number to JSON Schema
             value = int(value)
         if value is not None and (type(value) is not int or value < 1):
-            raise self._wrong(name, "must be a whole number of at least 1", value)
+            raise self._refuse(name, "must be a whole number of at least 1", value)
         return value
 
     def texts(self, name: str, most: int) -> tuple[list[str], bool]:
-        """The texts, and whether they came as a list; at least one and at most ``most``."""
+        """Read 1 to ``most`` texts; return them and whether they came as a list."""
         value = self.required(name)
         if isinstance(value, str):
             return [value], False
         if not isinstance(value, list):
-            raise self._wrong(name, "must be a string or a list of strings", value)
+            raise self._refuse(name, "must be a string or a list of strings", value)
         if not value:
             raise Refused("empty", f"{self._where}{name} holds no text", self._where + name)
         if len(value) > most:
@@ -98,14 +97,14 @@ class Fields:
             if not isinstance(each, str):
                 if _is_ids(each):
                     raise Refused("validation", IDS.format(name=self._where + name), self._where + name)
-                raise self._wrong(f"{name}[{i}]", "must be a string", each)
+                raise self._refuse(f"{name}[{i}]", "must be a string", each)
         return value, True
 
-    def _wrong(self, name: str, must: str, value: Any) -> Refused:
+    def _refuse(self, name: str, must: str, value: Any) -> Refused:
         where = name if name == "the body" else self._where + name
         return Refused("validation", f"{where} {must}, not {short(value)}", None if name == "the body" else where)
 
 
 def _is_ids(value: Any) -> bool:
-    """Whether a text came as a token id, or as a list."""
+    """Whether ``value`` is a token id or a list of ids."""
     return type(value) is int or (isinstance(value, list) and all(type(each) is int for each in value))

@@ -16,34 +16,34 @@ OCTETS = "application/octet-stream"
 
 
 @lru_cache(maxsize=64)
-def _template(dim: int, digits: int) -> str:
+def _make_template(dim: int, digits: int) -> str:
     return "[" + ",".join([f"%.{digits}g"] * dim) + "]"
 
 
-def arrays(z: NDArray[np.floating[Any]]) -> list[str]:
-    """Each row of (B, D) as a JSON array; nine digits give float32 back exactly, seventeen float64."""
-    template = _template(z.shape[1], 9 if z.dtype == np.float32 else 17)
+def format_rows(z: NDArray[np.floating[Any]]) -> list[str]:
+    """Format each row of (B, D) as a JSON array; nine digits restore float32 exactly, seventeen float64."""
+    template = _make_template(z.shape[1], 9 if z.dtype == np.float32 else 17)
     return [template % tuple(row) for row in z.tolist()]
 
 
-def octets(z: NDArray[np.floating[Any]]) -> bytes:
-    """(B, D) as little-endian float32, row after row."""
+def to_octets(z: NDArray[np.floating[Any]]) -> bytes:
+    """Return (B, D) as little-endian float32, row after row."""
     return np.ascontiguousarray(z, "<f4").tobytes()
 
 
-def base64_rows(z: NDArray[np.floating[Any]]) -> list[str]:
-    """Each row of (B, D), little-endian float32, as a JSON string of base64."""
+def encode_base64(z: NDArray[np.floating[Any]]) -> list[str]:
+    """Format each row of (B, D), little-endian float32, as a JSON string of base64."""
     return [f'"{base64.b64encode(row).decode()}"' for row in np.ascontiguousarray(z, "<f4")]
 
 
-def tei_json(z: NDArray[np.floating[Any]]) -> bytes:
-    """(B, D) as TEI's JSON."""
-    return ("[" + ",".join(arrays(z)) + "]").encode()
+def format_tei(z: NDArray[np.floating[Any]]) -> bytes:
+    """Format (B, D) as TEI's JSON."""
+    return ("[" + ",".join(format_rows(z)) + "]").encode()
 
 
-def openai_json(z: NDArray[np.floating[Any]], encoding: str, model: str, tokens: int, cut: int) -> bytes:
-    """(B, D) as OpenAI's JSON; ``encoding``: float or base64; ``cut``: texts that were cut, reported with the usage."""
-    rows = base64_rows(z) if encoding == "base64" else arrays(z)
+def format_openai(z: NDArray[np.floating[Any]], encoding: str, model: str, tokens: int, cut: int) -> bytes:
+    """Format (B, D) as OpenAI's JSON with the usage; ``encoding``: float or base64; ``cut``: number of cut texts."""
+    rows = encode_base64(z) if encoding == "base64" else format_rows(z)
     data = ",".join(f'{{"object":"embedding","index":{i},"embedding":{row}}}' for i, row in enumerate(rows))
     usage = f'{{"prompt_tokens":{tokens},"total_tokens":{tokens},"truncated_texts":{cut}}}'
     return f'{{"object":"list","data":[{data}],"model":{json.dumps(model)},"usage":{usage}}}'.encode()

@@ -1,4 +1,4 @@
-"""The guard in front of every route: hosts, keys, size, and a server that is going down."""
+"""The guard before every route: hosts, keys, size, and a server that goes down."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from fastflow.serve.service import Service
 
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
-PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # without a key, and while the server is going down
+PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # open without a key, and while the server goes down
 
-# refused under overload before they are read
+# under overload refused before their bodies are read
 COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/search")
 
 
 class Guard:
-    """Refuses a request before a route sees it, and counts those that it lets through."""
+    """Refuses a request before its route, and counts the requests that it lets through."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -38,7 +38,7 @@ class Guard:
             self._check(scope["method"], scope["path"], dict(scope["headers"]))
         except Refused as refused:
             self.service.metrics.count("te_request_failure", err=refused.kind)
-            await refused.response(scope["path"])(scope, receive, send)
+            await refused.make_response(scope["path"])(scope, receive, send)
             return
         self.service.active += 1
         try:
@@ -48,13 +48,12 @@ class Guard:
             self.service.bodies -= scope.get("state", {}).get("held", 0)
 
     def _check(self, method: str, path: str, headers: dict[bytes, bytes]) -> None:
-        """Raise Refused for a request that no route shall see."""
-        if self._hosts and b"host" in headers and not self._own(headers[b"host"].decode("latin-1").lower()):
+        if self._hosts and b"host" in headers and not self._is_own(headers[b"host"].decode("latin-1").lower()):
             message = "this server answers to localhost alone: use http://localhost, or set an API key for other names"
             raise Refused("host", message)
-        if path in PUBLIC and (method, path) != ("POST", "/"):  # which is TEI's /embed
+        if path in PUBLIC and (method, path) != ("POST", "/"):  # POST / is TEI's /embed
             return
-        if self._keys and not self._known(headers.get(b"authorization", b"")):
+        if self._keys and not self._has_key(headers.get(b"authorization", b"")):
             message = "the API key is missing or wrong: send the header Authorization: Bearer KEY"
             raise Refused("key", message, headers={"www-authenticate": "Bearer"})
         if self.service.draining:
@@ -67,17 +66,17 @@ class Guard:
         if method == "POST" and path in COMPUTED:
             self.service.engine.check_wait()
 
-    def _own(self, host: str) -> bool:
-        """Whether ``host``, with any port, is this machine: a foreign name can be made to lead a browser here.
+    def _is_own(self, host: str) -> bool:
+        """Whether ``host``, with any port, is this machine: a page can make a foreign name lead a browser here.
 
-        The page that has that name could then read every answer, as if it were this server's own.
+        The page could then read every answer as if it had served it.
         """
         found = HOST.fullmatch(host)
         name = (found["v6"] or found["name"] or "") if found else ""
         return name in self._hosts or is_loopback(name)
 
-    def _known(self, header: bytes) -> bool:
-        """Whether ``header`` carries a key; every key is compared, in the same time whatever it holds."""
+    def _has_key(self, header: bytes) -> bool:
+        """Whether ``header`` has a key; all keys are compared, which takes equal time for every header."""
         scheme, _, given = header.partition(b" ")
         given = given.strip()
         matches = [compare_digest(given, key) for key in self._keys]
@@ -85,7 +84,7 @@ class Guard:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``address`` is one that leads to this machine alone; a name is none."""
+    """Whether ``address`` leads only to this machine; False for a name."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Counts and times under TEI's names, so that its dashboards work; those of fastflow alone begin with fastflow_."""
+"""Counts and times under TEI's names for its dashboards; our own names begin with fastflow_."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollec
 if TYPE_CHECKING:
     from fastflow.serve.engine import Times
 
-DURATIONS = [1e-5 * 1.5**i for i in range(1, 40)]  # 15 microseconds to 73 seconds; TEI's end at 15 seconds
+DURATIONS = [1e-5 * 1.5**i for i in range(1, 40)]  # 15 microseconds to 73 seconds
 LENGTHS = [2.0**i for i in range(14)]
 COUNTERS = {
     "te_request_count": "Requests that were read, single or batch",
@@ -26,31 +26,31 @@ COUNTERS = {
 
 
 class Metrics:
-    """Everything that /metrics shows; safe to use from several threads."""
+    """The content of /metrics; safe to use from several threads."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._counts: dict[str, Counter[tuple[tuple[str, str], ...]]] = {name: Counter() for name in COUNTERS}
-        self.request = self._histogram("te_request_duration", "Seconds of a request in all")
-        self.tokenization = self._histogram("te_request_tokenization_duration", "Seconds until its texts were tokens")
-        self.queued = self._histogram("te_request_queue_duration", "Seconds until its first batch began")
-        self.inference = self._histogram("te_request_inference_duration", "Seconds from its first batch to its last")
-        self.input_length = self._histogram("te_request_input_length", "Tokens of a text", LENGTHS)
-        self.batch_size = self._histogram("te_batch_next_size", "Texts of a batch", LENGTHS)
-        self.batch_tokens = self._histogram("te_batch_next_tokens", "Tokens of a batch", LENGTHS)
-        self.batch = self._histogram("te_embed_inference_duration", "Seconds that a batch was computed")
+        self.request = self._add("te_request_duration", "Seconds of a request in all")
+        self.tokenization = self._add("te_request_tokenization_duration", "Seconds until its texts were tokens")
+        self.queued = self._add("te_request_queue_duration", "Seconds until its first batch began")
+        self.inference = self._add("te_request_inference_duration", "Seconds from its first batch to its last")
+        self.input_length = self._add("te_request_input_length", "Tokens of a text", LENGTHS)
+        self.batch_size = self._add("te_batch_next_size", "Texts of a batch", LENGTHS)
+        self.batch_tokens = self._add("te_batch_next_tokens", "Tokens of a batch", LENGTHS)
+        self.batch = self._add("te_embed_inference_duration", "Seconds that a batch was computed")
         self.queue_size = Gauge("te_queue_size", "Requests that wait or are computed", registry=self.registry)
         self.queue_seconds = Gauge("fastflow_queue_seconds", "Seconds of work that wait", registry=self.registry)
         self.rate = Gauge("fastflow_tokens_per_second", "Tokens computed in a second, lately", registry=self.registry)
 
-        self.search = self._histogram("fastflow_search_duration", "Seconds that the file was searched for a query")
+        self.search = self._add("fastflow_search_duration", "Seconds that the file was searched for a query")
 
-    def _histogram(self, name: str, help: str, buckets: Iterable[float] = DURATIONS) -> Histogram:
+    def _add(self, name: str, help: str, buckets: Iterable[float] = DURATIONS) -> Histogram:
         return Histogram(name, help, buckets=list(buckets), registry=self.registry)
 
-    def request_done(self, spent: float, times: Times, lengths: list[int]) -> None:
-        """A request was computed: its seconds, and the tokens of its texts."""
+    def record_request(self, spent: float, times: Times, lengths: list[int]) -> None:
+        """Record the seconds of a computed request, and the tokens of its texts."""
         self.request.observe(spent)
         self.tokenization.observe(times.tokenization)
         self.queued.observe(times.queue)
@@ -58,26 +58,24 @@ class Metrics:
         for length in lengths:
             self.input_length.observe(length)
 
-    def batch_done(self, texts: int, tokens: int, spent: float) -> None:
-        """A batch was computed."""
+    def record_batch(self, texts: int, tokens: int, spent: float) -> None:
         self.batch_size.observe(texts)
         self.batch_tokens.observe(tokens)
         self.batch.observe(spent)
 
     def count(self, name: str, by: int = 1, **labels: str) -> None:
-        """Add to a counter; only the event loop's thread does."""
+        """Add to a counter; call it only from the event loop's thread."""
         self._counts[name][tuple(labels.items())] += by
 
     def value(self, name: str, **labels: str) -> int:
-        """The count so far."""
         return self._counts[name][tuple(labels.items())]
 
     def text(self) -> bytes:
-        """The page of /metrics, in Prometheus' text format."""
-        return "".join(self._counters()).encode() + generate_latest(self.registry)
+        """Format the page of /metrics for Prometheus."""
+        return "".join(self._format_counters()).encode() + generate_latest(self.registry)
 
-    def _counters(self) -> Iterator[str]:
-        """The counters under TEI's names as they are: the library would add _total to each."""
+    def _format_counters(self) -> Iterator[str]:
+        """Format the counters under TEI's names: the library would add _total to each."""
         for name, found in self._counts.items():
             yield f"# HELP {name} {COUNTERS[name]}\n# TYPE {name} counter\n"
             for labels, count in (found or {(): 0}).items():
@@ -85,6 +83,6 @@ class Metrics:
                 yield f"{name}{{{inner}}} {count}\n" if inner else f"{name} {count}\n"
 
 
-def seconds(value: float) -> str:
-    """Milliseconds, as TEI's headers have them."""
+def format_seconds(value: float) -> str:
+    """Format seconds as milliseconds, as TEI's headers have them."""
     return str(round(value * 1e3))

@@ -1,4 +1,4 @@
-"""A Runtime as a server sees it: names, limits, tokens, vectors, and the speed of this machine."""
+"""A Runtime for the server: names, limits, tokens, vectors, and the speed of this machine."""
 
 from __future__ import annotations
 
@@ -14,45 +14,44 @@ from fastflow.serve.batch import Floats, How
 from fastflow.serve.refusals import Refused
 
 WORDS = "the quick brown fox jumps over the lazy dog while two birds sing in an old tree near the river "
-PROBE = 0.05  # seconds of computing that the speed is measured on
+PROBE = 0.05  # seconds of computing that measure the speed
 TRIES = 3
-TYPES = (("query", "search_query"), ("document", "passage", "search_document"))  # names of a task in input_type
+TYPES = (("query", "search_query"), ("document", "passage", "search_document"))  # names of one task in input_type
 
 
 class ServedModel:
-    """The model of a server; ``names`` are those that a request may call it by, the first is its own."""
+    """The model of a server; a request may call it by any of ``names``, the first of which is its own."""
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
-        """Raises a UsageError for a model without an encoder."""
-        self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
-        runtime.tokenizer.threads = 1  # those of other calls compute a batch meanwhile, and share one pool
+        """Raise a UsageError for a model without an encoder."""
+        self.runtime, self.opened, self.info = runtime, runtime._opened, runtime.info()
+        runtime.tokenizer.threads = 1  # other calls compute meanwhile, in one pool
         self.max_length: int = runtime.tokenizer.max_length
         path = self.info["model"]
         own = [path if path == "default" else Path(path).name]
         self.names = tuple(dict.fromkeys([*names, *own, "default"]))
-        self.normalize = self.info["similarity"] == "cosine"  # the other similarities are of vectors as they are
+        self.normalize = self.info["similarity"] == "cosine"
 
-    def tokens(self, texts: Sequence[str], prompt: str) -> Tokens:
-        """Texts -> tokens, ``prompt`` before each; raises a FastflowError for a text that the tokenizer cannot take."""
-        return self.opened.tokenize(texts, prompt)
+    def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens:
+        """Tokenize texts with ``prompt`` before each; raises a FastflowError for a text that cannot be tokenized."""
+        return self.opened.prompted(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
         """Compute vectors (B, D') of tokens; raises a FastflowError if a number is not finite."""
         return self.opened.embed_tokens(tokens, how.normalize, how.dim)
 
     def check_dim(self, dim: int | None, param: str = "dimensions") -> None:
-        """Raise Refused for a width that ``Runtime.encode`` refuses."""
         try:
             self.runtime.transform([[0.0] * self.info["pooled_dim"]], truncate_dim=dim)
         except UsageError:
             message = f"{param} must be a whole number from 1 to {self.opened.width}, the width of this model"
             raise Refused("validation", message, param) from None
 
-    def prompt(self, input_type: str | None, prompt_name: str | None) -> str:
-        """The text before every text: the prompt of a task, the one of a name, or the model's default.
+    def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
+        """Return the prompt of a task, of a name, or the model's default.
 
-        If the model has no prompt of that ``input_type``, one of another name of the task is taken, as passage for
-        document. Raises Refused for both at once, and for a name that the model does not have.
+        Without a prompt for ``input_type`` another name of the task is taken, as passage for document. Raises Refused
+        for both at once, and for an unknown name.
         """
         if input_type is not None:
             if prompt_name is not None:
@@ -67,26 +66,26 @@ class ServedModel:
 
     @property
     def input_types(self) -> tuple[str, ...]:
-        """The values of ``input_type``: the names of the tasks, and the model's own prompts, such as clustering."""
+        """The values of ``input_type``: names of tasks, and the model's own prompts, such as clustering."""
         return tuple(dict.fromkeys([*sum(TYPES, ()), *self.info["prompts"]]))
 
-    def rate(self) -> float:
-        """Tokens that are computed in a second: the best of TRIES on a batch of sentences that takes about PROBE."""
+    def measure_rate(self) -> float:
+        """Measure tokens a second: the best of TRIES on a batch that takes about PROBE seconds."""
         count, how = 8, How()
         sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
         while True:
-            tokens = self.tokens([sentence] * count, "")
-            if (spent := self._spent(tokens, how)) >= PROBE or 2 * len(tokens.ids) > self.opened.backend.batch_tokens:
-                return len(tokens.ids) / min(spent, *(self._spent(tokens, how) for _ in range(TRIES)))
+            tokens = self.tokenize([sentence] * count, "")
+            if (spent := self._time(tokens, how)) >= PROBE or 2 * len(tokens.ids) > self.opened.backend.batch_tokens:
+                return len(tokens.ids) / min(spent, *(self._time(tokens, how) for _ in range(TRIES)))
             count *= 2
 
-    def _spent(self, tokens: Tokens, how: How) -> float:
+    def _time(self, tokens: Tokens, how: How) -> float:
         start = time.perf_counter()
         self.embed(tokens, how)
         return time.perf_counter() - start
 
     def describe(self) -> dict[str, Any]:
-        """The part of /info that the model gives."""
+        """Return the model's part of /info."""
         i = self.info
         return {
             "model_id": self.names[0],

@@ -8,19 +8,19 @@ from starlette.routing import Route
 
 from fastflow.serve.batch import How
 from fastflow.serve.fields import Fields
-from fastflow.serve.formats import FORMATS, OCTETS, octets, openai_json, wants_octets
+from fastflow.serve.formats import FORMATS, OCTETS, format_openai, to_octets, wants_octets
 from fastflow.serve.refusals import Refused
-from fastflow.serve.service import Service, response
+from fastflow.serve.service import Service, make_response
 
 FIELDS = (
     *("input", "model", "encoding_format", "dimensions", "user"),  # OpenAI's
     *("input_type", "prompt_name", "truncate", "normalize"),  # ours
 )
-NIM = {"NONE": False, "END": True}  # truncate, as clients of NVIDIA NIM say it
+NIM = {"NONE": False, "END": True}  # truncate of NVIDIA NIM's clients
 
 
-async def embeddings(request: Request) -> Response:
-    """The embeddings of one text or many."""
+async def answer_embeddings(request: Request) -> Response:
+    """Answer with the embeddings of one text or many."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), FIELDS)
     texts, batch = fields.texts("input", service.settings.max_inputs)
@@ -35,19 +35,21 @@ async def embeddings(request: Request) -> Response:
         encoding = "bytes" if wants_octets(request.headers.getlist("accept")) else "float"
     dim = fields.count("dimensions")
     if dim is not None:
-        await service.engine.thread(service.model.check_dim, dim)
-    prompt = service.model.prompt(fields.choice("input_type", service.model.input_types), fields.text("prompt_name"))
+        await service.engine.run_in_thread(service.model.check_dim, dim)
+    prompt = service.model.resolve_prompt(
+        fields.choice("input_type", service.model.input_types), fields.text("prompt_name")
+    )
     how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
     truncate = fields.flag("truncate", service.settings.truncate, NIM)
     done = await service.embed(request, texts, how, truncate, batch)
     if encoding == "bytes":
-        return response(octets(done.vectors), done, OCTETS)
+        return make_response(to_octets(done.vectors), done, OCTETS)
     arguments = done.vectors, encoding, service.model.names[0], int(done.lengths.sum()), done.cut
-    return response(await service.write(done.vectors.size, openai_json, *arguments), done, "application/json")
+    return make_response(await service.write(done.vectors.size, format_openai, *arguments), done, "application/json")
 
 
-async def models(request: Request) -> Response:
-    """The one model there is, under each of its names."""
+async def answer_models(request: Request) -> Response:
+    """Answer with the model under each of its names."""
     service: Service = request.app.state.service
     data = [
         {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
@@ -57,7 +59,7 @@ async def models(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("/v1/embeddings", embeddings, methods=["POST"]),
-    Route("/embeddings", embeddings, methods=["POST"]),
-    Route("/v1/models", models, methods=["GET"]),
+    Route("/v1/embeddings", answer_embeddings, methods=["POST"]),
+    Route("/embeddings", answer_embeddings, methods=["POST"]),
+    Route("/v1/models", answer_models, methods=["GET"]),
 ]

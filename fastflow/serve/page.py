@@ -1,4 +1,4 @@
-"""The page at / to try the model on and the one at /docs: files that are the same for everyone and hold no data."""
+"""The page at / and the page at /docs: files without data, equal on every server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = {  # path -> file, media type
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 PATHS = tuple(FILES)
-POLICY = (  # one script and one style sheet, both ours; text can become no markup
+POLICY = (  # our script and style sheet only; text cannot become markup
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
@@ -33,15 +33,15 @@ HEADERS = {
 
 
 @cache
-def read(name: str) -> bytes:
-    """A file of the page."""
+def read_file(name: str) -> bytes:
+    """Read a file of the page."""
     return (files("fastflow.serve") / "page" / name).read_bytes()
 
 
-async def page(request: Request) -> Response:
-    """One of the files."""
+async def answer_file(request: Request) -> Response:
+    """Answer with one of the files."""
     name, media = FILES[request.url.path]
-    return Response(read(name), media_type=f"{media}; charset=utf-8", headers=HEADERS)
+    return Response(read_file(name), media_type=f"{media}; charset=utf-8", headers=HEADERS)
 
 
-ROUTES = [Route(path, page, methods=["GET"]) for path in PATHS if path != "/"]  # which app.py serves
+ROUTES = [Route(path, answer_file, methods=["GET"]) for path in PATHS if path != "/"]  # app.py serves /

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection, with limits that uvicorn leaves open: slow clients, headers, trailers, connections."""
+"""HTTP/1.1 on one connection, with limits that uvicorn lacks: slow clients, headers, trailers, connections."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fastflow.serve.metrics import Metrics
-from fastflow.serve.refusals import OPENAI, crowded
+from fastflow.serve.refusals import OPENAI, refuse_connection
 from fastflow.serve.settings import Settings
 
-LINGER = 64 * 2**20  # bytes of a body that are read and dropped after its request was refused
-SECONDS = 60.0  # between two lines of the log about requests that are not HTTP
+LINGER = 64 * 2**20  # bytes of a refused body to read and drop
+SECONDS = 60.0  # between two log lines about requests that are not HTTP
 INVALID = "Invalid HTTP request received."
 
 log = logging.getLogger("fastflow.serve")
 
 
-def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = lambda: 0.0) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol with the limits of ``settings``; requests that are not HTTP count in ``metrics``.
+def make_protocol(
+    settings: Settings, metrics: Metrics, wait: Callable[[], float] = lambda: 0.0
+) -> type[HttpToolsProtocol]:
+    """Make uvicorn's protocol with the limits of ``settings``; requests that are not HTTP count in ``metrics``.
 
-    ``wait()``: seconds until the requests that wait are answered, and their connections are free.
+    ``wait()``: seconds until the waiting requests are answered and their connections are free.
     """
     noted = Rarely()
 
@@ -33,15 +35,15 @@ def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = l
         _arriving: asyncio.TimerHandle | None = None  # until the request has arrived whole
         _unread: asyncio.TimerHandle | None = None  # until the client reads on
         _in_body = False  # whether the headers have ended and the body has not
-        _loose = 0  # bytes of the headers so far, or since the last piece of the body: chunk extensions and trailers
-        _left: int | None = None  # bytes that are still read of a request that was refused; None: it was not
-        _deaf = False  # whether they are not parsed either
+        _loose = 0  # bytes of headers, or of chunk extensions and trailers since the last piece of the body
+        _left: int | None = None  # bytes of a refused request that are still read; None: not refused
+        _deaf = False  # whether they are left unparsed
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self._arrives()
+            self._expect_request()
             if len(self.connections) > settings.max_connections:
-                self._too_many()
+                self._refuse_connection()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel()
@@ -59,7 +61,7 @@ def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = l
             self._loose += len(data)
             self._parse(data)
             if self._loose > settings.max_header and not self.transport.is_closing():
-                self._too_long()
+                self._refuse_headers()
 
         def _parse(self, data: bytes) -> None:
             self._unset_keepalive_if_required()
@@ -74,18 +76,18 @@ def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = l
                     self.send_400_response(INVALID)
                 self.transport.close()
 
-        def _too_many(self) -> None:
-            """Refuse a connection; its request arrives all the same, or its client could not read the answer."""
-            refused, self._deaf = crowded(settings.max_connections, wait()).response(OPENAI), True
+        def _refuse_connection(self) -> None:
+            """Refuse a connection; its request must arrive, or the client could not read the answer."""
+            refused, self._deaf = refuse_connection(settings.max_connections, wait()).make_response(OPENAI), True
             head = "".join(f"{name}: {refused.headers[name]}\r\n" for name in ("retry-after", "content-type"))
             self._answer(b"503 Service Unavailable", head.encode(), bytes(refused.body))
             metrics.count("te_request_failure", err="crowded")
-            if len(self.connections) > 2 * settings.max_connections:  # clients that send nothing stay
+            if len(self.connections) > 2 * settings.max_connections:  # silent clients would stay
                 self.transport.close()
             else:
                 self._linger()
 
-        def _too_long(self) -> None:
+        def _refuse_headers(self) -> None:
             """Refuse headers, chunk extensions or trailers, and read no more."""
             self._answer(b"431 Request Header Fields Too Large")
             self._deaf = True
@@ -97,7 +99,7 @@ def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = l
         def on_message_begin(self) -> None:
             super().on_message_begin()
             if self._arriving is None:
-                self._arrives()
+                self._expect_request()
 
         def on_header(self, name: bytes, value: bytes) -> None:
             if not self._in_body:  # trailers are dropped: no route reads them
@@ -134,23 +136,23 @@ def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = l
             super().resume_writing()
 
         def end(self) -> None:
-            """Close the connection, after the request has arrived."""
+            """Close the connection after its request has arrived."""
             if self._in_body:
                 self._linger()
             else:
                 self.transport.close()
 
         def _linger(self) -> None:
-            """Say that nothing more will be sent, and read on: a client that is reset could not read the answer."""
+            """End our side and read on: a client that is reset could not read the answer."""
             if self._left is None and not self.transport.is_closing():
                 self._left = LINGER
                 self.transport.write_eof()
                 self.flow.resume_reading()
 
-        def _arrives(self) -> None:
-            self._arriving = self.loop.call_later(settings.receive, self._late)
+        def _expect_request(self) -> None:
+            self._arriving = self.loop.call_later(settings.receive, self._time_out)
 
-        def _late(self) -> None:
+        def _time_out(self) -> None:
             self._answer(b"408 Request Timeout")
             self.transport.close()
 
@@ -160,7 +162,7 @@ def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = l
                     timer.cancel()
 
         def _answer(self, status: bytes, header: bytes = b"", body: bytes = b"") -> None:
-            """Answer the request that arrives, unless an answer has begun."""
+            """Answer the arriving request, unless an answer has begun."""
             cycle = self.cycle
             begun = cycle and (cycle.response_started if self._in_body else not cycle.response_complete)
             if not (begun or self._left is not None or self.transport.is_closing()):
@@ -171,7 +173,7 @@ def protocol(settings: Settings, metrics: Metrics, wait: Callable[[], float] = l
 
 
 class Lingering:
-    """The transport of one answer, whose ``close`` lets the rest of the request arrive."""
+    """The transport of one answer; ``close`` lets the rest of the request arrive."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -182,7 +184,7 @@ class Lingering:
 
 
 class Rarely:
-    """A line of the log about requests that are not HTTP: at most one in SECONDS, with the number since the last."""
+    """A log line about requests that are not HTTP, at most every SECONDS, with the number since the last line."""
 
     def __init__(self) -> None:
         self._count, self._next = 0, 0.0

@@ -1,8 +1,8 @@
-"""The queue of waiting texts: who is admitted, whose texts come next, and which are never computed.
+"""The queue of waiting texts: admission, order, and texts that are never computed.
 
-Plain data without clock, threads or event loop; ``serve.engine`` brings these. Work is counted in tokens, and in
-seconds by the rate at which the machine computes tokens. Requests take turns: each gives a few texts to a batch before
-any gives more, so a long list holds up a short one by a turn, not by its length.
+It is plain data without clock, threads or event loop, which ``serve.engine`` adds. Work is counted in tokens, and in
+seconds by the rate of tokens that the machine computes. Requests take turns: each gives a few texts to a batch before
+any gives more, so a long list delays a short one by a turn, not by its length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """A request is refused for now. It is accepted after ``seconds``, or now by a server with a larger ``option``."""
+    """A request is refused for now: accepted after ``seconds``, or now by a server with a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
@@ -27,16 +27,16 @@ class Busy(Exception):
 
 
 class Promised:
-    """The work of refused requests, which come back later, spread over the time that the machine needs for them.
+    """The work of refused requests, which return later, spread over the time that the machine needs for them.
 
-    If all came back at one time, most would be refused again, and the machine would idle until then.
+    If all returned at one time, most would be refused again, and the machine would idle until then.
     """
 
     def __init__(self) -> None:
         self.work = 0.0
 
     def refuse(self, seconds: float, own: float, rate: float, option: str) -> Busy:
-        """Make the refusal of a request of ``own`` work, for which ``seconds`` are enough if it is the only one.
+        """Refuse a request of ``own`` work that would fit after ``seconds`` if it were the only one.
 
         ``rate``: the work of a second.
         """
@@ -44,13 +44,13 @@ class Promised:
         self.work = min(self.work + own, LONGEST * rate)
         return busy
 
-    def done(self, work: float) -> None:
-        """Count ``work`` that the machine has done, for any request."""
+    def subtract(self, work: float) -> None:
+        """Subtract ``work`` that the machine has done."""
         self.work = max(0.0, self.work - work)
 
 
 class TooMuch(Exception):
-    """A request is refused for good: it alone takes ``seconds``, more than its deadline leaves."""
+    """A request is refused for good: by itself it takes ``seconds``, more than its deadline leaves."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -60,9 +60,8 @@ class TooMuch(Exception):
 class Job:
     """The texts of one request, from its admission to its last batch.
 
-    ``estimate``: tokens at its admission; ``left``: tokens not handed out, by the estimate until ``Queue.put`` gives
-    the ``lengths``; ``turn``: tokens of its next turn; ``next``: the first text not handed out; ``deadline``: the time
-    from which nothing more is computed.
+    ``estimate``: tokens at admission. ``left``: tokens not handed out, estimated until ``Queue.put`` gives ``lengths``.
+    ``turn``: tokens of its next turn. ``next``: the first text not handed out. ``deadline``: no text is computed later.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -79,9 +78,10 @@ Slice = tuple[AnyJob, int, int]  # a job, its first text and the one after its l
 
 @dataclass(frozen=True)
 class Bounds:
-    """``batch``: seconds that a batch takes, between ``least`` and ``most`` tokens. ``turn``: tokens of one request's
-    turn in it. ``wait``: seconds before a request's first turn, above which it is refused. ``work``: seconds in which
-    any request must be finished.
+    """Limits of a queue. ``batch``: seconds of a batch, which has ``least`` to ``most`` tokens.
+
+    ``turn``: tokens of one request in a batch. ``wait``: the most seconds before a request's first turn. ``work``:
+    seconds until any request must be finished.
     """
 
     batch: float
@@ -93,16 +93,16 @@ class Bounds:
 
 
 class Queue(Generic[AnyJob]):
-    """Jobs that wait; not safe to call from several threads at once."""
+    """Waiting jobs; not safe to call from several threads at once."""
 
     def __init__(self, bounds: Bounds, rate: float) -> None:
-        """``rate``: tokens that are computed in a second, by the last measurement; ``learn`` corrects it."""
+        """``rate``: measured tokens a second; ``learn`` corrects it."""
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not handed out
-        self.turns = 0  # the same, of each job its next turn alone: what comes before the first turn of a new one
+        self.turns = 0  # tokens of every job's next turn: they are before the first turn of a new job
         self.running = 0  # tokens of the batch that was handed out last
         self.jobs = 0
-        self.longer = 1.0  # tokens of a text over its estimate, lately
+        self.longer = 1.0  # recent tokens of a text over its estimate
         self.promised = Promised()
         self._waiting: deque[AnyJob] = deque()
 
@@ -113,22 +113,22 @@ class Queue(Generic[AnyJob]):
 
     @property
     def wait(self) -> float:
-        """Seconds before the first turn of a request that comes now."""
+        """Seconds before the first turn of a request that arrives now."""
         return (self.turns + self.running) / self.rate
 
     def check_wait(self) -> None:
-        """Raise Busy if a request that comes now would wait for its first turn for longer than ``bounds.wait``.
+        """Raise Busy if a request that arrives now would wait longer than ``bounds.wait`` for its first turn.
 
-        It comes back when half of that wait is left, so a late client or a wrong rate does not let the machine idle.
-        Long requests take a turn in every batch until they end, so the wait falls with the work.
+        It may return when half of that wait is left, so late clients and wrong rates do not let the machine idle. Long
+        requests take a turn in every batch until they end, so the wait falls with the work.
         """
         if self.wait > self.bounds.wait:
             raise self._refuse((self.work + self.running) / self.rate - self.bounds.wait / 2, WAIT)
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A batch of ``tokens`` took ``seconds``; one smaller than a turn is no measure of the speed.
+        """Learn from a batch of ``tokens`` that took ``seconds``, unless it was too small to measure the speed.
 
-        On a slow machine a turn may be more than a batch; a batch that is half full, or fuller, is measured there.
+        Small: fewer tokens than a turn, and less than half a batch.
         """
         if tokens >= min(self.bounds.turn, self.batch // 2) and seconds > 0:
             self.rate += SMOOTH * (tokens / seconds - self.rate)
@@ -136,9 +136,9 @@ class Queue(Generic[AnyJob]):
     def admit(self, job: AnyJob, tokens: int) -> None:
         """Count ``job``, of about ``tokens``, from now on. Raises Busy or TooMuch, by one rule for one text and many.
 
-        It must get its first turn in time (``check_wait``), and be finished within ``bounds.work``. A job of one turn
-        waits for a turn of each other job. A longer one waits for all their work, and for jobs that come later: these
-        may take half of the time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
+        The job must get its first turn in time (``check_wait``) and be finished within ``bounds.work``. A job of one
+        turn waits for a turn of each other job. A longer one waits for all their work, and for later jobs, which may
+        take half of the time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
         """
         job.estimate, tokens = tokens, math.ceil(tokens * self.longer)
         own, wait, most = tokens / self.rate, self.wait, self.bounds.work
@@ -153,7 +153,7 @@ class Queue(Generic[AnyJob]):
         self._count(job, tokens)
 
     def put(self, job: AnyJob, lengths: Sequence[int]) -> None:
-        """The texts of ``job`` are ready: it waits for its turns. One that was dropped meanwhile is left out."""
+        """Let ``job`` wait for its turns with its texts tokenized; a dropped job is left out."""
         if job.gone:
             return
         tokens = sum(lengths)
@@ -163,7 +163,7 @@ class Queue(Generic[AnyJob]):
         self._waiting.append(job)
 
     def take(self, now: float) -> tuple[list[Slice[AnyJob]], list[AnyJob]]:
-        """The next batch, and the jobs that expired before it; both may be empty. The batch counts as running."""
+        """Take the next batch, and the jobs that expired before it; the batch counts as running."""
         batch: list[Slice[AnyJob]] = []
         expired: list[AnyJob] = []
         room = batch_tokens = self.batch
@@ -175,30 +175,31 @@ class Queue(Generic[AnyJob]):
                 self.drop(job)
                 expired.append(job)
                 continue
-            stop, tokens = self._turn(job, room, forced=not batch)
-            if stop == job.next:  # its next text does not fit: it comes first in the next batch
+            stop, tokens = self._choose_turn(job, room, forced=not batch)
+            if stop == job.next:  # its next text is first in the next batch
                 self._waiting.appendleft(job)
                 break
             room -= tokens
             self._hand_out(job, stop, tokens, batch)
         self.running = batch_tokens - room
-        self.promised.done(self.running if batch or self.turns else math.inf)  # an idle machine accepts all
+        self.promised.subtract(self.running if batch or self.turns else math.inf)  # an idle machine accepts all
         return batch, expired
 
     def drop(self, job: Job) -> None:
-        """``job`` is cancelled: what was not handed out is never computed."""
+        """Cancel ``job``: texts not handed out are never computed."""
         if not job.gone:
             self._count(job, -job.left)
             job.gone = True
             self.jobs -= 1
 
     def _refuse(self, seconds: float, option: str) -> Busy:
-        """Make a refusal; the request counts as much as the mean one that waits, for it may not be read yet."""
+        """Make a refusal; the request counts as the mean waiting one, for its body may not be read yet."""
         return self.promised.refuse(seconds, self.work / max(1, self.jobs), self.rate, option)
 
-    def _turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
-        """(the text to stop before, the tokens until there) of the next turn of ``job``: a turn's tokens and at most
-        ``room``, but one text at least if it fits, or is ``forced``.
+    def _choose_turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
+        """Return the text to stop before, and the tokens until there, of the next turn of ``job``.
+
+        A turn fits into ``bounds.turn`` and ``room``; a first text that fits into ``room``, or is ``forced``, is in it.
         """
         stop, tokens, most = job.next, 0, min(room, self.bounds.turn)
         while stop < len(job.lengths):
@@ -209,7 +210,7 @@ class Queue(Generic[AnyJob]):
         return stop, tokens
 
     def _hand_out(self, job: AnyJob, stop: int, tokens: int, batch: list[Slice[AnyJob]]) -> None:
-        if batch and batch[-1][0] is job:  # alone, it takes one turn after the other
+        if batch and batch[-1][0] is job:  # the only job takes one turn after the other
             batch[-1] = (job, batch[-1][1], stop)
         else:
             batch.append((job, job.next, stop))
@@ -221,7 +222,7 @@ class Queue(Generic[AnyJob]):
             self.drop(job)
 
     def _count(self, job: Job, tokens: int) -> None:
-        """``job`` has ``tokens`` more to compute than before; its turn has one text at least, however long."""
+        """Add ``tokens`` to the work of ``job``; its turn has at least one text, however long."""
         before = job.turn
         job.left += tokens
         longest = max(self.bounds.turn, job.lengths[job.next] if job.next < len(job.lengths) else 0)

@@ -1,4 +1,4 @@
-"""The ways in which a request is refused: one table from the reason to the status and the words of either interface."""
+"""The ways to refuse a request: for each reason the status and the words of either interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastflow.serve.queue import Busy
 
 
 class Kind(NamedTuple):
-    """A reason: HTTP status, type and code on OpenAI's routes; status and type on TEI's."""
+    """HTTP status, type and code on OpenAI's routes; status and type on TEI's."""
 
     status: int
     type: str
@@ -44,7 +44,7 @@ OPENAI = "/v1/"  # the start of OpenAI's routes
 
 
 class Refused(Exception):
-    """A request that is not answered: ``kind`` of KINDS, one sentence, the field at fault, and further headers."""
+    """A refused request: ``kind`` of KINDS, one sentence, the wrong field, and further headers."""
 
     def __init__(
         self, kind: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
@@ -52,8 +52,8 @@ class Refused(Exception):
         super().__init__(message)
         self.kind, self.message, self.param, self.headers = kind, message, param, headers
 
-    def response(self, path: str) -> Response:
-        """The answer, in the words of the interface that ``path`` belongs to."""
+    def make_response(self, path: str) -> Response:
+        """Make the answer, in the words of the interface of ``path``."""
         kind = KINDS[self.kind]
         if is_openai(path):
             error = {"message": self.message, "type": kind.type, "param": self.param, "code": kind.code}
@@ -62,23 +62,23 @@ class Refused(Exception):
 
 
 def is_openai(path: str) -> bool:
-    """Whether ``path`` is one of OpenAI's, with /v1 or without, whose clients read another schema of errors."""
+    """Whether ``path`` is OpenAI's, with /v1 or without; its clients read other errors."""
     return path.startswith(OPENAI) or path == "/embeddings"
 
 
-def overloaded(busy: Busy) -> Refused:
-    """The request would wait for too long."""
+def refuse_overload(busy: Busy) -> Refused:
+    """Refuse a request that would wait for too long."""
     message = f"the server is busy: try again in {busy.seconds} s, or start it with a larger {busy.option}"
     return Refused("overloaded", message, headers={"retry-after": str(busy.seconds)})
 
 
-def crowded(most: int, wait: float) -> Refused:
-    """There are ``most`` connections already; those that wait are answered in ``wait`` seconds."""
+def refuse_connection(most: int, wait: float) -> Refused:
+    """Refuse the connection after ``most``; waiting requests are answered in ``wait`` seconds."""
     seconds = max(1, math.ceil(wait))
     message = f"the server has {most} connections: try again in {seconds} s, or start it with more --max-connections"
     return Refused("crowded", message, headers={"retry-after": str(seconds)})
 
 
-def expired() -> Refused:
-    """The request has not been computed before its deadline."""
+def refuse_expired() -> Refused:
+    """Refuse a request past its deadline."""
     return Refused("expired", "the texts were not computed before the deadline: try again, or send fewer at once")

@@ -16,44 +16,44 @@ from fastflow.search import Hit
 from fastflow.serve.batch import Floats, How
 from fastflow.serve.engine import Embedded, Gone
 from fastflow.serve.fields import Fields
-from fastflow.serve.refusals import Refused, expired
+from fastflow.serve.refusals import Refused, refuse_expired
 from fastflow.serve.searcher import Searcher
-from fastflow.serve.service import Service, response
+from fastflow.serve.service import Service, make_response
 
 PATH = "/search"
 NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
 FIELDS = ("query", "k")
-K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # rows of a query: without k, and at most; queries of a request
+K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows of a query; most queries of a request
 
 log = logging.getLogger("fastflow.serve")
 
 
-async def search(request: Request, searcher: Searcher) -> Response:
-    """The rows that are most like each query, with their texts."""
+async def answer_search(request: Request, searcher: Searcher) -> Response:
+    """Answer with the rows that are most like each query, and their texts."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), FIELDS)
-    queries, batch = fields.texts("query", most_queries(service))
+    queries, batch = fields.texts("query", limit_queries(service))
     k = fields.count("k") or K
     if k > MOST_ROWS:
         raise Refused("validation", f"k must be a whole number from 1 to {MOST_ROWS}, not {k}", "k")
     options = searcher.query_options
-    how = How(options["normalize_embeddings"], options["truncate_dim"], service.model.prompt("query", None))
+    how = How(options["normalize_embeddings"], options["truncate_dim"], service.model.resolve_prompt("query", None))
     deadline = time.monotonic() + service.settings.timeout
     with searcher.turn(service.settings.max_queue):
         done = await service.embed(request, queries, how, None, batch)
-        hits = [await _found(request, searcher, vector, k, deadline) for vector in done.vectors]
+        hits = [await _find(request, searcher, vector, k, deadline) for vector in done.vectors]
     letters = sum(len(hit.text or "") for of_one in hits for hit in of_one)
-    return response(await service.write(letters, _json, searcher, done, hits), done, "application/json")
+    return make_response(await service.write(letters, _format, searcher, done, hits), done, "application/json")
 
 
-async def _found(request: Request, searcher: Searcher, vector: Floats, k: int, deadline: float) -> list[Hit]:
-    """The rows of one query; raises Gone where the client has gone, Refused where it is late or the file is changed."""
+async def _find(request: Request, searcher: Searcher, vector: Floats, k: int, deadline: float) -> list[Hit]:
+    """Find the rows of one query; raises Gone, or Refused if it is late or the file was changed."""
     metrics = request.app.state.service.metrics
     if await request.is_disconnected():
         metrics.count("fastflow_cancelled_requests")
         raise Gone
     if time.monotonic() > deadline:
-        raise expired()
+        raise refuse_expired()
     try:
         hits, spent = await searcher.find(vector, k)
     except FastflowError as error:
@@ -64,8 +64,8 @@ async def _found(request: Request, searcher: Searcher, vector: Floats, k: int, d
     return hits
 
 
-def _json(searcher: Searcher, done: Embedded, hits: list[list[Hit]]) -> bytes:
-    """The answer; raises Refused for a value that JSON has no form for, as another program may have written."""
+def _format(searcher: Searcher, done: Embedded, hits: list[list[Hit]]) -> bytes:
+    """Format the answer; raises Refused for a value from another program that JSON cannot hold."""
     rows = [[hit._asdict() for hit in of_one] for of_one in hits]
     answer: dict[str, Any] = {"similarity": searcher.similarity, "truncated_texts": done.cut, "hits": rows}
     try:
@@ -75,18 +75,18 @@ def _json(searcher: Searcher, done: Embedded, hits: list[list[Hit]]) -> bytes:
         raise Refused("backend", message) from error
 
 
-def most_queries(service: Service) -> int:
-    """The queries that a request may hold."""
+def limit_queries(service: Service) -> int:
+    """Return the most queries of a request."""
     return min(MOST_QUERIES, service.settings.max_inputs)
 
 
-def routes(service: Service) -> list[Route]:
-    """The route, if a file is loaded."""
+def make_routes(service: Service) -> list[Route]:
+    """Make the route, if a file is loaded."""
     searcher = service.searcher
     if searcher is None:
         return []
 
     async def of_file(request: Request) -> Response:
-        return await search(request, searcher)
+        return await answer_search(request, searcher)
 
     return [Route(PATH, of_file, methods=["POST"])]

@@ -1,4 +1,4 @@
-"""The process: a socket, uvicorn on it, signals that let running requests finish, and lines for a log."""
+"""The process: a socket, uvicorn, signals that let running requests finish, and lines for a log."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from fastflow.serve.app import make_app
 from fastflow.serve.limits import is_loopback
 from fastflow.serve.service import Service
 
-BACKLOG = 4096  # connections that wait to be taken; the system may allow fewer
-ASK = 1.0  # seconds after the end in which a connection may send its request
-SPARE = 256  # files that are open besides the connections
+BACKLOG = 4096  # waiting connections; the system may allow fewer
+ASK = 1.0  # seconds after the end for a connection to send its request
+SPARE = 256  # open files in addition to connections
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of journald
 
 
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Listen to signals, but to no Ctrl-C that the process was started to ignore, as a script does with &."""
+        """Listen to signals; a Ctrl-C that was ignored at the start, as after &, stays ignored."""
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with super().capture_signals():
             if ignored:
@@ -55,8 +55,11 @@ class Server(uvicorn.Server):
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, the second ends at once."""
+        """Drain after the first signal, end at once after the second."""
         if self._service.draining:
+            logging.getLogger("uvicorn.error").setLevel(
+                logging.CRITICAL
+            )  # it reports the cancelled lifespan as an error
             self.force_exit = self.should_exit = True
             return
         self._end = time.monotonic() + self._service.settings.drain
@@ -69,9 +72,9 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, answer those that have come, and end.
+        """Take no more connections, answer those that have arrived, and end.
 
-        The system has taken some that wait for the server; it would reset them when the socket is closed.
+        The system holds connections that wait for the server; it would reset them when the socket closes.
         """
         waiting = [] if self.force_exit else await self._stop_listening(sockets or [])
         loop, http = asyncio.get_running_loop(), self.config.http_protocol_class
@@ -80,7 +83,7 @@ class Server(uvicorn.Server):
             connection.setblocking(False)
             await loop.connect_accepted_socket(lambda: http(**given), connection)
         end = time.monotonic() + ASK
-        await asyncio.sleep(0.01)  # what has arrived is read
+        await asyncio.sleep(0.01)  # read the arrived requests
         while not self.force_exit and time.monotonic() < end and self._is_waiting_for_requests():
             await asyncio.sleep(0.01)
         await super().shutdown(sockets)
@@ -100,7 +103,6 @@ class Server(uvicorn.Server):
         return waiting
 
     def _is_waiting_for_requests(self) -> bool:
-        """Whether a connection has sent no request yet."""
         connections: Iterable[Any] = self.server_state.connections
         return any(connection.cycle is None for connection in connections)
 
@@ -108,7 +110,7 @@ class Server(uvicorn.Server):
 def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken."""
     config = uvicorn.Config(
-        make_app(service), http=service.protocol(), ws="none", lifespan="on", log_config=None, access_log=False,
+        make_app(service), http=service.make_protocol(), ws="none", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=5, loop="asyncio",
         backlog=BACKLOG,
     )  # fmt: skip
@@ -129,7 +131,7 @@ def allow_files(count: int) -> None:
 
 
 def listen(host: str, port: int, uds: Path | None) -> socket.socket:
-    """A socket that listens at an address, or at a path where only user and group may connect.
+    """Open a socket that listens at an address, or at a path that only user and group may use.
 
     Raises a FastflowError if it cannot.
     """
@@ -144,12 +146,14 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
     except (OSError, OverflowError) as error:
         taken = getattr(error, "errno", None) == errno.EADDRINUSE
         way_out = "stop the server there, or choose another --port" if taken else "choose another --host or --port"
-        raise FastflowError(f"the server cannot listen at {host} port {port}: {reason(error)}; {way_out}") from error
+        raise FastflowError(
+            f"the server cannot listen at {host} port {port}: {read_reason(error)}; {way_out}"
+        ) from error
     return bound
 
 
 def is_local(bound: socket.socket) -> bool:
-    """Whether ``bound`` listens at an address that leads to this machine alone; a path is no address."""
+    """Whether ``bound`` listens at an address of only this machine; a path is not an address."""
     return bound.family != socket.AF_UNIX and is_loopback(bound.getsockname()[0])
 
 
@@ -169,7 +173,7 @@ def _listen_at(path: Path) -> socket.socket:
     except OSError as error:
         bound.close()
         way_out = "stop the server there, or choose another --uds" if taken else "choose another --uds"
-        raise FastflowError(f"the server cannot listen at {path}: {reason(error)}; {way_out}") from error
+        raise FastflowError(f"the server cannot listen at {path}: {read_reason(error)}; {way_out}") from error
     return bound
 
 
@@ -178,8 +182,8 @@ def _answers(path: Path) -> bool:
         return probe.connect_ex(str(path)) == 0
 
 
-def reason(error: Exception) -> str:
-    """The system's message, without its number."""
+def read_reason(error: Exception) -> str:
+    """Return the system's message without its number."""
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -192,7 +196,7 @@ def notify(state: str) -> None:
 
 
 class Lines(logging.Formatter):
-    """One line an event, with journald's priority in front if the lines go to it, and without a time: it has one."""
+    """One line for an event, with journald's priority before it; journald adds the time."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"fastflow: {super().format(record)}"
@@ -203,7 +207,7 @@ class Lines(logging.Formatter):
 
 
 def configure_log() -> None:
-    """Warnings and errors of the server on standard error; never a text of a request."""
+    """Send warnings and errors of the server to standard error, without texts of requests."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
     for name in ("fastflow.serve", "uvicorn.error"):

@@ -1,4 +1,4 @@
-"""The service that the routes call: a request's texts go through the engine, and stop when its client leaves."""
+"""The service that routes call: texts of a request pass through the engine, and stop when the client leaves."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from fastflow.serve.batch import How
 from fastflow.serve.engine import Embedded, Engine, Gone
 from fastflow.serve.fields import parse
 from fastflow.serve.formats import OCTETS
-from fastflow.serve.metrics import Metrics, seconds
+from fastflow.serve.metrics import Metrics, format_seconds
 from fastflow.serve.model import ServedModel
-from fastflow.serve.protocol import protocol
+from fastflow.serve.protocol import make_protocol
 from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.settings import MIB, Settings
 
-LARGE = 64 * 1024  # bytes of JSON, or numbers of a response, that hold up the event loop: a thread reads or writes them
-STUCK = 60.0  # seconds with one batch after which the server is not healthy
+LARGE = 64 * 1024  # bytes of JSON or numbers of a response: a thread handles more, so the event loop goes on
+STUCK = 60.0  # seconds in one batch until the server is unhealthy
 
 
 class Service:
-    """The state of a server: its model, engine, settings and counts, and the file that it searches."""
+    """The state of a server: model, engine, settings, counts, and the file that it searches."""
 
     def __init__(
         self, model: ServedModel, settings: Settings, rate: float | None = None, searcher: Searcher | None = None
     ) -> None:
         """``rate``: tokens a second; None: measured now. ``searcher``: None if no file is loaded."""
         self.model, self.settings, self.searcher, self.metrics = model, settings, searcher, Metrics()
-        self.engine = Engine(model, settings, rate or model.rate(), model.opened.backend.batch_tokens)
+        self.engine = Engine(model, settings, rate or model.measure_rate(), model.opened.backend.batch_tokens)
         self.engine.observe = self._observe
-        self.active = 0  # requests that are being read, computed or answered
-        self.bodies = 0  # bytes of the requests that have no answer yet
+        self.active = 0  # requests that are read, computed or answered
+        self.bodies = 0  # bytes of unanswered requests
         self.draining = False
 
-    def protocol(self) -> type[HttpToolsProtocol]:
-        """A connection of this server."""
-        return protocol(self.settings, self.metrics, lambda: self.engine.queue.wait)
+    def make_protocol(self) -> type[HttpToolsProtocol]:
+        """Make the class of this server's connections."""
+        return make_protocol(self.settings, self.metrics, lambda: self.engine.queue.wait)
 
     @property
     def healthy(self) -> bool:
         """Whether new requests are computed."""
-        return not (self.draining or self.engine.stuck(STUCK))
+        return not (self.draining or self.engine.is_stuck(STUCK))
 
     async def read(self, request: Request) -> Any:
-        """The JSON of the body. Raises Refused for one that is too large, is no JSON, or is not declared as JSON."""
+        """Read the JSON of the body; raises Refused if it is too large, not JSON, or not declared as JSON."""
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused("media", "the body must be JSON: send the header Content-Type: application/json")
@@ -59,9 +59,9 @@ class Service:
         async for part in request.stream():
             self.bodies += len(part)
             body += part
-            request.state.held = len(body)  # until the answer, as the texts are; the guard subtracts it
+            request.state.held = len(body)  # until the answer; the guard subtracts it
             self._check_body(len(body))
-        return parse(body) if len(body) <= LARGE else await self.engine.thread(parse, body)
+        return parse(body) if len(body) <= LARGE else await self.engine.run_in_thread(parse, body)
 
     def _check_body(self, length: int) -> None:
         if length > self.settings.max_body:
@@ -78,14 +78,14 @@ class Service:
     async def embed(
         self, request: Request, texts: Sequence[str], how: How, truncate: bool | None, batch: bool
     ) -> Embedded:
-        """The vectors of ``texts``; ``truncate`` None: as the server is set; ``batch``: they came as a list."""
+        """Compute the vectors of ``texts``; ``truncate`` None: the server's setting; ``batch``: they came as a list."""
         start, method = time.monotonic(), "batch" if batch else "single"
         self.metrics.count("te_request_count", method=method)
         self.metrics.count("te_embed_count", len(texts))
         cut = self.settings.truncate if truncate is None else truncate
 
         def gone() -> asyncio.Future[Any]:
-            return asyncio.ensure_future(request.receive())  # http.disconnect, for the body has been read
+            return asyncio.ensure_future(request.receive())  # http.disconnect: the body has been read
 
         try:
             done = await self.engine.embed(texts, how, cut, gone)
@@ -96,17 +96,17 @@ class Service:
         self.metrics.count("te_embed_success", len(texts))
         if done.cut:
             self.metrics.count("fastflow_truncated_texts", done.cut)
-        self.metrics.request_done(time.monotonic() - start, done.times, done.lengths.tolist())
+        self.metrics.record_request(time.monotonic() - start, done.times, done.lengths.tolist())
         return done
 
     async def write(self, numbers: int, call: Any, *arguments: Any) -> bytes:
-        """Serialise a response; in a thread if it holds more than LARGE numbers."""
+        """Format a response, in a thread if it holds more than LARGE numbers."""
         if numbers <= LARGE:
             return bytes(call(*arguments))
-        return bytes(await self.engine.thread(call, *arguments))
+        return bytes(await self.engine.run_in_thread(call, *arguments))
 
-    def metrics_page(self) -> bytes:
-        """The page of /metrics."""
+    def make_metrics_page(self) -> bytes:
+        """Make the page of /metrics."""
         queue, metrics = self.engine.queue, self.metrics
         metrics.queue_size.set(queue.jobs)
         metrics.queue_seconds.set((queue.work + queue.running) / queue.rate)
@@ -115,17 +115,17 @@ class Service:
 
     def _observe(self, texts: int, tokens: int, spent: float) -> None:
         self.metrics.count("fastflow_tokens", tokens)
-        self.metrics.batch_done(texts, tokens, spent)
+        self.metrics.record_batch(texts, tokens, spent)
 
 
-def response(body: bytes, done: Embedded, media: str) -> Response:
-    """An answer with the vectors' shape, tokens and times in its headers, under TEI's names if it has one."""
+def make_response(body: bytes, done: Embedded, media: str) -> Response:
+    """Make an answer with shape, tokens and times of the vectors in its headers, under TEI's names if it has one."""
     rows, dim = done.vectors.shape
     headers = {
         "x-compute-tokens": str(int(done.lengths.sum())),
-        "x-tokenization-time": seconds(done.times.tokenization),
-        "x-queue-time": seconds(done.times.queue),
-        "x-inference-time": seconds(done.times.inference),
+        "x-tokenization-time": format_seconds(done.times.tokenization),
+        "x-queue-time": format_seconds(done.times.queue),
+        "x-inference-time": format_seconds(done.times.inference),
         "x-truncated-texts": str(done.cut),
     }
     if media == OCTETS:

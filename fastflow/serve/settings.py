@@ -14,32 +14,32 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits and habits of a server. Times are seconds."""
+    """Limits and options of a server; times are seconds."""
 
-    keys: tuple[str, ...] = ()  # one must come with a request; none: no key is asked for
-    hosts: tuple[str, ...] = ()  # names of this server, besides addresses, if no key is asked for; none: any name
-    names: tuple[str, ...] = ()  # further names that a request may call the model by
+    keys: tuple[str, ...] = ()  # a request must have one; none: no key is needed
+    hosts: tuple[str, ...] = ()  # names of this server if there are no keys; none: any name
+    names: tuple[str, ...] = ()  # further names of the model in requests
     any_model: bool = False  # whether a request may name any model
-    truncate: bool = True  # whether a text that is too long is cut by default
-    max_queue: float = 10.0  # before the first turn of a request: how long a usual client has patience
-    timeout: float = 60.0  # of a request that waits and is computed
+    truncate: bool = True  # whether too long texts are cut by default
+    max_queue: float = 10.0  # before the first turn of a request
+    timeout: float = 60.0  # from a request's arrival to its answer
     max_inputs: int = 2048  # texts of a request
     max_body: int = 16 * MIB  # bytes of a request
-    max_bodies: int = 64 * MIB  # bytes of all requests that are read, wait or are computed
+    max_bodies: int = 64 * MIB  # bytes of all unanswered requests
     max_connections: int = 4096
     max_header: int = 64 * 1024  # bytes of the headers of a request
     receive: float = 30.0  # until a request has arrived whole
-    send: float = 60.0  # until a client that does not read is cut off
+    send: float = 60.0  # until a client that does not read is disconnected
     drain: float = 60.0  # for running requests, after SIGTERM
     batch: float = 0.1  # of computing, one batch
     tokenizer_threads: int = 2
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:
-    """The keys of a file, one a line, and that of the environment variable FASTFLOW_API_KEY.
+    """Read the keys of a file, one a line, and of the environment variable FASTFLOW_API_KEY.
 
-    Empty lines and lines that begin with # are no keys. Raises a FastflowError for a file that cannot be read, for one
-    without a key, and for a key that no header can carry.
+    Empty lines and lines with # at their start are skipped. Raises a FastflowError if the file cannot be read or has no
+    key, and for a key that a header cannot hold.
     """
     found = {}
     if os.environ.get(KEY_VARIABLE) == "":

@@ -1,4 +1,4 @@
-"""The routes of Text Embeddings Inference (TEI), and those that are left out."""
+"""The routes of Text Embeddings Inference (TEI), and why some are left out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from starlette.routing import Route
 from fastflow.errors import FastflowError
 from fastflow.serve.batch import How
 from fastflow.serve.fields import Fields
-from fastflow.serve.formats import OCTETS, arrays, octets, tei_json, wants_octets
+from fastflow.serve.formats import OCTETS, format_rows, format_tei, to_octets, wants_octets
 from fastflow.serve.refusals import Refused
-from fastflow.serve.service import Service, response
+from fastflow.serve.service import Service, make_response
 from fastflow.version import __version__
 
 EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
 PARAMETERS = ("truncate", "truncation_direction", "prompt_name")
 TOKENIZE = ("inputs", "add_special_tokens", "prompt_name")
-LEFT_OUT = {  # route of TEI -> why it is not here
+LEFT_OUT = {  # route of TEI -> why this server lacks it
     "/embed_all": "calibration is made for the vector of a text, and not for one of each token",
     "/embed_sparse": "the model gives dense vectors",
     "/rerank": "the model scores no pairs; POST /similarity compares texts by their embeddings",
@@ -25,27 +25,27 @@ LEFT_OUT = {  # route of TEI -> why it is not here
     "/decode": "token ids are not taken; POST /tokenize gives the text of each id",
     "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
 }
-CHARACTERS = 500_000  # of the texts of /tokenize, whose answer is many times as long
+CHARACTERS = 500_000  # of the texts of /tokenize: its answer is many times as long
 
 
-async def embed(request: Request) -> Response:
-    """The embeddings of one text or many, as a list of vectors."""
+async def answer_embed(request: Request) -> Response:
+    """Answer with the embeddings of one text or many, as a list of vectors."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), EMBED)
     texts, batch = fields.texts("inputs", service.settings.max_inputs)
     dim = fields.count("dimensions")
     if dim is not None:
-        await service.engine.thread(service.model.check_dim, dim)
+        await service.engine.run_in_thread(service.model.check_dim, dim)
     truncate, prompt = _how(service, fields)
     how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
     done = await service.embed(request, texts, how, truncate, batch)
     if wants_octets(request.headers.getlist("accept")):
-        return response(octets(done.vectors), done, OCTETS)
-    return response(await service.write(done.vectors.size, tei_json, done.vectors), done, "application/json")
+        return make_response(to_octets(done.vectors), done, OCTETS)
+    return make_response(await service.write(done.vectors.size, format_tei, done.vectors), done, "application/json")
 
 
-async def similarity(request: Request) -> Response:
-    """The similarity of one sentence to others, by the measure that the model is made for."""
+async def answer_similarity(request: Request) -> Response:
+    """Answer with the similarity of one sentence to others, by the model's measure."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), ("inputs", "parameters"))
     if not isinstance(fields.required("inputs"), dict):
@@ -62,21 +62,21 @@ async def similarity(request: Request) -> Response:
     truncate, prompt = _how(service, parameters)
     done = await service.embed(request, [str(source), *sentences], How(False, None, prompt), truncate, True)
     found = service.model.runtime.similarity(done.vectors[:1], done.vectors[1:])
-    return response(arrays(found)[0].encode(), done, "application/json")
+    return make_response(format_rows(found)[0].encode(), done, "application/json")
 
 
-async def tokenize(request: Request) -> Response:
-    """The tokens of one text or many, uncut."""
+async def answer_tokenize(request: Request) -> Response:
+    """Answer with the tokens of one text or many, uncut."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), TOKENIZE)
     texts, _ = fields.texts("inputs", service.settings.max_inputs)
     name = fields.text("prompt_name")
-    prompt = service.model.prompt(None, name) if name is not None else ""
+    prompt = service.model.resolve_prompt(None, name) if name is not None else ""
     special = fields.flag("add_special_tokens", True)
     if sum(map(len, texts)) > CHARACTERS:
         raise Refused("validation", f"inputs hold more than {CHARACTERS} characters: send them in parts", "inputs")
     try:
-        found = await service.engine.thread(
+        found = await service.engine.run_in_thread(
             service.model.runtime.tokenizer.describe, [prompt + text for text in texts], special
         )
     except FastflowError as error:
@@ -84,8 +84,8 @@ async def tokenize(request: Request) -> Response:
     return JSONResponse([[piece._asdict() for piece in pieces] for pieces in found])
 
 
-async def info(request: Request) -> Response:
-    """The model, every limit, and the file that is searched."""
+async def answer_info(request: Request) -> Response:
+    """Answer with the model, every limit, and the searched file."""
     service: Service = request.app.state.service
     settings, queue = service.settings, service.engine.queue
     limits = {
@@ -107,37 +107,36 @@ async def info(request: Request) -> Response:
     return JSONResponse(service.model.describe() | limits)
 
 
-async def health(request: Request) -> Response:
-    """Whether new requests are computed."""
+async def answer_health(request: Request) -> Response:
+    """Answer whether new requests are computed."""
     service: Service = request.app.state.service
     if not service.healthy:
         raise Refused("unhealthy", "the server is going down" if service.draining else "the model does not answer")
     return JSONResponse({"status": "ok"})
 
 
-async def metrics(request: Request) -> Response:
-    """Counts and times in Prometheus' format."""
+async def answer_metrics(request: Request) -> Response:
+    """Answer with counts and times in Prometheus' format."""
     service: Service = request.app.state.service
-    return Response(service.metrics_page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(service.make_metrics_page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _how(service: Service, fields: Fields) -> tuple[bool, str]:
-    """Whether a text that is too long is cut, and the prompt."""
     if fields.choice("truncation_direction", ("left", "right", "Left", "Right"), "right") in ("left", "Left"):
         raise Refused(
             "validation", "truncation_direction must be right: texts are cut at their end alone", "truncation_direction"
         )
     truncate = fields.flag("truncate", service.settings.truncate)
-    return truncate, service.model.prompt(None, fields.text("prompt_name"))
+    return truncate, service.model.resolve_prompt(None, fields.text("prompt_name"))
 
 
 ROUTES = [
-    Route("/embed", embed, methods=["POST"]),
-    Route("/invocations", embed, methods=["POST"]),  # of Amazon SageMaker, as /ping
-    Route("/similarity", similarity, methods=["POST"]),
-    Route("/tokenize", tokenize, methods=["POST"]),
-    Route("/info", info, methods=["GET"]),
-    Route("/health", health, methods=["GET"]),
-    Route("/ping", health, methods=["GET"]),
-    Route("/metrics", metrics, methods=["GET"]),
+    Route("/embed", answer_embed, methods=["POST"]),
+    Route("/invocations", answer_embed, methods=["POST"]),  # of Amazon SageMaker, as /ping
+    Route("/similarity", answer_similarity, methods=["POST"]),
+    Route("/tokenize", answer_tokenize, methods=["POST"]),
+    Route("/info", answer_info, methods=["GET"]),
+    Route("/health", answer_health, methods=["GET"]),
+    Route("/ping", answer_health, methods=["GET"]),
+    Route("/metrics", answer_metrics, methods=["GET"]),
 ]

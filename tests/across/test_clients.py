@@ -85,13 +85,13 @@ def test_openai_asks_for_base64_by_itself(server, monkeypatch):
     """The hot path: were its default another one, the test above would not show base64 in use."""
     from fastflow.serve import openai as routes
 
-    asked, real = [], routes.openai_json
+    asked, real = [], routes.format_openai
 
-    def openai_json(z, encoding, *rest):
+    def format_openai(z, encoding, *rest):
         asked.append(encoding)
         return real(z, encoding, *rest)
 
-    monkeypatch.setattr(routes, "openai_json", openai_json)
+    monkeypatch.setattr(routes, "format_openai", format_openai)
     openai_client(server)[1].embeddings.create(model="default", input="a")
     assert asked == ["base64"]
 

@@ -1,16 +1,23 @@
-"""The command and the call: what they write whole, refuse in one sentence, and leave behind."""
+"""The command and the call: what they write whole, refuse in one sentence, and leave behind; adapters."""
 
 import json
 import shutil
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import fastflow
-from fastflow import FastflowError, UsageError
+from fastflow import FastflowError, Runtime, UsageError
 from fastflow.cli import main
 from fastflow.exports import sentence_transformers
 from fastflow.exports.record import RECORD, read_record
+from fastflow.model.artifact import DEFAULT, verify
+from fastflow.model.hashing import file_hash
+
+from support.builders import make_model
+from support.exports import TEXTS
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
 
 
 def run(*arguments):
@@ -51,13 +58,15 @@ def test_nothing_half_written_stays(tmp_path, model, monkeypatch, error):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refusals(tmp_path, model, vector_model):
+def test_refusals_of_every_format(tmp_path, model, vector_model, bert):
     out = tmp_path / "out"
     for arguments, words in [
         ((model, "tf", out), "unknown format 'tf'; known are st, onnx, model2vec, adapter"),
         ((vector_model, "st", out), "has no encoder, and the format st is for models of texts"),
         ((model, "st", out, 33), "dim must be 1 to 32, the width of this model, not 33"),
         ((tmp_path / "none", "st", out), "no such model directory"),
+        ((bert, "adapter", out), "has no calibration of its own"),
+        ((DEFAULT, "adapter", out, 8), "an adapter is the model itself"),
     ]:
         with pytest.raises(FastflowError, match=words):
             fastflow.export(*arguments)
@@ -105,3 +114,42 @@ def test_verify_compares_a_model_with_its_export(tmp_path, model, weighted_model
     shutil.copy(dense[0] / "model.safetensors", dense[4] / "model.safetensors")
     assert "st: Sentence Transformers cannot open it: " in run("verify", model, tmp_path / "st", "--with", "st").stderr
     assert run("verify", model, tmp_path / "st").exit_code == 2
+
+
+WEIGHTS = "model.safetensors"
+
+
+# ---- adapters: a model without the weights of its encoder
+
+
+@pytest.mark.filterwarnings("ignore:texts longer than", "ignore:words fall into")
+def test_it_asks_for_the_weights_and_is_the_model_with_them(tmp_path, model, bert):
+    made = fastflow.export(model, "adapter", tmp_path / "adapter")
+    place = tmp_path / "adapter" / "0_Transformer" / WEIGHTS
+    assert not place.exists()
+    assert made.size < sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 2
+    for opening in (Runtime, verify):
+        with pytest.raises(FastflowError, match="or, if it is an adapter, put the encoder's file of sha256") as raised:
+            opening(tmp_path / "adapter")
+        assert file_hash(bert / WEIGHTS) in str(raised.value)
+    place.symlink_to(bert / WEIGHTS)
+    assert "files match their sha256" in verify(tmp_path / "adapter")[0]
+    whole, again = Runtime(model), Runtime(tmp_path / "adapter")
+    assert again.fingerprint == whole.fingerprint == made.fingerprint
+    assert np.array_equal(again.encode(TEXTS), whole.encode(TEXTS))
+
+
+def test_weights_of_another_encoder_are_refused(tmp_path, model, encoders):
+    fastflow.export(model, "adapter", tmp_path / "adapter")
+    shutil.copy(encoders("minilm") / WEIGHTS, tmp_path / "adapter" / "0_Transformer" / WEIGHTS)
+    with pytest.raises(FastflowError, match="is damaged: its sha256 differs"):
+        Runtime(tmp_path / "adapter")
+
+
+def test_the_modules_of_sentence_transformers_stay(tmp_path, bert, sentences):
+    source = make_directory(tmp_path / "st", bert, [pooling("mean"), NORMALIZE])
+    model = make_model(tmp_path / "model", source, sentences, pooling="model", max_length=None)
+    fastflow.export(model, "adapter", tmp_path / "adapter")
+    kept = {path.relative_to(tmp_path / "adapter") for path in (tmp_path / "adapter").rglob("*")}
+    there = {path.relative_to(model) for path in model.rglob("*")}
+    assert [path.name for path in there - kept] == [WEIGHTS]

@@ -1,4 +1,4 @@
-"""Rows in memory: the results of the file itself, and of codes those that full comparison keeps."""
+"""Rows in memory: the results of the file itself, and codes that find rows to compare in full."""
 
 from __future__ import annotations
 
@@ -6,13 +6,72 @@ import numpy as np
 import pytest
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.search import Index, held
-from fastflow.search.codes import Bytes
+from fastflow.kernels.search import reference
+from fastflow.search import Index, codes, held
+from fastflow.search.codes import Bits, Bytes, dots, encode_bytes, find_largest, hammings
 from fastflow.search.scan import exact
-from fastflow.stages.vectors import quantise
+from fastflow.stages.vectors import cosine, quantise
 
 from support.databases import make
 from support.rows import data
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_bytes_rank_nearly_as_the_vectors(similarity):
+    x = data(300, dim=64, seed=4).astype(np.float32)
+    codes = Bytes(300, 64, 1, similarity)
+    for at in (0, 100, 200):
+        codes.put(at, x[at : at + 100])
+    want = cosine(x[:1], x)[0] if similarity == "cosine" else x @ x[0]
+    found = codes.scores(x[0])
+    found *= want[0] / found[0]  # the scale of the query is left out
+    assert np.abs(found - want).max() < 0.02 * np.abs(want).max()
+    assert not np.array_equal(found, want)
+
+
+def test_encode_bytes_a_file_of_int8_are_its_own():
+    x = np.random.default_rng(0).integers(-127, 128, (50, 9), np.int8)
+    codes = Bytes(50, 9, 1, "cosine")
+    codes.put(0, x)
+    query = x[3].astype(np.float32) * 127 / np.abs(x[3]).max()
+    exact = np.rint(query).astype(np.int64)
+    want = (x.astype(np.int64) @ exact) / np.linalg.norm(x.astype(np.float64), axis=1)
+    assert np.allclose(codes.scores(query), want, rtol=1e-5)
+
+
+def test_codes_come_back_within_half_a_step():
+    x = data(20).astype(np.float32)
+    x[4] = 0
+    codes, scale = encode_bytes(x)
+    assert codes.dtype == np.int8
+    assert (np.abs(codes).max(axis=1)[np.arange(20) != 4] == 127).all()
+    assert (np.abs(codes * scale[:, None] - x) <= 0.5001 * scale[:, None]).all()
+
+
+def test_bits_count_signs_that_agree():
+    x = np.random.default_rng(0).normal(size=(40, 13)).astype(np.float32)
+    codes = Bits(40, 13, 1)
+    codes.put(0, np.packbits(x > 0, axis=1))
+    assert codes.scores(x[2]).tolist() == (-((x > 0) != (x[2] > 0)).sum(axis=1)).tolist()
+
+
+@pytest.mark.parametrize("kind", [float, int])
+def test_places_of_the_largest(kind):
+    rng = np.random.default_rng(0)
+    for size in (1, 5, 100, 1000):
+        scores = (rng.normal(size=size) * 5).astype(kind)  # whole numbers: with many ties
+        for count in (1, 3, 40, size, size + 1):
+            want = np.sort(np.lexsort((np.arange(size), -scores))[:count])
+            assert find_largest(scores, count).tolist() == want.tolist()
+
+
+def test_without_a_compiler_the_integers_are_the_same(monkeypatch):
+    rows = np.random.default_rng(0).integers(-128, 128, (30, 17), np.int8)
+    want = [dots(rows, rows[3]).tolist(), hammings(rows.view(np.uint8), rows[3].view(np.uint8)).tolist()]
+    monkeypatch.setattr(codes, "cpu", None)
+    assert [dots(rows, rows[3]).tolist(), hammings(rows.view(np.uint8), rows[3].view(np.uint8)).tolist()] == want
+    assert reference.dots(rows, rows[3]).tolist() == want[0]
+
 
 X = data(400, dim=32, seed=5).astype(np.float32)
 SMALL = (X / np.abs(X).max() * 127).astype(np.int8)

@@ -114,7 +114,7 @@ def test_conditions_choose_rows(runtime, made, sentences):
         assert index.search("dog", where="0") == []
 
 
-def test_another_model_is_refuse(runtime, made, bert, model_copy):
+def test_another_model_is_refused(runtime, made, bert, model_copy):
     with pytest.raises(FastflowError) as caught:
         Index(made(), Runtime(bert))
     said = f"was made with another model, of the fingerprint {runtime.fingerprint[:12]}…, and this is {bert}"
@@ -143,7 +143,7 @@ def test_queries_that_do_not_fit(made, query, k, message):
         index.search(query, k)
 
 
-def test_a_runtime_that_is_a_name_is_refuse(made):
+def test_a_runtime_that_is_a_name_is_refused(made):
     with pytest.raises(UsageError, match=r"^Index takes the path of a .db or .npy file, not ndarray$"):
         Index(np.zeros((3, 4), np.float32))
     with pytest.raises(UsageError, match=r"runtime must be a fastflow.Runtime, not str; give Runtime\(MODEL\)"):

@@ -35,7 +35,7 @@ class Counting:
         self.gate.set()
         self.slow: Callable[[], None] = lambda: None
 
-    def tokens(self, texts, prompt):
+    def tokenize(self, texts, prompt):
         rows = [list((prompt + text).encode()) for text in texts]
         cut = [i for i, row in enumerate(rows) if len(row) > self.max_length]
         rows = [row[: self.max_length] for row in rows]
@@ -108,6 +108,10 @@ def with_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[],
 
 @with_desk
 async def test_a_list_of_many_pieces_and_batches_is_whole(desk):
+    seen = []
+    desk.engine.observe = lambda *what: seen.append(what)
+    await desk.ask("abc", "de")
+    assert seen == [(2, 5, 0.0)]
     texts = [chr(97 + i % 26) * (1 + i % 7) for i in range(300)]
     done = await desk.ask(*texts, "d" * 60)
     assert done.vectors.tolist() == [*([len(text), ord(text[0])] for text in texts), [50, 100]]
@@ -172,9 +176,9 @@ async def test_the_deadline_is_kept_even_when_the_model_is_stuck(desk):
         await first
     assert refused.value.kind == "expired"
     desk.now = 100.0
-    assert desk.engine.stuck(60)
+    assert desk.engine.is_stuck(60)
     desk.release()
-    await desk.until(lambda: not desk.engine.stuck(60))
+    await desk.until(lambda: not desk.engine.is_stuck(60))
 
 
 @with_desk
@@ -208,23 +212,11 @@ async def test_the_speed_is_learned_from_full_batches_alone(desk):
 
 
 @with_desk
-async def test_every_batch_is_observed(desk):
-    seen = []
-    desk.engine.observe = lambda *what: seen.append(what)
-    await desk.ask("abc", "de")
-    assert seen == [(2, 5, 0.0)]
-
-
-def test_a_compute_thread_that_has_not_begun_or_has_ended_is_stuck():
-    async def run() -> None:
-        desk = Desk()
-        assert desk.engine.stuck(60)
-        desk.engine.start()
-        assert not desk.engine.stuck(60)
-        desk.engine.stop()
-        assert desk.engine.stuck(60)
-
-    asyncio.run(run())
+async def test_a_compute_thread_that_has_not_begun_or_has_ended_is_stuck(desk):
+    assert Desk().engine.is_stuck(60)
+    assert not desk.engine.is_stuck(60)
+    desk.engine.stop()
+    assert desk.engine.is_stuck(60)
 
 
 @pytest.mark.parametrize(("rate", "batch", "turn"), [(1e3, 100, 25), (1.0, 32, 1), (1e9, 8192, 2048)])

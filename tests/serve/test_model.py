@@ -28,7 +28,7 @@ def prompted(tmp_path_factory, bert):
 
 
 def test_vectors_are_the_runtimes_to_the_bit(prompted, sentences):
-    tokens = prompted.tokens(sentences, "query: ")
+    tokens = prompted.tokenize(sentences, "query: ")
     found = prompted.embed(tokens, How(True, 5, "query: "))
     assert np.array_equal(found, prompted.runtime.encode_query(sentences, normalize_embeddings=True, truncate_dim=5))
 
@@ -47,14 +47,14 @@ def test_vectors_are_the_runtimes_to_the_bit(prompted, sentences):
     ],
 )
 def test_the_prompt_of_a_request(prompted, input_type, name, text):
-    assert prompted.prompt(input_type, name) == text
+    assert prompted.resolve_prompt(input_type, name) == text
     assert input_type is None or input_type in prompted.input_types
 
 
 @pytest.mark.parametrize(("input_type", "name"), [("query", "passage"), (None, "other"), (None, "")])
 def test_a_wrong_prompt_is_refused(prompted, input_type, name):
     with pytest.raises(Refused) as refused:
-        prompted.prompt(input_type, name)
+        prompted.resolve_prompt(input_type, name)
     assert refused.value.param == "prompt_name"
 
 
@@ -87,7 +87,7 @@ def test_the_tokens_that_tokenize_shows_are_the_ones_that_the_model_reads(tmp_pa
     """A model2vec table reads neither special tokens nor unknown ones, a StaticEmbedding no special ones."""
     texts = ["the dog runs", "zzz ☃ the dog ☃ 東京", "☃", ""]
     served = ServedModel(fastflow.Runtime(make(tmp_path / "table"), "cpu"))
-    read = served.tokens(texts, "")
+    read = served.tokenize(texts, "")
     for i, pieces in enumerate(served.runtime.tokenizer.describe(texts)):
         assert [piece.id for piece in pieces] == read.ids[read.offsets[i] : read.offsets[i + 1]].tolist()
         for piece in pieces:
@@ -95,7 +95,7 @@ def test_the_tokens_that_tokenize_shows_are_the_ones_that_the_model_reads(tmp_pa
 
 
 def test_the_speed_is_measured(prompted):
-    assert prompted.rate() > 100
+    assert prompted.measure_rate() > 100
 
 
 @pytest.mark.slow

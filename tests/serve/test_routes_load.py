@@ -108,7 +108,7 @@ def test_texts_that_are_not_computed_in_time(library):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", ["embed", "prompt"])
+@pytest.mark.parametrize("broken", ["embed", "resolve_prompt"])
 def test_a_fault_of_ours_is_an_answer_without_the_text(library, monkeypatch, caplog, broken):
     with serving(rate=50_000.0, search=library) as server:
         monkeypatch.setattr(server.service.model, broken, lambda *arguments: 1 / 0)

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import stat
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from fastflow.serve.server import Lines, Server, allow_files, listen, notify
 from fastflow.serve.settings import Settings
 
 from support.commands import run
+from support.servers import WAIT, serving_process
 
 TAKEN = "Address already in use; stop the server there, or choose another"
 
@@ -92,7 +94,8 @@ def test_systemd_is_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("active", "seconds", "ends"), [(0, 1.0, True), (1, 1.0, False), (1, 11.0, True)])
-def test_a_signal_ends_the_server_if_nothing_runs_or_its_time_is_over(monkeypatch, active, seconds, ends):
+def test_a_signal_ends_the_server_if_nothing_runs_or_its_time_is_over(monkeypatch, caplog, active, seconds, ends):
+    caplog.set_level(logging.WARNING, "uvicorn.error")  # the second signal silences it; restored after the test
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=5.0)
     monkeypatch.setattr("fastflow.serve.server.time", clock)
     service = SimpleNamespace(draining=False, active=active, settings=Settings(drain=10.0))
@@ -113,3 +116,13 @@ def test_lines_for_a_journal_carry_their_priority(monkeypatch):
     assert Lines().format(record) == "fastflow: it failed"
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
     assert Lines().format(record) == "<3>fastflow: it failed"
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_at_once_without_a_traceback(tmp_path):
+    with serving_process(folder=tmp_path) as server:
+        for _ in range(2):
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.005)
+        assert server.process.stderr.read() == "fastflow: stopped\n"
+        assert server.process.wait(WAIT) == 0

@@ -96,7 +96,7 @@ def serving(
     with listen("127.0.0.1", 0, None) as bound:
         port = bound.getsockname()[1]
         config = uvicorn.Config(
-            app, http=service.protocol(), ws="none", lifespan="on", log_config=None,
+            app, http=service.make_protocol(), ws="none", lifespan="on", log_config=None,
             access_log=False, proxy_headers=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = Server(config, service, ready.set)

@@ -9,7 +9,7 @@ import uvicorn
 from harness import Finding, load
 from uvicorn.server import ServerState
 
-from fastflow.serve.protocol import protocol
+from fastflow.serve.protocol import make_protocol
 
 from support.routes import POSTS
 from support.servers import request
@@ -21,7 +21,7 @@ FAILED = (b"424", b"500")
 http = load("http")
 loop = http.SERVER.loop
 service = http.SERVER.app.state.service
-kind = protocol(service.settings, service.metrics)
+kind = make_protocol(service.settings, service.metrics)
 config = uvicorn.Config(
     http.SERVER.app, http=kind, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
 )

@@ -1,4 +1,4 @@
-"""The rows of a .db: blocks, some rows, conditions, and a file that is changed or damaged."""
+"""The rows of a .db and of a .npy: blocks, some rows, conditions, and files that are changed or damaged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ import numpy as np
 import pytest
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.write.database_schema import TABLE, read_only
 from fastflow.search import database as module
+from fastflow.search import matrix
+from fastflow.search.condition import check_condition, refuse
 from fastflow.search.database import Database
+from fastflow.search.matrix import MatrixSource
 from fastflow.search.source import Hit
 
 from support.databases import make
 from support.outputs import vectors_of
+from support.rows import data
 
 VECTORS = vectors_of("float32", rows=20)
 
@@ -151,3 +156,83 @@ def test_a_condition_without_end_hears_signals(path, number, code):
         process.send_signal(number)
         _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (code, f"fastflow: {'interrupted' if code == 130 else 'terminated'}\n")
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["row < 3", "(row) or (row)", "text = ')'", "text = 'it''s (' -- )", '"od""d" = 1', '"lang" = 1', "/* ( */ 1"],
+)
+def test_one_condition(where):
+    """What is none is in test_database.py."""
+    assert check_condition(where, ["row", "text", 'od"d', "Lang"]) == f"(\n{where}\n)"
+
+
+def test_many_columns_are_cut():
+    for count, end in ((20, "18, 19"), (21, "18, 19, …"), (30, "18, 19, …")):
+        assert str(refuse("x", "why", [str(n) for n in range(count)])).endswith(end)
+
+
+@pytest.mark.parametrize(("where", "why"), [("'de", "a quote is not closed"), ("#", "unrecognized token: ")])
+def test_the_end_that_is_put_after_a_condition_is_not_quoted(where, why):
+    with pytest.raises(sqlite3.DatabaseError) as error:
+        sqlite3.connect(":memory:").execute(f"SELECT 1 WHERE {check_condition(where, [])}")
+    assert f"cannot be used: {why}" in str(refuse(where, error.value, []))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM texts", "UPDATE texts SET row = 1", "INSERT INTO texts VALUES (1)", "DROP TABLE texts",
+        "ATTACH 'x.db' AS x", "CREATE TABLE x (a)", "PRAGMA query_only = off", "SELECT * FROM run",
+        "SELECT * FROM sqlite_master", "SELECT load_extension('x')", "VACUUM INTO 'x.db'", "BEGIN",
+        "SELECT * FROM pragma_table_info('texts')",
+    ],
+)  # fmt: skip
+def test_only_the_table_can_be_read(tmp_path, monkeypatch, sql):
+    monkeypatch.chdir(tmp_path)
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.execute("CREATE TABLE texts (row)")
+    db.execute("CREATE TABLE run (a)")
+    read_only(db, TABLE)
+    assert db.execute("SELECT count(*) FROM texts WHERE row IN (SELECT lower(row) FROM texts)").fetchone() == (0,)
+    with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited|authorization denied"):
+        db.execute(sql)
+    assert list(tmp_path.iterdir()) == []
+    db.close()
+
+
+@pytest.fixture
+def npy(tmp_path):
+    np.save(tmp_path / "x.npy", data(10))
+    (tmp_path / "x.txt").write_text("".join(f"line {i}\n" for i in range(10)))
+    return tmp_path / "x.npy"
+
+
+def test_blocks_and_rows_of_a_npy(npy, monkeypatch):
+    monkeypatch.setattr(matrix, "ROWS", 4)
+    source = MatrixSource(npy)
+    assert (source.dim, source.precision, source.fingerprint) == (16, "float32", None)
+    rows, vectors = zip(*source.blocks(), strict=True)
+    assert [each.tolist() for each in rows] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert np.array_equal(np.concatenate(vectors), data(10).astype(np.float32))
+    assert np.array_equal(source.vectors(np.array([7, 2])), data(10)[[7, 2]].astype(np.float32))
+    assert source.hits([(7, 0.5)]) == [Hit(7, 0.5)]
+    source.close()
+
+
+def test_texts_of_the_input(npy):
+    source = MatrixSource(npy, npy.with_suffix(".txt"))
+    assert source.hits([(7, 0.5), (0, 0.1)]) == [Hit(7, 0.5, "line 7"), Hit(0, 0.1, "line 0")]
+    for text in ("one\n" * 9, "one\n" * 11):
+        npy.with_suffix(".txt").write_text(text)
+        with pytest.raises(FastflowError, match=r"x\.txt has (9|11) texts, and .*x\.npy has 10 vectors"):
+            source.hits([(7, 0.5)])
+    source.close()
+
+
+def test_no_conditions(npy):
+    source = MatrixSource(npy)
+    for read in (lambda: list(source.blocks("1")), lambda: source.numbers("1")):
+        with pytest.raises(UsageError, match=r"x\.npy has no columns, so no condition can choose its rows"):
+            read()
+    source.close()

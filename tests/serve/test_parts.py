@@ -1,0 +1,173 @@
+"""Formats of vectors, metrics, keys, and batches of several requests."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from fastflow.errors import FastflowError
+from fastflow.model.tokenizer.encode import Tokens
+from fastflow.serve.batch import How, Part, compute, join_tokens, take_texts
+from fastflow.serve.engine import Times
+from fastflow.serve.formats import encode_base64, format_openai, format_rows, format_tei, to_octets, wants_octets
+from fastflow.serve.metrics import COUNTERS, Metrics, format_seconds
+from fastflow.serve.settings import KEY_VARIABLE, read_keys
+
+ODD = [0.0, -0.0, 1.0, -1 / 3, 1e-45, 1.17549435e-38, 3.4028235e38, 0.1, 16777217.0, -2.5e-7]
+
+# ---- formats
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_json_gives_every_number_back_exactly(dtype):
+    z = np.concatenate([np.random.default_rng(0).normal(size=(5, 10)), [ODD]]).astype(dtype)
+    for rows in (z, z[:, ::2]):  # a view with gaps too
+        assert np.array_equal(np.array([json.loads(row) for row in format_rows(rows)], dtype), rows)
+        assert np.array_equal(np.array(json.loads(format_tei(rows)), dtype), rows)
+
+
+def test_bytes_and_base64_are_little_endian_float32():
+    z = np.array([[1.0, 9.0, 2.0], [3.0, 9.0, -4.0]], ">f4")[:, ::2]
+    rows = ["0000803f00000040", "00004040000080c0"]
+    assert to_octets(z).hex() == "".join(rows)
+    assert [base64.b64decode(json.loads(row)).hex() for row in encode_base64(z)] == rows
+
+
+def test_the_name_of_a_model_is_escaped():
+    answer = json.loads(format_openai(np.zeros((1, 1), np.float32), "float", 'a"b', 3, 1))
+    assert answer["model"] == 'a"b'
+    assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3, "truncated_texts": 1}
+
+
+def test_bytes_are_sent_if_accept_names_them_and_no_json():
+    for accept, wanted in (
+        ([], False), (["*/*"], False), (["application/octet-stream"], True),
+        (["Application/Octet-Stream;q=0.9"], True), (["application/json, application/octet-stream"], False),
+        (["text/html", "application/octet-stream"], True),
+    ):  # fmt: skip
+        assert wants_octets(accept) is wanted, accept
+
+
+# ---- metrics
+
+TEI = {
+    *("te_request_count", "te_request_success", "te_request_failure", "te_request_duration", "te_embed_count"),
+    *("te_request_tokenization_duration", "te_request_queue_duration", "te_request_inference_duration"),
+    *("te_request_input_length", "te_queue_size", "te_batch_next_size", "te_batch_next_tokens", "te_embed_success"),
+}
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """(name, value of the label) -> number; every line must be one of the text format."""
+    lines = [line for line in metrics.text().decode().splitlines() if not line.startswith("# ")]
+    found = [re.fullmatch(r'([a-z_]+)(?:\{[a-z]+="([^"]*)"\})? ([-+.\deinfINF]+)', line) for line in lines]
+    assert all(found), lines
+    return {(match[1], match[2] or ""): float(match[3]) for match in found if match}
+
+
+def test_metrics_keep_teis_names_and_count():
+    metrics, other = Metrics(), Metrics()
+    named = {line.split()[2] for line in metrics.text().decode().splitlines() if line.startswith("# TYPE")}
+    assert named >= TEI | set(COUNTERS)
+    metrics.count("te_request_count", method="single")
+    metrics.count("te_request_count", 2, method="batch")
+    metrics.record_request(0.5, Times(0.1, 0.2, 0.2), [3, 5])
+    metrics.record_batch(2, 8, 0.2)
+    want = {
+        ("te_request_count", "single"): 1, ("te_request_count", "batch"): 2, ("te_embed_count", ""): 0,
+        ("te_request_duration_sum", ""): 0.5, ("te_request_queue_duration_sum", ""): 0.2,
+        ("te_request_input_length_count", ""): 2, ("te_request_input_length_sum", ""): 8,
+        ("te_batch_next_size_sum", ""): 2, ("te_batch_next_tokens_sum", ""): 8,
+    }  # fmt: skip
+    assert want.items() <= samples(metrics).items()
+    assert metrics.value("te_request_count", method="batch") == 2
+    assert other.value("te_request_count", method="batch") == 0  # two servers in a process count apart
+    assert (format_seconds(0.0123), format_seconds(12.3456)) == ("12", "12346")
+
+
+# ---- keys
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "keys"),
+    [
+        (None, None, ()),
+        ("from-env", "# ours\n\n one \ntwo\n", ("from-env", "one", "two")),
+        ("", None, "FASTFLOW_API_KEY is empty: set it to a key, or unset it"),
+        ("with space", None, "variable FASTFLOW_API_KEY: an API key must be"),
+        (None, "", "holds no API key"),
+        (None, "# none\n", "holds no API key"),
+        (None, "good\n\nwith space\n", "keys, line 3: an API key must be"),
+        (None, "ключ\n", "keys, line 1: an API key must be"),
+        (None, "\0\n", "keys, line 1: an API key must be"),
+    ],
+)
+def test_keys_come_from_a_file_and_from_the_environment(tmp_path, monkeypatch, variable, text, keys):
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(KEY_VARIABLE, variable)
+    path = None if text is None else tmp_path / "keys"
+    if path:
+        path.write_text(text, encoding="utf-8")
+    if isinstance(keys, tuple):
+        assert read_keys(path) == keys
+        return
+    with pytest.raises(FastflowError, match=keys):
+        read_keys(path)
+
+
+# ---- batches
+
+
+def make_tokens(*lengths: int, first: int = 0, cut: tuple[int, ...] = (), skip: int = 0) -> Tokens:
+    """Texts of these lengths; their ids count from ``first``."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids = np.arange(first, first + int(offsets[-1]), dtype=np.int32)
+    return Tokens(ids, offsets, np.array(cut, np.int64), skip)
+
+
+class Sums:
+    """The vector of a text is the sum of its ids, and how it was asked for; 13 is unlucky."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def embed(self, tokens, how):
+        self.calls.append(len(tokens.offsets) - 1)
+        if 13 in tokens.ids:
+            raise ValueError("13")
+        rows = [tokens.ids[a:b].sum() for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+        return np.array([[row, how.normalize, tokens.skip] for row in rows], np.float32)
+
+
+def test_parts_with_equal_options_are_computed_together():
+    model = Sums()
+    parts = [
+        Part(make_tokens(2, 1), How(prompt="p: ")),
+        Part(make_tokens(1, first=2), How(normalize=False)),
+        Part(make_tokens(1, first=3, skip=4), How()),
+        Part(make_tokens(1, first=4), How(dim=2)),
+        Part(make_tokens(3, first=20), How()),
+    ]
+    found = compute(model, parts)
+    assert [z[:, 0].tolist() for z in found] == [[1, 2], [2], [3], [4], [63]]
+    assert [z[0, 1:].tolist() for z in found] == [[1, 0], [0, 0], [1, 4], [1, 0], [1, 0]]
+    assert model.calls == [3, 1, 1, 1]
+
+
+def test_a_part_that_fails_fails_alone():
+    good, bad, other = compute(Sums(), [Part(make_tokens(1, first=i), How()) for i in (12, 13, 14)])
+    assert isinstance(bad, ValueError)
+    assert (good[0, 0], other[0, 0]) == (12, 14)
+
+
+def test_tokens_are_joined_and_taken_in_order():
+    both = join_tokens([make_tokens(2, 1, cut=(1,)), make_tokens(1, 3, first=10, cut=(0,))])
+    assert both.ids.tolist() == [0, 1, 2, 10, 11, 12, 13]
+    assert (both.offsets.tolist(), both.cut.tolist()) == ([0, 2, 3, 4, 7], [1, 2])
+    found = take_texts(make_tokens(2, 1, 3, 2, skip=1), 1, 3)
+    assert (found.ids.tolist(), found.offsets.tolist(), found.skip) == ([2, 3, 4, 5], [0, 1, 4], 1)
