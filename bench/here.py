@@ -77,7 +77,7 @@ def find_table(model: str | None) -> Path | None:
 
 def has_layers(runtime: Runtime) -> bool:
     """Return whether the model computes layers; without any all its dtypes are the same float32."""
-    model = runtime._opened.model
+    model = runtime.session.model
     return not (isinstance(model, Model) and model.pooling.of_embeddings)
 
 

@@ -19,8 +19,6 @@ from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
-from fastflow.train.fits.corpus import Setup
-from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import export

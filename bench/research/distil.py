@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastflow.bench.research.distil_corpus import mix_corpora
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
-from fastflow.opened import Opened
+from fastflow.session import Session
 from fastflow.train.data.sharded import SHARD
 from fastflow.train.distil.teacher import Teacher
 

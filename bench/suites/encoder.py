@@ -90,7 +90,7 @@ def plan_on_gpu(request: Request, subject: Subject, families: list[str], results
     sizes, quick = request.sizes.encoder, request.sizes.quick
     request.say("encoder: opening the engines")
     engines = [
-        EncoderCandidate("fastflow", dtype, "triton", partial(prepare_graph, runtime._opened.backend))
+        EncoderCandidate("fastflow", dtype, "triton", partial(prepare_graph, runtime.session.backend))
         for dtype, runtime in gpu_peers.open_ours(subject)
     ]
     for peer in gpu_peers.open_peers(subject, families, GPU, quick, results):

@@ -24,7 +24,7 @@ class ServedModel:
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         """Raise a UsageError for a model without an encoder."""
-        self.runtime, self.opened, self.info = runtime, runtime._opened, runtime.info()
+        self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
         runtime.tokenizer.threads = 1  # other calls compute meanwhile, in one pool
         self.max_length: int = runtime.tokenizer.max_length
         path = self.info["model"]
@@ -34,7 +34,7 @@ class ServedModel:
 
     def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens:
         """Tokenize texts with ``prompt`` before each; raises a FastflowError for a text that cannot be tokenized."""
-        return self.opened.prompted(texts, prompt)
+        return self.opened.tokenize(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
         """Compute vectors (B, D') of tokens; raises a FastflowError if a number is not finite."""
