@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fastflow.atomic import replace_bytes
 from fastflow.bench.report.columns import Row, describe_size, find_table, format_threads, make_name
 from fastflow.bench.report.table import describe_machine
 from fastflow.errors import FastflowError, missing_extra

@@ -19,6 +19,8 @@ from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
+from fastflow.train.fits.corpus import Setup
+from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import export
@@ -89,12 +91,12 @@ pretrained encoders score higher (figures published of BERT-base: bench/results/
 def main(data: Path, out: Path, cache: str | None) -> None:
     """Make the default model."""
     sets = [data / "sts" / f"{name}.tsv" for name in SEVEN]
-    encoder, run = str(data / "models" / ENCODER), Run(cache=cache_directory(cache))
-    fit = calibrate(mix_corpora(data), list(CORPORA), encoder, Options(background=BACKGROUND), run, sets)
+    encoder, setup = str(data / "models" / ENCODER), Setup(cache=cache_directory(cache))
+    fit = Fitting(encoder, Options(background=BACKGROUND), setup, sets).run(mix_corpora(data), list(CORPORA))
     if fit is None or fit.encoder is None:
         raise click.ClickException("nothing was fitted")
     click.echo(export(out, fit.encoder, fit.choice.fitted, fit.training, make_card(fit), fit.texts, fit.pooled))
-    click.echo(summary.table(fit.measures, summary.source_of(fit.encoder)))
+    click.echo(summary.make_table(fit.measures, summary.name_source(fit.encoder)))
     for warning in fit.doubts:
         click.echo(f"WARNING: {warning}", err=True)
 

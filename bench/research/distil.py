@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastflow.bench.research.distil_corpus import mix_corpora
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
 from fastflow.session import Session
-from fastflow.train.data.sharded import SHARD
+from fastflow.train.distil.gathering import SHARD
 from fastflow.train.distil.teacher import Teacher
 
 CLUSTERS = ("banking77", "clinc150", "agnews-titles")  # V-measure

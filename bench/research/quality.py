@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.bench.research.study import make_table, read, write
+from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.stages.calibration import apply
 from fastflow.train.data.corpus import read_corpus

@@ -85,7 +85,7 @@ def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
 
 def fit_recolouring(x: Floats, stage: Stage) -> Stage:
     """Fit the default's recolour stage after the flow ``stage`` on ``x``."""
-    from fastflow.train.methods.recolour import fit_recolour
+    from fastflow.train.methods.recolour import fit_recolour, measure_joint
     from fastflow.train.options import DEFAULTS
 
     return fit_recolour(measure_joint([stage], x), x.shape[1], **DEFAULTS.colour)
