@@ -54,6 +54,12 @@ GONE = (  # house rules: sentences that nobody outside could parse
     "than what does not",
     "unlisted it is never read",
     "then lacks it",
+    "vectors by which texts are compared",
+    "gives the vectors of models",
+    "Users need the first line",
+    "but a table that it makes from the model",
+    "it is what fastflow makes without labels",
+    "with as many of random words",
 )
 
 

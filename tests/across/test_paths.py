@@ -15,7 +15,6 @@ PATHS = re.compile(rf"{START}(?:[\w.-]+(?:/[\w.-]+)*\.(?:{SOURCES})|(?:{ROOMS})/
 SYMBOLS = re.compile(rf"{START}([\w.-]+(?:/[\w.-]+)*\.(?:py|c|h)): (\w+)`")
 PLACEHOLDER = re.compile(r"[A-Z]{3,}")  # vector_NAME.h
 EARLIER = re.compile(r"commit [0-9a-f]{7}|last in `[0-9a-f]{7}`")  # that has the files which a passage names
-SCRIPT = re.compile(r"(?:bench/research/)?\w+\.py")  # of a study: its page names the commit once
 OTHERS = {  # names that are no files of the checkout -> whose they are
     "glow_1x1.py": "BERT-flow's authors",
     "glow_ops_1x1.py": "BERT-flow's authors",
@@ -44,9 +43,7 @@ def unknown(prose, known):
 
 def lost(name):
     """The unknown paths in the prose of the file ``name``."""
-    prose = prose_of(name)
-    study = name.startswith("bench/results/") and EARLIER.search(prose)
-    return [path for path in unknown(prose, KNOWN) if not (study and SCRIPT.fullmatch(path))]
+    return unknown(prose_of(name), KNOWN)
 
 
 def test_a_path_that_is_not_there_is_found():
