@@ -1,4 +1,4 @@
-"""Texts to embeddings of a model without layers, as one compiled call."""
+"""Compiled calls from texts to embeddings of a model without layers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,16 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N): at most ``limit`` tokens of ``words``, pooled, then calibrated.
-
-    The bits are the three compiled kernels', float32; a text's bits do not depend on other texts, order or threads.
-    Safe from several threads, and after fork.
+    """Texts -> embeddings (B, N): at most ``limit`` tokens of ``words``, pooled, then calibrated, with the bits of the
+    three separate kernels.
 
     Args:
         words: the tokenizer.
-        pooling: a table, or an encoder whose pooled layers need no product.
+        pooling: a table, or an encoder without layers.
         flow: the folded calibration.
         limit: the most ids of a text, end ids included; MOST for no limit.
-        special: whether a text gets ids at its ends.
-        left_out: an id that is removed after the cut; None: no id.
-
-    Raises:
-        ValueError: for steps that do not fit each other.
+        special: whether a text gets end ids.
+        left_out: an id that is removed after the cut, or None.
     """
 
     def __init__(
@@ -51,12 +46,10 @@ class Texts:
     def __call__(
         self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float32] | None = None
     ) -> tuple[NDArray[np.float32], int]:
-        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
+        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides by the L2 norm.
 
-        ``pooled`` (B, D), C-contiguous, receives the pooled vectors.
-
-        Raises ValueError for a text with half a surrogate pair, or an id without a row in the pooling; TypeError for a
-        text that is not str.
+        ``pooled`` (B, D) receives the pooled vectors. Raises ValueError for half a surrogate pair or an id without a
+        row, TypeError for other types than str.
         """
         out = np.empty((len(texts), self._outputs), np.float32)
         cut = self.compiled.run(list(texts), out, normalize, self.threads, pooled)

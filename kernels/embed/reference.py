@@ -1,4 +1,4 @@
-"""The definition of a model without layers: ids of a text, their pooled vector, its calibration."""
+"""The definition of a model without layers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ class Texts:
     def __call__(
         self, texts: Sequence[str], normalize: bool = False, pooled: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.float64], int]:
-        """Return (embeddings (B, N), how many texts were cut); ``normalize`` divides a row by its L2 norm.
-
-        ``pooled`` (B, D) receives the pooled vectors.
-        """
+        """Return (embeddings (B, N), how many texts were cut), as ``cpu.Texts``."""
         ids, offsets, cut = self._words.tokenize(texts, self._limit, self._special)
         kept = np.ones(len(ids), bool) if self._left_out is None else ids != self._left_out
         before = np.concatenate([[0], np.cumsum(kept)])

@@ -1,11 +1,11 @@
-/* A thread takes a few texts through all steps, so ids and pooled vectors stay in its caches, and the flow's weights
-   are read once for all of them. */
+/* A thread takes a few texts through all steps, so ids and pooled vectors stay cached and the flow's weights are
+   read once. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "embed.h"
 
-enum { TEXTS = 32 };  /* texts per thread: two tiles of the flow's rows; 32 KB of 256 numbers each */
+enum { TEXTS = 32 };  /* texts per thread: two tiles of the flow's rows */
 enum { WORTH = 16 };  /* texts worth another thread: about 50 us of short ones */
 
 typedef struct {
@@ -62,8 +62,7 @@ static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int
     return 1;
 }
 
-/* Write the pooled vectors of `count` texts. Returns -1, the number of a text that cannot be pooled, or -2 without
-   memory. */
+/* Write pooled vectors (count). Returns -1, the number of a bad text, or -2 without memory. */
 static int64_t pool_few(desk *d, const ff_embedder *e, int64_t count)
 {
     int64_t bad;
