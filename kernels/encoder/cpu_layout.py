@@ -154,7 +154,7 @@ class EncoderProgram:
         self, name: str, source: str, target: str, activation: str = "none", *, add: str | int = -1, texts: int = 0,
         by_head: bool = False, from_heads: bool = False, rows: NDArray[np.int32] | None = None, form: int = FLOAT,
     ) -> None:  # fmt: skip
-        """Add target = activation(source W^T + b) + add; rows in the order of heads or of ``rows``, columns of heads."""
+        """Add target = activation(source W^T + b) + add; rows and columns by head or ``rows``."""
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
         if by_head and len(parts) == 1:

@@ -41,7 +41,7 @@ def test_the_kernels_in_the_interpreter(tmp_path, files, least):
 @NEEDS
 @pytest.mark.compile
 def test_the_stored_configurations_compile(tmp_path):
-    counts = compiled(tmp_path, "check_encoder.py", "check_compile.py")
+    counts = compiled(tmp_path, "check_compile.py")
     assert min(counts) >= 79
 
 
