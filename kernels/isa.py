@@ -1,7 +1,5 @@
-"""Choose the instruction set of the compiled kernels: the caller's or FASTFLOW_ISA's, else the best here.
-
-Before first use its bodies compute a few numbers (``c/selftest``): a set that a fault of processor, hypervisor or
-compiler makes wrong is passed over.
+"""Choose the instruction set of the compiled kernels: the caller's or FASTFLOW_ISA's, else the best here that passes
+its self-tests (``c/selftest``).
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from fastflow.kernels._cpu import amx_missing as amx_missing
 from fastflow.kernels._cpu import isas as isas
 from fastflow.kernels._cpu import usable, wrong
 
-TILES = ("amx", "amx-emulated")  # reduced-precision products of the encoder; AVX-512 in all else
+TILES = ("amx", "amx-emulated")  # reduced-precision products only
 
 
 def best_first() -> Iterator[str]:
@@ -63,7 +61,7 @@ def find_forced_isa(name: str | None = None) -> str:
 def isa(name: str | None = None) -> str:
     """Return the instruction set for a new float32 kernel: ``name``, else FASTFLOW_ISA's, else the best.
 
-    Raises ValueError if the named one cannot run here, or none computes right numbers.
+    Raises ValueError if the named one or all cannot run.
     """
     asked = find_forced_isa(name)
     found = "avx512" if asked in TILES else asked or next(best_first(), "")

@@ -1,4 +1,4 @@
-"""Arrays in a mapped file that others may change while it is read."""
+"""Arrays in a mapped file that others may change."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CHANGED = "its file was changed while it was read; replace files as a whole, and
 
 
 def watch(pages: Any, file: int) -> Any:
-    """Watch ``pages``, the map of a whole open ``file`` (a descriptor), so that lost pages read as zeros.
+    """Watch ``pages``, the map of a whole open ``file``, so that lost pages read as zeros.
 
-    Without the extension ``pages`` itself is returned: a lost page then ends the process by SIGBUS.
+    Without the extension it returns ``pages``, and a lost page ends the process by SIGBUS.
     """
     if find_spec("fastflow.kernels._cpu") is None or not len(pages):
         return pages

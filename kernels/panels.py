@@ -1,7 +1,4 @@
-"""Stored matrices -> panels of compiled products: the description, the call, and the definition.
-
-A stored array is float32, float16 or ``BFLOAT16``, of any alignment; packing also checks that it is finite.
-"""
+"""Stored matrices as the panels of compiled products."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ Array = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen``
 STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # in the order of _cpu.STORED_FLOAT ...
-# the largest weight: trained encoders are far below, and squares and products far below float32's limit
+# the largest weight; trained encoders are far below
 LARGEST = 1e6
 
 
@@ -30,10 +27,10 @@ class NotFinite(ValueError):
 class Matrix(NamedTuple):
     """Up to three stacked stored parts, and the order of their rows and columns in panels; offsets are in bytes.
 
-    Row r of the result is row rows[r] of the parts, zeros for -1; ``factor`` multiplies rows of the first part. Columns
-    are ``groups`` equal groups, each padded with zeros to ``padded``. ``lanes``: elements along k in 32 bits: 1
-    float32, 2 bfloat16, 4 int8; ``spare`` steps of zeros end a panel. int8 has scales (float32), shifts (int32, -zero
-    times a row's sum) and, in one group, perhaps column factors ``by`` (columns,).
+    Row r of the result is row rows[r] of the parts, zeros for -1; ``factor`` multiplies the first part. Columns are
+    ``groups`` groups, each padded to ``padded``. ``lanes``: elements along k in 32 bits: 1 float32, 2 bfloat16, 4 int8;
+    ``spare`` steps of zeros end a panel. int8 has scales, shifts (int32, -zero times a row's sum) and perhaps column
+    factors ``by``.
     """
 
     name: str
@@ -92,9 +89,8 @@ def to_bfloat16(values: Array) -> Array:
 
 
 def quantise(values: Array) -> tuple[Array, Array]:
-    """Return int8 (n, k) and float32 scales (n,), values (n, k) ~ int8 * scale: a row's largest magnitude becomes 127.
-
-    A row with a subnormal scale, which has no reciprocal, becomes zeros.
+    """Return int8 (n, k) and float32 scales (n,), 1/127 of a row's largest magnitude; rows with a subnormal scale
+    become zeros.
     """
     scale = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= np.finfo(np.float32).tiny)

@@ -13,10 +13,7 @@ V1 = ("cpu", "cpu,cpuacct")  # folders with cgroups version 1's quotas of proces
 
 
 def default_threads() -> int:
-    """Return OMP_NUM_THREADS, at most the processors this process may use; without it the physical cores; at least 1.
-
-    Processors: its affinity, at most the whole CPUs of its cgroup's quota (versions 1 and 2).
-    """
+    """Return OMP_NUM_THREADS, at most the processors this process may use; else the physical cores; at least 1."""
     processors, cores = count_allowed()
     asked = parse_openmp(os.environ.get("OMP_NUM_THREADS", ""))
     return cores if asked is None else min(asked, processors)
@@ -46,9 +43,10 @@ def count_allowed() -> tuple[int, int]:
 
 
 def quotas(root: Path, membership: str) -> Iterator[float]:
-    """Yield the CPUs that each quota allows from ``root`` to this process's cgroups.
+    """Yield the CPUs that each quota allows from ``root`` to this process's cgroups (``membership``:
+    /proc/self/cgroup).
 
-    ``membership``: /proc/self/cgroup. A container sees its own cgroup as ``root``, and names paths that it cannot see.
+    A container sees its own cgroup as ``root``, and names paths that it cannot see.
     """
     for line in membership.splitlines() or ["0::/"]:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

@@ -1,4 +1,4 @@
-/* Which instruction sets are present, as processor.c finds; AMX must also compute a tile correctly. */
+/* Which instruction sets are present; AMX must also compute a tile correctly. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ int ff_isa_present(int isa)
 }
 
 #if FF_HAS_AMX && defined(__linux__)
-/* One tile of each kind against the emulation: some hypervisors show AMX without having it. */
+/* Some hypervisors show AMX without having it. */
 static int amx_is_right(void)
 {
     for (int whole = 0; whole < 2; whole++) {

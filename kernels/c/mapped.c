@@ -1,7 +1,6 @@
-/* Mapped files that others may change. A lost page raises SIGBUS, which ends the process; in a watched file it and
-   all later pages become zeros. Other SIGBUS go to the earlier handler. Two changes raise no signal: a file that
-   ends within its last page reads as zeros, and writes appear in the map. Therefore ff_was_changed also compares
-   size and time; the system sets the time before it writes. */
+/* Mapped files that others may change. A lost page raises SIGBUS; in a watched file it and all later pages become
+   zeros, and other SIGBUS go to the earlier handler. A cut within the last page and writes raise no signal, so
+   ff_was_changed compares size and time, which the system sets before it writes. */
 #define _GNU_SOURCE
 #include "mapped.h"
 
@@ -21,7 +20,7 @@
 #define MAP_ANONYMOUS MAP_ANON
 #endif
 
-enum { MOST = 256 };  /* watched files; in further files a lost page ends the process */
+enum { MOST = 256 };  /* watched files at a time */
 
 static struct {
     _Atomic uintptr_t from, to;  /* to is 0: free */

@@ -1,12 +1,10 @@
-/* A thread's rounding and treatment of subnormals: MXCSR of x86-64, FPCR of arm64. The caller's setting is restored
-   when a kernel returns. */
+/* A thread's rounding and subnormals: MXCSR of x86-64, FPCR of arm64, restored when a kernel returns. */
 #ifndef FASTFLOW_MXCSR_H
 #define FASTFLOW_MXCSR_H
 
 #include <stdint.h>
 
-/* FF_FLUSH, for kernels: round to nearest, no traps, subnormals flushed and read as zero. FF_DEFAULT, for packing:
-   the same, subnormals kept. */
+/* Round to nearest, no traps. FF_FLUSH, for kernels: subnormals flushed. FF_DEFAULT, for packing: kept. */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 typedef unsigned ff_mxcsr;
@@ -18,8 +16,7 @@ typedef uint64_t ff_mxcsr;
 #define FF_DEFAULT ((ff_mxcsr)0)
 #endif
 
-/* Set this thread's register and return the old one; on other processors do nothing. Every thread of a call must set
-   it: a row's bits depend on it. */
+/* Set this thread's register; return the old one. Every thread of a call must set it: a row's bits depend on it. */
 static inline ff_mxcsr ff_set_mxcsr(ff_mxcsr wanted)
 {
 #if defined(__x86_64__)

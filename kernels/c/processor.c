@@ -1,5 +1,4 @@
-/* Asks the processor and the operating system which instructions can run. __builtin_cpu_supports also asks XCR0
-   whether the system saves the registers; CPUID alone gives no permission. */
+/* Asks which instructions can run. __builtin_cpu_supports also asks XCR0 whether the system saves the registers. */
 #define _GNU_SOURCE
 #include "cpu.h"
 #if defined(__x86_64__)

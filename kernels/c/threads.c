@@ -1,5 +1,5 @@
-/* A small thread pool that survives fork. A job closes when its caller has finished its own share. A worker that
-   wakes later sleeps again, so a busy machine never makes a call slower than one thread. */
+/* A small thread pool that survives fork. A job closes when its caller has finished; workers that wake later sleep
+   again, so a call is never slower than one thread. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 
 #include "cpu.h"
 
-#define MAX_WORKERS 255  /* 256 threads with the caller: more than any machine tried has cores */
-#define SPINS 4000  /* pauses before a thread sleeps: 42 us on a Xeon with AMX */
+#define MAX_WORKERS 255  /* a bound on mistaken counts */
+#define SPINS 4000  /* 42 us on a Xeon with AMX */
 #define CLOSED (1u << 31)  /* a bit that no count of workers reaches */
 
 static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;       /* held by the call that uses the pool */
@@ -161,7 +161,7 @@ void *ff_scratch(size_t bytes)
         free(memory);
         return NULL;
     }
-    memset(memory, 0, bytes);  /* kernels compute with slack columns but never keep the results */
+    memset(memory, 0, bytes);  /* kernels compute with slack columns */
     free(own_scratch.memory);
     own_scratch = (arena){memory, bytes};
     return memory;

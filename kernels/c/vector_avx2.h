@@ -1,4 +1,4 @@
-/* Vectors of 8 floats, as math.inc describes. Include it before FF_TARGET: intrinsics have their own targets. */
+/* Vectors of 8 floats. Include before FF_TARGET: intrinsics have their own targets. */
 #include <immintrin.h>
 
 #include "cpu.h"

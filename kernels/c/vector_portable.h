@@ -1,5 +1,4 @@
-/* Vectors of 4 floats, as math.inc describes, in the compiler's vector extension: SSE2 or NEON. FMA is fused only on
-   arm64: not every x86-64 processor has it. */
+/* Vectors of 4 floats in the compiler's vector extension: SSE2 or NEON. FMA is fused only on arm64. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -58,8 +57,8 @@ static inline vec larger(vec a, vec b)
 typedef int32_t loose4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef lanes4 ivec;
 
-/* WIDEN_HALF(p): 4 IEEE halves at p as floats. Subnormals are converted as integers, because the processor reads
-   subnormal floats as zero. */
+/* WIDEN_HALF(p): 4 IEEE halves as floats; subnormals as integers, because the processor reads subnormal floats as
+   zero. */
 typedef uint16_t halves4 __attribute__((vector_size(8)));
 
 static inline vec widen_half(const void *p)

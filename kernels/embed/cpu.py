@@ -1,4 +1,4 @@
-"""Texts to embeddings of a model without layers, as one compiled call."""
+"""Compiled calls from texts to embeddings of a model without layers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,14 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate.
-
-    The bits are those of the three compiled kernels; a text has the same ones whatever the other texts, their order and
-    the number of threads. Safe from several Python threads at once, and after fork.
+    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate, with the bits of the three kernels.
 
     Args:
         words: the tokenizer.
-        pooling: a table, or an encoder whose pooled layers need no product.
-        limit: the ids of a text, those at its ends counted; MOST for no limit.
-        special: whether a text gets ids at its ends.
-        left_out: an id that is left out of a text after the cut; None: no id is.
-
-    Raises:
-        ValueError: for steps that do not fit each other.
+        pooling: a table, or an encoder without layers.
+        limit: the most ids of a text, end ids included; MOST for no limit.
+        special: whether a text gets end ids.
+        left_out: an id that is removed after the cut, or None.
     """
 
     def __init__(

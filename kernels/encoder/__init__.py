@@ -1,1 +1,1 @@
-"""The frozen BERT and its pooling: the definition in NumPy, and the bodies that execute it."""
+"""The frozen BERT and its pooling."""

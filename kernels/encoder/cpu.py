@@ -27,7 +27,7 @@ from fastflow.kernels.isa import best_first, find_forced_isa, has_tiles
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import resolve_threads
 
-# dtype -> formats of its products, the best first, and their description
+# dtype -> formats of its products, the best first
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
 IN_WORDS = {
     FLOAT: "",
@@ -43,9 +43,9 @@ Array = NDArray[Any]
 
 
 def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
-    """Return the best instruction set here with products for ``dtype``, and their format.
+    """Return the best instruction set with products for ``dtype``, and their format.
 
-    ``isa``, or FASTFLOW_ISA if it is None, names it instead. Raises ValueError if there is none.
+    ``isa``, else FASTFLOW_ISA, names it instead. Raises ValueError if there is none.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
@@ -65,10 +65,7 @@ def describe(name: str, form: int, isa: str | None = None) -> str:
 
 
 def choose_attention(isa: int, form: int) -> int:
-    """Return the attention format for products of ``form``: bytes with bytes, else bfloat16 if reduced, else float32.
-
-    Formats that this machine lacks are passed over.
-    """
+    """Return this machine's attention format for products of ``form``: bytes, else bfloat16, else float32."""
     wanted = {FLOAT: (), BF16_WIDE: (), BF16: (BF16,)}.get(form, (INT8, BF16))
     return next((f for f in wanted if f in _cpu.attention_formats(isa)), FLOAT)
 
@@ -82,21 +79,20 @@ def multiplies_bfloat16() -> bool:
 
 
 def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
-    """Return {matrix product: factors that divide its activations and multiply its weights, for int8}.
+    """Return {product: factors that divide its activations and multiply its weights, for int8}.
 
-    ``largest``: {matrix product: the largest magnitude in each activation column}. A factor is the power of two nearest
-    to its square root, in the logarithm. An int8 row has one scale: columns that are always large, as after BERT's
-    LayerNorms, would leave the others few of its 255 values (SmoothQuant, Xiao et al. 2023, eq. 4).
+    ``largest``: {product: the largest magnitude per column}. A factor is the power of two nearest to its square root.
+    An int8 row has one scale: columns that are always large would leave the others few of its 255 values (SmoothQuant,
+    Xiao et al. 2023, eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
 
 
 def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
-    """Return for each product the _cpu.APART columns with the largest ``terms``, ascending, to multiply in float32.
+    """Return for each product the _cpu.APART columns to multiply in float32, with the largest ``terms``, ascending.
 
-    A term is a column's largest operand times its largest weight. Smoothing does not help columns with both large: they
-    would leave other columns few steps in one of the two rows.
+    A term is a column's largest operand times its largest weight. Smoothing does not help if both are large.
     """
     return {name: np.sort(np.argsort(-x, kind="stable")[: _cpu.APART]).astype(np.int32) for name, x in terms.items()}
 
@@ -104,22 +100,21 @@ def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
 class CpuEncoder:
     """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
 
-    A text's bits do not depend on other texts, order or threads. Sums, LayerNorm, softmax and activations are float32,
-    sums of byte products int32. Safe from several threads, and after fork.
+    A text's bits do not depend on other texts, order or threads. Sums and activations are float32, sums of byte
+    products int32. Safe from several threads, and after fork.
 
     Args:
-        weights: as ``reference.encode`` takes them, or as ``cpu_layout.Stored``; all are copied.
+        weights: as ``cpu_layout.Stored``; all are copied.
         shape: the parameters of the equations.
         pooling: the pooled layers, their pooling, and the modules after it.
-        dtype: of the products in the layers; below float32 the table of words is float16 if there are such products.
+        dtype: of the products in the layers.
         threads: the most threads; None: ``default_threads()``.
         isa: as in ``choose``.
         outliers: for int8, of ``smooth`` and ``find_outlying``.
-        release: called repeatedly while weights are read, to free weights already read.
+        release: called repeatedly, to free weights already read.
 
     Raises:
-        ValueError: for arguments that cannot run; NotFinite for weights, also unused ones, with NaN, infinity or
-            magnitudes above panels.LARGEST.
+        ValueError: for arguments that cannot run; NotFinite for weights with NaN, infinity or huge magnitudes.
     """
 
     def __init__(
@@ -157,10 +152,10 @@ class CpuEncoder:
         )  # fmt: skip
 
     def __call__(self, ids: Array, offsets: Array, skip: int = 0) -> Array:
-        """Return (B, P) float32 pooled vectors of the texts ids[offsets[i]:offsets[i + 1]]; ids int32, offsets int64.
+        """Return (B, P) pooled vectors of the texts ids[offsets[i]:offsets[i + 1]], without their first ``skip``
+        tokens.
 
-        Pooling leaves out the first ``skip`` tokens of every text. Raises ValueError, naming the text, for a text
-        without tokens, with too many, or with an id outside the vocabulary.
+        Raises ValueError, naming the text, for a text without tokens, with too many, or with an unknown id.
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         self.compiled.run(ids, offsets, pooled, None, self.threads, skip)
@@ -192,7 +187,7 @@ def _floats(weights: Stored, name: str, threads: int) -> Array:
 
 
 def _words(weights: Stored, half: bool, threads: int) -> Array:
-    """A copy of the words as float16 bits (uint16) if stored so or ``half``, and if they fit; else as float32."""
+    """Words as float16 bits (uint16) if stored so or ``half``, and if they fit; else float32."""
     array = parts_of(weights, "word")[0]
     if half or array.dtype == np.float16:
         out = np.empty(array.shape, np.uint16)

@@ -1,8 +1,7 @@
-"""An encoder as steps for the compiled kernels: embedding, attention, feed-forward, pooling, modules after pooling.
+"""An encoder as steps for the compiled kernels, as ``encoder.reference`` and ``encoder.texts`` define them.
 
-The definitions are ``kernels.encoder.reference`` and ``kernels.encoder.texts``. Buffers: x, the states; y and z, sums
-and normalised states; context, attention's results; wide, queries, keys and values by head, or hidden values of the
-feed-forward part; heads, bfloat16 queries, keys and values, unless attention is float32.
+Buffers: x, the states; y and z, sums and normalised states; context, attention's results; wide, queries, keys and
+values by head, or hidden values; heads, queries, keys and values in bfloat16.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
 
 
 def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
-    """Pre-norm: x holds the sums before and after, z between, y their LayerNorm: no product adds to its operand."""
+    """x holds the sums before and after, z between, y their LayerNorm: no product adds to its operand."""
     first = f"{prefix}norm1.scale" not in program.weights
     if not first:
         program.normalise(f"{prefix}norm1", "x", "y")

@@ -1,8 +1,6 @@
 """Lay out the frozen encoder for the compiled kernels: steps, products, buffers, and one block of packed weights.
 
-Widths, heads included, are padded with zeros to whole panels of NR = 2 x vector columns, so kernels have no remainders.
-Fields and numbers are as in ``c/encoder/encoder.h``, weights' names as in ``kernels.reference``. ``cpu_layers`` adds
-the steps.
+Widths, heads included, are padded with zeros to whole panels. Fields are as in ``c/encoder/encoder.h``.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ ACTIVATIONS = {
     "tanh": _cpu.TANH,
 }
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element of operands that are not float32
-BATCH = 32 << 20  # bytes of stored weights packed between two calls of `release`: bounds the duplicated weight bytes
+BATCH = 32 << 20  # stored bytes packed between calls of `release`: bounds the duplicated bytes
 Array = NDArray[Any]
-# as kernels.encoder.reference.Weights, in any dtype of panels.STORED; a `qkv` may be a tuple of three
+# as kernels.encoder.reference.Weights, in dtypes of panels.STORED; a `qkv` may be three parts
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
@@ -46,8 +44,7 @@ class Products(NamedTuple):
 class EncoderProgram:
     """Steps, products and their memory, for one encoder, its pooling and its products.
 
-    ``cpu_layers.assemble`` adds the steps; ``arrays`` packs ``matrices``; ``used`` names the weights that are read.
-    ``pooled``: width of a vector before the modules after pooling; ``outputs``: after them.
+    ``used`` names the weights that are read. ``pooled``, ``outputs``: widths of a vector before and after the head.
     """
 
     def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
@@ -103,10 +100,7 @@ class EncoderProgram:
         return name
 
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
-        """Add attention as ``reference.attention`` defines it, of queries, keys and values by head, the queries scaled.
-
-        Rows of ``source`` are float32 if attention is, else bfloat16.
-        """
+        """Add attention of queries, keys and values by head, the queries scaled, in the format of ``attention``."""
         result = BF16 if target in self._halves else FLOAT
         biases, reach = -1, 0
         if bias is not None:
@@ -121,10 +115,7 @@ class EncoderProgram:
             )  # fmt: skip
 
     def step(self, kind: int, **fields: str | int) -> None:
-        """Add a step with exactly the fields of its ``kind`` in ``_cpu.STEPS``; buffers are given by name.
-
-        Raises ValueError for other fields.
-        """
+        """Add a step with exactly the fields of its ``kind`` in ``_cpu.STEPS``; buffers are given by name."""
         wanted = [name for name in STEPS[kind].names or () if name != "kind"]
         if fields.keys() != set(wanted):
             raise ValueError(f"a step of kind {kind} has the fields {', '.join(wanted)}, not {', '.join(fields)}")
@@ -163,10 +154,7 @@ class EncoderProgram:
         self, name: str, source: str, target: str, activation: str = "none", *, add: str | int = -1, texts: int = 0,
         by_head: bool = False, from_heads: bool = False, rows: NDArray[np.int32] | None = None, form: int = FLOAT,
     ) -> None:  # fmt: skip
-        """Add target = activation(source W^T + b) + add.
-
-        Rows of W and b are in the order of heads or of ``rows``, columns of W in the order of heads.
-        """
+        """Add target = activation(source W^T + b) + add; rows and columns by head or ``rows``."""
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
         if by_head and len(parts) == 1:
@@ -230,10 +218,7 @@ class EncoderProgram:
     def _apart_offset(
         self, name: str, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array
     ) -> int:  # fmt: skip
-        """The offset of the columns' weights: float32 (APART, rows), spare ones 0.
-
-        They are read with the product's other weights, because each number is on a page of its own.
-        """
+        """The offset of the columns' weights: float32 (APART, rows). Written late: each is on another page."""
 
         def fill(memory: Array) -> None:
             columns = np.concatenate([widen(part[:, apart]) for part in parts], dtype=np.float32, casting="same_kind")
@@ -246,9 +231,8 @@ class EncoderProgram:
         return where
 
     def _rows_by_head(self) -> NDArray[np.int32]:
-        """For each row in the order [head][q|k|v][padded head] its row in [q; k; v] (3D), or -1 for padding.
-
-        If q and k are rotated, each half of a head is padded: a pair's channels are half a padded head apart.
+        """For each row in [head][q|k|v][padded head] its row in [q; k; v] (3D), or -1. If q and k are rotated, each
+        half of a head is padded.
         """
         heads, size = self.shape.heads, self.shape.hidden // self.shape.heads
         rows = np.arange(3 * self.shape.hidden).reshape(3, heads, size).swapaxes(0, 1)
@@ -297,13 +281,11 @@ class EncoderProgram:
         return where
 
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
-        """Return memory (uint8, on a line), linears (n,), steps (n, _cpu.STEP_NUMBERS) and strides (n,) for
-        ``_cpu.Encoder``.
+        """Return memory (uint8, on a line), linears (n,), steps (n, _cpu.STEP_NUMBERS) and strides (n,), once.
 
-        Calls ``release`` after about every 32 MB of packed weights, and at the end. Raises NotFinite for weights with
-        NaN or infinity. Can be called once.
+        Calls ``release`` after about every 32 MB of packed weights. Raises NotFinite.
         """
-        space = np.empty(self._bytes + LINE, np.uint8)  # NumPy asks for huge pages if the system gives them
+        space = np.empty(self._bytes + LINE, np.uint8)
         memory = space[-space.ctypes.data % LINE :][: self._bytes]
         while self._fill:
             self._fill.pop()(memory)

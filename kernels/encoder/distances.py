@@ -1,7 +1,4 @@
-"""Positions of tokens in attention without a position table: rotary angles and relative biases.
-
-The reference and the compiled kernels' layout share them.
-"""
+"""Positions of tokens in attention without a position table: rotary angles and relative biases."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ Array = NDArray[Any]
 def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:
     """Return angles (count, head / 2) by which position p turns channel pair i: p base^(-2i / head) (Su et al. 2021).
 
-    They are float32 products in every dtype: models were trained with these angles, which differ from exact ones by up
-    to 5e-4 at position 8191.
+    They are float32 products, as models were trained: exact angles differ by up to 5e-4 at position 8191.
     """
     exponents = np.arange(0, head, 2, dtype=np.float32) / np.float32(head)
     frequencies = np.float32(1) / np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)
@@ -33,7 +29,7 @@ def rotary_table(count: int, head: int, base: float) -> tuple[NDArray[np.float64
 
 
 def rotate(x: Array, base: float) -> Array:
-    """Turn the channel pairs (i, i + d/2) of x (..., T, d) by the angles of positions 0 to T - 1, in x's dtype."""
+    """Turn the channel pairs (i, i + d/2) of x (..., T, d) by the angles of positions 0 to T - 1."""
     cos, sin = (table.astype(x.dtype) for table in rotary_table(x.shape[-2], x.shape[-1], base))
     low, high = np.split(x, 2, axis=-1)
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
@@ -42,7 +38,7 @@ def rotate(x: Array, base: float) -> Array:
 def buckets(distances: Array) -> NDArray[np.int64]:
     """Return the row of MPNet's bias table for each distance, key minus query position (Raffel et al. 2020).
 
-    Half of the rows are for keys after the query: one per distance below 8, then ever wider ones up to FARTHEST.
+    Half are for keys after the query: one per distance below 8, then ever wider ones.
     """
     half = BUCKETS // 2
     exact = half // 2

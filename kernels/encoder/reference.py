@@ -1,7 +1,6 @@
-"""The frozen encoder and the pooling in NumPy: the definition of the native kernels.
+"""The frozen encoder in NumPy: the definition of the native kernels, in the weights' dtype.
 
-Texts are concatenated: N tokens in all, text i owns rows offsets[i]:offsets[i+1], without padding. Arithmetic is in the
-weights' dtype (float32 or float64). No argument is changed.
+Texts are concatenated: N tokens in all, text i owns rows offsets[i]:offsets[i+1].
 """
 
 from __future__ import annotations
@@ -72,9 +71,8 @@ def attention(
 ) -> Array:  # fmt: skip
     """Compute softmax(Q K^T / sqrt(d) + B) V within each text, qkv (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
 
-    A query sees keys at most ``window`` tokens away; None: all. ``bias`` (heads, 2 reach + 1) holds B for the distance
-    key - query, -reach to reach, and its ends for larger distances; None: no B. ``base``: of the angles by which
-    ``distances.rotate`` turns Q and K; None: no rotation.
+    A query sees keys at most ``window`` tokens away. ``bias`` (heads, 2 reach + 1) holds B by distance key - query, its
+    ends for larger ones. ``base``: of the rotary angles.
     """
     dim = qkv.shape[1] // 3
     scale = qkv.dtype.type(1 / sqrt(dim // heads))
@@ -116,10 +114,7 @@ def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape
 
 
 def embed_words(weights: Weights, ids: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Compute layer WORDS: ``embed_tokens`` with the mean position for every token: ids (N,) -> (N, D).
-
-    A token's state depends only on its id. Without a position table it is layer 0.
-    """
+    """Compute layer WORDS: ``embed_tokens`` with the mean position for every token."""
     place = mean_position(weights["position"], shape.position_start) if "position" in weights else None
     return _embed(weights, ids, place, shape, dtype)
 
@@ -173,10 +168,9 @@ def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
     watch: Watch | None = None,
 ) -> dict[int, Array]:  # fmt: skip
-    """Return hidden states of the wanted layers, {layer: (N, D)}; 0: the embeddings, WORDS: the same without positions.
+    """Return hidden states of the wanted layers, {layer: (N, D)}; 0: the embeddings, WORDS: without positions.
 
-    Stops after the highest wanted layer. A LayerNorm after the last layer changes only that layer's state. ``watch`` is
-    called with name and operand (N, columns) of every product of a layer.
+    A LayerNorm after the last layer changes only that layer's state. ``watch`` gets name and operand of every product.
     """
     wanted = {WORDS: embed_words(weights, ids, shape, dtype)} if WORDS in layers else {}
     if max(layers) < 0:
@@ -194,10 +188,7 @@ def encode(
 
 
 def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Array:
-    """Average over every token, [CLS] and [SEP] included: (N, D) -> (B, D); no text is without tokens.
-
-    ``weights`` (N,), LIGHTEST to HEAVIEST, give sum(w h) / sum(w) over a text's tokens; None: all 1.
-    """
+    """Average over every token: (N, D) -> (B, D), with ``weights`` (N,) sum(w h) / sum(w)."""
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
     if weights is None:
@@ -212,5 +203,5 @@ def pool_first(hidden: Array, offsets: Ints) -> Array:
 
 
 def pooler(first: Array, weights: Weights) -> Array:
-    """Compute BERT's pooler, tanh(W [CLS] + b): (B, D) -> (B, D). The official BERT-flow code calls this ``cls``."""
+    """Compute BERT's pooler, tanh(W [CLS] + b): (B, D) -> (B, D), ``cls`` in the official BERT-flow code."""
     return np.tanh(first @ weights["pooler.weight"].T + weights["pooler.bias"])

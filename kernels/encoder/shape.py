@@ -1,4 +1,4 @@
-"""Parameters of an encoder and its pooling, and the modules after it: data for every body."""
+"""Parameters of an encoder, its pooling, and the modules after it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with st
 
 
 class EncoderShape(NamedTuple):
-    """Parameters of the equations except weights: hidden width D, heads, layers, variants of the architecture.
+    """Parameters of the equations except weights. BERT's family keeps the defaults of the last four.
 
-    BERT's family keeps the defaults of the last four. Parts without weights are left out: a position table, segments,
-    biases, a projection, a layer's first LayerNorm, a LayerNorm after the last layer, MPNet's relative bias.
+    Parts without weights are left out: positions, segments, biases, a projection, some LayerNorms, MPNet's bias.
     """
 
     layers: int
@@ -42,9 +41,8 @@ class EncoderShape(NamedTuple):
 
 
 def mean_position(table: Array, start: int) -> Array:
-    """Return (E,), the mean of the rows from ``start`` on of the position ``table`` (positions, E), which texts use.
-
-    Summed in float64, returned in the table's dtype. RoBERTa's earlier rows are padding.
+    """Return (E,), the float64 mean of the position ``table`` (positions, E) from row ``start`` on, after padding's
+    rows.
     """
     return np.asarray(table[start:].mean(axis=0, dtype=np.float64)).astype(table.dtype)
 
@@ -89,9 +87,9 @@ Head = Sequence[Dense | Unit | Norm]
 class Pooling(NamedTuple):
     """How hidden states become vectors, and the modules after.
 
-    mode: pooler, one of ``texts.MODES``, or several joined by ``+``. layers: 0: the embeddings; WORDS: the embeddings
-    with the mean position. shares: of the layers in their sum; None: equal ones of sum 1. token_weights: (vocabulary,)
-    float32, 0 or LIGHTEST to HEAVIEST, as in ``texts.pool``, not for pooler; None: all 1.
+    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0: the embeddings; WORDS: with the mean position. shares:
+    of the layers; None: equal ones of sum 1. token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for
+    pooler; None: all 1.
     """
 
     mode: str
@@ -102,10 +100,8 @@ class Pooling(NamedTuple):
 
 
 class Outliers(NamedTuple):
-    """int8's treatment of large columns, by product.
-
-    smoothing: (columns,) powers of two that divide the operand's bytes and multiply the weights. apart: columns, at
-    most _cpu.APART, that are multiplied in float32 and added.
+    """int8's large columns, by product: smoothing (columns,) divides the operand and multiplies the weights; apart, at
+    most _cpu.APART columns, are multiplied in float32.
     """
 
     smoothing: Mapping[str, NDArray[Any]] = MappingProxyType({})

@@ -1,7 +1,5 @@
-"""Pooling of texts in NumPy as Sentence Transformers does it, and the modules after it.
-
-The definition of ``c/encoder/texts.c``. Texts are concatenated: N tokens in all, text i owns rows
-offsets[i]:offsets[i+1]. Arithmetic is in the states' dtype (float32 or float64).
+"""Pooling of texts in NumPy as Sentence Transformers does it, and the modules after it: the definition of
+``c/encoder/texts.c``.
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 def pool(hidden: Array, offsets: Ints, mode: str, weights: Array | None = None, skip: int = 0) -> Array:
     """Pool (N, D) -> (B, D) in one of MODES; no text is without tokens.
 
-    ``weights`` (N,), each 0 or LIGHTEST to HEAVIEST, multiply the states; a mean, by position or not, divides by their
-    sum. The first ``skip`` tokens of each text, a prompt, are left out, but the divisor of weights counts them. A text
-    without other tokens has its first state for cls, -infinity for max, else 0.
+    ``weights`` (N,) multiply the states; a mean divides by their sum, a prompt's included. The first ``skip`` tokens
+    are left out; a text without others has its first state for cls, -infinity for max, else 0.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)

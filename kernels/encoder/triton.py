@@ -1,7 +1,6 @@
 """The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a batch of texts.
 
-Only building a ``TritonEncoder`` imports torch and triton. A call only issues launches, never waits for the device and
-reads nothing back, so a CUDA graph can capture it with the flow.
+Only building a ``TritonEncoder`` imports torch and triton. A call reads nothing back, so a CUDA graph can capture it.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ Array = NDArray[Any]
 class TritonEncoder(Launcher):
     """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
 
-    ``weights`` and ``shape``: as ``reference.encode`` takes them; ``layers``: the layers that pooling needs, no higher
-    layer runs. ``device``: a CUDA device, or cpu under Triton's interpreter, for tests. Products are PyTorch's
-    (cuBLASLt), Q, K and V in one; the table of words keeps its stored dtype. Raises ValueError if torch, triton or a
-    GPU is missing.
+    ``weights``, ``shape``: as in ``reference.encode``. ``device``: CUDA, or cpu under Triton's interpreter. Products
+    are cuBLASLt's; the table of words keeps its dtype. Raises ValueError if torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -62,12 +59,11 @@ class TritonEncoder(Launcher):
         self.weights = self._load(weights)
 
     def _dot(self, dtype: str) -> Any:
-        """The dtype of attention's products: Triton's interpreter computes wrong bfloat16 products silently."""
+        """Triton's interpreter computes wrong bfloat16 products silently."""
         language = importlib.import_module("triton.language")
         return language.float32 if self.device.type == "cpu" else getattr(language, dtype)
 
     def _load(self, weights: Weights) -> dict[str, Tensor]:
-        """The arrays that the wanted layers need, on the device: matrices in the dtype, vectors in float32."""
         last = max(self.layers)
         places = np.vstack([weights["position"], mean_position(weights["position"], self.shape.position_start)])
         found = {"place": self._tensor(places + weights["segment"], self.torch.float32)}
@@ -90,9 +86,8 @@ class TritonEncoder(Launcher):
     def __call__(self, ids: Tensor, positions: Tensor, offsets: Tensor, longest: int) -> Tensor:
         """Return hidden states (layers, N, D) of the wanted layers, in their order.
 
-        On the device: ids, positions (N,) int32, rows of the tables of words and positions; offsets (B + 1,) int32.
-        ``longest``: the most tokens of a text, given by the caller so that nothing is read back. Tokens after
-        offsets[B] are computed and meaningless. N = 0 and B = 0 launch nothing.
+        On the device: ids, positions (N,) int32; offsets (B + 1,) int32. ``longest``: the most tokens of a text. Tokens
+        after offsets[B] are meaningless.
         """
         self._check(ids=ids, positions=positions, offsets=offsets)
         shape, count = self.shape, len(ids)
@@ -122,7 +117,6 @@ class TritonEncoder(Launcher):
         return self.torch.tanh(linear(first, self.weights["pooler.weight"], self.weights["pooler.bias"]))
 
     def _layer(self, x: Tensor, prefix: str, offsets: Tensor, longest: int, y: Tensor | None) -> Tensor:
-        """One post-LayerNorm transformer layer, x (N, D) -> (N, D), written to ``y`` unless None."""
         linear, w = self.torch.nn.functional.linear, self.weights
         context = self.attend(linear(x, w[f"{prefix}qkv.weight"], w[f"{prefix}qkv.bias"]), offsets, longest)
         x = self.add_norm(linear(context, w[f"{prefix}out.weight"]), x, prefix, "out", "norm1", None)

@@ -1,11 +1,9 @@
-"""The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
+"""The encoder's elementwise passes, attention and first-token pooling as Triton kernels, as ``reference`` defines them.
 
-The equations are in ``reference``; cuBLASLt multiplies matrices between them. Texts are concatenated: N tokens in all,
-text i owns tokens offset[i]:offset[i+1] (int32, B + 1), without padding. Hidden states and products are float32,
-float16 or bfloat16; sums, statistics and activations are float32. Tables (LayerNorm's scale and bias, position +
-segment, biases) are float32 with contiguous rows. Callers answer N = 0 and B = 0 without a launch.
-
-Tokens beyond the last offset, which a captured graph may hold, are computed and never read.
+Texts are concatenated: N tokens, text i owns tokens offset[i]:offset[i+1] (int32, B + 1). States and products are
+float32, float16 or bfloat16; sums and activations are float32. Tables are float32 with contiguous rows. Callers answer
+N = 0 and B = 0 without a launch. Tokens beyond the last offset, which a captured graph may hold, are computed and never
+read.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -33,8 +31,7 @@ def embed(
 ) -> None:
     """Write y (N, D) = LayerNorm(word[id] + place[position]); id, position (N,) int32; grid (N,).
 
-    word (vocabulary, D) of any float dtype; place (rows, D) float32 holds position + segment 0. BD: the power of two
-    that holds D; VEC divides D.
+    word (vocabulary, D), any float dtype; place (rows, D) float32. BD: power of two that holds D; VEC divides D.
     """
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
     inside = cols < pitch
@@ -62,8 +59,7 @@ def add_norm(
 def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.constexpr) -> None:
     """Write x (N, D) <- act(x + add) in place, add (D,); grid (N, chunks of BI columns).
 
-    ACT gelu: v/2 (1 + erf(v / sqrt 2)); gelu_tanh: v/2 (1 + tanh u) = v sigmoid(2 u) with u = sqrt(2/pi) (v + 0.044715
-    v^3); relu.
+    gelu: v/2 (1 + erf(v / sqrt 2)); gelu_tanh: v sigmoid(2 u), u = sqrt(2/pi) (v + 0.044715 v^3).
     """
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.program_id(1) * BI + tl.arange(0, BI), D // VEC * VEC
     inside = cols < pitch
@@ -87,9 +83,9 @@ def attend(
 ) -> None:  # fmt: skip
     """Write y (N, D) = softmax(Q K^T scale) V within each text; qkv (N, 3 D) = [Q | K | V], each [head][channel].
 
-    grid (blocks of BM queries of the longest text, heads, B): a program beyond its text's end returns. BN keys at a
-    time, with a running maximum and sum in float32 (Milakov & Gimelshein 2018). ``head`` channels a head, padded to the
-    power of two HD. DOT: dtype of the products' operands, PRECISION their ``input_precision``.
+    grid (blocks of BM queries of the longest text, heads, B). BN keys at a time, with a running maximum and sum in
+    float32 (Milakov & Gimelshein 2018). Heads are padded to the power of two HD. DOT: dtype of the operands, PRECISION
+    their ``input_precision``.
     """
     first = tl.load(offset_ptr + tl.program_id(2))
     length = tl.load(offset_ptr + tl.program_id(2) + 1) - first

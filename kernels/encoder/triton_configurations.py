@@ -1,7 +1,7 @@
-"""Stored configurations of the Triton encoder, chosen by dtype, head and longest text; no tuning at run time.
+"""Stored configurations of the Triton encoder, chosen by dtype, head and longest text.
 
 Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA if BM >= 64); thresholds
-are estimated, not timed. They ran on a GPU but were not compared.
+are estimated, not timed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Attention:
 
 ANY = float("inf")
 WIDEST = 128  # channels a head in ATTENTION
-# by bytes of an element: few queries a program for short texts, so one text's heads fill more of the GPU
+# by bytes of an element: few queries a program fill more of the GPU with short texts
 ATTENTION: dict[int, tuple[Attention, ...]] = {
     4: (
         Attention(64, 16, 16, 16, 2, 2),

@@ -21,8 +21,8 @@ Part = tuple[int, int]  # scratch column and number of columns that a product re
 ALIGN = 16  # floats in 64 bytes
 CHAIN = 128  # most multiply-adds in a chain: longer ones lose digits
 PIECE = 32  # least multiply-adds in a cut chain: on a Xeon with AMX 8 to 128 take the same time within 2 %
-# weights (1.2 MB) that stay in L2 and are read once per tile of rows. More weights are read once for four tiles, which
-# takes 1.03 of the time with 0.16 million weights, 0.79 with 0.92 million (1,024 rows, AVX-512)
+# weights (1.2 MB) that stay in L2; more are read once for four tiles, which takes 0.79 of the time with 0.92 million
+# weights, 1.03 with 0.16 million (1,024 rows, AVX-512)
 CACHED = 300_000
 
 
@@ -52,7 +52,6 @@ class Program:
         return weights, np.array(self.ops, OP), np.array(self.table, np.int32)
 
     def _plan(self, plan: Plan, source: int) -> int:
-        """Append a plan that reads from column ``source``; return the column of its z."""
         v = self._slot(plan.inputs)
         centre, scale = self._put(plan.m), self._put(plan.s)
         self._op(kind=_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, table=source)
@@ -74,7 +73,6 @@ class Program:
         return z
 
     def _steps(self, plan: Plan, u: int, h: int) -> None:
-        """Append h_k of the hidden form for every k, from column h + k times the padded width on."""
         assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
         w, room, links = plan.width, self._whole(plan.width), plan.links
         for k in range(plan.steps):
@@ -84,7 +82,7 @@ class Program:
             self._hidden(plan, k, u, h + k * room, weights, [(h + j * room, w) for j in earlier])
 
     def _hidden(self, plan: Plan, k: int, u: int, to: int, gram: list[Array], earlier: list[Part]) -> None:
-        """Append both inner layers of step k: relu(U u + c + sum G h), then relu(B . + d) into ``to``."""
+        """Append relu(U u + c + sum G h), then relu(B . + d) into ``to``, of step k."""
         w, (low, high) = plan.width, (int(i) for i in plan.reads[k])
         own, a = slice(k * w, (k + 1) * w), self._slot(w)
         first = np.concatenate([plan.U[own, low:high], *gram], axis=1)
@@ -92,7 +90,6 @@ class Program:
         self._product(to, plan.B[k].T, plan.d[k], [(a, w)], _cpu.RELU)
 
     def _outputs(self, plan: Plan, h: int, z: int) -> None:
-        """Append z += V h, by ranges of outputs that the same steps write."""
         w, room = plan.width, self._whole(plan.width)
         edges = sorted({int(edge) for edge in plan.writes.flat})
         for low, high in pairwise(edges):
@@ -103,7 +100,7 @@ class Program:
                 self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], _cpu.ADD)
 
     def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
-        """Append u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), step after step; steps share the columns of h."""
+        """Append u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k) for every k; steps share the columns of h."""
         assert plan.p is not None  # noqa: S101 - as above
         for k in range(plan.steps):
             own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
@@ -116,9 +113,8 @@ class Program:
                 self._product(to, weight, bias, [(h, plan.width)], _cpu.GATE, columns)
 
     def _interleave(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Return weights (w, n) and biases (n,) with alternating vectors of shifts and gates.
-
-        Surplus channels of the last vector do not change u.
+        """Weights (w, n) and biases (n,) with alternating vectors of shifts and gates; surplus channels leave u
+        unchanged.
         """
         n = self.vector
         spare = -len(shift[1]) % n
@@ -131,7 +127,6 @@ class Program:
         return weight, np.stack([pair[1] for pair in pairs], axis=1).reshape(-1)
 
     def _diagonal(self, plan: Plan, u: int, z: int) -> None:
-        """Append z = S u[gather] + t, in runs of whole vectors if possible."""
         assert plan.gather is not None  # noqa: S101 - as above
         index = u + np.pad(plan.gather, (0, -plan.outputs % self.vector), mode="edge").reshape(-1, self.vector)
         table = len(self.table)
@@ -168,13 +163,11 @@ class Program:
         return -(-width // self.vector) * self.vector
 
     def _slot(self, columns: int) -> int:
-        """Reserve scratch columns, with slack for the surplus of whole vectors; return the first."""
         start = self.columns
         self.columns += -(-(columns + 2 * self.vector) // ALIGN) * ALIGN
         return start
 
     def _put(self, values: Array) -> int:
-        """Append ``values`` to the weights, padded with zeros to whole cache lines; return their offset."""
         start = self.size
         self.chunks.append(_widen(values, -(-len(values) // ALIGN) * ALIGN))
         self.size += len(self.chunks[-1])
@@ -208,10 +201,7 @@ def _join_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
 
 
 def _runs(index: Array) -> list[list[int]]:
-    """Group rows of ``index`` (vectors, vector width) into [order, first source, vectors].
-
-    ASCENDING: each source is the source before plus 1; DESCENDING: minus 1; SCATTERED: other.
-    """
+    """Group rows of ``index`` (vectors, vector width) into [order, first source, vectors]; SCATTERED has no order."""
     runs: list[list[int]] = []
     for before, row in zip([index[0], *index[:-1]], index, strict=True):
         steps = np.diff(row)
@@ -224,10 +214,9 @@ def _runs(index: Array) -> list[list[int]]:
 
 
 class CpuFlow:
-    """Plans in order, as one compiled call: x (B, D) float32 -> z (B, N) float32, accumulated in float32.
+    """Plans in order, as one compiled call: x (B, D) -> z (B, N), float32.
 
-    A row's bits do not depend on batch, order or threads. Safe from several threads, and after fork. ``threads``: the
-    most, None for ``default_threads()``; ``isa``: as ``isa.isa`` takes it.
+    A row's bits do not depend on batch, order or threads. Safe from several threads, and after fork.
     """
 
     def __init__(self, plans: Sequence[Plan], threads: int | None = None, isa: str | None = None) -> None:
@@ -246,8 +235,8 @@ class CpuFlow:
     ) -> NDArray[Any]:
         """Return z (B, N), or its first columns (B, ``truncate``), of ``x`` (B, D), both C-contiguous float32.
 
-        ``normalize`` divides each row by its L2 norm, after truncation. ``out`` receives the result, and may be ``x``
-        if the shapes agree. Raises ValueError for other shapes or types.
+        ``normalize`` divides rows by their L2 norms, after truncation. ``out`` receives the result, and may be ``x``.
+        Raises ValueError for other shapes or types.
         """
         keep = self.outputs if truncate is None else truncate
         if not 1 <= keep <= self.outputs:

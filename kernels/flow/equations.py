@@ -1,7 +1,6 @@
-"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors.
+"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors: the definition of plans and kernels.
 
-The definition of folded plans and fused kernels. Arithmetic is in the arrays' dtype; ``x`` is (B, D), B >= 0, and every
-function returns (B, D'). No function changes its arguments.
+``x`` is (B, D), and every function returns (B, D') in its dtype.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def whiten(x: Array, mean: Array, matrix: Array) -> Array:
 def recolour(x: Array, mean: Array, matrix: Array, shift: Array) -> Array:
     """Compute (x - mean) V S^(1-g) + shift, which restores part of the embedding's spectrum and mean.
 
-    mean, shift: (D,). matrix (D, D) = V S^(1-g); U S V^T is the best linear reconstruction of the embedding from ``x``.
+    mean, shift: (D,). matrix (D, D) = V S^(1-g); U S V^T best reconstructs the embedding from ``x``.
     """
     return (x - mean) @ matrix + shift
 

@@ -125,7 +125,6 @@ def _hidden(plan: Plan, u: Array) -> Array:
 
 
 def _state(plan: Plan, u: Array) -> tuple[Array, Array]:
-    """The state (B, M) after the last step, and the sum of log gates (B,). Changes ``u``."""
     assert plan.p is not None  # noqa: S101 - as above
     w, log_gates = plan.width, np.zeros(len(u), u.dtype)
     for k in range(plan.steps):

@@ -1,7 +1,7 @@
 """The folded flow on a CUDA GPU: plans in device memory, and the launches that execute them.
 
-Only building a ``TritonFlow`` imports torch and triton. A call only issues launches and never waits for the device, so
-a CUDA graph can capture it together with the encoder.
+Only building a ``TritonFlow`` imports torch and triton. A call never waits for the device, so a CUDA graph can capture
+it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 class TritonFlow(Launcher):
     """One calibration, as folded plans in order, in the memory of one GPU.
 
-    Products are exact for few rows, else tf32x3, with an error of float32 grade. ``device``: a CUDA device, or cpu
-    under Triton's interpreter (TRITON_INTERPRET=1), for tests. ``weights``: (vocabulary,) float32 above 0, token
-    weights in pooling; None: all 1. ``shares``: the pooled layers' shares in their sum; None: equal. Raises ValueError
-    if torch, triton or a GPU is missing.
+    Products are exact for few rows, else tf32x3, at float32 grade. ``device``: CUDA, or cpu under Triton's interpreter.
+    ``weights``: (vocabulary,) float32 token weights above 0. ``shares``: of the pooled layers. Raises ValueError if
+    torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -60,10 +59,10 @@ class TritonFlow(Launcher):
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
-        """Return z (B, N) float32 of pooled vectors x (B, D); B = 0 gives (0, N) without a launch.
+        """Return z (B, N) float32 of pooled vectors x (B, D); ``normalize``: z / max(|z|, 1e-12).
 
-        With ``offsets`` (B + 1,) int32, x holds hidden states of concatenated texts, (tokens, D) or (layers, tokens,
-        D), which ``pool`` pools first, with ``ids``. ``normalize``: z / max(|z|, 1e-12).
+        With ``offsets`` (B + 1,) int32, x holds hidden states, (tokens, D) or (layers, tokens, D), which ``pool`` pools
+        first, with ``ids``.
         """
         return self._run(x, normalize, offsets, ids, None)
 
@@ -75,9 +74,8 @@ class TritonFlow(Launcher):
     def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return (B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers by their shares.
 
-        Sums are float32. On the device: hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16;
-        offsets (B + 1,) int32, not decreasing; ids (tokens,) int32, rows of ``weights``, which only a flow with weights
-        reads. A text without tokens gives zeros; tokens of no text are not read.
+        On the device: hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,) int32;
+        ids (tokens,) int32, read only with ``weights``. A text without tokens gives zeros.
         """
         hidden = self._hidden(hidden)
         rows = self._offsets(offsets)
@@ -156,7 +154,7 @@ class TritonFlow(Launcher):
 
 
 class _Part:
-    """One plan without prologue: its arrays on the device, in the layout of each possible configuration."""
+    """One plan without prologue on the device, in the layout of each possible configuration."""
 
     def __init__(self, flow: TritonFlow, plan: Plan) -> None:
         self.flow, self.plan = flow, plan

@@ -4,15 +4,14 @@
     recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step; a barrier makes each h_k visible
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
-``flow_loop`` runs all three for BM rows. ``flow_read`` and ``flow_write`` are a pair; the writer repeats the short
-recursion for each chunk, so no program waits for another. ``flow_chain`` is the writer with unrolled steps, for few
-rows. ``flow_state`` is the affine flow, which updates u in place.
+``flow_loop`` runs all three for BM rows. ``flow_read`` and ``flow_write`` are a pair; the writer repeats the recursion
+for each chunk, so no program waits. ``flow_chain`` is the writer unrolled, for few rows. ``flow_state`` is the affine
+flow.
 
 Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units in blocks of
-UB = min(WP, 32), in tile order, as ``kernels.flow.triton_layout`` makes them. Pointers are float32 with contiguous rows
-unless stated; tables are int32; sums are float32. D and N are multiples of VEC, which tells the compiler how wide a
-load may be. B and ``layer_pitch`` are not specialised, because a kernel compiled for one value would sum in another
-order. Callers answer B = 0 without a launch.
+UB = min(WP, 32), as ``triton_layout`` makes them. Pointers are float32 with contiguous rows, tables int32, sums
+float32. D and N are multiples of VEC, which tells the compiler how wide a load may be. B and ``layer_pitch`` are not
+specialised: a specialised kernel would sum in another order. Callers answer B = 0 without a launch.
 """
 # ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -51,7 +50,7 @@ def flow_loop(
 ) -> None:  # fmt: skip
     """Map x (B, D) to z (B, N); a program takes every programs-th block of BM rows.
 
-    scratch (programs, BM, C) holds a, then h, of the current block; ``pitch``: row length of U and of a dense S.
+    scratch (programs, BM, C) holds a, then h; ``pitch``: row length of U and of a dense S.
     """
     source = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B)
     outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
@@ -136,9 +135,9 @@ def flow_state(
 ) -> None:  # fmt: skip
     """Map x (B, D) to z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET; blocks as in the loop.
 
-    scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, the current hidden units. Step k reads tile k
-    of C's columns in order, then changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16. Outside, V, R
-    (pitch, C) and p (K, pitch) are zero, and q (K, pitch) makes the sigmoid 1. z = S u[gather] + t.
+    scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, hidden units. Step k reads tile k of C, then
+    changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16. Outside, V, R (pitch, C) and p (K, pitch)
+    are zero, and q (K, pitch) makes the sigmoid 1. z = S u[gather] + t.
     """
     UB: tl.constexpr = min(WP, 32)
     source, inner, units = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)

@@ -1,19 +1,19 @@
-"""Stored configurations of the Triton flow, chosen by kind of plan and batch; no tuning at run time.
+"""Stored configurations of the Triton flow, chosen by kind of plan and batch.
 
-``hidden`` was timed on an H100 with the paper's flow, 3 x 3 x 32 on 768 channels, at 1, 32, 1,024, 65,536 and 1,000,000
-rows (``bench/research/triton_table.py``); thresholds are estimated. ``dense`` and ``state`` are not timed: they come
-from the compiler's resource report on sm_80 and sm_90.
+``hidden`` was timed on an H100 with the paper's flow, 3 x 3 x 32 on 768 channels, at 1 to 1,000,000 rows
+(``bench/research/triton_table.py``); thresholds are estimated. ``dense`` and ``state`` come from the compiler's
+resource report on sm_80 and sm_90.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-POOL = 16  # tokens that pooling sums at a time: with WIDE channels 16 registers of each of 128 threads
-# most tokens of a single text that the pair's programs pool themselves, four blocks of POOL, without another launch
+POOL = 16  # tokens that pooling sums at a time: 16 registers of each thread
+# most tokens of a single text that the pair's programs pool themselves, without another launch
 POOL_FUSED = 64
-SMALL = 16  # rows in a block of ``unit_rows``: with WIDE channels 16 registers of each of 128 threads
-WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``: a float32 row is four loads of a warp
+SMALL = 16  # rows in a block of ``unit_rows``: 16 registers of each thread
+WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``: four loads of a warp
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Config:
     BM: int  # rows
     BN: int  # output channels
     BK: int  # inputs
-    HB: int  # hidden units read together (the state kernel: all of a step's)
+    HB: int  # hidden units read together
     SCHEME: str  # "fma": exact products; "tf32x3": tensor cores, at float32 grade
     warps: int
     stages: int

@@ -1,7 +1,6 @@
 """Lay out a plan for the Triton kernels: padded to blocks, with tables of each block's reads (NumPy only).
 
-The layout does not depend on the batch. Ranges are widened to multiples of 16, so loads are 16 bytes wide; added
-weights are zero, so results are exact.
+Ranges are widened to multiples of 16, so loads are 16 bytes wide; added weights are zero.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def split_prologue(plan: Plan) -> tuple[Plan, ...]:
 def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
     """Lay out a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
 
-    Steps that read the same range share a tile if widths allow, so its inputs are read once.
+    Steps that read the same range share a tile if widths allow.
     """
     width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
     unit = min(width, UNIT)
@@ -118,10 +117,7 @@ def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
 
 
 def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[int, int]]]:
-    """Return the block of each step, (K,), and the range that each tile reads.
-
-    A tile holds ``share`` steps that read the same range; or a step takes ``parts`` tiles.
-    """
+    """Each step's block, (K,), and each tile's range; a tile holds ``share`` steps, or a step takes ``parts`` tiles."""
     blocks, ranges = np.zeros(len(reads), np.int32), []
     taken = 0
     for span in dict.fromkeys(map(tuple, reads.tolist())):
@@ -142,7 +138,6 @@ def _steps_reaching(plan: Plan, start: int, stop: int) -> list[int]:
 
 
 def _shared_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
-    """The arrays of both forms: centring, inner layers and the linear path."""
     k, w, width = plan.steps, plan.width, pad_width(plan.width)
     inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
     inner[:, :w, :w], bias[:, :w] = plan.B, plan.d

@@ -1,7 +1,7 @@
 """Phases shared by the flow's Triton kernels, as inlined functions.
 
-Letters and conventions as in ``kernels.flow.triton_bodies``. SCHEME of products: ``fma``, exact float32, for one row;
-else tf32x3, the ``input_precision`` of ``tl.dot`` at float32 grade. All sums are float32.
+SCHEME of products: ``fma``, exact float32, for one row; else tf32x3, the ``input_precision`` of ``tl.dot`` at float32
+grade.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # ruff: noqa: RUF005 - Triton has no unpacking of tuples
@@ -45,10 +45,9 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
     """Return (BM, BC) float32: columns ``cols`` of the rows from ``row`` on, 0 beyond the last row and channel.
 
     POOL 0: x (B, D), any float dtype. Else BM = 1 and x holds hidden states (layers, tokens, D); text i owns tokens
-    offset[i]:offset[i+1] (int32). Its row is their mean over tokens and layers, summed POOL tokens at a time, zeros for
-    none. id, weight None: all count equally; else sum(w h) / sum(w) with w = weight[id[n]], id (tokens,) int32, weight
-    (vocabulary,) float32 above 0. share (layers,) float32 multiplies a layer's states in its mean over layers; None: no
-    factor.
+    offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, POOL tokens at a time, zeros for
+    none. With id (tokens,) int32 and weight (vocabulary,) float32 above 0: sum(w h) / sum(w), w = weight[id[n]]. share
+    (layers,) float32 multiplies a layer's states.
     """
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, pitch, B = source
     inside = cols < pitch
@@ -110,10 +109,7 @@ def read(
 
 @triton.jit
 def layer_weights(weights, k, WP: tl.constexpr):
-    """Load (B_k (WP, WP), d_k (1, WP)) for ``layer``, of weights = (B (K, WP, WP), d (K, WP)).
-
-    They can be loaded before the step's inputs are ready, to hide latency.
-    """
+    """Load (B_k (WP, WP), d_k (1, WP)) for ``layer``, early, of weights = (B (K, WP, WP), d (K, WP))."""
     B_ptr, d_ptr = weights
     units = tl.arange(0, WP)
     weight = tl.load(B_ptr + (k * WP + units)[:, None] * WP + units[None, :])
@@ -147,8 +143,8 @@ def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, 
 def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
     """Write h (BM, C) from a (BM, C), in the first ``steps`` steps' columns; the last WP columns are spare if WP > 32.
 
-    links = (step (K, 3): a step's first block of UB columns, then first and last entry of link; link: the earlier
-    blocks that it reads; G (C, C)). h may be a: the first barrier lets all threads load their copy.
+    links = (step (K, 3): first block of UB columns, first and last entry of link; link: earlier blocks that it reads; G
+    (C, C)). h may be a: the first barrier lets all threads load their copy.
     """
     UB: tl.constexpr = min(WP, 32)
     step_ptr, link_ptr, G_ptr = links
@@ -185,9 +181,8 @@ def chain(
 ):  # fmt: skip
     """Return (BM, BN): V h in the channels ``own``, from a (BM, C); ``recur`` for few rows, which are latency-bound.
 
-    BLOCKS (K,): each step's block of WP columns; step READERS[i], not decreasing, reads the earlier step LINKS[i].
-    Weights are loaded AHEAD steps early to hide latency, and hidden units stay in registers: for WP <= 32 and few
-    steps.
+    BLOCKS (K,): each step's block; step READERS[i], not decreasing, reads the earlier step LINKS[i]. Weights are loaded
+    AHEAD steps early, and hidden units stay in registers: for WP <= 32.
     """
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, WP)
     weights, biases, grams, writes, before, hidden = (), (), (), (), (), ()
@@ -223,8 +218,8 @@ def emit(
 ):  # fmt: skip
     """Return (BM, BN): z = S u + V h + t in the channels of ``chunk``.
 
-    outs = (chunk (chunks, 3): steps needed, then first and last entry of block; block: the blocks of UB hidden units
-    that reach these channels; V (N, C); t (N,)). linear: as ``pass_on`` takes it. Rows are padded to whole chunks.
+    outs = (chunk (chunks, 3): steps needed, first and last entry of block; block: blocks of UB hidden units that reach
+    these channels; V (N, C); t (N,)). linear: as in ``pass_on``.
     """
     UB: tl.constexpr = min(WP, 32)
     chunk_ptr, block_ptr, V_ptr, t_ptr = outs
@@ -262,9 +257,8 @@ def pass_on(
 
 @triton.jit
 def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Write the tile z (BM, BN) to ``z_ptr`` (B, ``pitch``), from ``row`` and column ``chunk`` BN on, inside only.
-
-    Returns (BM,), the sum of squares of each row's part inside.
+    """Write the tile z (BM, BN) to ``z_ptr`` (B, ``pitch``), from ``row`` and column ``chunk`` BN on; return its rows'
+    sums of squares (BM,).
     """
     rows, own = row + tl.arange(0, BM), chunk * BN + tl.arange(0, BN)
     inside = (rows < B)[:, None] & (own < pitch)[None, :]

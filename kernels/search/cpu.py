@@ -17,11 +17,7 @@ from fastflow.kernels.threads import resolve_threads
 def dots(
     codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.int32]:
-    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
-
-    ``threads``: the most, None for ``default_threads()``; ``isa``: as ``isa.isa`` takes it. Raises ValueError for other
-    shapes or types.
-    """
+    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536."""
     check(codes, query, np.int8)
     return _scan(codes, query, DOTS, threads, isa)
 
@@ -39,9 +35,8 @@ def products(
 ) -> NDArray[np.float32]:
     """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
 
-    Accumulated in float32 in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most
-    2^22, no number overflows, and no length is below 2^-40. ``threads`` and ``isa`` as in ``dots``. Raises ValueError
-    for other shapes or types.
+    In float32 in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most 2^22, no
+    number overflows, and no length is below 2^-40.
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-WIDENED = 1 << 16  # bytes of codes that are widened at a time: 512 KB as float64; 8 MB take twice the time
+WIDENED = 1 << 16  # bytes widened at a time: 512 KB as float64
 ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int32)  # bits of a byte
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
-    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536.
-
-    Raises ValueError for other shapes or types.
-    """
+    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536."""
     check(codes, query, np.int8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
     exact = query.astype(np.float64)  # exact: products and sums stay below 2^53; BLAS multiplies only floats
@@ -32,10 +29,7 @@ def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.i
 
 
 def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), with the error bound of ``cpu.products``.
-
-    Raises ValueError for other shapes or types.
-    """
+    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), as exact as ``cpu.products``."""
     check_floats(rows, queries)
     with np.errstate(over="ignore", invalid="ignore"):
         return queries @ rows.T

@@ -15,19 +15,10 @@ from fastflow.kernels.threads import resolve_threads
 
 
 class CpuTable:
-    """Concatenated texts -> their means (B, D) float32, accumulated in float32 in the order of the ids.
+    """Concatenated texts -> their means (B, D) float32, accumulated in the order of the ids.
 
     A text's bits do not depend on other texts, order or threads. Safe from several threads, and after fork. Rows are
-    not copied, and are not read before a text has their id.
-
-    Args:
-        table: the vectors; its rows C-contiguous and aligned.
-        weights: (V,) float32, the weight of each id in the mean; None: all 1.
-        threads: the most threads; None: ``default_threads()``.
-        isa: as ``isa.isa`` takes it.
-
-    Raises:
-        ValueError: for arguments that cannot run.
+    not copied. ``weights``: (V,) float32 of the ids; None: all 1. Raises ValueError for arguments that cannot run.
     """
 
     def __init__(
@@ -43,10 +34,9 @@ class CpuTable:
         )  # fmt: skip
 
     def __call__(self, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (B, D): the means of the vectors of the texts ids[offsets[i]:offsets[i + 1]]; 0 for a text without
-        ids.
+        """Return (B, D): the means of the texts ids[offsets[i]:offsets[i + 1]]; 0 for a text without ids.
 
-        Raises ValueError, naming the text, for an id outside the table, and as ``check`` does.
+        Raises ValueError, naming the text, for an unknown id, and as ``check`` does.
         """
         out = np.empty((len(offsets) - 1, self._width), np.float32)
         self.compiled.run(ids, offsets, out, self.threads)

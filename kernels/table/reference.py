@@ -19,9 +19,8 @@ BLOCK = 1 << 14  # tokens with vectors in memory at a time
 class Table(NamedTuple):
     """A vector for each of V ids: row ``mapping[id]`` of ``rows``, times ``scales[id]``.
 
-    rows: (R, D) of a dtype in STORED, of any alignment. scales: (V,) float32, None for 1. mapping: (V,) int32, 0 to R -
-    1, None if rows are ids. run: tokens summed before their sum is added to the text's, with Kahan's compensation; RUN
-    rounds long texts like short ones, WHOLE is one sum in token order.
+    rows: (R, D) of a dtype in STORED. scales: (V,) float32 or None. mapping: (V,) int32 or None. run: tokens summed
+    before their sum is added, with Kahan's compensation; WHOLE is one sum in token order.
     """
 
     rows: Array
@@ -35,9 +34,8 @@ class Table(NamedTuple):
         return len(self.rows if self.mapping is None else self.mapping)
 
     def vectors(self, ids: NDArray[np.integer[Any]], dtype: Any, weights: NDArray[np.float32] | None = None) -> Array:
-        """Return the vectors (N, D) of ``ids`` (N,) in ``dtype``, times the ``weights`` (V,) of their ids.
-
-        Raises ValueError if the rows are in a file that was changed meanwhile.
+        """Return the vectors (N, D) of ``ids`` (N,) in ``dtype``, times ``weights`` (V,); raise ValueError if their
+        file changed.
         """
         found: Array = self.rows[ids if self.mapping is None else self.mapping[ids]].astype(dtype)
         if was_changed(self.rows):
@@ -49,10 +47,10 @@ class Table(NamedTuple):
 def pool(
     table: Table, ids: NDArray[np.int32], offsets: NDArray[np.int64], weights: NDArray[np.float32] | None, dtype: Any
 ) -> Array:
-    """Return (B, D) in ``dtype``: the means of the texts ids[offsets[i]:offsets[i + 1]]; 0 for a text without ids.
+    """Return (B, D) in ``dtype``: the means of the texts ids[offsets[i]:offsets[i + 1]], with ``weights`` (V,) sum(w x)
+    / sum(w).
 
-    ``weights`` (V,) give sum(w x) / sum(w) over a text's ids; None: all 1. Sums are in the order of the ids. Raises
-    ValueError, naming the text, for an id outside the table.
+    Raises ValueError, naming the text, for an unknown id.
     """
     check(ids, offsets, table.vocabulary)
     out = np.zeros((len(offsets) - 1, table.rows.shape[1]), dtype)

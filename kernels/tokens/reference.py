@@ -1,8 +1,7 @@
 """The definition of WordPiece with BERT's normalizer: the ids of Hugging Face's ``tokenizers``.
 
-Added tokens are found first; the text between them is normalized and divided at spaces and around punctuation into
-words; a word is cut into pieces of the vocabulary, the longest first. Whole words with ids of their own are found in
-the normalized text before it is divided.
+Added tokens are found first; the text between them is normalized, whole words are found, the rest is divided at spaces
+and around punctuation; a word is cut into pieces, the longest first.
 """
 
 from __future__ import annotations
@@ -106,9 +105,8 @@ def normalize(text: str, rules: Rules) -> str:
 
 
 def strip_accents(text: str) -> str:
-    """Decompose characters, drop nonspacing marks, and put the remaining marks into canonical order.
-
-    Some dropped marks count in that order: no other mark moves across them.
+    """Decompose characters, drop nonspacing marks, and order the rest canonically; no mark moves across some dropped
+    ones.
     """
     found: list[tuple[int, str]] = []  # class, character
     for c in text:

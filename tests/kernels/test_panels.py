@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import LARGEST_BITS, convert, pack
-from fastflow.kernels.panels import BFLOAT16, STORED, Matrix, pack_reference, quantise, raw, record, storable
+from fastflow.kernels.panels import BFLOAT16, LARGEST, STORED, Matrix, pack_reference, quantise, raw, record, storable
 
 from support.packed import stored_as
 
@@ -17,6 +17,7 @@ WIDTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 def test_stored_dtypes_are_in_the_order_of_c():
     assert tuple(range(len(STORED))) == (_cpu.STORED_FLOAT, _cpu.STORED_HALF, _cpu.STORED_BF16)
     assert (np.float32, np.float16, BFLOAT16) == STORED
+    assert np.float32(LARGEST).view(np.uint32) == LARGEST_BITS
 
 
 def test_a_record_has_the_fields_of_c_and_no_other():
@@ -86,13 +87,10 @@ def test_floats_narrow_to_the_nearest_half(scale):
     assert np.array_equal(found, values.astype(np.float16).view(np.uint16))
 
 
-def test_rows_too_small_for_a_scale_are_zeros():
-    whole, scale = quantise(np.full((1, 8), 1e-40, np.float32))
+def test_storable_leaves_arrays_that_can_be_packed():
+    whole, scale = quantise(np.full((1, 8), 1e-40, np.float32))  # too small for a scale
     assert np.isfinite(scale).all()
     assert not whole.any()
-
-
-def test_storable_leaves_what_can_be_packed():
     for kind in range(len(STORED)):
         array = stored_as(np.eye(3, dtype=np.float32), kind)
         assert np.shares_memory(storable(array), array)
@@ -120,7 +118,7 @@ def matrix(**changes) -> Matrix:
         ({"shift": 192}, "does not lie"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(changes, message):
+def test_matrices_that_do_not_fit_are_refused(changes, message):
     memory = aligned(192)
     assert pack([matrix()], memory, 8, 1) == []
     with pytest.raises(ValueError, match=message):
@@ -136,9 +134,3 @@ def test_nothing_to_pack_or_convert():
         convert(np.empty(8, np.uint8), 0, np.empty(9, np.uint8), False, 1)
     with pytest.raises(ValueError, match="64-byte aligned"):
         pack([matrix()], aligned(256)[1:], 8, 1)
-
-
-def test_the_largest_weight_is_one_number_in_c_and_in_python():
-    from fastflow.kernels.panels import LARGEST
-
-    assert np.float32(LARGEST).view(np.uint32) == _cpu.LARGEST_BITS

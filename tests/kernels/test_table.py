@@ -1,6 +1,6 @@
 """The mean of a text's rows: its definition in float64, and the compiled kernel with the bits of NumPy in float32."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ WIDTHS = (1, 3, 7, 8, 16, 31, 33, 64, 127, 128, 129, 256, 300)
 VOCABULARY = 400
 
 
-def made(width, dtype, scaled=False, clusters=0, seed=0, run=WHOLE):
+def make_table(width, dtype, scaled=False, clusters=0, seed=0, run=WHOLE):
     rng = np.random.default_rng(seed)
     drawn = rng.normal(0, 1, (clusters or VOCABULARY, width))
     rows = np.clip(drawn * 40, -127, 127).astype(dtype) if dtype == np.int8 else drawn.astype(dtype)
@@ -47,26 +47,20 @@ def by_hand(table, ids, offsets, weights):
     return out
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("clusters", [0, 50])
-@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", STORED)
-def test_reference_is_the_mean(dtype, scaled, clusters, weighted):
-    table, weights = made(33, dtype, scaled, clusters), weights_of(weighted)
-    want = by_hand(table, *texts(), weights)
-    np.testing.assert_allclose(pool(table, *texts(), weights, np.float64), want, rtol=1e-12, atol=1e-12)
-    assert not want[[1, -1]].any()
-    assert np.abs(want[0]).max() > 0.1
+def test_reference_is_the_mean(dtype):
+    for scaled, clusters, weighted in product((False, True), (0, 50), (False, True)):
+        table, weights = make_table(33, dtype, scaled, clusters), weights_of(weighted)
+        want = by_hand(table, *texts(), weights)
+        np.testing.assert_allclose(pool(table, *texts(), weights, np.float64), want, rtol=1e-12, atol=1e-12)
+        assert not want[[1, -1]].any()
+        assert np.abs(want[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", STORED)
-@pytest.mark.parametrize("run", [RUN, WHOLE])
-def test_compiled_has_the_bits_of_numpy(float_isa, run, dtype, scaled, weighted):
-    weights = weights_of(weighted)
-    for width in WIDTHS:
-        table = made(width, dtype, scaled, run=run)
+def test_compiled_has_the_bits_of_numpy(float_isa, dtype):
+    for width, run, scaled, weighted in product(WIDTHS, (RUN, WHOLE), (False, True), (False, True)):
+        table, weights = make_table(width, dtype, scaled, run=run), weights_of(weighted)
         found = CpuTable(table, weights, isa=float_isa)(*texts())
         assert found.dtype == np.float32
         plain = pool(table, *texts(), weights, np.float32)
@@ -74,21 +68,18 @@ def test_compiled_has_the_bits_of_numpy(float_isa, run, dtype, scaled, weighted)
             np.testing.assert_array_equal(found, plain)
         exact = pool(table, *texts(), weights, np.float64)
         assert np.abs(found - exact).max() <= 4e-7 * max(1, np.abs(exact).max() * 8)
+    mapped = make_table(40, np.float16, scaled=True, clusters=9)
+    found = CpuTable(mapped, isa=float_isa)(*texts())
+    np.testing.assert_array_equal(found, pool(mapped, *texts(), None, np.float32))
 
 
 def test_runs_keep_a_long_text_exact(float_isa):
-    table = made(8, np.float32)
+    table = make_table(8, np.float32)
     ids, offsets = np.repeat(np.arange(2, dtype=np.int32), 50_000), np.array([0, 100_000])
     exact = pool(table, ids, offsets, None, np.float64)
     for run, close in ((RUN, True), (WHOLE, False)):
         found = CpuTable(table._replace(run=run), isa=float_isa)(ids, offsets)
         assert (np.abs(found - exact).max() < 2e-7 * np.abs(exact).max()) == close
-
-
-def test_mapping_chooses_the_row(float_isa):
-    table = made(40, np.float16, scaled=True, clusters=9)
-    found = CpuTable(table, isa=float_isa)(*texts())
-    np.testing.assert_array_equal(found, pool(table, *texts(), None, np.float32))
 
 
 def test_every_half_is_widened_exactly(float_isa):
@@ -102,7 +93,7 @@ def test_every_half_is_widened_exactly(float_isa):
 
 
 def test_bits_of_a_text_depend_on_nothing_else(float_isa):
-    table, weights = made(129, np.float32, scaled=True), weights_of(True)
+    table, weights = make_table(129, np.float32, scaled=True), weights_of(True)
     lengths = [int(n) for n in np.random.default_rng(3).integers(0, 90, 700)]
     ids, offsets = texts(lengths)
     whole = CpuTable(table, weights, threads=4, isa=float_isa)(ids, offsets)
@@ -117,15 +108,18 @@ def test_bits_of_a_text_depend_on_nothing_else(float_isa):
 
 
 def test_reference_in_blocks(monkeypatch):
-    table, weights = made(16, np.float32), weights_of(True)
+    table, weights = make_table(16, np.float32), weights_of(True)
     whole = pool(table, *texts(), weights, np.float64)
     monkeypatch.setattr("fastflow.kernels.table.reference.BLOCK", 20)
     np.testing.assert_array_equal(pool(table, *texts(), weights, np.float64), whole)
 
 
 def test_no_texts():
-    assert CpuTable(made(8, np.float32))(np.zeros(0, np.int32), np.zeros(1, np.int64)).shape == (0, 8)
-    assert pool(made(8, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64), None, np.float32).shape == (0, 8)
+    assert CpuTable(make_table(8, np.float32))(np.zeros(0, np.int32), np.zeros(1, np.int64)).shape == (0, 8)
+    assert pool(make_table(8, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64), None, np.float32).shape == (
+        0,
+        8,
+    )
 
 
 @pytest.mark.parametrize("bad", [-1, VOCABULARY])
@@ -133,7 +127,10 @@ def test_an_id_outside_names_the_text(bad):
     ids, offsets = texts()
     ids = ids.copy()
     ids[offsets[4]] = bad
-    for call in (CpuTable(made(8, np.float32)), lambda *given: pool(made(8, np.float32), *given, None, np.float32)):
+    for call in (
+        CpuTable(make_table(8, np.float32)),
+        lambda *given: pool(make_table(8, np.float32), *given, None, np.float32),
+    ):
         with pytest.raises(ValueError, match=f"text 4 has .*0 to {VOCABULARY - 1}"):
             call(ids, offsets)
 
@@ -160,7 +157,7 @@ def test_what_does_not_fit_is_refused(changes, sentence):
 
 
 def test_offsets_that_go_back_are_refused():
-    table = CpuTable(made(8, np.float32))
+    table = CpuTable(make_table(8, np.float32))
     with pytest.raises(ValueError, match="text 1"):
         table(np.zeros(4, np.int32), np.array([0, 3, 2, 4]))
     with pytest.raises(ValueError, match="offsets must start at 0"):

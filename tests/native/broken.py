@@ -1,7 +1,6 @@
-"""Bodies of C that are really wrong: each must fail a self-test. Run ``python tests/native/broken.py``.
+"""Break bodies of C one by one: each must fail a self-test. Run ``python tests/native/broken.py``.
 
-A rule of an instruction set is changed in a copy of its header, what includes it is compiled again, and ``ff_wrong`` is
-asked. Needs gcc, and a processor with AVX-512; takes a minute or two.
+Each change is made in a copy of the sources, which are compiled again. Needs gcc and AVX-512; takes a minute or two.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ("-O1", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-pthread")
 ISAS = {"portable": 0, "avx2": 1, "avx512": 2, "amx": 3}
-# header, what it says, what it says instead, the instruction set that must be wrong now
+# header, old text, new text, the instruction set that must fail
 CHANGES = (
     ("vector_avx512.h", "_mm512_fmadd_ps(a, b, c)", "_mm512_fmsub_ps(a, b, c)", "avx512"),
     ("vector_avx512.h", "_mm512_max_ps(a, b)", "_mm512_min_ps(a, b)", "avx512"),
@@ -46,7 +45,7 @@ int main(void)
 
 
 def build(folder: Path, made: Path) -> list[int]:
-    """Compile what is not made yet, and ask: of each instruction set the failed self-tests, bit 31 if it is absent."""
+    """Compile missing objects; return each instruction set's failed self-tests, bit 31 if it is absent."""
     sources = [*sorted(folder.rglob("*.c"))]
     objects = [made / str(path.relative_to(folder)).replace("/", "_") for path in sources]
     for source, to in zip(sources, objects, strict=True):
@@ -59,7 +58,7 @@ def build(folder: Path, made: Path) -> list[int]:
 
 
 def forget(made: Path, folder: Path, header: str) -> None:
-    """Remove the objects that a change of ``header`` concerns."""
+    """Remove the objects that include ``header``."""
     kind = header.split("_")[-1].split(".")[0] if header.startswith("vector_") else ""
     for path in made.glob("*.o"):
         if kind in path.name if kind else header.partition("/")[0] in path.name:

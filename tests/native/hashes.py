@@ -1,10 +1,10 @@
-"""The bits of the CPU kernels: one SHA-256 for each combination of instruction set, format, shape and batch.
+"""Print a SHA-256 of the CPU kernels' bits for each instruction set, format, shape and batch.
 
-A change of the C code that must not change results is checked by comparing two runs on one machine, before and after:
+A change of the C code that must not change bits is checked by two runs on one machine:
 
     python tests/native/hashes.py > before.txt;  python tests/native/hashes.py > after.txt;  diff before.txt after.txt
 
-Inputs come from seeded generators, and their own hash stands first. The last line is the hash of all others.
+The hash of the seeded inputs is first; the last line is the hash of all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if the tests' builders are
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import isa as instructions
@@ -35,7 +35,7 @@ WIDTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # on both sides of whole vecto
 BATCHES = (1, 7, 64)
 FORMATS = ("FLOAT", "BF16", "BF16_WIDE", "INT8", "INT8_SIGNED", "INT8_TILES")
 POOLINGS = {"first-last": "mean", "cls": "cls", "pooler": "pooler", "weighted": "mean"}
-# name -> arguments of random_encoder, and whether all batches run (the emulation of AMX is slow on wide ones)
+# name -> arguments of random_encoder, and whether all batches run (emulated AMX is slow on wide ones)
 ENCODERS: dict[str, tuple[dict[str, Any], bool]] = {
     "bert": ({"layers": 3, "hidden": 96, "heads": 4, "intermediate": 200}, True),
     "minilm": ({"layers": 2, "hidden": 48, "heads": 12, "intermediate": 192}, True),
@@ -51,7 +51,6 @@ ENCODERS: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """SHA-256 of the arrays' shapes and bytes."""
     out = sha256()
     for array in arrays:
         out.update(repr((array.shape, array.dtype.str)).encode())
@@ -60,7 +59,7 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def calibrations() -> Iterator[tuple[str, int, list[Any]]]:
-    """(name, input width, stages) of every kind of calibration."""
+    """(name, input width, stages)."""
     rng = np.random.default_rng(20)
     for n in WIDTHS:
         yield f"standardize, whiten {n}", n, [make.standardize(rng, n), make.whiten(rng, n, max(1, n - 2))]
@@ -79,7 +78,6 @@ def calibrations() -> Iterator[tuple[str, int, list[Any]]]:
 
 
 def flows(isa: str) -> Iterator[tuple[str, str]]:
-    """(combination, hash) of the flow on ``isa``, normalised and truncated too."""
     rng = np.random.default_rng(21)
     for name, dim, stages in calibrations():
         x = rng.normal(size=(max(BATCHES), dim)).astype(np.float32)
@@ -93,13 +91,12 @@ def flows(isa: str) -> Iterator[tuple[str, str]]:
 
 
 def encoders(isa: str) -> Iterator[tuple[str, str]]:
-    """(combination, hash) of the encoder on ``isa`` in every format of its products."""
     usable = cpu_encoder.formats(instructions.isas()[isa][0])
     for form, (name, (arguments, whole)) in ((f, e) for f in FORMATS for e in ENCODERS.items()):
         number = getattr(_cpu, form)
         if number not in usable:
             continue
-        cpu_encoder.DTYPES[form] = (number,)  # this format, also if another one of its dtype comes first
+        cpu_encoder.DTYPES[form] = (number,)  # only this format of its dtype
         weights, shape = random_encoder(30, **arguments)
         for pooling, mode in POOLINGS.items():
             layers = (1, shape.layers) if mode == "mean" and shape.layers > 1 else (shape.layers,)
@@ -118,7 +115,7 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
 
 
 def tables(isa: str) -> Iterator[tuple[str, str]]:
-    """(combination, hash) of the mean of a table's rows on ``isa``: the same on every instruction set."""
+    """The same hashes on every instruction set."""
     rng = np.random.default_rng(40)
     for dtype in STORED:
         for width in WIDTHS:
@@ -131,7 +128,7 @@ def tables(isa: str) -> Iterator[tuple[str, str]]:
 
 
 def inputs() -> Iterator[tuple[str, str]]:
-    """(input, hash): if these differ, nothing can be said of the kernels."""
+    """If these differ, the kernels cannot be compared."""
     plans = [plan for _, dim, stages in calibrations() for plan in fold(stages, dim)]
     yield "inputs, plans", digest(*(a for plan in plans for _, a in sorted(plan.astype(np.float32).arrays().items())))
     weights = [random_encoder(30, **arguments)[0] for arguments, _ in ENCODERS.values()]
@@ -139,11 +136,10 @@ def inputs() -> Iterator[tuple[str, str]]:
 
 
 def hashes() -> Iterator[tuple[str, str]]:
-    """(combination, hash) of everything that this machine can run."""
     yield from inputs()
     for isa, (_, usable, _, _) in instructions.isas().items():
         if usable:
-            if isa not in instructions.TILES:  # which have those of AVX-512
+            if isa not in instructions.TILES:  # they use AVX-512's
                 yield from flows(isa)
                 yield from tables(isa)
             yield from encoders(isa)

@@ -1,6 +1,6 @@
-"""The Unicode tables of the native WordPiece, found by asking ``tokenizers`` about every code point.
+"""Make the Unicode tables of the native WordPiece by asking ``tokenizers`` about every code point.
 
-Its rules come from libraries of several versions of Unicode, so no single version gives the same classes.
+Its rules come from libraries of several Unicode versions, so no single version gives the same classes.
 
     python tests/native/unicode.py           # compares kernels/c/tokens/unicode.h with the answers
     python tests/native/unicode.py --write   # writes it
@@ -20,17 +20,17 @@ from tokenizers import models, normalizers, pre_tokenizers
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "kernels/c/tokens/unicode.h"
 POINTS = [i for i in range(0x110000) if not 0xD800 <= i < 0xE000]
-SPLITS, WORD = 32, 128  # as in kernels/c/tokens/tokens.h, whose flags the answers below give in their sequence
+SPLITS, WORD = 32, 128  # as in kernels/c/tokens/tokens.h; the answers below are in the order of its flags
 HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic
-DOTTED = 0x130  # the one character whose lower case is two
-UNIT, BLOCK = 16, 64  # code points in a unit of the table, units in a block: the smallest of those tried
-SEVERAL = 0x110000  # in TO: from here on a place in MORE, of a count and that many code points
+DOTTED = 0x130  # the only character with two lower-case characters
+UNIT, BLOCK = 16, 64  # code points in a unit, units in a block: the smallest tables of those tried
+SEVERAL = 0x110000  # in TO: numbers from here on are places in MORE, of a count and code points
 
 
 class Tables(NamedTuple):
-    """What the header holds, as it explains."""
+    """The arrays of the header."""
 
-    rows: list[tuple[int, int, int]]  # flags, canonical class if accents that are kept are ordered by it, lower - c
+    rows: list[tuple[int, int, int]]  # flags, canonical class of kept accents, lower - c
     blocks: list[int]
     units: list[int]
     classes: list[int]
@@ -40,17 +40,14 @@ class Tables(NamedTuple):
 
 
 def steps() -> dict[str, Callable[[str], str]]:
-    """Each step of BertNormalizer alone."""
+    """Return each step of BertNormalizer as a function."""
     names = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
     none = dict.fromkeys(names, False)
     return {name: normalizers.BertNormalizer(**(none | {name: True})).normalize_str for name in names}
 
 
-def orders(strip: Callable[[str], str]) -> tuple[dict[int, int], set[int]]:
-    """The classes of the marks that ``strip`` keeps, and the stripped characters over which no mark moves.
-
-    Marks between two characters of class 0 are put into the sequence of their classes.
-    """
+def find_orders(strip: Callable[[str], str]) -> tuple[dict[int, int], set[int]]:
+    """Return the classes of marks that ``strip`` keeps, and the stripped characters that no mark moves across."""
     nfd = normalizers.NFD().normalize_str
     first, last = "\u0334", "\u0345"  # of the classes 1 and 240
     moving = [c for c in map(chr, POINTS) if nfd(c) == c and (nfd(last + c) == c + last or nfd(c + first) == first + c)]
@@ -64,8 +61,8 @@ def orders(strip: Callable[[str], str]) -> tuple[dict[int, int], set[int]]:
     return kept, fences
 
 
-def of_words() -> set[int]:
-    """The code points next to which an added token that is a single word is not found: they continue the word."""
+def find_words() -> set[int]:
+    """Return the code points that continue a word: an added single word next to them is not found."""
     tokenizer = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.add_tokens([tokenizers.AddedToken("q", single_word=True)])
     found = []
@@ -76,8 +73,8 @@ def of_words() -> set[int]:
     return found[0]
 
 
-def paged(values: Sequence[int], size: int) -> tuple[list[int], list[int]]:
-    """(numbers of pages, the different pages joined) of ``values`` cut into pages of ``size``."""
+def cut_pages(values: Sequence[int], size: int) -> tuple[list[int], list[int]]:
+    """Return (numbers of pages, the different pages joined) of ``values`` in pages of ``size``."""
     pages: dict[tuple[int, ...], int] = {}
     numbers = [pages.setdefault(tuple(values[i : i + size]), len(pages)) for i in range(0, len(values), size)]
     return numbers, [value for page in pages for value in page]
@@ -87,7 +84,7 @@ def probe() -> Tables:
     """Ask the library about every code point; raises AssertionError for an answer that the tables cannot hold."""
     clean, ideographs, strip, lower = steps().values()
     words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-    (order, fences), word = orders(strip), of_words()
+    (order, fences), word = find_orders(strip), find_words()
     rows: dict[tuple[int, int, int], int] = {(0, 0, 0): 0}
     numbers, split, to, more = [0] * 0x110000, [], [], []
     for i in POINTS:
@@ -107,13 +104,13 @@ def probe() -> Tables:
             to.append(ord(stripped) if len(stripped) == 1 else SEVERAL + len(more))
             more += [len(stripped), *map(ord, stripped)] if len(stripped) > 1 else []
     assert all(flags & WORD for flags, number, _ in rows if number), "a mark that moves continues a word"
-    units, classes = paged(numbers, UNIT)
-    blocks, units = paged(units, BLOCK)
+    units, classes = cut_pages(numbers, UNIT)
+    blocks, units = cut_pages(units, BLOCK)
     assert len(rows) < 256
     return Tables(list(rows), blocks, units, classes, split, to, more)
 
 
-def listed(values: Sequence[object], indent: str) -> str:
+def format_lines(values: Sequence[object], indent: str) -> str:
     """``values`` as lines of at most 120 characters."""
     lines, line = [], indent
     for value in values:
@@ -142,10 +139,10 @@ def header(t: Tables) -> str:
     """The text of the file."""
     out = [EXPLANATION, f"enum {{ FF_SEVERAL = {SEVERAL}, FF_SPLITTING = {len(t.split)} }};", ""]
     out += ["static const struct { uint8_t flags, order; int32_t lower; } unicode_rows[] = {"]
-    out += [listed([f"{{{a}, {b}, {c}}}" for a, b, c in t.rows], "    "), "};"]
+    out += [format_lines([f"{{{a}, {b}, {c}}}" for a, b, c in t.rows], "    "), "};"]
     kinds = {"blocks": "uint8_t", "units": "uint16_t", "classes": "uint8_t"}
     for name, kind in (kinds | dict.fromkeys(("split", "to", "more"), "int32_t")).items():
-        out += [f"static const {kind} unicode_{name}[] = {{", listed(getattr(t, name), "    "), "};"]
+        out += [f"static const {kind} unicode_{name}[] = {{", format_lines(getattr(t, name), "    "), "};"]
     return "\n".join([*out, "", "#endif", ""])
 
 

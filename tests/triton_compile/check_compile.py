@@ -1,4 +1,4 @@
-"""Every stored configuration, compiled without a GPU for sm_80 and sm_90: nothing spilled, small, on the tensor cores.
+"""Every stored configuration of flow and encoder, compiled without a GPU for sm_80 and sm_90, within the limits.
 
 Run in a process of its own without TRITON_INTERPRET, as tests/kernels/test_triton.py does.
 """
@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 import torch
 import triton
+import triton.language as tl
 
 from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
+from fastflow.kernels.encoder import triton_bodies as encoder_bodies
+from fastflow.kernels.encoder.triton import TritonEncoder
+from fastflow.kernels.encoder.triton_configurations import (
+    ACTIVATIONS,
+    ATTENTION,
+    activate_constants,
+    attend_constants,
+    row_constants,
+)
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
@@ -18,11 +28,12 @@ from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER
 from fastflow.kernels.flow.triton_layout import Chain, Layout
 from fastflow.plan.fold import fold
 
+from support.packed import random_encoder
 from support.triton_gates import NoDevice, assert_within_limits, compile_for, skip_twin
 
-TABLES = {f"{name}_ptr" for name in ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id")}
+TABLE_NAMES = ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id", "position")
+TABLES = {f"{name}_ptr" for name in TABLE_NAMES}
 STATES = ("*fp32", "*fp16", "*bf16")
-ALIGNED = {"C", "pitch"}  # always multiples of 16; D and N are when they are 768, say
 LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write", "flow_chain"), "state": ("flow_state",)}
 LINKS = ((), (0,), (1,), (1,), (1, 3), (1, 4), (1, 4), (1, 4, 6), (1, 4, 7))  # of the paper's flow
 PAIRS = [(step, j) for step, js in enumerate(LINKS) for j in js]
@@ -33,7 +44,7 @@ def packed(dim, dense):
     return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0, CHAIN)
 
 
-def cases():
+def list_flow_cases():
     """(kernel, constants and options, dtype of x), each once: all flags on, then variations of the widest loop.
 
     The constants of what pools name the pointers that are None, unless tokens have weights.
@@ -69,19 +80,18 @@ def cases():
     return list(found.values())
 
 
-def compiled(name, options, x, arch):
-    kernel = getattr(bodies, name)
+def compile_kernel(kernel, options, arch, pointers, floats, aligned):
+    """``pointers``: argument -> its type, *fp32 for the others; ``floats``, ``aligned``: numbers of fp32, of 16s."""
     launch = {k: options[k] for k in ("num_warps", "num_stages", "enable_fp_fusion")}
     constexprs = {k: v for k, v in options.items() if k not in launch}
-    aligned = ALIGNED | ({"D", "N", "layer_pitch"} if constexprs["VEC"] == 16 else set())
     signature, attributes = {}, {}
     for position, argument in enumerate(kernel.arg_names):
         if argument in constexprs:
             continue
         if argument.endswith("_ptr"):
-            signature[argument] = x if argument == "x_ptr" else "*i32" if argument in TABLES else "*fp32"
+            signature[argument] = pointers.get(argument, "*i32" if argument in TABLES else "*fp32")
         else:
-            signature[argument] = "fp32" if argument == "log_det" else "i32"
+            signature[argument] = "fp32" if argument in floats else "i32"
         if argument.endswith("_ptr") or argument in aligned:
             attributes[(position,)] = [["tt.divisibility", 16]]
     signature |= dict.fromkeys(constexprs, "constexpr")
@@ -89,32 +99,32 @@ def compiled(name, options, x, arch):
 
 
 def label(value):
-    return (
-        "-".join(f"{k}{v}" for k, v in value.items() if not k.startswith(("num_", "enable_")))
-        if isinstance(value, dict)
-        else None
-    )
+    if isinstance(value, dict):
+        return "-".join(f"{k}{v}" for k, v in value.items() if not k.startswith(("num_", "enable_")))
+    return str(value)
 
 
 @pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize(("name", "options", "x"), cases(), ids=label)
-def test_a_stored_configuration_compiles_within_the_limits(name, options, x, arch, tmp_path):
-    if (
-        arch == 80
-        and all(options.get(name) == vars(HOPPER)[name] for name in ("BM", "BN", "BK"))
-        and name == "flow_loop"
-    ):
-        pytest.skip("for Hopper alone")
+@pytest.mark.parametrize(("name", "options", "x"), list_flow_cases(), ids=label)
+def test_a_stored_flow_compiles_within_the_limits(name, options, x, arch, tmp_path):
+    hopper = name == "flow_loop" and all(options.get(name) == vars(HOPPER)[name] for name in ("BM", "BN", "BK"))
+    if arch == 80 and hopper:
+        pytest.skip("only for Hopper")
     skip_twin({"*fp16": "float16", "*bf16": "bfloat16"}.get(x, x), arch)
-    kernel = compiled(name, options, x, arch)
+    aligned = {"C", "pitch"} | ({"D", "N", "layer_pitch"} if options["VEC"] == 16 else set())
+    kernel = compile_kernel(getattr(bodies, name), options, arch, {"x_ptr": x}, {"log_det"}, aligned)
     assert_within_limits(kernel, tmp_path, arch, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     assert ".nc" not in kernel.asm["ptx"]  # a read-only load might return what was there before a barrier
 
 
 @pytest.fixture
 def compiling(request, monkeypatch):
-    """The names of the kernels that a TritonFlow compiles, specialised on its arguments, instead of launching them."""
+    """The kernels that a front compiles, specialised on its arguments, instead of launching them."""
     names = []
+
+    def compile_body(self, body, grid, constants, **values):
+        getattr(encoder_bodies, body).warmup(**(values | constants), grid=grid)
+        names.append(body)
 
     def compile_only(_, kernel, grid, constants, arrays, **values):
         pointers = {n: arrays.get(n, values.get("x_ptr")) for n in kernel.arg_names if n.endswith("_ptr")}
@@ -124,12 +134,14 @@ def compiling(request, monkeypatch):
 
     monkeypatch.setattr("fastflow.kernels.launch.prepare", lambda device: (torch, 132))
     monkeypatch.setattr(flow_triton.TritonFlow, "launch", compile_only)
+    monkeypatch.setattr(TritonEncoder, "launch", compile_body)
+    monkeypatch.setattr(TritonEncoder, "_dot", lambda self, dtype: getattr(tl, dtype))
     triton.runtime.driver.set_active(NoDevice(request.param))
     return names
 
 
 @pytest.mark.parametrize("compiling", [80, 90], indirect=True)
-def test_calls_compile_with_the_arguments_they_really_have(compiling):
+def test_calls_of_the_flow_compile_with_their_arguments(compiling):
     x = make_pooled_like(256, 48, 1)
     stage = make_trained_like(x, 1, levels=2, depth=1, width=8)
     flow = flow_triton.TritonFlow(fold([stage], 48), "cpu")
@@ -154,3 +166,47 @@ def test_calls_compile_with_the_arguments_they_really_have(compiling):
         *("flow_read", "flow_write", "flow_loop", "flow_state", "flow_write", "flow_read", "flow_chain", "pool_mean"),
         *("flow_read", "flow_chain", "pool_mean"),
     ]
+
+
+POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
+OF_DTYPE = ("x_ptr", "residual_ptr", "qkv_ptr", "y_ptr")  # the others are float32, or int32
+
+
+def list_encoder_cases():
+    """(kernel, dtype of states, dtype of words, constants and options)."""
+    for dtype in POINTERS:
+        for width in (1024, 312):
+            yield "embed", dtype, "*fp32", row_constants(width)
+            yield "add_norm", dtype, None, row_constants(width)
+        yield "embed", dtype, "*fp16", row_constants(768)
+        yield "pool_first", dtype, None, row_constants(768)
+        for activation in ACTIVATIONS:
+            yield "activate", dtype, None, activate_constants(activation, 3072)
+        for config in ATTENTION[4 if dtype == "float32" else 2]:
+            for head in (64, 26) if config.head <= 64 else (128, 80):
+                yield "attend", dtype, None, attend_constants(config, head, getattr(tl, dtype))
+    yield "activate", "bfloat16", None, activate_constants("gelu", 97)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize(("name", "dtype", "words", "options"), list(list_encoder_cases()), ids=label)
+def test_a_stored_encoder_compiles_within_the_limits(name, dtype, words, options, arch, tmp_path):
+    skip_twin(dtype, arch)
+    pointers = dict.fromkeys(OF_DTYPE, POINTERS[dtype]) | {"word_ptr": words}
+    if name == "pool_first":
+        pointers["y_ptr"] = "*fp32"
+    aligned = {"D", "head"} if options["VEC"] == 16 else set()
+    kernel = compile_kernel(getattr(encoder_bodies, name), options, arch, pointers, {"eps", "scale"}, aligned)
+    assert_within_limits(kernel, tmp_path, arch, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
+    if name == "attend":
+        assert "mma" in kernel.asm["ptx"], "attention is on the tensor cores"
+
+
+@pytest.mark.parametrize("compiling", [80, 90], indirect=True)
+@pytest.mark.parametrize("dtype", POINTERS)
+def test_calls_of_the_encoder_compile_with_their_arguments(compiling, dtype):
+    encoder = TritonEncoder(*random_encoder(1, 1, 48, 3, 96), (0, 1), dtype, "cpu")
+    ids, offsets = torch.zeros(7, dtype=torch.int32), torch.tensor([0, 3, 7], dtype=torch.int32)
+    hidden = encoder(ids, ids, offsets, 4)
+    encoder.first(hidden[1], offsets)
+    assert compiling == ["embed", "attend", "add_norm", "activate", "add_norm", "pool_first"]

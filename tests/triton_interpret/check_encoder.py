@@ -1,7 +1,7 @@
 """The Triton encoder against float64: in Triton's interpreter on a CPU (TRITON_INTERPRET=1), else on a GPU.
 
-tests/kernels/test_triton.py runs this file in a process of its own. Every buffer starts as NaN, so that a
-value that was never written shows, and so does one that leaks from the tokens after the last text.
+tests/kernels/test_triton.py runs this file in a process of its own. Buffers start as NaN, so that unwritten values and
+tokens after the last text show.
 """
 
 from types import SimpleNamespace
@@ -24,17 +24,17 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 ROUNDING = {"float32": LIMIT, "float16": 1e-3, "bfloat16": 8e-3}
 
 
-def poisoned(*size, **options):
+def make_nan(*size, **options):
     return torch.full(size, torch.nan, **options)
 
 
 def on_device(weights, shape, layers, dtype="float32"):
     made = TritonEncoder(weights, shape, layers, dtype, DEVICE)
-    made.torch = SimpleNamespace(**(vars(torch) | {"empty": poisoned}))
+    made.torch = SimpleNamespace(**(vars(torch) | {"empty": make_nan}))
     return made
 
 
-def given(ids, offsets, shape):
+def to_device(ids, offsets, shape):
     positions = reference.positions(ids, offsets, shape)
     return [torch.from_numpy(np.asarray(a, np.int32)).to(DEVICE) for a in (ids, positions, offsets)]
 
@@ -73,7 +73,7 @@ def test_hidden_states_of_whole_encoders(name):
     exact = reference.encode(
         {k: v.astype(np.float64) for k, v in weights.items()}, ids, offsets, shape, layers, np.dtype(np.float64)
     )
-    found = on_device(weights, shape, layers)(*given(ids, offsets, shape), max(lengths))
+    found = on_device(weights, shape, layers)(*to_device(ids, offsets, shape), max(lengths))
     assert found.shape == (len(layers), len(ids), shape.hidden)
     for slot, layer in enumerate(layers):
         assert relative(found[slot], exact[layer]) <= LIMIT
@@ -97,7 +97,7 @@ def test_bias_residual_and_layer_norm(width, dtype):
         assert np.abs(encoder.add_norm(x, residual, "layer.0.", "out", "norm1", None).double().cpu().numpy() -
                       exact).max() <= ROUNDING[dtype]  # fmt: skip
         return
-    target = poisoned(3, width, dtype=DTYPES[dtype], device=DEVICE)
+    target = make_nan(3, width, dtype=DTYPES[dtype], device=DEVICE)
     assert relative(encoder.add_norm(x.clone(), residual, "layer.0.", "out", "norm1", target), exact) <= ROUNDING[dtype]
     in_place = encoder.add_norm(x, residual, "layer.0.", "out", "norm1", None)
     assert in_place is x
@@ -166,13 +166,14 @@ def test_first_tokens(dtype):
     assert relative(encoder.pooler(first), exact) <= LIMIT
 
 
-def test_tokens_behind_the_last_text_change_nothing():
+def test_tokens_after_the_last_text_have_no_effect():
     """What a captured graph of fixed size relies on."""
     weights, shape = random_encoder(6, 1, 32, 2, 48)
     ids, offsets = pack([4, 9], 7)
     encoder = on_device(weights, shape, (0, 1))
-    packed = encoder(*given(ids, offsets, shape), 9)
-    spare = [torch.cat([t, torch.zeros(19, dtype=torch.int32, device=DEVICE)]) for t in given(ids, offsets, shape)[:2]]
+    packed = encoder(*to_device(ids, offsets, shape), 9)
+    more = torch.zeros(19, dtype=torch.int32, device=DEVICE)
+    spare = [torch.cat([t, more]) for t in to_device(ids, offsets, shape)[:2]]
     longer = torch.tensor([*offsets, 13, 13], dtype=torch.int32, device=DEVICE)
     bucket = encoder(*spare, longer, 16)
     assert np.abs((bucket[:, :13] - packed).cpu().numpy()).max() <= 5e-6

@@ -1,12 +1,12 @@
-/* A thread takes a few texts through all steps, so that their ids and pooled vectors stay in its caches, and the weights of
-   the flow are read once for all texts. */
+/* A thread takes a few texts through all steps, so ids and pooled vectors stay cached and the flow's weights are
+   read once. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "embed.h"
 
-enum { TEXTS = 32 };  /* that a thread takes through all steps: two tiles of rows of the flow; 32 kB of 256 numbers each */
-enum { WORTH = 16 };  /* texts that are worth another thread: about 50 microseconds of short ones */
+enum { TEXTS = 32 };  /* texts per thread: two tiles of the flow's rows */
+enum { WORTH = 16 };  /* texts worth another thread: about 50 us of short ones */
 
 typedef struct {
     const ff_embedder *e;
@@ -63,7 +63,7 @@ static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int
     return 1;
 }
 
-/* Write the pooled vectors of `count` texts; the number of a text that cannot be pooled, -1 if all can, -2 without memory. */
+/* Write pooled vectors (count). Returns -1, the number of a bad text, or -2 without memory. */
 static int64_t pool_few(desk *d, const ff_embedder *e, int64_t count)
 {
     int64_t bad;

@@ -1,5 +1,5 @@
-/* Attention's elements in a group: blocks of queries, by head and text. Keys of a text with several blocks are
-   packed once: by its thread, or, if threads share the step, by FF_PACK before it. */
+/* Attention's elements in a group. Keys of texts with several blocks of queries are packed once: by the text's
+   thread or, in shared steps, by FF_PACK. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)
@@ -15,7 +15,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
     const size_t padded = round_up((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    /* after the scores: the queries of a tile and, for bytes, its int32 sums */
+    /* scores, then a tile's queries and, for bytes, int32 sums */
     return round_up(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
@@ -36,14 +36,13 @@ const ff_attention *ff_find_attention(int isa, int format)
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }
 
-/* Depends on the text's own length only, so other texts do not change its bits. */
+/* Depends only on the text's length, so other texts change no bits. */
 static const ff_attention *attention_for(int isa, int format, int64_t tokens)
 {
     const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_find_attention(isa, FF_BF16) : NULL;
     return shorter ? shorter : ff_find_attention(isa, format);
 }
 
-/* Head h of the text with tokens offsets[0] to offsets[1]. */
 static ff_head head_of(const ff_call *c, const ff_attend_step *s, const ff_group *g, const int64_t *offsets, int64_t h)
 {
     const ff_encoder *e = c->e;

@@ -1,4 +1,4 @@
-/* The encoder with AVX2 and FMA: 8 floats; tiles of 6 rows by 16 columns use 12 of 16 registers. */
+/* The encoder with AVX2 and FMA. */
 #if defined(__x86_64__)
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* bfloat16 products and attention with AVX512-BF16, accumulated in float32. */
+/* bfloat16 products and attention with AVX512-BF16. */
 #if defined(__x86_64__)
 #include <math.h>
 #include <string.h>
@@ -9,7 +9,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
 #define HALF
 #define STORE_HALF(p, low, high) _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low))
-#define CHAIN 384  /* a reduction of 768 numbers: its sums leave the registers once */
+#define CHAIN 384  /* sums of 768 numbers leave the registers once */
 #define DEPTH (2 * CHAIN)  /* 192 operand rows are 576 KB, slightly above OPERAND_BYTES */
 #include "gemm/common.inc"
 #include "lanes.inc"

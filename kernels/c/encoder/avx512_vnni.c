@@ -1,14 +1,13 @@
 /* Attention with byte products (AVX512-VNNI), exact in int32; everything else is float32. Q, K and V arrive as
    bfloat16.
 
-   K: unsigned bytes, with an offset and a scale for each channel of a text's head. The offsets add one number to all
-   scores of a query, which softmax ignores; the scales are multiplied into Q before it is rounded.
+   K: unsigned bytes with an offset and a scale per channel. Offsets add one number to a query's scores, which
+   softmax ignores; scales are multiplied into Q.
    Q: signed bytes, one scale a query.
-   Terms: unsigned bytes; 255 is the second largest score of a query (second among the lanes' maxima). Excess above
-   255, most often of one token that dominates the text, is added in float32: with 255 for the largest score, long
-   texts would lose all other terms. Rounded terms are summed, so shares add up to 1. Each key has its own rounding
-   offset; otherwise hundreds of similar tokens would round in the same direction.
-   V: signed bytes, with a scale and an offset for each channel; the offset is added to the result. */
+   Terms: unsigned bytes; 255 is a query's second largest score. Excess above 255, often of one dominant token, is
+   added in float32, so that long texts keep their other terms. Each key has its own rounding offset; otherwise
+   similar tokens would all round the same way.
+   V: signed bytes with a scale and an offset per channel. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -51,15 +50,13 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define LOG2_E 1.44269504f
 #define LARGEST_TERM 255  /* the largest unsigned byte */
 #define LOG2_LARGEST_TERM 7.99435344f
-#define NEAR 2   /* log2 distance: if the second score is nearer, LARGEST_TERM is the largest score, and the second's
-                    term is at least 64 */
-#define OFFSETS 64  /* period of the rounding offsets over keys; keys any 16, 2, 4 ... apart have evenly spread
-                       offsets */
+#define NEAR 2   /* log2 distance below which LARGEST_TERM is the largest score itself */
+#define OFFSETS 64  /* keys any 2, 4 or 16 apart have evenly spread offsets */
 #define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)  /* at most 0.45, so a term of 255.03
                                                                                 stays a byte */
 #define FOUR_OFFSETS(i) OFFSET(i), OFFSET((i) + 1), OFFSET((i) + 2), OFFSET((i) + 3)
 #define MOST_ERR 0.03f  /* bound on power_of_2's error at LARGEST_TERM */
-#define FAR 24   /* beyond this the second's term is below float32's last digit */
+#define FAR 24   /* beyond this the second's term vanishes in float32 */
 
 INLINE vec load_bfloat16(const char *p)
 {
@@ -71,8 +68,8 @@ INLINE __m128i to_bytes(const vec v)
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
 }
 
-/* Output of pack_keys: value of a unit of K in base-2 scores (size), value of a unit of V (size), V's offset (size);
-   panels of NR keys, four channels a lane; V, four tokens a lane. */
+/* Output of pack_keys: units of K and of V, offsets of V (size each); panels of NR keys, four channels a lane; V,
+   four tokens a lane. */
 typedef struct {
     float *key, *value, *offset, *keys, *values;
 } ff_byte_operands;
@@ -135,8 +132,7 @@ static void pack_keys(const ff_head *h, float *packed)
     }
 }
 
-/* Quantise q (size) bfloat16 times key (size) into to (size). Returns the value of a unit of its scores, NaN if the
-   query is not finite. */
+/* to (size) = q (size) bfloat16 times key (size) as bytes. Returns the unit of its scores, NaN if q is not finite. */
 INLINE float quantise_query(const ff_head *h, const char *q, const float *key, int8_t *to)
 {
     vec most = SET1(1e-30f), finite = SET1(0);
@@ -158,8 +154,8 @@ INLINE __mmask16 seen_lanes(const int how, const int64_t i, const int64_t from, 
     return (__mmask16)(how & WINDOWED && i < from ? mask & 0xffff << (from - i) : mask);
 }
 
-/* Add to out (size) the excess of terms above the largest byte times their values; the first key is i. `above` has a
-   bit for each such term. Returns the terms without excess. */
+/* Add to out (size) the excess of the terms `above` times their values; the first key is i. Returns the terms
+   without excess. */
 static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
                                               const int size, float *out, float *rest)
 {
@@ -219,7 +215,7 @@ INLINE void find_base(const int how, const ff_head *h, ff_row *r)
     r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
 }
 
-/* Turn scores into terms in place. Adds excess terms times values to out (size); returns the sum of the terms. */
+/* Turn scores into terms; add excess terms times values to out (size). Returns the sum of the terms. */
 INLINE float make_terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
                         float *out)
 {
@@ -253,8 +249,8 @@ INLINE float make_terms(const int how, const int alone, const ff_row *r, const i
     return rest + (float)_mm512_reduce_add_epi32(whole);
 }
 
-/* Turn the scores of `count` queries into terms, in two passes so that no pass waits for a row's maximum. Running
-   values over blocks: top (count), the scores that LARGEST_TERM encodes; sums (count); out (count, size). */
+/* Turn scores of `count` queries into terms, in two passes to hide latency. Running values: top (count), the scores
+   that LARGEST_TERM encodes; sums (count); out (count, size). */
 INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t count, const int64_t padded, const int first,
                     const float *values, float *top, float *sums, float *out)
 {

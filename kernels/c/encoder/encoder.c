@@ -1,6 +1,6 @@
-/* Runs texts through the encoder's steps, in two ways with the same bits. First, alone: a thread takes a group of
-   neighbouring texts through all steps and waits for no other thread. Then, together: all threads share one group at
-   a time, by a step's panels or heads, or by rows until a step needs other rows. */
+/* Runs texts through the steps in two ways with the same bits. Alone: a thread takes a group of texts through all
+   steps. Together, afterwards: all threads share a group, by panels or heads, or by rows until a step needs other
+   rows. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,12 +12,12 @@
 #include <malloc.h>
 #endif
 
-#define SHARE_ROWS 192  /* most rows that a thread takes through several steps: as GROUP_ROWS, for its cache */
-#define SPINS 2000  /* pauses before a waiting thread yields its core: 21 us on a Xeon with AMX */
-#define ROW_GRAIN 8  /* least rows a thread takes of a step without products */
-#define WORTH_A_THREAD 2000000  /* steps x columns of products x rows: about ten times the cost of waking a thread */
+#define SHARE_ROWS 192  /* most rows a thread takes through several steps */
+#define SPINS 2000  /* 21 us on a Xeon with AMX before yielding the core */
+#define ROW_GRAIN 8  /* least rows of a thread's share */
+#define WORTH_A_THREAD 2000000  /* ten times the cost of waking a thread */
 
-typedef struct {  /* steps of a group that threads share; a cache line each */
+typedef struct {  /* shared steps of a group; a cache line each */
     _Atomic int64_t next, done;
     char line[48];
 } phase;
@@ -88,7 +88,7 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
         __builtin_ia32_pause();
 #endif
         if (i > SPINS)
-            sched_yield();  /* the thread with the last share may need this core */
+            sched_yield();  /* the last share's thread may need this core */
     }
 }
 
@@ -172,7 +172,7 @@ static void run_shares(void *context, int thread)
     ff_set_mxcsr(csr);
 }
 
-/* A thread's scratch: keys of texts of at most `own` tokens and scores, or pooling weights of the longest text. */
+/* A thread's scratch: keys of `own` tokens and scores, or pooling weights of the longest text. */
 static size_t attention_bytes(const ff_encoder *e, int64_t own, int64_t longest)
 {
     const int vector = ff_isa_vector(e->isa);

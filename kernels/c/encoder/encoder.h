@@ -1,43 +1,39 @@
-/* The frozen encoder as a list of steps over all tokens of a call, without padding between texts;
-   encoder/cpu_layers.py builds it. Widths are padded to whole panels of 2 ff_isa_vector(isa) columns, and padding
-   columns are always zero. */
+/* The encoder as a list of steps over all tokens of a call, without padding between texts; encoder/cpu_layers.py
+   builds it. Widths are padded with zeros to whole panels. */
 #ifndef FASTFLOW_ENCODER_H
 #define FASTFLOW_ENCODER_H
 
 #include "gemm/gemm.h"
 
 enum { FF_BUFFERS = 16 };  /* the most; a full encoder has 13 */
-#define FF_THREAD_ROWS 48  /* rows of a group per thread, above which reading all weights costs less than exchanging
-                              rows */
-#define FF_SCORES_SPARE 16  /* floats, a cache line, between rows of scores: power-of-two strides would share cache
-                               sets */
-/* Most keys and queries of an attention block. 14 rows of scores (an AVX-512 tile) are 30 KB of a 48 KB L1, and a
-   BERT text is one block. The results of 192 queries are 48 KB for heads of 64 columns. */
+#define FF_THREAD_ROWS 48  /* rows per thread, above which reading weights beats exchanging rows */
+#define FF_SCORES_SPARE 16  /* floats between rows of scores: power-of-two strides share cache sets */
+/* 14 rows of scores (an AVX-512 tile) are 30 KB of a 48 KB L1, and a BERT text is one block. Results of 192 queries
+   are 48 KB for heads of 64 columns. */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };
 enum { FF_TILE_QUERIES = 32 };  /* two AMX tiles; the most of any instruction set */
-enum { FF_BYTES_FROM = 64 };  /* tokens; shorter texts use bfloat16, because packing bytes costs them as much as the
-                                 products save */
-#define FF_BIAS_MARGIN 16  /* copies of a head's first and last bias before and after its biases: an AVX-512 vector */
+enum { FF_BYTES_FROM = 64 };  /* tokens; for shorter texts packing bytes costs all that it saves */
+#define FF_BIAS_MARGIN 16  /* copies of the first and last bias around a head's biases */
 enum {
     FF_EMBED, FF_LINEAR, FF_PACK, FF_ATTEND, FF_NORM, FF_CONVERT, FF_ROTATE, FF_GLU, FF_POOL, FF_FIRST, FF_UNIT, FF_MAP, FF_OUTPUT,
     FF_STEP_KINDS
 };
 enum { FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN, FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN };  /* modes of FF_POOL */
-enum {  /* activations of FF_MAP, as torch.nn defines them without arguments */
+enum {  /* FF_MAP, as torch.nn without arguments */
     FF_MAP_IDENTITY, FF_MAP_TANH, FF_MAP_RELU, FF_MAP_GELU, FF_MAP_SIGMOID, FF_MAP_SILU, FF_MAP_ELU, FF_MAP_LEAKY_RELU,
     FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
 };
 
-void ff_trim(void);  /* return freed memory to the system, if the C library can */
+void ff_trim(void);  /* return freed memory to the system */
 
-/* A step: `kind`, then that kind's fields, all int64, because Python writes a step as one row.
+/* A step: `kind`, then that kind's fields, int64.
      source, target  buffers; without source the target is changed in place
-     texts           1: buffers hold one row per text instead of per token
-     width           true columns; FF_CONVERT and FF_GLU: padded columns
-     scale, bias ... byte offsets of float32 vectors in the encoder's memory */
+     texts           1: rows per text instead of per token
+     width           true columns; FF_CONVERT and FF_GLU: padded ones
+     scale, bias ... byte offsets of float32 vectors in memory */
 typedef struct {
     int64_t kind, target, width, scale, bias;
-    int64_t mean;        /* 1: every token uses the extra row of positions after `position_rows` */
+    int64_t mean;        /* 1: the extra row of positions for every token */
 } ff_embed_step;
 typedef struct {
     int64_t kind, source, target, texts;
@@ -48,8 +44,8 @@ typedef struct {
 typedef struct {         /* FF_ATTEND, and the FF_PACK before it */
     int64_t kind, source, target;
     int64_t format, result;  /* of attention; of `target`: FF_BF16 or FF_FLOAT */
-    int64_t window;      /* a token sees keys at most this many tokens away; < 0: all */
-    int64_t biases;      /* each head's float32 score biases, as in ff_head; < 0: none */
+    int64_t window;      /* farthest key; < 0: any */
+    int64_t biases;      /* each head's biases, as in ff_head; < 0: none */
     int64_t reach;       /* the largest distance with its own bias */
 } ff_attend_step;
 typedef struct {
@@ -105,16 +101,16 @@ typedef struct {
     const ff_linear *linears;
     const ff_step *steps;
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
-    const float *positions;   /* (position rows, width of the embeddings), segment 0 included, and one more row if an
-                                 FF_EMBED step has `mean`; NULL: none are added */
+    const float *positions;   /* (position rows, embedding width) with segment 0, one more row for FF_EMBED's `mean`;
+                                 or NULL */
     const void *words;        /* (vocabulary, width) */
     const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all 1 */
     int32_t half;             /* 1: words are IEEE half; 0: float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: padded columns of one head */
-    int32_t hidden, outputs;  /* true columns of a hidden state and of a pooled vector */
+    int32_t hidden, outputs;  /* true columns of states and pooled vectors */
     int32_t position_start, pad_id;  /* pad_id -1: every token is numbered */
-    int32_t vocabulary, position_rows;  /* position_rows without a table: the most tokens of a text */
+    int32_t vocabulary, position_rows;  /* position_rows without a table: most tokens of a text */
     int32_t layers;           /* wanted layers, which are averaged */
     int32_t isa;
     float eps;
@@ -124,15 +120,15 @@ typedef struct {
     const int32_t *ids;      /* (N) */
     const int64_t *offsets;  /* (texts + 1) */
     int64_t texts;
-    int64_t skip;            /* first tokens of every text (a prompt) that pooling leaves out */
+    int64_t skip;            /* first tokens that pooling leaves out */
     float *pooled;           /* (texts, outputs) */
-    float *states;           /* (layers, N, hidden) hidden states of the wanted layers; NULL: not kept */
+    float *states;           /* (layers, N, hidden), or NULL */
 } ff_texts;
 
-/* Texts -> pooled vectors (texts, outputs), and hidden states. A text's bits do not depend on other texts, order or
-   threads. The texts must have passed ff_check_texts. Returns -1 if memory is short, else 0. */
+/* Texts that passed ff_check_texts -> pooled vectors and hidden states. A text's bits do not depend on other texts,
+   order or threads. Returns -1 if memory is short, else 0. */
 int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads);
-/* The first text that has no tokens, more than the position table, or an id outside the vocabulary; -1: none. */
+/* The first text without tokens, with too many, or with an unknown id; -1: none. */
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
 typedef struct {         /* one head of one text */
@@ -148,8 +144,8 @@ typedef struct {         /* one head of one text */
 
 typedef struct {
     void (*pack_keys)(const ff_head *, float *keys);  /* pack keys and values into keys (ff_keys_floats) */
-    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES, accumulated in float32, or in int32 for
-       bytes; keys (ff_keys_floats), scratch (ff_attention_floats) */
+    /* softmax(Q K^T + bias) V of queries [from, to), at most FF_QUERIES; keys (ff_keys_floats), scratch
+       (ff_attention_floats) */
     void (*attend)(const ff_head *, int64_t from, int64_t to, const float *keys, float *scratch);
 } ff_attention;
 /* format: FF_FLOAT, FF_BF16 or FF_INT8; NULL if this machine has none */
@@ -157,21 +153,21 @@ const ff_attention *ff_find_attention(int isa, int format);
 const ff_attention *ff_attention_of(int isa, int format);  /* selftest/usable.c: also NULL if it failed its self-test */
 
 typedef struct {
-    /* y = LayerNorm(x), accumulated in float32; y may be x. x, y, scale, bias: (width), zeros up to a whole panel */
+    /* y = LayerNorm(x) in float32; y may be x. All: (width), zeros up to a whole panel */
     void (*norm)(const float *x, float *y, int64_t width, const float *scale, const float *bias, float eps);
     /* x (width, zeros up to a whole panel) = word + position */
     void (*embed)(const ff_encoder *, int32_t id, int32_t position, int64_t width, float *x);
-    /* to (width) = (first) or += share / divisor times the sum of weights[t] x[t]; x (tokens, width), rows ldx
-       floats apart, weights (tokens); float32, in runs of 16 tokens */
+    /* to (width) = (first) or += share / divisor * sum weights[t] x[t]; x (tokens, width), rows ldx floats apart,
+       weights (tokens) */
     void (*pool)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float divisor,
                  float share, int first, float *to);
-    /* to (width) = the largest of weights[t] x[t] in each column, NaN if one is not finite; x and weights as above */
+    /* to (width) = columnwise maximum of weights[t] x[t], NaN if one is not finite */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
-    /* to = x (columns) in `format`. Bytes: columns are first multiplied by `by` (columns; NULL: 1) and followed by
-       the row's scale and its numbers in the FF_APART columns `apart` (NULL: none), whose factors should be 0. */
+    /* to = x (columns) in `format`; bytes: x by (columns; NULL: 1), then the scale and the FF_APART columns `apart`
+       (NULL: none), whose factors should be 0 */
     void (*convert)(const float *x, const float *by, const int32_t *apart, int64_t columns, int format, char *to);
-    /* rotate x (heads, [q|k|v], head) in place: channels i and i + head / 2 of q and k by the angle with cosine
-       table[i] and sine table[i + head / 2]; table (head) */
+    /* rotate x (heads, [q|k|v], head) in place: channels i and i + head / 2 of q and k, table (head) [cosines |
+       sines] */
     void (*rotate)(float *x, int heads, int head, const float *table);
     /* x[0:width] = activation(x[0:width]) x[width:2 width], in place */
     void (*glu)(float *x, int64_t width, int activation);
@@ -183,7 +179,7 @@ void ff_normalise_row(float *x, int64_t width);
 /* x (width) = activation(x) + add (width); add NULL: 0 */
 void ff_activate_row(int64_t activation, float *x, int64_t width, const float *add);
 
-typedef struct {  /* neighbouring texts, `rows` tokens from token `row` of the call, and their buffers */
+typedef struct {  /* neighbouring texts, from token `row` of the call, and their buffers */
     int64_t text, texts, row, rows;
     char *at[FF_BUFFERS];
     float *keys;  /* (ff_shared_floats); NULL: one thread does whole steps */
@@ -194,16 +190,15 @@ typedef struct {
     const ff_texts *in;
     const ff_body *body;
 } ff_call;
-/* Elements of a step of a group that threads may share: panels, rows, texts, or heads by blocks of queries. */
+/* Elements of a step that threads may share: panels, rows, texts, or heads by blocks of queries. */
 int64_t ff_step_elements(const ff_call *, const ff_step *, const ff_group *);
 /* Compute elements [from, to) of a step. scratch: (ff_attention_floats + ff_keys_floats). */
 void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
-/* Pool x (tokens, width) of `text`, rows ldx floats apart, into to (width), in float32; weights, summed in float64,
-   are scratch (tokens). */
+/* Pool x (tokens, width) of `text`, rows ldx floats apart, to `to` (width); weights (tokens) is scratch. */
 void ff_pool(const ff_call *, const ff_pool_step *, int64_t text, const float *x, ptrdiff_t ldx, float *weights, float *to);
 
 typedef struct {         /* the division of a call's work */
-    int64_t alone;       /* the first texts, in groups of at most `limit` tokens or one longer text, one thread each */
+    int64_t alone;       /* first texts, one thread per group of at most `limit` tokens or one text */
     int64_t limit;
     int64_t end;         /* when all threads are done, in tokens of one thread's work */
     int64_t count, rows; /* groups of one thread and their most tokens; then shared groups */
@@ -218,7 +213,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector);
 size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch besides the keys */
 /* Floats of shared keys: all heads of texts above FF_QUERIES tokens, in a group of `rows` tokens. */
 size_t ff_shared_floats(const ff_encoder *, int64_t rows);
-/* Elements of FF_ATTEND (texts x heads x blocks of queries) or FF_PACK; and computing [from, to) of them. */
+/* Elements of FF_ATTEND (texts x heads x blocks) or FF_PACK, and computing [from, to) of them. */
 int64_t ff_attend_elements(const ff_call *, const ff_attend_step *, const ff_group *);
 void ff_attend(const ff_call *, const ff_attend_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
 extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,

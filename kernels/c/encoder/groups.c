@@ -1,15 +1,13 @@
-/* Cuts a call's texts into groups for one thread each or for all threads. */
+/* Cuts a call's texts into groups. */
 #include "encoder.h"
 
-#define GROUP_ROWS 192     /* tokens with activations that stay in L2: 1.07 to 1.12 times as fast */
-#define TILE_ROWS 384     /* the same for AMX, which gains more by reading the weights less often */
-#define TOGETHER_ROWS 512  /* tokens of a shared group: the longest BERT text, so one text is a whole group */
-#define WEIGHTS_ROWS 8     /* tokens that a thread computes in the time of reading all weights */
+#define GROUP_ROWS 192     /* tokens whose activations stay in L2: 1.07 to 1.12 times as fast */
+#define TILE_ROWS 384     /* for AMX, which gains by reading weights less often */
+#define TOGETHER_ROWS 512  /* tokens of a shared group: BERT's longest text */
+#define WEIGHTS_ROWS 8     /* tokens computed in the time of reading all weights */
 #define TILE_WEIGHTS_ROWS 64  /* the same for AMX, measured: faster products, equal reading */
-#define MOST_TAILS 8       /* tries with some last texts, or all, shared; each takes MOST_LIMITS passes over the
-                              texts */
-#define MOST_LIMITS 4      /* tries of group sizes: the last has three more groups per thread, and each group reads
-                              all weights */
+#define MOST_TAILS 8       /* tries with last texts shared; each takes MOST_LIMITS passes */
+#define MOST_LIMITS 4      /* tries of group sizes, up to three more groups per thread */
 #define MOST_LANES 64      /* the most threads that are simulated */
 
 /* End of the group that begins with `text`: at most `limit` tokens, or one longer text. */

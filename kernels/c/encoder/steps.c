@@ -1,4 +1,4 @@
-/* The encoder's steps, each on a range of its elements. */
+/* The encoder's steps. */
 #include <string.h>
 
 #include "encoder.h"

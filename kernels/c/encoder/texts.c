@@ -1,12 +1,12 @@
-/* Steps over texts: Sentence Transformers' six poolings, unit length and activations. */
+/* Steps over texts: pooling, unit length and activations. */
 #include <math.h>
 
 #include "encoder.h"
 
 #define LEAST_WEIGHT 1e-9f  /* divisor if a sum of weights is 0, as in Sentence Transformers */
 
-/* Fill weights (tokens) for ids (tokens); return the divisor. As in Sentence Transformers, with vocabulary weights
-   the divisor is their sum over all tokens, including a prompt's, even for positions. */
+/* Fill weights (tokens) for ids (tokens); return the divisor. As in Sentence Transformers, vocabulary weights are
+   summed over all tokens, including a prompt's. */
 static float weigh_tokens(const ff_encoder *e, const int32_t *ids, int64_t tokens, int64_t skip, int by_position, float *weights)
 {
     double all = 0, kept = 0;

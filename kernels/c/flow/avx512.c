@@ -1,4 +1,4 @@
-/* The flow with AVX-512: 16 floats; tiles of 14 rows by 32 columns use 28 of 32 registers. */
+/* The flow with AVX-512. */
 #if defined(__x86_64__)
 #include <math.h>
 

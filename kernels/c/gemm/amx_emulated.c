@@ -1,5 +1,4 @@
-/* The products of amx.c with emulated tiles and the same bits: for tests without AMX, and for sanitizers, which do
-   not see tile operations access memory. */
+/* The products of amx.c with emulated tiles and the same bits: for tests without AMX, and for sanitizers. */
 #include "gemm.h"
 
 #if FF_HAS_AMX

@@ -1,6 +1,5 @@
-/* Byte products with AVX2. vpmaddubsw saturates at 16 bits, so weights take the operand's signs first: two products
-   of at most 127 * 127 fit. It computes as many products per instruction as float32 and gains by reading fewer
-   bytes. */
+/* Byte products with AVX2. vpmaddubsw saturates at 16 bits, so weights take the operand's signs: two products of at
+   most 127 * 127 fit. The gain over float32 is fewer bytes. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -12,7 +11,7 @@ FF_TARGET(FF_AVX2_FEATURES)
     _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(w, sign)), _mm256_set1_epi16(1)))
 
 #define PRODUCT ff_int8_avx2
-#define ROWS 4  /* 8 of 16 registers are sums; signs, sizes and products take the others */
+#define ROWS 4  /* 8 of 16 registers are sums */
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4)
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)), size = _mm256_abs_epi8(y); \

@@ -1,4 +1,4 @@
-/* Byte products with AVX-VNNI, for processors without AVX-512: four products a lane, exact in int32. */
+/* Byte products with AVX-VNNI, four a lane, exact in int32. */
 #include "gemm.h"
 
 #if FF_HAS_AVXVNNI

@@ -29,7 +29,7 @@ ff_product ff_find_product(int isa, int format)
     return products[isa][format];
 }
 
-/* Intel computes two vectors of multiply-adds in the time of one of dot products; widening costs less. */
+/* On Intel widening costs less than dot products. */
 int ff_slow_dots(int isa)
 {
 #if defined(__x86_64__)

@@ -1,16 +1,14 @@
-/* Products of rows by packed weights: y = activation(A W^T + b) or A W^T + b + add. packing.c packs the weights into
-   panels. */
+/* y = activation(A W^T + b) or A W^T + b + add, of packed weights (packing.c). */
 #ifndef FASTFLOW_GEMM_H
 #define FASTFLOW_GEMM_H
 
 #include "cpu.h"
 
 enum { FF_TILE_STEPS = 16 };  /* steps of a reduction in an AMX tile */
-#define FF_SPARE_ROWS 32  /* operands and results have a multiple of this many rows, an AMX block; spare rows hold
-                             arbitrary numbers */
+#define FF_SPARE_ROWS 32  /* rows are padded to this, an AMX block, with arbitrary numbers */
 
 enum { FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH };
-/* Storage of a product's operands. A step of the reduction is one 32-bit lane of the weights. */
+/* A step of the reduction is one 32-bit lane of the weights. */
 enum {
     FF_FLOAT,      /* float32 by float32 */
     FF_BF16,       /* bfloat16 by bfloat16 with the processor's dot products */
@@ -21,8 +19,7 @@ enum {
     FF_FORMATS
 };
 enum { FF_ZERO_POINT = 128 };  /* a signed byte plus this is an unsigned byte */
-/* Operand columns that are multiplied in float32 because they are too large for a byte scale: with AVX-512 the
-   weights of 8 columns fill half of the registers. */
+/* Operand columns too large for a byte scale, multiplied in float32: 8 fill half of AVX-512's registers. */
 enum { FF_APART = 8 };
 
 typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' memory, 64-byte aligned. */
@@ -35,15 +32,15 @@ typedef struct {      /* y = A W^T + b. Offsets are in bytes from the weights' m
     int64_t result;   /* FF_FLOAT, or, on AVX-512 for bfloat16 and bytes, FF_BF16 */
 } ff_linear;
 
-/* Panels [from, to) of c (rows, columns) from a (rows, steps lanes), accumulated in float32, or exactly in int32 for
-   bytes; add (rows, columns) float32, for float32 results only, or NULL. lda and ldc are bytes, ldadd floats. */
+/* Panels [from, to) of c (rows, columns) from a (rows, steps lanes), in float32 or int32; add (rows, columns)
+   float32 or NULL, for float32 results. lda and ldc are bytes, ldadd floats. */
 typedef void (*ff_product)(const char *memory, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
                            int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
 ff_product ff_find_product(int isa, int format);  /* NULL if this machine has none */
 ff_product ff_product_of(int isa, int format);    /* selftest/usable.c: also NULL if it failed its self-test */
 int ff_slow_dots(int isa);  /* 1: bfloat16 dot products are slower than widened weights */
 void ff_switch_tiles(int isa, int on);  /* this thread's AMX tiles: on before a call's products, off after */
-/* c += a b for usable tiles of 16 rows of 64 bytes: int8 in int32 if `whole`, else bfloat16 in float32. */
+/* c += a b for tiles of 16 rows of 64 bytes: int8 if `whole`, else bfloat16. */
 void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c);
 
 #define FF_DECLARE(name) \

@@ -1,5 +1,5 @@
-/* Packs stored weights into panels, in one pass over each cached panel. Integers, single roundings and comparisons
-   only, so the compiler may vectorise without changing bits. */
+/* Packs stored weights into panels. Single roundings and comparisons only, so the compiler may vectorise without
+   changing bits. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "packing.h"
 #include "scalar.h"
 
-#define CHUNK 16384              /* numbers a thread of ff_convert takes at a time: 4 to 8 us on a Xeon with AMX */
+#define CHUNK 16384              /* numbers at a time: 4 to 8 us on a Xeon with AMX */
 #define ROW 256                  /* numbers it widens at a time: 1 KB, in L1 */
 #define STEPS 16                 /* of a panel, transposed together: a cache line of each row */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)  /* not ready when the loader is */
@@ -116,8 +116,7 @@ FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t
     }
 }
 
-/* Write row r in the matrix's format, not yet transposed, to `staged`; row (groups * padded) is scratch with zero
-   padding. */
+/* Write row r, not yet transposed, to `staged`; row (groups * padded) is zero-padded scratch. */
 static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _Atomic int32_t *bad)
 {
     const int64_t inner = m->groups * m->padded, size = m->columns / m->groups, from = m->rows[r];

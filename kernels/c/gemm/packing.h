@@ -1,4 +1,4 @@
-/* Packs stored weights into panels; refuses NaN, infinity and absurd magnitudes. */
+/* Packs stored weights into panels, checked for NaN, infinity and absurd magnitudes. */
 #ifndef FASTFLOW_PACKING_H
 #define FASTFLOW_PACKING_H
 
@@ -14,7 +14,7 @@ typedef struct {
     const char *parts[FF_PARTS]; /* (part_rows, columns) each, in the dtype `stored` */
     const int32_t *rows;         /* (height): row of the stacked parts; -1: zeros */
     int64_t part_rows, columns, height;
-    int64_t groups, padded;      /* a row's columns are in `groups` equal groups, each padded with zeros to `padded` */
+    int64_t groups, padded;      /* a row's columns are equal groups, each padded with zeros to `padded` */
     int64_t lanes;               /* elements along k in a step: 1 float32, 2 bfloat16, 4 int8 */
     int64_t spare;               /* steps of zeros at the end of a panel */
     char *panels;                /* [height / panel][groups * padded / lanes + spare][panel][lanes] */
@@ -25,14 +25,13 @@ typedef struct {
     const float *by;             /* int8, in one group: (columns) factors; NULL: 1 */
 } ff_matrix;
 
-/* Pack matrices (count) into panels of `panel` rows. Float32 is copied; bfloat16 is rounded to nearest even; int8
-   has one scale a row, 1/127 of its largest magnitude. bad (count): bit p of bad[i] is set if part p of matrix i has
-   NaN, infinity or a magnitude above FF_LARGEST in a used row. Bits do not depend on threads. Returns -1 if memory
-   is short, else 0. */
+/* Pack matrices (count) into panels of `panel` rows. bfloat16 is rounded to nearest even; int8 has one scale a row.
+   bad (count): bit p of bad[i] is set if part p of matrix i has NaN, infinity or a magnitude above FF_LARGEST in a
+   used row. Returns -1 if memory is short, else 0. */
 int ff_pack(const ff_matrix *matrices, int64_t count, int panel, int32_t *bad, int threads);
 
-/* Convert `count` stored numbers to `to` (count): float32 (half 0), or IEEE half rounded to nearest even (half 1).
-   NULL: write nothing. Returns the bits of the largest magnitude as float32; halves are wrong if it is above 65504. */
+/* Convert stored numbers (count) to `to` (count): float32, or IEEE half rounded to nearest even; NULL: check only.
+   Returns the bits of the largest magnitude; halves are wrong above 65504. */
 int32_t ff_convert(const char *from, int stored, int64_t count, void *to, int half, int threads);
 
 #endif

@@ -1,4 +1,4 @@
-/* Byte products in C with the compiler's vector extension; weights are widened after reading. */
+/* Byte products in C; weights are widened after reading. */
 #include <math.h>
 
 #include "gemm.h"

@@ -1,4 +1,4 @@
-/* Dot products with AVX2: int8 in steps of 16 bytes, float32 in vectors of 8. */
+/* Dot products with AVX2. */
 #if defined(__x86_64__)
 #include "search.h"
 #include "vector_avx2.h"

@@ -1,4 +1,4 @@
-/* Dot products with AVX-512: int8 in steps of 32 bytes, float32 in vectors of 16. */
+/* Dot products with AVX-512. */
 #if defined(__x86_64__)
 #include "search.h"
 #include "vector_avx512.h"

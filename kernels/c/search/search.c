@@ -1,10 +1,9 @@
-/* Scans rows in blocks, one thread a block. A million codes are read at memory speed: VNNI and VPOPCNTDQ were
-   measured to be no faster. */
+/* Scans rows in blocks. A million codes are read at memory speed: VNNI and VPOPCNTDQ were no faster. */
 #include <stdatomic.h>
 
 #include "search.h"
 
-#define SCAN_BYTES (1 << 18)  /* bytes of a block: an eighth of a 2 MB L2, and about the work worth another thread */
+#define SCAN_BYTES (1 << 18)  /* bytes of a block: an eighth of a 2 MB L2, worth another thread */
 
 typedef struct {
     ff_scan_body body;

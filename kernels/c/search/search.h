@@ -13,13 +13,11 @@ typedef struct {
     int64_t count, asked, width;
 } ff_scanned;
 
-/* FF_DOTS: int8 dot products in int32. FF_HAMMINGS: numbers of differing bits, int32. FF_PRODUCTS: float32 dot
-   products (D = width / 4), each with a rounding error of at most D 2^-23 times the lengths of row and query, for D
-   <= 2^22. */
+/* FF_DOTS: int8 dot products. FF_HAMMINGS: numbers of differing bits. FF_PRODUCTS: float32 dot products (D = width /
+   4), with an error of at most D 2^-23 times both lengths, D <= 2^22. */
 void ff_scan(int isa, int scan, const ff_scanned *what, int threads);
 
-/* portable.c ...: the same for one query in this thread: codes (rows, width) and query (width) in bytes -> out
-   (rows). */
+/* One query in this thread: codes (rows, width) and query (width) in bytes -> out (rows). */
 typedef void (*ff_scan_body)(const void *codes, const void *query, void *out, int64_t rows, int64_t width);
 void ff_dots_portable(const void *, const void *, void *, int64_t, int64_t);
 void ff_dots_avx2(const void *, const void *, void *, int64_t, int64_t);

@@ -14,7 +14,7 @@ typedef struct {
 
 static double bias_of(int c) { return c % 5 / 4.0 - 0.5; }
 
-/* Panels as flow/cpu.py packs them: pairs of column vectors, the last one narrow; shifts next to their gates. */
+/* Panels as flow/cpu.py packs them: pairs of vectors, the last narrow; shifts next to gates. */
 static void fill(weights_of *w, int vector)
 {
     const int panel = 2 * vector;
@@ -36,8 +36,7 @@ static void fill(weights_of *w, int vector)
     }
 }
 
-/* z (WIDE) from x (WIDE) by the equations: v = (x - m) s; h = relu(W v + b); v <- (v + shift) / (1 + e^-gate); z = S
-   v reversed + t. */
+/* z (WIDE) from x (WIDE): v = (x - m) s; h = relu(W v + b); v <- (v + shift) / (1 + e^-gate); z = S v reversed + t. */
 static void compute(const weights_of *w, const float *x, double *z)
 {
     double v[WIDE], h[WIDE], norm = 0;

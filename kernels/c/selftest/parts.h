@@ -1,4 +1,3 @@
-/* Declarations that the self-tests of flow, rows and products share. */
 #ifndef FASTFLOW_PARTS_H
 #define FASTFLOW_PARTS_H
 

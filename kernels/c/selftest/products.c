@@ -6,8 +6,7 @@
 #include "scalar.h"
 #include "parts.h"
 
-enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* bytes in an operand row: at most 32 floats, or bytes and a
-                                                         scale */
+enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* bytes in an operand row */
 #define UNIT 0.125  /* of numbers from -3 to 3 */
 
 typedef struct {
@@ -19,7 +18,7 @@ typedef struct {
 } product_of;
 _Static_assert(sizeof(product_of) <= FF_TRY_BYTES, "a product fits");
 
-/* Write number i of the array `to`, `size` bytes a number: float32, bfloat16, or int8 units with a zero point. */
+/* Write number i of `to`: float32, bfloat16 or int8 units with a zero point, `size` bytes. */
 static void put(char *to, int i, int size, double x, int zero)
 {
     const float wide = (float)x;

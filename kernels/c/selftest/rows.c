@@ -1,4 +1,4 @@
-/* Means of a table's rows, scans of codes, and the encoder's functions of rows. */
+/* Self-tests of tables, scans and the encoder's functions of rows. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Runs an instruction set's self-tests and keeps the answer. */
+/* Runs an instruction set's self-tests once. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

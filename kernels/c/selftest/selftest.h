@@ -1,12 +1,12 @@
-/* Self-tests of an instruction set against sums in double, once a process and before its first use: a hypervisor,
-   emulator, compiler or core may be wrong without any error. */
+/* Self-tests against sums in double before first use: a hypervisor, emulator, compiler or core may silently be
+   wrong. */
 #ifndef FASTFLOW_SELFTEST_H
 #define FASTFLOW_SELFTEST_H
 
 #include "parts.h"
 
-/* Bits of the self-tests that `isa` fails: one answer a process; 0 if this machine lacks it, or memory. AMX, which
-   is AVX-512 except for products, only tests products and attention. */
+/* Bits of the self-tests that `isa` fails, one answer a process; 0 if it is absent. AMX tests only products and
+   attention. */
 uint32_t ff_wrong(int isa);
 uint32_t ff_wrong_so_far(int isa);  /* the same without a run: 0 if there was none yet */
 /* The same of a new run, with the results of `broken` changed; `keep` makes it the process's answer. */

@@ -1,11 +1,11 @@
-/* Shares a call's texts among threads. One thread sums a text in token order, so other texts do not change its bits. */
+/* Shares a call's texts among threads. One thread sums a text in token order. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "mxcsr.h"
 #include "table.h"
 
-#define TEXTS 32  /* texts a thread takes at a time: about 10 us of work */
+#define TEXTS 32  /* about 10 us of work */
 #define WORTH (1 << 17)  /* additions worth waking a thread, about 10 us */
 
 typedef struct {

@@ -8,11 +8,11 @@ enum { FF_ROWS_FLOAT, FF_ROWS_HALF, FF_ROWS_BYTES, FF_ROWS_KINDS };  /* float32,
 
 typedef struct {
     const char *rows;         /* (count, width) of kind `stored`, aligned to its numbers */
-    const float *scales;      /* (vocabulary): a token's vector is its row times this; NULL: 1 */
+    const float *scales;      /* (vocabulary) factors of rows; NULL: 1 */
     const float *weights;     /* (vocabulary) weights in the mean; NULL: 1 */
     const int32_t *mapping;   /* (vocabulary) rows of tokens; NULL: the ids */
     int64_t count, width, vocabulary;
-    int64_t run;              /* tokens summed before their sum is added to the text's */
+    int64_t run;              /* tokens summed before their sum is added */
     int32_t stored, isa;
 } ff_table;
 

@@ -1,11 +1,10 @@
-/* Many texts at once: a thread takes a few texts and writes each text's ids at an offset that leaves room for the
-   longest results. */
+/* Texts to ids on several threads, at offsets with room for the longest results. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "tokens.h"
 
-enum { TEXTS = 16 };       /* texts a thread takes at a time: 2 us of short ones */
+enum { TEXTS = 16 };       /* 2 us of short texts */
 enum { WORTH = 1 << 16 };  /* characters worth another thread: about 0.2 ms */
 
 typedef struct {

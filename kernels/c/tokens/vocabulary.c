@@ -1,9 +1,9 @@
-/* Reads the vocabulary from a tokenizer's JSON, strictly: other readers handle unusual files. */
+/* Reads the vocabulary from a tokenizer's JSON, strictly. */
 #include <stdlib.h>
 
 #include "vocabulary.h"
 
-enum { FF_CROWDED = 64 };  /* slots searched for one piece; BERT's 30,000 pieces need at most 12 */
+enum { FF_CROWDED = 64 };  /* slots searched for one piece; BERT's need at most 12 */
 
 typedef struct {
     const uint8_t *at, *end;
@@ -63,7 +63,7 @@ static int escaped(reader *r, uint8_t *to)
     return ff_put_utf8(to, point);
 }
 
-/* Copy the non-ASCII character at r->at to `to`; its bytes, 0 if it is no well-formed UTF-8. */
+/* Copy the non-ASCII character at r->at to `to`; its bytes, 0 if malformed. */
 static int beyond_ascii(reader *r, uint8_t *to)
 {
     uint8_t again[4];
@@ -83,7 +83,7 @@ static int beyond_ascii(reader *r, uint8_t *to)
     return more + 1;
 }
 
-/* Copy the string after its first quote to `to`, which has room for the rest; its length, -1 if it is invalid. */
+/* Copy the string after its first quote to `to`; its length, -1 if it is invalid. */
 static int64_t string(reader *r, uint8_t *to)
 {
     uint8_t *start = to;

@@ -1,5 +1,4 @@
-/* A vocabulary's pieces in a hash table. It is ready in a millisecond, unlike a trie of 30,000 pieces, and a whole
-   word, the usual case, is one look-up. */
+/* A vocabulary's pieces in a hash table, ready in a millisecond, unlike a trie; a whole word is one look-up. */
 #ifndef FASTFLOW_VOCABULARY_H
 #define FASTFLOW_VOCABULARY_H
 
@@ -28,9 +27,8 @@ typedef struct {
 } ff_vocabulary;
 
 enum { FF_READ, FF_ODD, FF_NO_MEMORY };
-/* vocabulary.c: read the object of pieces and ids at the start of json (length); its own length to *end. Of a
-   repeated piece the last id counts. A piece with the prefix ## continues a word. FF_ODD: other content, or content
-   made to fill the table badly. */
+/* vocabulary.c: read the object of pieces and ids at the start of json (length), its length to *end. The last of
+   repeated pieces counts. ## continues a word. FF_ODD: invalid, or made to fill the table badly. */
 int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, int64_t *end);
 void ff_free_vocabulary(ff_vocabulary *v);
 int ff_put_utf8(uint8_t *to, uint32_t c);  /* returns the bytes written, 1 to 4 */

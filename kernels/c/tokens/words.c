@@ -1,10 +1,6 @@
-/* One text to ids: normalize each character, gather words between spaces and punctuation, cut each into pieces.
-
-   A word is cut by trying its longest start first. A word of n <= FF_LONGEST letters and pieces of at most m need n
-   m look-ups at most, so time grows only with the text.
-
-   A whole word is a run of FF_WORD between other characters. Words also contain other signs: those before and after
-   the run are then separate words. */
+/* One text to ids: normalize each character, gather words, cut each into pieces, the longest start first. At most n
+   m look-ups for n <= FF_LONGEST letters and pieces of m. A whole word is a run of FF_WORD between other characters;
+   signs before and after it are then separate words. */
 #include "tokens.h"
 #include "unicode.h"
 
@@ -110,7 +106,7 @@ static void put_word(state *s, int32_t length, int32_t characters)
     s->length = s->characters = s->fence = s->run = s->before = 0;
 }
 
-/* If the word's last run is a whole word, put the part before it and its id; `joins`: FF_WORD follows. */
+/* If the last run is a whole word, put the part before it and its id; `joins`: FF_WORD follows. */
 static void end_run(state *s, int joins)
 {
     int32_t length = s->length - s->run;
@@ -159,7 +155,7 @@ static void add(state *s, uint32_t c, unsigned order)
     s->characters++;
 }
 
-/* Add a sign that ends a run; of a word already unknown only the length is kept. */
+/* Add a sign that ends a run; of an unknown word only the length is kept. */
 static void add_sign(state *s, uint32_t c)
 {
     end_run(s, 0);
