@@ -16,7 +16,8 @@ from fastflow.bench.research import pretrain
 from fastflow.bench.research.pretrain import Batches, Shape, main, rate
 from fastflow.bench.research.pretrain_text import CLS, MASK, PAD, SEP, SPECIAL, Text, prepared, start_words
 from fastflow.errors import FastflowError
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 
 OPTIONS = ["--layers", "2", "--width", "32", "--vocabulary", "200", "--tokens", "256"]
 SHAPE = Shape(2, 32, 200, tokens=256)

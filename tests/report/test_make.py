@@ -20,7 +20,8 @@ from fastflow.evaluation.results import evaluate_tasks
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import fingerprint, read_manifest
 from fastflow.report.verdict import FEW_PAIRS, FEWER_PAIRS, NO_PROOF, verdict
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.methods.scalars import Scalars
 
 from support.builders import LAYERED, make_model, make_sentences

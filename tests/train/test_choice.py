@@ -13,7 +13,7 @@ from fastflow.train.choice import selection
 from fastflow.train.choice.held_out import MOST, PART, HeldOut, count_held_out, explain_stop, split
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
-from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted, fit_chain

@@ -12,7 +12,8 @@ from fastflow import Runtime
 from fastflow.stages.vectors import cosine
 from fastflow.train.choice import tuned
 from fastflow.train.choice.tuned import CONE, explain_tuning, measure_crowding, read_probe
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
 from fastflow.train.fits.fitting import resolve_auto, suit_tuned
 from fastflow.train.options import TUNED_SPECTRUM, Options

@@ -17,8 +17,9 @@ from fastflow.model.artifact import load_model, verify
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, compute_shares, load_english
-from fastflow.train.data.corpus import corpus_hash, cut_sentences, pick_by_hash, read_corpus
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.corpus import corpus_hash, cut_sentences, key_of, pick_by_hash, read_corpus
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.moments import BLOCK, Moments, measure_moments, read_through
 from fastflow.train.data.token_weights import PRIOR, A, compute_sif, count_tokens, measure_perplexity, split_head, weigh
 
@@ -298,6 +299,7 @@ def test_a_sample_by_hash_is_of_distinct_texts_and_of_no_order():
     texts = make_sentences(150)
     want = pick_by_hash(texts, 20, 0)
     assert len(set(want)) == 20
+    assert [key_of(text, 0) for text in want] == sorted(key_of(text, 0) for text in texts)[:20]
     assert pick_by_hash(random.Random(1).sample(texts * 3, 450), 20, 0) == want
     assert pick_by_hash(texts, 20, 1) != want
     assert sorted(pick_by_hash(texts, 1000, 0)) == sorted(texts)

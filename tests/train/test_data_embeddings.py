@@ -21,14 +21,8 @@ from fastflow.model.manifest import fingerprint
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import embeddings
 from fastflow.train.data.background import load_english
-from fastflow.train.data.embeddings import (
-    Embedder,
-    cache_directory,
-    cache_key,
-    embed_corpus,
-    open_encoder,
-    pick_backend,
-)
+from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, pick_backend
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.moments import read_through
 from fastflow.train.data.token_weights import count_tokens, split_head, weigh
 
@@ -323,7 +317,7 @@ def test_encoder_may_be_a_fastflow_model(model, model_copy, bert):
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "../no/where", "~/nothing", "bertt"])
 def test_a_path_never_touches_the_network(bert_copy, name, monkeypatch):
     """Nor does one that is mistyped, next to a folder that exists."""
-    monkeypatch.setattr(embeddings, "hub_snapshot", lambda name: pytest.fail("asked the Hub"))
+    monkeypatch.setattr("fastflow.train.data.encoder.hub_snapshot", lambda name: pytest.fail("asked the Hub"))
     monkeypatch.chdir(bert_copy.parent.parent)
     assert opened(f"{bert_copy.parent.name}/bert").hub_id is None
     place = f"{bert_copy.parent.name}/" if name == "bertt" else ""

@@ -16,7 +16,7 @@ from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
 from fastflow.train.data.background import LENGTH, Words, draw_sentences, load_english
-from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.token_weights import count_tokens, measure_perplexity
 from fastflow.train.fits import fitting
 from fastflow.train.fits.corpus import Corpus, _find_words, _make_usual_background, count_fitted

@@ -12,7 +12,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model, verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.background import draw_sentences, load_english
-from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import corpus as settings
 
 from support.commands import assert_one_sentence
@@ -75,7 +75,7 @@ def outweighed(monkeypatch):
     """120 sentences of random words alone, so that 30 texts of a larger corpus are fitted."""
     monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
     words = load_english()._replace(sentences=())
-    monkeypatch.setattr(settings, "words_of", lambda texts, given: words)
+    monkeypatch.setattr(settings, "recognise_words", lambda texts, given: words)
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.stages.calibration import apply
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship import proof
 from fastflow.train.ship.export import check_reference
