@@ -101,10 +101,10 @@ def test_an_encoder_of_the_hub_is_copied_by_default_and_referenced_on_request(
 
 @pytest.mark.slow
 def test_training_on_a_directory_never_asks_the_hub(train, tmp_path, monkeypatch, model):
-    def asked(*unused, **options):
+    def refuse_to_ask(*unused, **options):
         pytest.fail("asked the Hub")
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", asked)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse_to_ask)
     assert train("--method", "whiten").exit_code == 0
     assert train("--method", "whiten", encoder=model, out=tmp_path / "again").exit_code == 0
     refused = train("--reference-encoder", out=tmp_path / "light")
@@ -163,7 +163,7 @@ def test_a_corpus_of_another_language_is_warned_of(train, tmp_path):
     assert "WARNING: words fall into " in result.stderr
 
 
-def written(path, content):
+def put(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
@@ -203,15 +203,15 @@ def test_wrong_options(train, tmp_path, options, code, message):
 def test_bad_corpora(train, tmp_path, content, code, message):
     path = tmp_path / "c.txt"
     if content is not None:
-        written(path, content)
+        put(path, content)
     assert_one_sentence(train(source=path), code, message)
-    assert_one_sentence(train("--method", "none", source=written(path, "one\none\n")), 1, "a single distinct text")
+    assert_one_sentence(train("--method", "none", source=put(path, "one\none\n")), 1, "a single distinct text")
     assert not (tmp_path / "m").exists()
 
 
 def test_existing_output_is_kept(train, tmp_path):
     (tmp_path / "m").mkdir()
-    written(tmp_path / "m" / "mine", "mine")
+    put(tmp_path / "m" / "mine", "mine")
     assert_one_sentence(train(), 2, "exists already; remove it or choose another --output")
     assert [path.name for path in (tmp_path / "m").iterdir()] == ["mine"]
 
@@ -228,7 +228,7 @@ def test_how_to_install_is_written_in_one_place():
 
 @pytest.mark.parametrize("name", ["c.npz", "c.docx"])
 def test_a_corpus_of_another_kind_is_refused_as_embed_refuses_it(train, tmp_path, name):
-    path = written(tmp_path / name, b"\x93NUMPY")
+    path = put(tmp_path / name, b"\x93NUMPY")
     with pytest.raises(UsageError) as refusal:
         format_of(str(path))
     assert_one_sentence(train(source=path), 2, f"fastflow: {refusal.value}")
@@ -255,11 +255,11 @@ def test_checkpoints_go_when_the_model_is_whole(train, tmp_path):
 def test_an_interruption_says_how_to_continue(train, tmp_path, monkeypatch):
     assert checkpoints_of(tmp_path / "m.v2") == tmp_path / "m.v2.training", "under the whole name of the model"
 
-    def stopped(*unused, **options):
+    def stop_run(*unused, **options):
         checkpoints_of(tmp_path / "m").mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Fitting, "run", stopped)
+    monkeypatch.setattr(Fitting, "run", stop_run)
     done = train(*FLOW)
     assert done.exit_code == 130
     place = checkpoints_of(tmp_path / "m")
@@ -314,7 +314,7 @@ def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
     assert "WARNING" not in usual.stderr
 
 
-def fitted(sentences, bert, **options):
+def fit_flow_of(sentences, bert, **options):
     return fastflow.fit(sentences, bert, "flow", spectrum=0.5, demoted=0, background=0, **options)
 
 
@@ -322,7 +322,7 @@ def fitted(sentences, bert, **options):
 def test_nothing_is_said_and_nothing_written_unless_asked(bert, sentences, empty, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert fitted(sentences, bert).report["warnings"] == []
+        assert fit_flow_of(sentences, bert).report["warnings"] == []
     assert capfd.readouterr() == ("", "")
     assert list(empty.iterdir()) == []
 
@@ -331,8 +331,8 @@ def test_nothing_is_said_and_nothing_written_unless_asked(bert, sentences, empty
 def test_lines_go_where_the_caller_wants_them(train, bert, sentences, capfd):
     said = train("--method", "flow", "--spectrum", 0.5, "--demoted", 0).stderr.splitlines()
     lines = []
-    fitted(sentences, bert, progress=lines.append)
+    fit_flow_of(sentences, bert, progress=lines.append)
     assert capfd.readouterr() == ("", "")
     assert lines == said[:2]
-    fitted(sentences, bert, progress=True)
+    fit_flow_of(sentences, bert, progress=True)
     assert [line for line in capfd.readouterr().err.splitlines() if line in lines] == lines

@@ -265,7 +265,7 @@ def test_weights_alone_are_kept_too(tmp_path, bert, sentences):
         load_model(made)
 
 
-def changed(value):
+def change_entry(value):
     return lambda w: np.where(np.arange(len(w)) == 3, value, w).astype(np.float32)
 
 
@@ -275,8 +275,8 @@ def changed(value):
     [
         (lambda w: w[:-1].copy(), "must be float32 of shape"),
         (lambda w: w.astype(np.float64), "must be float32 of shape"),
-        (changed(0), "must be between 1e-30"),
-        (changed(np.nan), "must be between 1e-30"),
+        (change_entry(0), "must be between 1e-30"),
+        (change_entry(np.nan), "must be between 1e-30"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(tmp_path, bert, sentences, change, message):

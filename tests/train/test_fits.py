@@ -134,11 +134,11 @@ def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkey
     monkeypatch.setattr("fastflow.train.fits.corpus.COUNTED", 3)
     frozen, texts = open_encoder(str(bert), "words", None), ["a b", "the dog runs", "c", "the man", "a child sees it"]
 
-    def found(texts):
+    def find(texts):
         return Corpus("texts", texts, len(texts), "", frozen).perplexity
 
-    assert found(texts) == found([texts[0], texts[2], texts[4]]) == measure_perplexity(count_tokens(frozen, texts[::2]))
-    assert found(texts[:2]) == measure_perplexity(count_tokens(frozen, texts[:2])) != found(texts[:1])
+    assert find(texts) == find([texts[0], texts[2], texts[4]]) == measure_perplexity(count_tokens(frozen, texts[::2]))
+    assert find(texts[:2]) == measure_perplexity(count_tokens(frozen, texts[:2])) != find(texts[:1])
 
 
 def test_a_background_that_is_named_is_of_random_words_beside_all_texts():

@@ -171,7 +171,7 @@ def test_options_that_no_fit_to_vectors_can_have(options, message):
         fastflow.fit(make_vectors(), **options)
 
 
-def spoilt(row, value):
+def spoil(row, value):
     x = make_vectors().astype(np.float64)
     x[row, 3] = value
     return x
@@ -186,8 +186,8 @@ def spoilt(row, value):
         (np.ones((9, 4), np.int8), "vectors are float16, float32, float64, and this holds 'int8'"),
         (np.ones((9, 4), bool), "this holds 'bool'"),
         (np.ones((9, 4), complex), "this holds 'complex128'"),
-        (spoilt(7, np.nan), "row 7: holds NaN or infinity"),
-        (spoilt(9, 1e300), "row 9: holds NaN or infinity"),
+        (spoil(7, np.nan), "row 7: holds NaN or infinity"),
+        (spoil(9, 1e300), "row 9: holds NaN or infinity"),
         (np.full((50, 4), 0.1), "all rows are equal"),
         (make_vectors()[:0], "0 rows are too few, at least 5 are needed for nullspace"),
         (make_vectors()[:4], "4 rows are too few, at least 5 are needed for nullspace"),

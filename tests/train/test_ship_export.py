@@ -120,12 +120,12 @@ def tampering(monkeypatch, change):
     """Let one array reach the file changed; hashes are taken afterwards, so only the proof can notice."""
     save = safetensors.numpy.save
 
-    def spoilt(arrays):
+    def spoil(arrays):
         arrays = {name: np.array(array) for name, array in arrays.items()}
         change(arrays)
         return save(arrays)
 
-    monkeypatch.setattr(safetensors.numpy, "save", spoilt)
+    monkeypatch.setattr(safetensors.numpy, "save", spoil)
 
 
 PARAMETERS = [
@@ -170,25 +170,25 @@ def test_proof_compares_log_determinants(tmp_path, encoder, pooled, sentences, m
 
 
 def weights_changed(monkeypatch):
-    def spoilt(source, target):
+    def spoil(source, target):
         if source.suffix != ".safetensors":
             return target.write_bytes(source.read_bytes())
         tensors = load_file(source)
         tensors["encoder.layer.0.output.dense.bias"][3] += 1e-2
         return save_file(tensors, target, {"format": "pt"})
 
-    monkeypatch.setattr(exporting.shutil, "copyfile", spoilt)
+    monkeypatch.setattr(exporting.shutil, "copyfile", spoil)
 
 
 def tokenizer_changed(monkeypatch):
     load = exporting.load_tokenizer
 
-    def spoilt(directory):
+    def spoil(directory):
         tokenizer = load(directory)
         tokenizer.normalizer = normalizers.NFC()  # no longer lower-cased
         return tokenizer
 
-    monkeypatch.setattr(exporting, "load_tokenizer", spoilt)
+    monkeypatch.setattr(exporting, "load_tokenizer", spoil)
 
 
 @pytest.mark.parametrize("changed", [weights_changed, tokenizer_changed])

@@ -255,7 +255,7 @@ def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, s
     assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
 
 
-def scored(pairs, **scores):
+def make_scores(pairs, **scores):
     """The measures of an evaluation on so many pairs, an average for each column."""
     return {
         "spearman": {name: {"rows": [{"pairs": pairs}], "average": {"all": score}} for name, score in scores.items()}
@@ -289,11 +289,11 @@ def scored(pairs, **scores):
 )
 def test_the_verdict_is_better_worse_or_level_than_the_best_other_which_it_names(scores, said, others, gained):
     rest = f": Spearman {scores['after']:.4g} calibrated; {others}." + f" Calibrating gained {gained}." * bool(gained)
-    assert report.write_verdict(scored(500, **scores), "weighted pooling") == said + rest
-    few = report.write_verdict(scored(499, **scores), "weighted pooling")
+    assert report.write_verdict(make_scores(500, **scores), "weighted pooling") == said + rest
+    few = report.write_verdict(make_scores(499, **scores), "weighted pooling")
     assert few == f"{said}, perhaps by chance with 499 pairs{rest}"
-    assert report.write_verdict(scored(100, **scores), "weighted pooling").endswith(rest)
-    fewer = report.write_verdict(scored(99, **scores), "weighted pooling")
+    assert report.write_verdict(make_scores(100, **scores), "weighted pooling").endswith(rest)
+    fewer = report.write_verdict(make_scores(99, **scores), "weighted pooling")
     assert fewer.endswith(f"{rest} So few pairs cannot decide.")
 
 
