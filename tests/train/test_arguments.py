@@ -18,7 +18,6 @@ from support.builders import LAYERED
 
 
 def read_training(directory):
-    """The manifest without the name of the corpus, and so without the card and the fingerprint."""
     manifest = json.loads((directory / "fastflow.json").read_text())
     del manifest["fingerprint"], manifest["files"]["README.md"], manifest["training"]["corpus"]
     return manifest

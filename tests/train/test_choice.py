@@ -56,7 +56,6 @@ def test_a_run_says_what_it_kept_and_why(train, tmp_path):
 
 @pytest.mark.slow
 def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences):
-    """The official start untrained: shifts and scales at random."""
     bad = ["--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--demoted", "4"]
     result = train(*bad)
     assert result.exit_code == 0
@@ -99,7 +98,6 @@ REMEDY = ", so it would fit the encoder's noise; give more text or more varied t
     [(5.2, True, ""), (4.05, True, ""), (4.03, False, CHANCE), (3.9, False, ")"), (np.nan, False, None)],
 )
 def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, why, automatic):
-    """Both numbers, the one reached and the one needed if that is more than the pooling's own."""
     stages = fit_named("whiten", x := normal(40, 8))
     fitted, views = Fitted(stages), Views(x, normal(40, 8, 1))
     monkeypatch.setattr(selection, "judge", lambda stages, views: value)
@@ -165,7 +163,6 @@ def test_a_failure_that_is_not_of_the_corpus_is_never_a_reason_to_keep_the_pooli
 
 @pytest.mark.slow
 def test_auto_fails_if_its_checkpoint_is_of_another_run(train, tmp_path, monkeypatch):
-    """It must not ship the pooling as it is instead."""
     monkeypatch.setattr(fitting, "FEWEST", 256)
     options = ("--method", "auto", "--save-steps", "2")
     interrupted(train, monkeypatch, 3, *options)
@@ -297,7 +294,6 @@ def test_noise_and_a_narrow_cone_lower_it():
 
 
 def test_views_about_their_mean():
-    """A mean that is kept hides from cosines what a calibration did to the texts."""
     first, second = normal(200, 16), normal(200, 16) + 0.5 * normal(200, 16, 1)
     moved = Views(first + 5, second + 5)
     assert moved.judge(centred=True) == pytest.approx(Views(first, second).judge(), rel=0.02)
@@ -362,7 +358,6 @@ def test_an_encoder_without_dropout_in_its_configuration_gets_some(tmp_path, sen
 
 
 def make_peak(best):
-    """A measure that is largest at the look number ``best``."""
     looks = iter(range(100))
     return lambda flow: -abs(next(looks) - best)
 
@@ -370,7 +365,6 @@ def make_peak(best):
 @pytest.mark.slow
 @pytest.mark.parametrize(("look", "step"), [(0, 0), (1, 10), (2, 14), (3, 15)])
 def test_the_flow_of_the_best_look_comes_back(look, step):
-    """It is the flow that a budget of just that many steps gives (15 is the whole)."""
     keeper = Keeper(make_peak(look))
     kept = fit_flow(X.__getitem__, 100, CONFIG, Training(SCHEDULE), keeper=keeper)
     assert (keeper.step, [done for done, _ in keeper.history]) == (step, [0, 10, 14, 15])

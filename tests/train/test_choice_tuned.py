@@ -185,7 +185,6 @@ def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, cor
 
 
 def test_a_background_is_beside_nothing(spread, corpus, tmp_path):
-    """A script that names its size for every encoder is not refused on one that is kept as it is."""
     result = make_train(spread, corpus, tmp_path)("--method", "auto", "--background", "50")
     assert result.exit_code == 0, result.stderr
     assert SAID in result.stderr

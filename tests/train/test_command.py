@@ -222,7 +222,6 @@ def test_debug_shows_the_error_itself(bert, corpus, tmp_path):
 
 
 def test_how_to_install_is_written_in_one_place():
-    """The sentence of errors.missing_extra, whose command works; none of training's own."""
     assert not [path.name for path in (ROOT / "train").glob("*.py") if "pip install" in path.read_text()]
 
 

@@ -134,7 +134,6 @@ def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(
 
 
 def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
-    """After a blank, if its token is another than at the start of a text."""
     tokenizer, size, ids = open_one(encoders("roberta"))
     (words, length, _), shares = load_english(), compute_shares(tokenizer, size, load_english())
     starts = sum(share for word, share in words.items() if word.startswith("the"))

@@ -158,7 +158,6 @@ def test_the_size_of_the_corpus_does_not_count(times):
 
 
 def test_the_corpus_alone_decides_on_what_the_language_lacks():
-    """What the language has is decided by the language, twenty times the corpus."""
     counts, at_large = np.array([500, 500]), np.array([0.0001, 0.0])
     known, foreign = compute_sif(counts, at_large)
     assert foreign == pytest.approx(A / (A + 0.5 / 21), rel=1e-6)
@@ -168,7 +167,6 @@ def test_the_corpus_alone_decides_on_what_the_language_lacks():
 
 
 def test_a_subjects_words_keep_their_weight(bert, sentences):
-    """The language counts twenty times, so that a corpus on one word hardly lowers its weight."""
     encoder = open_encoder(str(bert), "first-last", 64)
     token = Tokenizer(bert, 64)(["singer"]).ids[1]
     corpus = [*sentences, *(f"Singer {i}" for i in range(400))]
@@ -195,7 +193,6 @@ def test_a_list_of_words_weighs_them(bert, sentences):
 
 
 def test_a_few_texts_of_one_subject_decide_on_little(bert):
-    """The sentences of the language count with them."""
     encoder, words = open_encoder(str(bert), "first-last", 64), load_english()
     token, corpus = Tokenizer(bert, 64)(["singer"]).ids[1], [f"Singer {i}" for i in range(400)]
     alone, beside = (
@@ -244,7 +241,6 @@ def test_a_text_of_special_tokens_alone_has_a_vector(weighted_model, backend):
 
 
 def test_info_and_manifest_name_the_mode(weighted_model, model_copy):
-    """The mode is not one that was known before: a reader that left the weights out would be wrong in silence."""
     assert manifest_of(weighted_model)["pooling"] == {"mode": "weighted-mean", "layers": [0, 1, 3]}
     assert Runtime(weighted_model).info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
     assert len(verify(weighted_model)) == 3

@@ -40,7 +40,6 @@ RUNNERS = {"cpu": CpuBackend, "torch": TorchBackend}
 
 @pytest.fixture(params=RUNNERS)
 def runner(request, monkeypatch):
-    """Each backend that can make the pass, chosen as if nothing else could."""
     if reason := cannot_run(request.param, "cpu"):
         pytest.skip(str(reason))
     monkeypatch.setattr(embeddings, "pick_backend", lambda directory, device: request.param)
@@ -49,7 +48,6 @@ def runner(request, monkeypatch):
 
 @pytest.fixture
 def passes(monkeypatch, runner):
-    """The texts of each batch that the encoder is given."""
     seen, run = [], RUNNERS[runner].pool
 
     def count(self, tokens):
@@ -216,7 +214,6 @@ def test_a_second_run_waits_for_the_first(bert, sentences, tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
-    """Encodings take a hundred bytes a token: those of 32,768 paragraphs were a gigabyte, whatever was streamed."""
     sizes, call = [], Tokenizer.__call__
 
     def measure(self, texts):
@@ -233,7 +230,6 @@ def test_no_more_than_a_window_of_texts_is_tokenized_at_once(bert, monkeypatch):
 
 
 def test_who_makes_the_pass(bert, encoders, monkeypatch):
-    """The compiled kernels wherever they run the encoder, else PyTorch; the vectors of each have a key of their own."""
     if reason := cannot_run("cpu", "cpu"):
         pytest.skip(str(reason))
     assert pick_backend(bert, "cpu") == "cpu"
@@ -316,7 +312,6 @@ def test_encoder_may_be_a_fastflow_model(model, model_copy, bert):
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "../no/where", "~/nothing", "bertt"])
 def test_a_path_never_touches_the_network(bert_copy, name, monkeypatch):
-    """Nor does one that is mistyped, next to a folder that exists."""
     monkeypatch.setattr("fastflow.train.data.encoder.hub_snapshot", lambda name: pytest.fail("asked the Hub"))
     monkeypatch.chdir(bert_copy.parent.parent)
     assert open_one(f"{bert_copy.parent.name}/bert").hub_id is None
@@ -383,7 +378,6 @@ def test_a_table_is_calibrated_and_saved(table, tmp_path, sentences, method):
 
 
 def test_the_table_alone_is_pooled(table, sentences):
-    """Normalize is a module after the table: a calibration takes its place."""
     frozen = open_encoder(str(table), "words", None)
     pooled = Embedder(frozen, "cpu")(sentences[:8])
     assert np.ptp(np.linalg.norm(pooled, axis=1)) > 0.1

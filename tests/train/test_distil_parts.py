@@ -134,7 +134,6 @@ def test_many_columns_are_those_one_by_one():
 
 
 def test_arrays_give_the_same_bits_back():
-    """Of every number that a table is made of: a sum over one piece is not, to the bit, that over two."""
     x, y = draw(4000)
     sums = Sums.of(x[:1500], y[:1500]).merge(Sums.of(x[1500:1501], y[1500:1501])).merge(Sums.of(x[1501:], y[1501:]))
     again = Sums.read({name: array.copy() for name, array in sums.arrays().items()})
@@ -295,7 +294,6 @@ def test_climbing_finds_the_top(peak, at):
 
 
 def few(noise):
-    """Sums of few noisy sentences, and held-out ones without noise."""
     rng = np.random.default_rng(0)
     truth = rng.normal(size=(30, 8))
     x, h = (rng.random((n, 30)) * (rng.random((n, 30)) < 0.2) + 1e-3 for n in (60, 200))
@@ -394,7 +392,6 @@ def test_every_kind_of_tokenizer(encoders, family):
 
 
 def test_a_table_of_words_needs_no_regression(words_model):
-    """The pooled state of such a model is a weighted mean of its tokens' own, special tokens aside."""
     teacher = Teacher(str(words_model))
     alone, weights = (
         teacher.embed_tokens([[i] for i in range(len(VOCABULARY))])["pooled"],

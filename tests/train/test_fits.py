@@ -193,7 +193,6 @@ def test_identical_runs_give_identical_models(train, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"], "vectors"])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
-    """Of texts, with the encoder at every step, and of vectors."""
     options = ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]
     if extra == "vectors":
         np.save(tmp_path / "v.npy", make_vectors())
@@ -234,7 +233,6 @@ def of_vectors(source, *options, out):
     ],
 )
 def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
-    """``tuned``: whether the encoder is; None if what is named answers the question, so that nobody asks it."""
 
     def explain(encoder):
         assert tuned is not None, "asked"

@@ -96,7 +96,6 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
     ],
 )
 def test_tokens_are_weighed_unless_the_model_has_no_weights(embed, tmp_path, request, given, pooling):
-    """A plain encoder is pooled as training does by default."""
     done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=request.getfixturevalue(given))
     assert done.exit_code == 0
     assert Runtime(tmp_path / "m").info()["pooling"] == pooling

@@ -37,7 +37,6 @@ def npy(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["standardize", "components:1", "nullspace:3", "whiten", "whiten:8"])
 def test_the_vectors_of_texts_give_the_calibration_of_the_texts(bert, sentences, method, tmp_path):
-    """With equal token weights; from Python and by the command."""
     texts = fastflow.fit(sentences, bert, method, token_weights="none", stop="budget")
     texts.save(tmp_path / "texts")
     fastflow.fit(texts.pooled, method=method).save(tmp_path / "vectors")

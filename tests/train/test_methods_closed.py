@@ -68,7 +68,6 @@ def test_nullspace_removes_the_leading_directions(remove):
 
 @pytest.mark.parametrize("remove", [1, 4])
 def test_components_are_removed_and_the_mean_is_kept(remove):
-    """Nothing lies along the directions, and all else of a text is as it was, what it shares with all others too."""
     x = data() + 3
     stage = fit_components(measure_moments(x), remove)
     directions = stage.params["directions"]
@@ -123,7 +122,6 @@ SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutati
 
 
 def embeddings(count: int = 600, dim: int = 16, seed: int = 0) -> np.ndarray:
-    """Correlated, of unequal scale, skewed, and far from the origin, as pooled embeddings are."""
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(dim, dim)))[0] * np.geomspace(3, 0.1, dim)
     return (rng.gumbel(size=(count, dim)) @ axes.T + rng.normal(size=dim)).astype(np.float32)
@@ -140,7 +138,7 @@ def wide(stages: list[Stage], x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("spectrum", "count"), [(0.0, 600), (0.25, 600), (0.5, 600), (1.0, 600), (0.5, 31)])
 def test_it_is_the_equation(spectrum, count):
-    """With a ridge if there are fewer texts than twice the dimensions."""
+    """With a ridge for fewer texts than twice the dimensions."""
     pooled = embeddings(count)
     flow, stage = fit_stages(pooled, spectrum=spectrum, mean_share=0.3)
     x, z = pooled.astype(np.float64), wide([flow], pooled)
@@ -167,7 +165,6 @@ def test_behind_a_whitening_no_equalisation_gives_the_embedding_back_and_full_on
 @settings(deadline=None)
 @given(share=st.floats(0, 0.95), spectrum=st.floats(0, 1))
 def test_mean_share_is_the_average_cosine_of_unrelated_texts(share, spectrum):
-    """Exactly: |m|^2 over the mean squared length; what the average cosine is where lengths do not vary."""
     pooled = embeddings(200)
     y = wide(fit_stages(pooled, "whiten,recolour", spectrum=spectrum, mean_share=share), pooled)
     assert np.square(y.mean(axis=0)).sum() / np.square(y).sum(axis=1).mean() == pytest.approx(share, abs=1e-9)
@@ -223,7 +220,6 @@ def test_directions_that_a_stage_has_removed_stay_removed():
 
 @pytest.mark.slow
 def test_the_latent_is_what_the_flow_gave_before():
-    """With --latent nothing follows the flow, whose weights do not depend on what follows."""
     assert complete_chain([Method("flow")], latent=True) == [Method("flow")]
     assert complete_chain([Method("flow")], latent=False) == [Method("flow"), Method("recolour")]
     assert complete_chain([Method("flow"), Method("whiten", 8)], latent=False)[-1] == Method("whiten", 8)
@@ -319,7 +315,6 @@ def test_standardize_only_centres_a_constant_channel(drawn):
 @pytest.mark.parametrize("method", ["flow", "whiten,flow"])
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
 def test_a_density_counts_a_constant_channel_as_a_standard_gaussian_however_long_it_trains(method, coupling):
-    """So that it is finite, comparable between texts, and falls for a text that is not constant there."""
     x = np.random.default_rng(0).gumbel(size=(COUNT, DIM)).astype(np.float32)
     x[:, [3, 12]] = 0.25, -40
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": coupling, "permutation": "reversal"}

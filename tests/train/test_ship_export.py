@@ -95,7 +95,6 @@ def test_failing_to_write_leaves_nothing(tmp_path, encoder, pooled, sentences, m
 
 @pytest.mark.slow
 def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
-    """An old BERT directory holds vocab.txt alone; the model holds the tokenizer.json it stands for."""
     whole = Embedder(open_encoder(str(bert_copy), "first-last", 64), "cpu")(sentences)
     vocabulary = json.loads((bert_copy / "tokenizer.json").read_text())["model"]["vocab"]
     (bert_copy / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)) + "\n")

@@ -165,7 +165,6 @@ def test_worse_isotropy_is_said_loudly(train):
 
 
 def test_a_kept_mean_is_no_loss_of_isotropy():
-    """Texts become more similar without the direction in which they differ most, and spread more evenly."""
     x = np.random.default_rng(0).normal(size=(500, 16)) * np.r_[9, np.ones(15)] + np.r_[0, np.full(15, 2.0)]
     (stage,) = fit_named("components:1", x)
     measures = report.measure_change(Fitted([stage]), x)
@@ -228,7 +227,6 @@ def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_pa
 
 @pytest.mark.parametrize(("cosine", "said"), [(0.5, 0), (0.21, 0), (0.19, 1), (-0.05, 1)])
 def test_what_is_spread_out_already_is_warned_of(cosine, said):
-    """An encoder tuned for similarity gains nothing here and may lose, which without scores nothing else tells."""
     isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
     found = report.write_warnings({"isotropy": isotropy}, [stages.standardize(np.random.default_rng(0), 2)])
     assert report.write_warnings({"isotropy": isotropy}, []) == []  # nothing is done, so nothing can harm
@@ -256,7 +254,6 @@ def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, s
 
 
 def make_scores(pairs, **scores):
-    """The measures of an evaluation on so many pairs, an average for each column."""
     return {
         "spearman": {name: {"rows": [{"pairs": pairs}], "average": {"all": score}} for name, score in scores.items()}
     }
