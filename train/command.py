@@ -50,7 +50,6 @@ def train_vectors(paths: Sequence[str], out: Path, fitting: VectorFitting) -> No
 
 
 def _make_model(run: Callable[[Setup], Fit | None], out: Path, fitting: Fitting | VectorFitting) -> None:
-    """Run the fit with checkpoints next to ``out``, write the model, and print the summary."""
     started = time.monotonic()
     check_out(out)
     setup, checkpoints = fitting.setup, checkpoints_of(out)

@@ -21,7 +21,8 @@ from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
 from fastflow.stages.calibration import apply
 from fastflow.train.data.corpus import read_corpus
-from fastflow.train.data.embeddings import FrozenEncoder, embed_corpus, open_encoder
+from fastflow.train.data.embeddings import embed_corpus
+from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import parse_method

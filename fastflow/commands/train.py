@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(click.Command):
-    """A command whose failures are one plain sentence; --debug shows the traceback."""
+    """A command that reports a failure in one sentence; --debug shows the traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.pop("debug")))
@@ -93,8 +93,8 @@ def train(
     fastflow-train CORPUS.txt --encoder ./YOUR-BERT -o my-model --eval PAIRS.tsv
     fastflow-train VECTORS.npy -o my-model
 
-    VECTORS.npy is a matrix (N, D) of float16, float32 or float64. It takes no --encoder: the model calibrates vectors
-    alone, and options that need an encoder or texts are refused.
+    VECTORS.npy is a matrix (N, D) of float16, float32 or float64. It takes no --encoder, and options that need an
+    encoder or texts are refused.
 
     The defaults of a flow are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a
     large general corpus the paper used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from fastflow.cli import main
 from fastflow.files.reuse import cache
 from fastflow.files.reuse.cache import describe, locked
-from fastflow.train.data.embeddings import embed_corpus, open_encoder
+from fastflow.train.data.embeddings import embed_corpus
+from fastflow.train.data.encoder import open_encoder
 
 from support.refusals import refuses
 

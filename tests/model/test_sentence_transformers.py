@@ -21,7 +21,8 @@ from fastflow.model.sentence.settings import SETTINGS, SIMILARITIES, read_settin
 from fastflow.model.sentence.tokens import read_word_weights
 from fastflow.model.sentence.weights import files_of
 from fastflow.stages import similarity
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 
 from support.builders import VOCABULARY, hub_cache
 from support.refusals import refuses, spoil

@@ -17,7 +17,8 @@ from fastflow.evaluation.analyses import isoscore, mean_cosine
 from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, evaluate_tasks, find_sets, find_tasks, measure
 from fastflow.evaluation.pairs import LABELLED_PAIRS
 from fastflow.report.verdict import FEW_PAIRS, FEWER_PAIRS, NO_PROOF, judge
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 
 from support.builders import LAYERED, make_model, make_sentences
 from support.places import ROOT

@@ -156,7 +156,8 @@ def make_tuned(directory: Path, encoder: Path) -> Path:
     The last LayerNorm's bias takes the mean of the probe out of them, which random weights leave in a cone.
     """
     from fastflow.train.choice.tuned import read_probe
-    from fastflow.train.data.embeddings import Embedder, open_encoder
+    from fastflow.train.data.embeddings import Embedder
+    from fastflow.train.data.encoder import open_encoder
 
     shutil.copytree(encoder, directory)
     mean = Embedder(open_encoder(str(encoder), "last", None), "cpu")(read_probe()).mean(axis=0)
@@ -206,7 +207,8 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     coupling, permutation. An encoder given by its Hub id is referenced.
     """
     from fastflow.train.data.background import load_english
-    from fastflow.train.data.embeddings import Embedder, open_encoder
+    from fastflow.train.data.embeddings import Embedder
+    from fastflow.train.data.encoder import open_encoder
     from fastflow.train.data.token_weights import weigh
     from fastflow.train.methods.chain import fit_chain
     from fastflow.train.methods.loop import Schedule, Training

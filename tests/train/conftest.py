@@ -30,7 +30,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def encoder(bert: Path) -> Any:
     """The small BERT as training opens it."""
-    from fastflow.train.data.embeddings import open_encoder
+    from fastflow.train.data.encoder import open_encoder
 
     return open_encoder(str(bert), "first-last", 64)
 

@@ -17,8 +17,7 @@ from fastflow.train.option_fields import flag
 from support.builders import LAYERED
 
 
-def record(directory):
-    """The manifest without the name of the corpus, and so without the card and the fingerprint."""
+def read_training(directory):
     manifest = json.loads((directory / "fastflow.json").read_text())
     del manifest["fingerprint"], manifest["files"]["README.md"], manifest["training"]["corpus"]
     return manifest
@@ -40,7 +39,7 @@ def test_a_fit_is_the_model_of_the_command(train, bert, sentences, tmp_path, opt
     given = {name: value for name, value in options.items() if value != "auto"}  # which is the default of both
     mark = fastflow.fit((text for text in sentences), bert, background=0, **given).save(tmp_path / "fit")
     assert verify(tmp_path / "fit")[-1] == f"fingerprint {mark}"
-    assert record(tmp_path / "fit") == record(tmp_path / "m")
+    assert read_training(tmp_path / "fit") == read_training(tmp_path / "m")
     arrays = [(tmp_path / name / "calibration.safetensors").read_bytes() for name in ("fit", "m")]
     assert arrays[0] == arrays[1]
 

@@ -13,7 +13,7 @@ from fastflow.train.choice import selection
 from fastflow.train.choice.held_out import MOST, PART, HeldOut, count_held_out, explain_stop, split
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
-from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted, fit_chain
@@ -31,7 +31,7 @@ def normal(rows, dim, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, dim))
 
 
-def record(directory):
+def read_training(directory):
     return json.loads((directory / "fastflow.json").read_text())["training"]
 
 
@@ -39,7 +39,7 @@ def record(directory):
 def test_a_run_says_what_it_kept_and_why(train, tmp_path):
     result = train("--epochs", "8", "--batch-size", "64")
     assert result.exit_code == 0
-    training = record(tmp_path / "m")
+    training = read_training(tmp_path / "m")
     (look,) = training["choice"]["looks"]
     values = dict(look["history"])
     assert sorted(values) == [0, 10, 14, 20, 28, 32]
@@ -56,7 +56,6 @@ def test_a_run_says_what_it_kept_and_why(train, tmp_path):
 
 @pytest.mark.slow
 def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences):
-    """The official start untrained: shifts and scales at random."""
     bad = ["--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--demoted", "4"]
     result = train(*bad)
     assert result.exit_code == 0
@@ -65,7 +64,7 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
         in (result.stderr)
     )
     assert "--stop budget" in result.stderr
-    assert record(tmp_path / "m")["choice"]["chosen"] == "none"
+    assert read_training(tmp_path / "m")["choice"]["chosen"] == "none"
     assert "flow was REFUSED" in (tmp_path / "m" / "README.md").read_text()
     runtime = Runtime(tmp_path / "m", backend="reference")
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
@@ -76,7 +75,7 @@ def test_a_calibration_no_better_than_raw_is_refused(train, tmp_path, sentences)
 @pytest.mark.slow
 def test_the_latent_is_judged_as_it_is_and_its_look_is_its_separability(train, tmp_path):
     assert train("--latent", "--epochs", "8").exit_code == 0
-    training = record(tmp_path / "m")
+    training = read_training(tmp_path / "m")
     (look,) = training["choice"]["looks"]
     assert training["separability"]["after"] == pytest.approx(look["separability"], abs=1e-3)
     assert training["separability"]["after"] > training["separability"]["before"]
@@ -99,7 +98,6 @@ REMEDY = ", so it would fit the encoder's noise; give more text or more varied t
     [(5.2, True, ""), (4.05, True, ""), (4.03, False, CHANCE), (3.9, False, ")"), (np.nan, False, None)],
 )
 def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, value, kept, why, automatic):
-    """Both numbers, the one reached and the one needed if that is more than the pooling's own."""
     stages = fit_named("whiten", x := normal(40, 8))
     fitted, views = Fitted(stages), Views(x, normal(40, 8, 1))
     monkeypatch.setattr(selection, "judge", lambda stages, views: value)
@@ -165,7 +163,6 @@ def test_a_failure_that_is_not_of_the_corpus_is_never_a_reason_to_keep_the_pooli
 
 @pytest.mark.slow
 def test_auto_fails_if_its_checkpoint_is_of_another_run(train, tmp_path, monkeypatch):
-    """It must not ship the pooling as it is instead."""
     monkeypatch.setattr(fitting, "FEWEST", 256)
     options = ("--method", "auto", "--save-steps", "2")
     interrupted(train, monkeypatch, 3, *options)
@@ -181,7 +178,7 @@ def test_auto_is_a_flow_with_recolour_behind_it(train, tmp_path, monkeypatch, we
     colour = ("--spectrum", "0.5", "--demoted", "0")
     result = train("--method", "auto", *colour, *weights)
     assert result.exit_code == 0, result.stderr
-    training = record(tmp_path / "m")
+    training = read_training(tmp_path / "m")
     assert (training["method"], training["choice"]["chosen"]) == ("auto", AUTO)
     about = "" if weights else " about their mean"
     assert f"auto chose flow: separability of dropout views{about}: none " in result.stderr
@@ -203,7 +200,7 @@ def test_auto_that_is_refused_says_so_and_keeps_the_weights(train, tmp_path, sen
         result.stderr
     )
     assert "REFUSED" not in result.stderr  # nobody asked for it by name
-    assert record(tmp_path / "m")["choice"]["chosen"] == "none"
+    assert read_training(tmp_path / "m")["choice"]["chosen"] == "none"
     runtime = Runtime(tmp_path / "m", backend="reference")
     assert runtime.info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
@@ -214,7 +211,7 @@ def test_auto_streamed_is_the_closed_form(train, tmp_path):
     usual = ("--token-weights", "none", "--demoted", "0")  # of 32 dimensions of noise two are many
     result = train("--method", "auto", "--stream", *usual)
     assert result.exit_code == 0, result.stderr
-    training = record(tmp_path / "m")
+    training = read_training(tmp_path / "m")
     assert list(training["choice"]["separability"]) == ["none", AUTO_STREAMED]
     assert (training["streamed"], training["choice"]["looks"]) == (True, [])
     assert training["choice"]["chosen"] == AUTO_STREAMED
@@ -234,8 +231,8 @@ def test_auto_streamed_on_too_few_texts_says_what_they_lack(train, tmp_path, sen
         "auto keeps the pooling as it is: whiten,recolour cannot be fitted, because whiten: 20 texts span 19 of the 32 "
         "dimensions"
     ) in result.stderr
-    values = record(tmp_path / "m")["choice"]["separability"]
-    assert (values[AUTO_STREAMED], record(tmp_path / "m")["choice"]["chosen"]) == (None, "none")
+    values = read_training(tmp_path / "m")["choice"]["separability"]
+    assert (values[AUTO_STREAMED], read_training(tmp_path / "m")["choice"]["chosen"]) == (None, "none")
 
 
 def same_vectors(*directories):
@@ -250,7 +247,7 @@ def test_budget_takes_no_views(train, tmp_path, monkeypatch):
 
     monkeypatch.setattr(fitting, "make_views", refuse)
     assert train("--stop", "budget").exit_code == 0
-    assert "separability" not in record(tmp_path / "m")
+    assert "separability" not in read_training(tmp_path / "m")
 
 
 @pytest.mark.whole
@@ -266,7 +263,7 @@ def test_over_training_is_not_shipped(shared_data, tmp_path):
     after = {}
     for stop in ("rule", "budget"):
         assert train(*options, "--stop", stop, out=tmp_path / stop).exit_code == 0
-        spearman = record(tmp_path / stop)["spearman"]
+        spearman = read_training(tmp_path / stop)["spearman"]
         after[stop] = spearman["after"]["average"]["all"]
     assert after["rule"] > spearman["before"]["average"]["all"] + 3
     assert after["rule"] >= after["budget"] - 0.2  # two fits on two processors differ by 0.1
@@ -297,7 +294,6 @@ def test_noise_and_a_narrow_cone_lower_it():
 
 
 def test_views_about_their_mean():
-    """A mean that is kept hides from cosines what a calibration did to the texts."""
     first, second = normal(200, 16), normal(200, 16) + 0.5 * normal(200, 16, 1)
     moved = Views(first + 5, second + 5)
     assert moved.judge(centred=True) == pytest.approx(Views(first, second).judge(), rel=0.02)
@@ -361,8 +357,7 @@ def test_an_encoder_without_dropout_in_its_configuration_gets_some(tmp_path, sen
     assert np.abs(views.first - views.second).min(axis=1).max() > 1e-4
 
 
-def peaked(best):
-    """A measure that is largest at the look number ``best``."""
+def make_peak(best):
     looks = iter(range(100))
     return lambda flow: -abs(next(looks) - best)
 
@@ -370,8 +365,7 @@ def peaked(best):
 @pytest.mark.slow
 @pytest.mark.parametrize(("look", "step"), [(0, 0), (1, 10), (2, 14), (3, 15)])
 def test_the_flow_of_the_best_look_comes_back(look, step):
-    """It is the flow that a budget of just that many steps gives (15 is the whole)."""
-    keeper = Keeper(peaked(look))
+    keeper = Keeper(make_peak(look))
     kept = fit_flow(X.__getitem__, 100, CONFIG, Training(SCHEDULE), keeper=keeper)
     assert (keeper.step, [done for done, _ in keeper.history]) == (step, [0, 10, 14, 15])
     if step:

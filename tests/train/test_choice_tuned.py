@@ -12,7 +12,8 @@ from fastflow import Runtime
 from fastflow.stages.vectors import cosine
 from fastflow.train.choice import tuned
 from fastflow.train.choice.tuned import CONE, explain_tuning, measure_crowding, read_probe
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
 from fastflow.train.fits.fitting import resolve_auto, suit_tuned
 from fastflow.train.options import TUNED_SPECTRUM, Options
@@ -33,7 +34,7 @@ def spread(tmp_path_factory, bert):
     return make_tuned(tmp_path_factory.mktemp("tuned") / "encoder", bert)
 
 
-def manifest(directory):
+def read_manifest(directory):
     return json.loads((directory / "fastflow.json").read_text())
 
 
@@ -77,11 +78,11 @@ def test_such_an_encoder_is_kept_as_it_is(spread, corpus, tmp_path, sentences):
     made = tmp_path / "m"
     assert SAID in result.stderr
     assert SAID in (made / "README.md").read_text()
-    training = manifest(made)["training"]
+    training = read_manifest(made)["training"]
     assert training["method"] == "auto"
     assert sum(reason.startswith(SAID) for reason in training["reasons"]) == len(training["reasons"]) == 1
-    assert manifest(made)["pooling"] == {"mode": "mean", "layers": [3]}
-    assert manifest(made)["calibration"] == []
+    assert read_manifest(made)["pooling"] == {"mode": "mean", "layers": [3]}
+    assert read_manifest(made)["calibration"] == []
     assert "token_weights" not in load_file(made / "calibration.safetensors")
     expected = Embedder(open_encoder(str(spread), "last", None), "cpu")(sentences)
     found = Runtime(made, backend="reference").encode(sentences)
@@ -163,10 +164,10 @@ def test_what_is_named_is_done_all_the_same_gently_and_with_a_warning(
     assert result.exit_code == 0, result.stderr
     assert SAID not in result.stderr
     assert result.stderr.count(f"WARNING: {DOUBT}") == bool(kinds)
-    assert [s["spectrum"] for s in manifest(tmp_path / "m")["calibration"] if "spectrum" in s] == (
+    assert [s["spectrum"] for s in read_manifest(tmp_path / "m")["calibration"] if "spectrum" in s] == (
         [] if spectrum is None else [spectrum]
     )
-    made = manifest(tmp_path / "m")
+    made = read_manifest(tmp_path / "m")
     assert [stage["kind"] for stage in made["calibration"]] == kinds
     assert made["pooling"] == {"mode": pooling[0], "layers": [pooling[1]]}
 
@@ -178,14 +179,13 @@ def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(spread, cor
     assert result.exit_code == 0, result.stderr
     assert SAID not in result.stderr
     assert DOUBT in result.stderr
-    made = manifest(tmp_path / "m")
+    made = read_manifest(tmp_path / "m")
     assert made["pooling"] == {"mode": "weighted-mean", "layers": [3]}
     assert list(made["training"]["choice"]["separability"]) == ["none", "flow"]
 
 
 def test_a_background_is_beside_nothing(spread, corpus, tmp_path):
-    """A script that names its size for every encoder is not refused on one that is kept as it is."""
     result = make_train(spread, corpus, tmp_path)("--method", "auto", "--background", "50")
     assert result.exit_code == 0, result.stderr
     assert SAID in result.stderr
-    assert manifest(tmp_path / "m")["training"]["background"] == 0
+    assert read_manifest(tmp_path / "m")["training"]["background"] == 0

@@ -32,7 +32,7 @@ from support.places import DATA, ROOT
 FILE = ROOT / "train" / "data" / "background.txt.gz"
 
 
-def opened(directory):
+def open_one(directory):
     """(tokenizer, size of the vocabulary, piece -> id)."""
     size = json.loads((directory / "config.json").read_text())["vocab_size"]
     tokenizer = Tokenizer(directory, 64)
@@ -41,7 +41,7 @@ def opened(directory):
 
 @pytest.fixture(scope="module")
 def packaged():
-    return opened(ROOT / "fastflow" / "default" / "0_Transformer")
+    return open_one(ROOT / "fastflow" / "default" / "0_Transformer")
 
 
 def test_the_words_of_the_file():
@@ -109,7 +109,7 @@ def test_a_list_of_words_that_is_none(tmp_path, data, message):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_shares_of_every_kind_of_vocabulary(encoders, family):
-    tokenizer, size, _ = opened(encoders(family))
+    tokenizer, size, _ = open_one(encoders(family))
     shares = compute_shares(tokenizer, size, load_english())
     assert (shares.shape, shares.dtype) == ((size,), np.float64)
     assert shares.min() >= 0
@@ -134,8 +134,7 @@ def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(
 
 
 def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
-    """After a blank, if its token is another than at the start of a text."""
-    tokenizer, size, ids = opened(encoders("roberta"))
+    tokenizer, size, ids = open_one(encoders("roberta"))
     (words, length, _), shares = load_english(), compute_shares(tokenizer, size, load_english())
     starts = sum(share for word, share in words.items() if word.startswith("the"))
     assert ids["Ġthe"] != ids["the"]
@@ -145,7 +144,7 @@ def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders):
 
 
 def test_a_word_that_is_cut_counts_in_every_piece(tmp_path):
-    tokenizer, size, ids = opened(make_encoder(tmp_path / "e"))
+    tokenizer, size, ids = open_one(make_encoder(tmp_path / "e"))
     (words, length, _), shares = load_english(), compute_shares(tokenizer, size, load_english())
     counts = np.zeros(size)
     for word, share in words.items():
@@ -243,7 +242,7 @@ def test_texts_that_show_no_words_are_not_judged(texts):
 
 
 def test_a_list_in_lower_case_shows_with_an_encoder_that_has_capitals(encoders, packaged):
-    lower, cased = Words({"der": 700.0, "hund": 300.0}, LENGTH), opened(encoders("roberta"))[0]
+    lower, cased = Words({"der": 700.0, "hund": 300.0}, LENGTH), open_one(encoders("roberta"))[0]
     assert warn_of_case(lower, ["und ein Text:", "Der Hund läuft."], cased) == (
         "--background-words has no capitals, and the encoder distinguishes Der from der: common words that begin a "
         "sentence count as rare; give words counted in text as it is written"
@@ -270,11 +269,11 @@ def test_words_in_any_number_are_cut_a_window_at_a_time(packaged, monkeypatch):
     tokenizer, size, _ = packaged
     words, sizes = Words(dict(list(load_english().shares.items())[:100]), LENGTH), []
 
-    def measured(texts):
+    def measure(texts):
         sizes.append(len(texts))
         return tokenizer(texts)
 
     whole = compute_shares(tokenizer, size, words)
     monkeypatch.setattr(module, "WINDOW", 7)
-    assert np.allclose(compute_shares(measured, size, words), whole, rtol=1e-12)
+    assert np.allclose(compute_shares(measure, size, words), whole, rtol=1e-12)
     assert max(sizes) == 7

@@ -17,8 +17,9 @@ from fastflow.model.artifact import load_model, verify
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, compute_shares, load_english
-from fastflow.train.data.corpus import corpus_hash, cut_sentences, pick_by_hash, read_corpus
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.corpus import corpus_hash, cut_sentences, key_of, pick_by_hash, read_corpus
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.moments import BLOCK, Moments, measure_moments, read_through
 from fastflow.train.data.token_weights import PRIOR, A, compute_sif, count_tokens, measure_perplexity, split_head, weigh
 
@@ -157,7 +158,6 @@ def test_the_size_of_the_corpus_does_not_count(times):
 
 
 def test_the_corpus_alone_decides_on_what_the_language_lacks():
-    """What the language has is decided by the language, twenty times the corpus."""
     counts, at_large = np.array([500, 500]), np.array([0.0001, 0.0])
     known, foreign = compute_sif(counts, at_large)
     assert foreign == pytest.approx(A / (A + 0.5 / 21), rel=1e-6)
@@ -167,7 +167,6 @@ def test_the_corpus_alone_decides_on_what_the_language_lacks():
 
 
 def test_a_subjects_words_keep_their_weight(bert, sentences):
-    """The language counts twenty times, so that a corpus on one word hardly lowers its weight."""
     encoder = open_encoder(str(bert), "first-last", 64)
     token = Tokenizer(bert, 64)(["singer"]).ids[1]
     corpus = [*sentences, *(f"Singer {i}" for i in range(400))]
@@ -194,7 +193,6 @@ def test_a_list_of_words_weighs_them(bert, sentences):
 
 
 def test_a_few_texts_of_one_subject_decide_on_little(bert):
-    """The sentences of the language count with them."""
     encoder, words = open_encoder(str(bert), "first-last", 64), load_english()
     token, corpus = Tokenizer(bert, 64)(["singer"]).ids[1], [f"Singer {i}" for i in range(400)]
     alone, beside = (
@@ -243,7 +241,6 @@ def test_a_text_of_special_tokens_alone_has_a_vector(weighted_model, backend):
 
 
 def test_info_and_manifest_name_the_mode(weighted_model, model_copy):
-    """The mode is not one that was known before: a reader that left the weights out would be wrong in silence."""
     assert manifest_of(weighted_model)["pooling"] == {"mode": "weighted-mean", "layers": [0, 1, 3]}
     assert Runtime(weighted_model).info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
     assert len(verify(weighted_model)) == 3
@@ -264,7 +261,7 @@ def test_weights_alone_are_kept_too(tmp_path, bert, sentences):
         load_model(made)
 
 
-def changed(value):
+def change_entry(value):
     return lambda w: np.where(np.arange(len(w)) == 3, value, w).astype(np.float32)
 
 
@@ -274,8 +271,8 @@ def changed(value):
     [
         (lambda w: w[:-1].copy(), "must be float32 of shape"),
         (lambda w: w.astype(np.float64), "must be float32 of shape"),
-        (changed(0), "must be between 1e-30"),
-        (changed(np.nan), "must be between 1e-30"),
+        (change_entry(0), "must be between 1e-30"),
+        (change_entry(np.nan), "must be between 1e-30"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(tmp_path, bert, sentences, change, message):
@@ -298,6 +295,7 @@ def test_a_sample_by_hash_is_of_distinct_texts_and_of_no_order():
     texts = make_sentences(150)
     want = pick_by_hash(texts, 20, 0)
     assert len(set(want)) == 20
+    assert [key_of(text, 0) for text in want] == sorted(key_of(text, 0) for text in texts)[:20]
     assert pick_by_hash(random.Random(1).sample(texts * 3, 450), 20, 0) == want
     assert pick_by_hash(texts, 20, 1) != want
     assert sorted(pick_by_hash(texts, 1000, 0)) == sorted(texts)

@@ -83,14 +83,14 @@ def test_other_tokenizers_are_refused():
         find_split_words(unigram(), ["a"], 3)
 
 
-def drawn(count=120):
+def draw(count=120):
     rng = np.random.default_rng(0)
     x = rng.random((count, 12)) * (rng.random((count, 12)) < 0.3)
     return sparse.csr_array(x), rng.normal(size=(count, 5)).astype(np.float32)
 
 
 def test_they_are_what_they_are_called():
-    x, y = drawn()
+    x, y = draw()
     sums, dense = Sums.of(x, y), x.toarray()
     np.testing.assert_allclose(sums.multiply(np.eye(12)), dense.T @ dense, rtol=1e-5)
     np.testing.assert_allclose(sums.diagonal(), np.diag(dense.T @ dense), rtol=1e-5)
@@ -103,14 +103,14 @@ def test_they_are_what_they_are_called():
 
 
 def test_the_mean_of_bags_that_sum_to_one_is_that_of_the_targets():
-    x, y = drawn()
+    x, y = draw()
     full = np.asarray(x.sum(axis=1)) > 0
     sums = Sums.of(sparse.diags_array(1 / np.maximum(x.sum(axis=1), 1e-9)) @ x, y)
     np.testing.assert_allclose(sums.mean, y[full].mean(axis=0, dtype=np.float64), rtol=1e-5)
 
 
 def test_merged_shards_are_the_whole():
-    x, y = drawn()
+    x, y = draw()
     whole, merged = Sums.of(x, y), Sums.of(x[:50], y[:50]).merge(Sums.of(x[50:51], y[50:51]))
     merged = merged.merge(Sums.of(x[51:], y[51:]))
     assert merged.count == whole.count == 120
@@ -120,7 +120,7 @@ def test_merged_shards_are_the_whole():
 
 
 def test_a_shard_that_comes_late_counts():
-    x, y = drawn()
+    x, y = draw()
     sums = Sums.of(x[:50], y[:50])
     sums.multiply(np.eye(12))
     sums.merge(Sums.of(x[50:], y[50:]))
@@ -128,14 +128,13 @@ def test_a_shard_that_comes_late_counts():
 
 
 def test_many_columns_are_those_one_by_one():
-    x, y = drawn()
+    x, y = draw()
     sums, table = Sums.of(x, y), np.random.default_rng(1).normal(size=(12, 2 * COLUMNS + 3))
     np.testing.assert_allclose(sums.multiply(table), (x.T @ x) @ table, atol=1e-4)
 
 
 def test_arrays_give_the_same_bits_back():
-    """Of every number that a table is made of: a sum over one piece is not, to the bit, that over two."""
-    x, y = drawn(4000)
+    x, y = draw(4000)
     sums = Sums.of(x[:1500], y[:1500]).merge(Sums.of(x[1500:1501], y[1500:1501])).merge(Sums.of(x[1501:], y[1501:]))
     again = Sums.read({name: array.copy() for name, array in sums.arrays().items()})
     assert again.count == sums.count
@@ -295,7 +294,6 @@ def test_climbing_finds_the_top(peak, at):
 
 
 def few(noise):
-    """Sums of few noisy sentences, and held-out ones without noise."""
     rng = np.random.default_rng(0)
     truth = rng.normal(size=(30, 8))
     x, h = (rng.random((n, 30)) * (rng.random((n, 30)) < 0.2) + 1e-3 for n in (60, 200))
@@ -394,7 +392,6 @@ def test_every_kind_of_tokenizer(encoders, family):
 
 
 def test_a_table_of_words_needs_no_regression(words_model):
-    """The pooled state of such a model is a weighted mean of its tokens' own, special tokens aside."""
     teacher = Teacher(str(words_model))
     alone, weights = (
         teacher.embed_tokens([[i] for i in range(len(VOCABULARY))])["pooled"],

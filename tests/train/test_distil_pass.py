@@ -23,7 +23,7 @@ def teacher(model, monkeypatch):
     return Teacher(str(model))
 
 
-def gathered(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
+def collect(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
     bags = {target.name: Bags(teacher.make_tokenizer(), target.weights) for target in teacher.targets}
     alone = teacher.embed_tokens([[i] for i in range(teacher.make_tokenizer().get_vocab_size())])
     return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total)
@@ -57,41 +57,41 @@ def same(a, b):
 
 
 def test_some_sentences_are_held_out(teacher):
-    found = gathered(teacher, [*TEXTS, *TEXTS])
+    found = collect(teacher, [*TEXTS, *TEXTS])
     assert 5 < len(found.held) < 60
     assert found.texts == 2 * (len(TEXTS) - len(found.held))  # repeated texts count again, on their own side
-    assert set(gathered(teacher, seed=1).held) != set(found.held)
+    assert set(collect(teacher, seed=1).held) != set(found.held)
     tokens = sum(len(row) for row in Bags(teacher.make_tokenizer()).find_ids([t for t in TEXTS if t not in found.held]))
     assert found.counts.sum() == 2 * tokens
 
 
 def test_no_more_are_held_out_than_the_most(teacher, monkeypatch):
     monkeypatch.setattr(gathering, "MOST", 5)
-    found = gathered(teacher, [*TEXTS, *TEXTS])
+    found = collect(teacher, [*TEXTS, *TEXTS])
     assert len(found.held) == 5
     assert found.texts == 2 * (len(TEXTS) - 5)
 
 
 def test_progress_counts_batches_of_the_whole(teacher, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
-    gathered(teacher, voice=COMMAND, total=700)
+    collect(teacher, voice=COMMAND, total=700)
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("teacher: 100 of about 700 texts (14 %)")
     assert last.startswith("teacher: 6")
     assert " of 6" in last
     with pytest.raises(KeyboardInterrupt):
-        gathered(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
-    gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT), voice=COMMAND, total=700)
+        collect(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
+    collect(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT), voice=COMMAND, total=700)
     assert capsys.readouterr().err.startswith("teacher: 300 of about 700 texts (43 %)")
 
 
 @pytest.mark.parametrize("at", [2, 5])
 def test_resumed_is_the_whole(teacher, tmp_path, at):
-    whole, said = gathered(teacher), []
+    whole, said = collect(teacher), []
     with pytest.raises(KeyboardInterrupt):
-        gathered(stopping(teacher, at), kept=Kept(tmp_path / "out", RUN, False, Voice(said.append)))
+        collect(stopping(teacher, at), kept=Kept(tmp_path / "out", RUN, False, Voice(said.append)))
     kept = Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False))
-    same(gathered(teacher, kept=kept), whole)
+    same(collect(teacher, kept=kept), whole)
     assert said[-1] == f"fastflow: continues after {100 * (at - 1)} texts that an interrupted run has gathered"
     kept.remove()
     assert list(tmp_path.iterdir()) == []
@@ -99,9 +99,9 @@ def test_resumed_is_the_whole(teacher, tmp_path, at):
 
 def test_a_whole_pass_is_kept_until_the_table_is_written(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "WORTH", 0.0)
-    whole, said = gathered(teacher, kept=Kept(tmp_path / "out", RUN, False, SILENT)), []
+    whole, said = collect(teacher, kept=Kept(tmp_path / "out", RUN, False, SILENT)), []
     kept, counting = Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)), stopping(teacher, 100)
-    same(gathered(counting, kept=kept), whole)
+    same(collect(counting, kept=kept), whole)
     assert counting.left == 100  # no sentence was embedded again
     stops = KeyboardInterrupt(), KeyboardInterrupt()
     kept.note(stops[0])
@@ -114,7 +114,7 @@ def test_a_whole_pass_is_kept_until_the_table_is_written(teacher, tmp_path, monk
 
 def test_without_an_earlier_run_resume_says_so(teacher, tmp_path):
     said = []
-    gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)))
+    collect(teacher, kept=Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)))
     left = tmp_path / "out.distilling"
     assert said == [f"fastflow: no interrupted run has left {left}, so this one starts from the beginning"]
     assert not left.exists()
@@ -123,48 +123,51 @@ def test_without_an_earlier_run_resume_says_so(teacher, tmp_path):
 def test_an_error_leaves_what_was_saved_in_time(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "EVERY", 0.0)
     with pytest.raises(SystemError):
-        gathered(stopping(teacher, 4, SystemError), kept=Kept(tmp_path / "out", RUN, False, SILENT))
+        collect(stopping(teacher, 4, SystemError), kept=Kept(tmp_path / "out", RUN, False, SILENT))
     counting = stopping(teacher, 100)
-    same(gathered(counting, kept=Kept(tmp_path / "out", RUN, True, SILENT)), gathered(teacher))
+    same(collect(counting, kept=Kept(tmp_path / "out", RUN, True, SILENT)), collect(teacher))
     assert 100 - counting.left == 7 - 3  # shards
 
 
-def interrupted(teacher, tmp_path):
+def interrupt_run(teacher, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        gathered(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
+        collect(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
     return tmp_path / "out.distilling"
 
 
 def test_another_run_or_corpus_is_refused(teacher, tmp_path):
-    path = interrupted(teacher, tmp_path)
+    path = interrupt_run(teacher, tmp_path)
     with pytest.raises(FastflowError, match=r"distilling is from a run that differs in teacher; give the same again"):
-        gathered(teacher, kept=Kept(tmp_path / "out", RUN | {"teacher": "other"}, True, SILENT))
+        collect(teacher, kept=Kept(tmp_path / "out", RUN | {"teacher": "other"}, True, SILENT))
     for texts in ([*TEXTS[1:], TEXTS[0]], TEXTS[:150]):
         with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):
-            gathered(teacher, texts, kept=Kept(tmp_path / "out", RUN, True, SILENT))
+            collect(teacher, texts, kept=Kept(tmp_path / "out", RUN, True, SILENT))
     assert path.exists()
 
 
 def test_a_corpus_that_has_grown_is_refused(teacher, tmp_path, monkeypatch):
     """The last shard was short, so that the longer corpus is cut elsewhere."""
     monkeypatch.setattr(gathering, "EVERY", 0.0)
-    assert gathered(teacher, TEXTS[:280], Kept(tmp_path / "out", RUN, False, SILENT)).texts % 100
+    assert collect(teacher, TEXTS[:280], Kept(tmp_path / "out", RUN, False, SILENT)).texts % 100
     with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):
-        gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
+        collect(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
 
 
 def test_without_resume_it_starts_again(teacher, tmp_path):
-    interrupted(teacher, tmp_path)
+    interrupt_run(teacher, tmp_path)
     said = []
-    same(gathered(teacher, kept=Kept(tmp_path / "out", RUN, False, Voice(said.append, bars=False))), gathered(teacher))
+    same(
+        collect(teacher, kept=Kept(tmp_path / "out", RUN, False, Voice(said.append, bars=False))),
+        collect(teacher),
+    )
     assert "starts again and replaces" in said[0]
 
 
 def test_a_damaged_file_is_named(teacher, tmp_path):
-    path = interrupted(teacher, tmp_path)
+    path = interrupt_run(teacher, tmp_path)
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(FastflowError, match="is damaged; remove it to start again"):
-        gathered(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
+        collect(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
 
 
 def test_one_run_at_a_time(tmp_path):
@@ -184,4 +187,4 @@ def test_one_run_at_a_time(tmp_path):
 )  # fmt: skip
 def test_too_few_texts(teacher, texts, counted):
     with pytest.raises(FastflowError, match=f"the corpus holds {counted}, too few to learn from some"):
-        gathered(teacher, texts)
+        collect(teacher, texts)

@@ -16,7 +16,7 @@ from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
 from fastflow.train.data.background import LENGTH, Words, draw_sentences, load_english
-from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.token_weights import count_tokens, measure_perplexity
 from fastflow.train.fits import fitting
 from fastflow.train.fits.corpus import Corpus, _find_words, _make_usual_background, count_fitted
@@ -134,11 +134,11 @@ def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkey
     monkeypatch.setattr("fastflow.train.fits.corpus.COUNTED", 3)
     frozen, texts = open_encoder(str(bert), "words", None), ["a b", "the dog runs", "c", "the man", "a child sees it"]
 
-    def found(texts):
+    def find(texts):
         return Corpus("texts", texts, len(texts), "", frozen).perplexity
 
-    assert found(texts) == found([texts[0], texts[2], texts[4]]) == measure_perplexity(count_tokens(frozen, texts[::2]))
-    assert found(texts[:2]) == measure_perplexity(count_tokens(frozen, texts[:2])) != found(texts[:1])
+    assert find(texts) == find([texts[0], texts[2], texts[4]]) == measure_perplexity(count_tokens(frozen, texts[::2]))
+    assert find(texts[:2]) == measure_perplexity(count_tokens(frozen, texts[:2])) != find(texts[:1])
 
 
 def test_a_background_that_is_named_is_of_random_words_beside_all_texts():
@@ -193,7 +193,6 @@ def test_identical_runs_give_identical_models(train, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"], "vectors"])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
-    """Of texts, with the encoder at every step, and of vectors."""
     options = ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]
     if extra == "vectors":
         np.save(tmp_path / "v.npy", make_vectors())
@@ -234,7 +233,6 @@ def of_vectors(source, *options, out):
     ],
 )
 def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
-    """``tuned``: whether the encoder is; None if what is named answers the question, so that nobody asks it."""
 
     def explain(encoder):
         assert tuned is not None, "asked"

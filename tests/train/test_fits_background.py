@@ -12,7 +12,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model, verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.background import draw_sentences, load_english
-from fastflow.train.data.embeddings import open_encoder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import corpus as settings
 
 from support.commands import assert_one_sentence
@@ -44,7 +44,6 @@ def test_a_flow_has_ten_thousand_sentences_with_a_small_corpus(bert, sentences, 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["flow", "whiten,recolour"])
 def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, sentences, method):
-    """Without token weights, which are of the corpus alone."""
     options = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16}
     beside = fastflow.fit(sentences[:64], bert, method, background=20, **options)
     within = fastflow.fit([*sentences[:64], *draw_sentences(20, load_english())], bert, method, background=0, **options)
@@ -57,7 +56,7 @@ def test_the_vectors_are_those_of_a_corpus_with_the_sentences_in_it(bert, senten
 
 @pytest.mark.slow
 def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
-    """729 texts of three of nine words, between two tokens: each word is a 15th of the tokens, each of these a 5th."""
+    """729 texts of three of nine words, between two tokens: each word is a 15th of the tokens, and [CLS] a 5th."""
     words = ["the", "a", "of", "and", "to", "was", "on", "it", "he"]
     texts = [" ".join(chosen) for chosen in product(words, repeat=3)]
     varied, lines = 15 ** (9 / 15) * 5 ** (2 / 5), []
@@ -72,16 +71,15 @@ def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
 
 @pytest.fixture
 def outweighed(monkeypatch):
-    """120 sentences of random words alone, so that 30 texts of a larger corpus are fitted."""
+    """Only 120 sentences of random words, so that 30 texts of a larger corpus are fitted."""
     monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
     words = load_english()._replace(sentences=())
-    monkeypatch.setattr(settings, "words_of", lambda texts, given: words)
+    monkeypatch.setattr(settings, "recognise_words", lambda texts, given: words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["flow", "whiten,recolour"])
 def test_a_larger_corpus_is_outweighed_by_the_sentences(bert, sentences, tmp_path, outweighed, method):
-    """It is fitted as if 30 of its texts, drawn at random, were the corpus."""
     given = {"stop": "budget", "token_weights": "none", "depth": 2, "width": 16, "batch_size": 16}
     lines = []
     fit = fastflow.fit(sentences[:200], bert, method, progress=lines.append, **given)
@@ -103,7 +101,6 @@ def test_a_larger_corpus_is_outweighed_by_the_sentences(bert, sentences, tmp_pat
 
 @pytest.mark.slow
 def test_the_statistics_of_a_streamed_corpus_are_outweighed(bert, sentences, outweighed, monkeypatch):
-    """They are those of all texts, and count as those of 30."""
 
     def mean(**more):
         fit = fastflow.fit(sentences, bert, "whiten,recolour", stream=True, stop="budget", token_weights="none", **more)
@@ -203,7 +200,6 @@ def test_the_encoder_runs_over_them_at_every_step_with_its_dropout(train, tmp_pa
 
 @pytest.mark.slow
 def test_a_run_is_not_resumed_beside_other_sentences(train):
-    """Its checkpoint is of a flow that was fitted to other rows."""
     interrupted = train(*FLOW, "--background", 100, "--save-steps", 1, "--lr", 1e30)  # diverges and leaves a checkpoint
     assert interrupted.exit_code == 1
     refused = train(*FLOW, "--background", 99, "--save-steps", 1, "--resume", "--lr", 1e30)

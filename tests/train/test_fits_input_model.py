@@ -47,7 +47,7 @@ def embed(tmp_path, source, weighted_model):
     return embed
 
 
-def refused(done: Result, message: str, code: int = 2) -> None:
+def refuses(done: Result, message: str, code: int = 2) -> None:
     assert done.exit_code == code, done.stderr
     assert message in done.stderr.splitlines()[-1]
 
@@ -84,7 +84,7 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
     assert embed("-o", tmp_path / "again.db", "--quiet").stderr == ""
     assert (tmp_path / "again.db").read_bytes() == (tmp_path / "out.db").read_bytes()
     again = embed("-o", tmp_path / "b.db", "--save-model", tmp_path / "m")
-    refused(again, "m exists already; remove it or choose")
+    refuses(again, "m exists already; remove it or choose")
     assert "--save-model" in again.stderr
 
 
@@ -97,7 +97,6 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
     ],
 )
 def test_tokens_are_weighed_unless_the_model_has_no_weights(embed, tmp_path, request, given, pooling):
-    """A plain encoder is pooled as training does by default."""
     done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=request.getfixturevalue(given))
     assert done.exit_code == 0
     assert Runtime(tmp_path / "m").info()["pooling"] == pooling
@@ -118,7 +117,7 @@ def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_pat
         list(dict.fromkeys(("so " + line).strip() for line in seen if line.strip()))
     )
     (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\na dog\ta cat\n")
-    refused(embed(source=tmp_path / "pairs.tsv"), "pairs of texts; choose one with --text-field")
+    refuses(embed(source=tmp_path / "pairs.tsv"), "pairs of texts; choose one with --text-field")
 
 
 @pytest.mark.slow
@@ -135,7 +134,7 @@ def test_standard_input_is_read_twice(embed, lines, source, tmp_path):
 def test_texts_that_are_too_few_are_one_sentence(embed, tmp_path, text, message):
     (tmp_path / "in.txt").write_text(text)
     done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m")
-    refused(done, message, 1)
+    refuses(done, message, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
@@ -153,11 +152,11 @@ def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, t
         ((), {"model": tmp_path / "none"}, 1, "no such model directory"),
         (("--save-model", tmp_path / "in.txt" / "m"), {}, 1, "choose another --save-model"),
     ):
-        refused(embed(*options, **given), message, code)
+        refuses(embed(*options, **given), message, code)
     done = CliRunner().invoke(main, ["embed", str(tmp_path / "in.txt"), "--save-model", str(tmp_path / "m")])
-    refused(done, "--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
+    refuses(done, "--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
     monkeypatch.setitem(sys.modules, "torch", None)
-    refused(embed(), "fastflow embed --fit needs torch, which is not installed: run pip install torch transformers", 1)
+    refuses(embed(), "fastflow embed --fit needs torch, which is not installed: run pip install torch transformers", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
@@ -211,9 +210,9 @@ def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, s
         keep = vector_model
     done = embed("-o", tmp_path / "new.npy", "--save-model", keep, "--resume", **given)
     if other == "vectors":
-        refused(done, "has no encoder")
+        refuses(done, "has no encoder")
     else:
-        refused(done, "is not the model of an interrupted run on in.txt with this encoder: remove it, or choose", 1)
+        refuses(done, "is not the model of an interrupted run on in.txt with this encoder: remove it, or choose", 1)
 
 
 def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, monkeypatch):
@@ -225,7 +224,7 @@ def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, m
         return fit
 
     monkeypatch.setattr(Fitting, "run", growing)
-    refused(embed("-o", tmp_path / "out.npy"), "in.txt was changed while it was read", 1)
+    refuses(embed("-o", tmp_path / "out.npy"), "in.txt was changed while it was read", 1)
     assert not (tmp_path / "out.npy").exists()
 
 

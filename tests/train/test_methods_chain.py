@@ -135,7 +135,6 @@ def test_the_background_is_merged_with_statistics_of_the_whole_corpus():
 
 
 def same_stages(one, other):
-    """Whether all arrays of two chains are the same, bit for bit."""
     pairs = zip(one.stages, other.stages, strict=True)
     return all(np.array_equal(a.params[name], b.params[name]) for a, b in pairs for name in a.params)
 

@@ -68,7 +68,6 @@ def test_nullspace_removes_the_leading_directions(remove):
 
 @pytest.mark.parametrize("remove", [1, 4])
 def test_components_are_removed_and_the_mean_is_kept(remove):
-    """Nothing lies along the directions, and all else of a text is as it was, what it shares with all others too."""
     x = data() + 3
     stage = fit_components(measure_moments(x), remove)
     directions = stage.params["directions"]
@@ -123,13 +122,12 @@ SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutati
 
 
 def embeddings(count: int = 600, dim: int = 16, seed: int = 0) -> np.ndarray:
-    """Correlated, of unequal scale, skewed, and far from the origin, as pooled embeddings are."""
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(dim, dim)))[0] * np.geomspace(3, 0.1, dim)
     return (rng.gumbel(size=(count, dim)) @ axes.T + rng.normal(size=dim)).astype(np.float32)
 
 
-def fitted(pooled: np.ndarray, method: str = "flow,recolour", **colour: float) -> list[Stage]:
+def fit_stages(pooled: np.ndarray, method: str = "flow,recolour", **colour: float) -> list[Stage]:
     given = DEFAULTS.colour | {"demoted": 0} | colour
     return fit_chain(parse_method(method), pooled, SHAPE, Training(Schedule(batch_size=16)), given).stages
 
@@ -140,9 +138,9 @@ def wide(stages: list[Stage], x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("spectrum", "count"), [(0.0, 600), (0.25, 600), (0.5, 600), (1.0, 600), (0.5, 31)])
 def test_it_is_the_equation(spectrum, count):
-    """With a ridge if there are fewer texts than twice the dimensions."""
+    """With a ridge for fewer texts than twice the dimensions."""
     pooled = embeddings(count)
-    flow, stage = fitted(pooled, spectrum=spectrum, mean_share=0.3)
+    flow, stage = fit_stages(pooled, spectrum=spectrum, mean_share=0.3)
     x, z = pooled.astype(np.float64), wide([flow], pooled)
     cross = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)
     own = np.cov(z.T, bias=True)
@@ -160,22 +158,21 @@ def test_behind_a_whitening_no_equalisation_gives_the_embedding_back_and_full_on
     pooled = embeddings()
     x = pooled.astype(np.float64)
     for spectrum, same in ((0, x - x.mean(0)), (1, wide([fit_whiten(measure_moments(x))], pooled))):
-        y = wide(fitted(pooled, "whiten,recolour", spectrum=spectrum, mean_share=0), pooled)
+        y = wide(fit_stages(pooled, "whiten,recolour", spectrum=spectrum, mean_share=0), pooled)
         assert np.abs(cosine(y, y) - cosine(same, same)).max() < 1e-9
 
 
 @settings(deadline=None)
 @given(share=st.floats(0, 0.95), spectrum=st.floats(0, 1))
 def test_mean_share_is_the_average_cosine_of_unrelated_texts(share, spectrum):
-    """Exactly: |m|^2 over the mean squared length; what the average cosine is where lengths do not vary."""
     pooled = embeddings(200)
-    y = wide(fitted(pooled, "whiten,recolour", spectrum=spectrum, mean_share=share), pooled)
+    y = wide(fit_stages(pooled, "whiten,recolour", spectrum=spectrum, mean_share=share), pooled)
     assert np.square(y.mean(axis=0)).sum() / np.square(y).sum(axis=1).mean() == pytest.approx(share, abs=1e-9)
 
 
 @pytest.mark.slow
 def test_dimensions_come_leading_first_so_that_a_cut_keeps_the_most():
-    y = wide(fitted(pooled := embeddings(), spectrum=0.25), pooled)
+    y = wide(fit_stages(pooled := embeddings(), spectrum=0.25), pooled)
     deviation = y.std(axis=0)
     assert deviation[0] > 2 * deviation[-1]
     assert np.corrcoef(deviation, np.arange(len(deviation)))[0, 1] < -0.9
@@ -183,15 +180,15 @@ def test_dimensions_come_leading_first_so_that_a_cut_keeps_the_most():
 
 def test_demoted_directions_count_like_the_last_and_stand_behind_it():
     pooled = embeddings()
-    plain = wide(fitted(pooled, "whiten,recolour", spectrum=0.25, mean_share=0.0), pooled)
-    y = wide(fitted(pooled, "whiten,recolour", spectrum=0.25, mean_share=0.3, demoted=2), pooled)
+    plain = wide(fit_stages(pooled, "whiten,recolour", spectrum=0.25, mean_share=0.0), pooled)
+    y = wide(fit_stages(pooled, "whiten,recolour", spectrum=0.25, mean_share=0.3, demoted=2), pooled)
     deviation = y.std(axis=0)
     assert deviation[-2:] == pytest.approx(deviation[-3], rel=1e-6)
     assert np.abs((y - y.mean(0))[:, :-2] - plain[:, 2:]).max() < 1e-9
     assert np.abs(y.mean(axis=0)[-2:]).max() < 1e-9
     assert np.square(y.mean(axis=0)).sum() / np.square(y).sum(axis=1).mean() == pytest.approx(0.3, abs=1e-9)
     with pytest.raises(FastflowError, match=r"16 of 16 directions cannot be demoted; use a smaller --demoted$"):
-        fitted(pooled, "whiten,recolour", demoted=16)
+        fit_stages(pooled, "whiten,recolour", demoted=16)
 
 
 def test_moments_that_are_counted_as_fewer_rows_weigh_as_those():
@@ -207,7 +204,7 @@ def test_moments_that_are_counted_as_fewer_rows_weigh_as_those():
 @pytest.mark.parametrize("count", [33, 40, 64])
 def test_few_texts_give_a_finite_map_that_keeps_them_apart(count):
     pooled = embeddings(count, 32)
-    y = wide(fitted(pooled), pooled)
+    y = wide(fit_stages(pooled), pooled)
     assert np.isfinite(y).all()
     assert cosine(y, y)[~np.eye(count, dtype=bool)].max() < 0.999
     with pytest.raises(FastflowError, match="one and the same embedding"):
@@ -216,19 +213,18 @@ def test_few_texts_give_a_finite_map_that_keeps_them_apart(count):
 
 def test_directions_that_a_stage_has_removed_stay_removed():
     pooled = embeddings()
-    deviation = wide(fitted(pooled, "nullspace:3,recolour", spectrum=0.5, mean_share=0.0), pooled).std(axis=0)
+    deviation = wide(fit_stages(pooled, "nullspace:3,recolour", spectrum=0.5, mean_share=0.0), pooled).std(axis=0)
     assert np.isfinite(deviation).all()
     assert deviation[-3:].max() < 1e-3 * deviation[-4]
 
 
 @pytest.mark.slow
 def test_the_latent_is_what_the_flow_gave_before():
-    """With --latent nothing follows the flow, whose weights do not depend on what follows."""
     assert complete_chain([Method("flow")], latent=True) == [Method("flow")]
     assert complete_chain([Method("flow")], latent=False) == [Method("flow"), Method("recolour")]
     assert complete_chain([Method("flow"), Method("whiten", 8)], latent=False)[-1] == Method("whiten", 8)
     pooled = embeddings()
-    alone, (first, _) = fitted(pooled, "flow"), fitted(pooled)
+    alone, (first, _) = fit_stages(pooled, "flow"), fit_stages(pooled)
     assert all(np.array_equal(array, first.params[name]) for name, array in alone[0].params.items())
 
 
@@ -319,7 +315,6 @@ def test_standardize_only_centres_a_constant_channel(drawn):
 @pytest.mark.parametrize("method", ["flow", "whiten,flow"])
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
 def test_a_density_counts_a_constant_channel_as_a_standard_gaussian_however_long_it_trains(method, coupling):
-    """So that it is finite, comparable between texts, and falls for a text that is not constant there."""
     x = np.random.default_rng(0).gumbel(size=(COUNT, DIM)).astype(np.float32)
     x[:, [3, 12]] = 0.25, -40
     shape = {"levels": 2, "depth": 2, "width": 8, "coupling": coupling, "permutation": "reversal"}

@@ -188,7 +188,6 @@ def make(dim=16, levels=2, depth=3, width=8, coupling="additive", permutation="r
 
 
 def stir(flow: Flow) -> Flow:
-    """Couplings that do something."""
     with torch.no_grad():
         for name, parameter in flow.named_parameters():
             if "weight3" in name:
@@ -199,7 +198,6 @@ def stir(flow: Flow) -> Flow:
 
 
 def data(count: int, dim: int, seed: int = 0) -> torch.Tensor:
-    """Correlated channels of unlike mean and deviation, with two outlier channels as BERT's have."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, dim, generator=generator, dtype=torch.float64)
     x = x @ torch.randn(dim, dim, generator=generator, dtype=torch.float64) / dim**0.5
@@ -266,7 +264,6 @@ def test_initialisation_normalises_the_output_of_every_actnorm(dim, levels, dept
 
 
 def test_bits_per_dimension_of_fitted_gaussians():
-    """2.05 + log2(deviation), so negative values are legitimate."""
     flow, x = make(), data(5000, 16)
     flow.initialise(x)
     expected = (x.std(dim=0, correction=0).log2().mean() + 0.5 * math.log2(2 * math.pi * math.e)).item()

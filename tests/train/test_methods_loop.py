@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.methods import loop
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.flow import Flow, FlowConfig

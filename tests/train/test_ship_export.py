@@ -16,7 +16,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import verify
 from fastflow.model.hashing import encoder_hash
 from fastflow.stages.calibration import apply
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship import proof
 from fastflow.train.ship.export import check_reference
@@ -94,7 +95,6 @@ def test_failing_to_write_leaves_nothing(tmp_path, encoder, pooled, sentences, m
 
 @pytest.mark.slow
 def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
-    """An old BERT directory holds vocab.txt alone; the model holds the tokenizer.json it stands for."""
     whole = Embedder(open_encoder(str(bert_copy), "first-last", 64), "cpu")(sentences)
     vocabulary = json.loads((bert_copy / "tokenizer.json").read_text())["model"]["vocab"]
     (bert_copy / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)) + "\n")
@@ -119,12 +119,12 @@ def tampering(monkeypatch, change):
     """Let one array reach the file changed; hashes are taken afterwards, so only the proof can notice."""
     save = safetensors.numpy.save
 
-    def spoilt(arrays):
+    def spoil(arrays):
         arrays = {name: np.array(array) for name, array in arrays.items()}
         change(arrays)
         return save(arrays)
 
-    monkeypatch.setattr(safetensors.numpy, "save", spoilt)
+    monkeypatch.setattr(safetensors.numpy, "save", spoil)
 
 
 PARAMETERS = [
@@ -169,25 +169,25 @@ def test_proof_compares_log_determinants(tmp_path, encoder, pooled, sentences, m
 
 
 def weights_changed(monkeypatch):
-    def spoilt(source, target):
+    def spoil(source, target):
         if source.suffix != ".safetensors":
             return target.write_bytes(source.read_bytes())
         tensors = load_file(source)
         tensors["encoder.layer.0.output.dense.bias"][3] += 1e-2
         return save_file(tensors, target, {"format": "pt"})
 
-    monkeypatch.setattr(exporting.shutil, "copyfile", spoilt)
+    monkeypatch.setattr(exporting.shutil, "copyfile", spoil)
 
 
 def tokenizer_changed(monkeypatch):
     load = exporting.load_tokenizer
 
-    def spoilt(directory):
+    def spoil(directory):
         tokenizer = load(directory)
         tokenizer.normalizer = normalizers.NFC()  # no longer lower-cased
         return tokenizer
 
-    monkeypatch.setattr(exporting, "load_tokenizer", spoilt)
+    monkeypatch.setattr(exporting, "load_tokenizer", spoil)
 
 
 @pytest.mark.parametrize("changed", [weights_changed, tokenizer_changed])

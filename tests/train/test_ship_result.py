@@ -165,7 +165,6 @@ def test_worse_isotropy_is_said_loudly(train):
 
 
 def test_a_kept_mean_is_no_loss_of_isotropy():
-    """Texts become more similar without the direction in which they differ most, and spread more evenly."""
     x = np.random.default_rng(0).normal(size=(500, 16)) * np.r_[9, np.ones(15)] + np.r_[0, np.full(15, 2.0)]
     (stage,) = fit_named("components:1", x)
     measures = report.measure_change(Fitted([stage]), x)
@@ -228,7 +227,6 @@ def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_pa
 
 @pytest.mark.parametrize(("cosine", "said"), [(0.5, 0), (0.21, 0), (0.19, 1), (-0.05, 1)])
 def test_what_is_spread_out_already_is_warned_of(cosine, said):
-    """An encoder tuned for similarity gains nothing here and may lose, which without scores nothing else tells."""
     isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
     found = report.write_warnings({"isotropy": isotropy}, [stages.standardize(np.random.default_rng(0), 2)])
     assert report.write_warnings({"isotropy": isotropy}, []) == []  # nothing is done, so nothing can harm
@@ -255,8 +253,7 @@ def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, s
     assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
 
 
-def scored(pairs, **scores):
-    """The measures of an evaluation on so many pairs, an average for each column."""
+def make_scores(pairs, **scores):
     return {
         "spearman": {name: {"rows": [{"pairs": pairs}], "average": {"all": score}} for name, score in scores.items()}
     }
@@ -289,11 +286,11 @@ def scored(pairs, **scores):
 )
 def test_the_verdict_is_better_worse_or_level_than_the_best_other_which_it_names(scores, said, others, gained):
     rest = f": Spearman {scores['after']:.4g} calibrated; {others}." + f" Calibrating gained {gained}." * bool(gained)
-    assert report.write_verdict(scored(500, **scores), "weighted pooling") == said + rest
-    few = report.write_verdict(scored(499, **scores), "weighted pooling")
+    assert report.write_verdict(make_scores(500, **scores), "weighted pooling") == said + rest
+    few = report.write_verdict(make_scores(499, **scores), "weighted pooling")
     assert few == f"{said}, perhaps by chance with 499 pairs{rest}"
-    assert report.write_verdict(scored(100, **scores), "weighted pooling").endswith(rest)
-    fewer = report.write_verdict(scored(99, **scores), "weighted pooling")
+    assert report.write_verdict(make_scores(100, **scores), "weighted pooling").endswith(rest)
+    fewer = report.write_verdict(make_scores(99, **scores), "weighted pooling")
     assert fewer.endswith(f"{rest} So few pairs cannot decide.")
 
 

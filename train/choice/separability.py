@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from fastflow.stages.vectors import cosine
-from fastflow.train.data.embeddings import Embedder, FrozenEncoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.flow import Flow
 
 TEXTS = 1024

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from fastflow.stages.vectors import cosine
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 
 CONE = 0.3  # one untuned encoder: 0.48; one tuned encoder: 0.04 (bench/results/verdicts.md)
 

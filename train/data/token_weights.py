@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from fastflow.model.encoder.architecture import vocabulary_of
 from fastflow.model.kinds import tokenizer_of
 from fastflow.train.data.background import Words, compute_shares
-from fastflow.train.data.embeddings import WINDOW, FrozenEncoder
+from fastflow.train.data.embeddings import WINDOW
+from fastflow.train.data.encoder import FrozenEncoder
 
 A = 5e-4  # chosen with PRIOR in bench/results/verdicts.md
 PRIOR = 20.0  # times the corpus's own share

@@ -248,7 +248,6 @@ def _sum_shard(
     alone: dict[str, Vectors],
     found: Gathered,
 ) -> tuple[dict[str, Sums], Any]:
-    """Sum a shard for each target by its ``vectors``, and count its tokens, (V,)."""
     own = bags["vectors"]
     ids = own.find_ids(shard)
     counts = np.bincount(np.concatenate([np.empty(0, np.int64), *ids]), minlength=own.size)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastflow.atomic import check_out
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
-from fastflow.train.data.embeddings import FrozenEncoder
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.ship.export import export

@@ -17,7 +17,8 @@ from fastflow.model.static.write import DTYPES, write_static
 from fastflow.stages import calibration
 from fastflow.train.choice.tuned import read_probe
 from fastflow.train.data.corpus import clean
-from fastflow.train.data.embeddings import Embedder, open_encoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
 from fastflow.train.distil import ridge
 from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
 from fastflow.train.distil.choosing import Held, Table, choose_prior, fit_table

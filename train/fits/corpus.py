@@ -16,7 +16,8 @@ from fastflow.model.kinds import tokenizer_of
 from fastflow.model.tokenizer.fragmentation import unsuited
 from fastflow.train.data.background import Words, draw_sentences, recognise_words, warn_of_case, warn_of_language
 from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash
-from fastflow.train.data.embeddings import Embedder, FrozenEncoder, embed_corpus
+from fastflow.train.data.embeddings import Embedder, embed_corpus
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.data.moments import Moments, read_through
 from fastflow.train.data.token_weights import count_tokens, measure_perplexity, split_head, weigh
 from fastflow.train.methods.chain import SAMPLE
@@ -94,7 +95,6 @@ def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Option
 
 
 def _find_words(texts: Sequence[str], options: Options) -> Words | None:
-    """Find the words of the language of ``texts``; its sentences are left out if a background was asked for."""
     words = recognise_words(texts, options.background_words)
     return words if words is None or options.background is None else words._replace(sentences=())
 

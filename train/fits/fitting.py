@@ -16,14 +16,8 @@ from fastflow.evaluation.evaluate import find_sets
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
 from fastflow.train.choice.separability import Views, make_views
 from fastflow.train.choice.tuned import explain_tuning, warn_of_tuning
-from fastflow.train.data.embeddings import (
-    OF_MODULES,
-    Embedder,
-    FrozenEncoder,
-    cache_key,
-    has_modules,
-    open_encoder,
-)
+from fastflow.train.data.embeddings import Embedder, cache_key
+from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, has_modules, open_encoder
 from fastflow.train.fits.corpus import Corpus, Setup, count_fitted, describe, embed, make_background, pick_fitted, read
 from fastflow.train.methods.chain import Fitted, check_chain, fit_chain
 from fastflow.train.methods.loop import Schedule, Source, Training
@@ -114,7 +108,6 @@ class Fitting:
     def _record(
         self, corpus: Corpus, names: Sequence[str], choice: Choice, measures: dict[str, Any], background: int
     ) -> dict[str, Any]:
-        """Make the manifest's entry ``training``."""
         options = self.options
         entry = {
             "corpus": list(names), "texts": corpus.count, "corpus_sha256": corpus.sha256,
@@ -196,6 +189,5 @@ def check_encoder(encoder: str, options: Options, reference: bool) -> FrozenEnco
 
 
 def _embed_live(encoder: FrozenEncoder, texts: Sequence[str], options: Options) -> Source:
-    """Make a source that embeds each batch with the encoder's dropout on."""
     embedder = Embedder(encoder, options.device, dropout=True)
     return lambda rows: embedder([texts[i] for i in rows])

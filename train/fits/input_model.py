@@ -19,7 +19,7 @@ from fastflow.model.sentence.weights import files_of
 from fastflow.stages import calibration
 from fastflow.stages.pooling import parse_pooling, pooling_name
 from fastflow.train.data.corpus import clean, corpus_hash, draw
-from fastflow.train.data.embeddings import OF_MODULES, FrozenEncoder, open_encoder
+from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.fits.corpus import Setup
 from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options

@@ -44,7 +44,6 @@ def fit_components(m: Moments, remove: int = 1) -> Stage:
 
 
 def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
-    """Find the leading principal directions (remove, D) about the mean."""
     check_dims(what, remove, len(m.mean) - 1)
     _, vectors, rank = _decompose(m)
     if remove >= rank:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
-from fastflow.train.data.embeddings import FrozenEncoder
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.ship.summary import make_cells, name_source, write_notes
 
 

@@ -39,7 +39,7 @@ from fastflow.stages import calibration
 from fastflow.stages.rows import Rows
 from fastflow.stages.spread import SPREAD, fit_spread
 from fastflow.stages.truncation import fit_truncation, write_truncation
-from fastflow.train.data.embeddings import FrozenEncoder
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship.likelihood import measure_likelihood
 from fastflow.train.ship.precision import measure_precision

@@ -17,7 +17,8 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.model.artifact import load_model, open_model
 from fastflow.model.kinds import VectorModel
 from fastflow.stages import calibration
-from fastflow.train.data.embeddings import Embedder, FrozenEncoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 
 AGREEMENT = 1e-5  # of a unit-normalised embedding: NumPy and PyTorch in float32

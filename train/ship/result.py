@@ -19,7 +19,7 @@ from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.stages.rows import Rows
 from fastflow.train.choice.selection import Choice
-from fastflow.train.data.embeddings import FrozenEncoder
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.ship import summary
 from fastflow.train.ship.card import write_text_card, write_vector_card
 from fastflow.train.ship.export import check_reference, export, export_vectors

@@ -17,7 +17,8 @@ from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.stages.rows import Rows
 from fastflow.train.choice.separability import Views
-from fastflow.train.data.embeddings import Embedder, FrozenEncoder
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.methods.constant import mask_constant, name_constant
 
