@@ -31,7 +31,7 @@ WHOLE = (
     "tests/serve/test_page_browser.py::test_it_orders_texts_when_it_is_opened",
     "tests/across/test_fuzz.py::test_python_targets_hold_on_fixed_inputs[files]",
     "tests/across/test_attacks.py::test_no_fault_is_found[writers-8]",
-    "tests/across/test_native_products.py",
+    "tests/across/test_native.py::test_every_product_is_near_float64",
 )
 
 
@@ -51,7 +51,7 @@ GROUPS = {
     ),
     "c": Group(
         ("kernels/c/*", "kernels/*.pyx", "kernels/*.pxi", "setup.py", "tests/native/*"),
-        ("tests/kernels", "tests/across/test_native_broken.py", "tests/across/test_native_products.py"),
+        ("tests/kernels", "tests/across/test_native.py"),
     ),
     "tokens": Group(
         ("tests/fuzz/*", "kernels/c/tokens/*", "kernels/tokens/*"),
