@@ -13,7 +13,7 @@ from gate import GROUPS, WHOLE
 
 from support.places import ROOT, TESTS
 from support.processes import run_limited
-from support.quick import chosen, commit, touched
+from support.quick import list_touched, pick_cases, read_commit
 
 
 def list_files():
@@ -58,14 +58,14 @@ def test_one_of_each_kind_is_there():
     ],
 )
 def test_a_change_touches_its_groups(files, names):
-    assert list(gate.touched(files)) == names
+    assert list(gate.pick_groups(files)) == names
 
 
 def test_the_parts_of_a_day_and_of_a_night():
-    assert [name for name, _ in gate.by_day({})] == ["quick", "slow, four cases", "one of each kind"]
-    groups = [name for name, _ in gate.by_day(gate.touched(["constraints.txt"]))]
+    assert [name for name, _ in gate.list_day({})] == ["quick", "slow, four cases", "one of each kind"]
+    groups = [name for name, _ in gate.list_day(gate.pick_groups(["constraints.txt"]))]
     assert groups[-2:] == ["groups: package, doors", "doors"]
-    assert len(list(gate.by_night())) == 4
+    assert len(list(gate.list_night())) == 4
 
 
 NAMES = [
@@ -83,7 +83,7 @@ def item(name):
 
 
 def names(most, seed="1", whole=()):
-    return [item.nodeid for item in chosen([*map(item, NAMES)], most, seed, whole)]
+    return [item.nodeid for item in pick_cases([*map(item, NAMES)], most, seed, whole)]
 
 
 def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
@@ -97,8 +97,8 @@ def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
 
 
 def test_the_tests_of_what_changed_come_first_with_every_case(monkeypatch):
-    monkeypatch.setattr(gate, "changed", lambda: ["fastflow/replacing.py", "tests/a.py", "README.md"])
-    files = touched()
+    monkeypatch.setattr(gate, "list_changed", lambda: ["fastflow/replacing.py", "tests/a.py", "README.md"])
+    files = list_touched()
     assert files == {TESTS / "test_values.py", TESTS / "a.py"}
     assert names(1, whole=files)[:21] == [name for name in NAMES if name.startswith("a.py")]
     assert names(1, whole=files)[21:] == ["b.py::f[1]", "b.py::C::f[1]", "c.py::each[1]", "c.py::each[2]"]
@@ -107,7 +107,7 @@ def test_the_tests_of_what_changed_come_first_with_every_case(monkeypatch):
 def test_it_is_an_option_and_slow_tests_are_left_out(pytestconfig):
     assert pytestconfig.getoption("--cases") >= 0
     assert "not slow" in " ".join(pytestconfig.getini("addopts"))
-    assert len(commit()) >= 5
+    assert len(read_commit()) >= 5
 
 
 def test_no_test_gives_a_process_a_limit_of_the_clock():
