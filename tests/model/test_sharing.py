@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model.hub import LARGE, Hub, serving
 
 from fastflow import FastflowError, Runtime, UsageError
 from fastflow.model import sharing
 from fastflow.model.artifact import verify
 
-from support.hub import LARGE, Hub, serving
 from support.places import USERS
 from support.processes import run_limited
 from support.static_dirs import model2vec_dir
