@@ -83,7 +83,6 @@ def forced_isa(isa: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
-    """256 distinct sentences."""
     from support.builders import make_sentences
 
     return make_sentences(256)
@@ -168,7 +167,6 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A stand-in for a GPU, on which Runtime(backend="triton") opens."""
     from support.gpu_standin import use_standin
 
     return use_standin(monkeypatch)

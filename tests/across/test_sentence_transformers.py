@@ -1,7 +1,6 @@
 """A directory that Sentence Transformers saved gives its vectors: every module, in every order, on every backend.
 
-The definition is ``sentence_dirs.expected``; where Sentence Transformers is installed the same directories are compared
-with it.
+``sentence_dirs.expected`` is the definition; Sentence Transformers is asked too, if it is installed.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ CHAINS = {name: ("bert", modules, False) for name, modules in CASES.items()} | O
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory, encoders):
-    """``directory(name, new)``: a chain of modules in the files of an older release, or of a newer one."""
 
     @cache
     def get(name, new=False):
@@ -64,7 +62,6 @@ def directory(tmp_path_factory, encoders):
 
 @pytest.fixture(scope="module")
 def wanted(directory):
-    """``wanted(name, new)``: its vectors by the definitions in float64."""
     return cache(lambda name, new=False: expected(directory(name, new), TEXTS))
 
 

@@ -1,7 +1,6 @@
-"""The published models of Sentence Transformers at their widths, heads and module lists, with few layers and drawn
-weights: against the definitions in float64, and against Sentence Transformers if it is installed.
+"""Published models of Sentence Transformers, with few layers and random weights, against the definitions in float64.
 
-XLM-R's models have a SentencePiece tokenizer of a small vocabulary; the rest have BERT's.
+They are compared with Sentence Transformers too, if it is installed.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ def texts_for(model):
 
 @pytest.fixture(scope="module")
 def encoder_of(tmp_path_factory):
-    """``encoder_of(model)``: its encoder of few layers, made once for all models of its family and shape."""
 
     @cache
     def get(family, shape):
@@ -127,7 +125,6 @@ def encoder_of(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=PUBLISHED)
 def published(request, encoder_of, tmp_path_factory):
-    """The directory and the facts of one model."""
     model = MODELS[request.param]
     return publish(tmp_path_factory.mktemp(request.param) / "model", model, encoder_of(model)), model
 

@@ -17,7 +17,6 @@ TEXTS = ["The old dog sees the bird.", "", "☃", "two trees near the river", "t
 
 @pytest.fixture(scope="module", params=["model2vec", "StaticEmbedding", "calibrated"])
 def static(request, tmp_path_factory, sentences):
-    """A directory of either library, and a model that calibrates one. Do not change it."""
     path = tmp_path_factory.mktemp("static")
     own = model2vec_dir(path / "own", width=32, dtype=np.int8, weights=np.float32, normalize=True)
     if request.param == "calibrated":

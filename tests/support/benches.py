@@ -52,14 +52,12 @@ def needs(*modules: str, load: bool = True) -> None:
 
 
 def subject_of(folder: Path, model: Path) -> Subject:
-    """The ``model`` given as the benches' subject, whose files lie in a folder of their own."""
     place = folder / f"of-{model.name}"
     place.mkdir()
     return Workbench(place, str(model)).named()
 
 
 def absent(modules: str) -> str:
-    """The reason for a peer whose modules are not installed."""
     return str(missing_extra("peers", modules, "this peer"))
 
 
@@ -78,7 +76,6 @@ def check_agreement(family: str) -> None:
 
 
 def plain(subject):
-    """A candidate that forgets the weights of tokens."""
     run = reference(subject, subject.layers)
     return EncoderCandidate("plain", "float32", "torch", lambda ids, mask: lambda: run(ids, mask))
 

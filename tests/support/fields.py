@@ -245,7 +245,6 @@ def row_of(file: str, name: str) -> Field | None:
 
 
 def made_up(value: Any) -> tuple[Any, ...]:
-    """Another value of the type of ``value``."""
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int | float):
@@ -296,7 +295,6 @@ def changes(directory: Path, word: str, number: int) -> list[Change]:
 
 
 def change(directory: Path, made: list[Change]) -> None:
-    """Make changes to the files of a directory."""
     for row, name, value in made:
         path = directory / row.file
         tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -315,5 +313,4 @@ def keys(tree: Any, depth: int = 2) -> set[str]:
 
 
 def asked(source: str) -> set[str]:
-    """The names that a function's source asks of its arguments or of a file."""
     return set(re.findall(r"(?:kwargs|config|configuration|init_kwargs)\.(?:pop|get|setdefault)\(\s*\"(\w+)\"", source))

@@ -1,7 +1,6 @@
 """``pytest --cases N``: the first case of each test, and N - 1 drawn by the commit, so that pushes walk through all.
 
-A test marked ``each`` keeps every case: each is a law of its own, such as a page or a figure. So do the tests of what
-changed since the main branch, or by the last commit, and they come first.
+A test marked ``each`` keeps every case. So do the tests of changed files, which come first.
 """
 
 import random

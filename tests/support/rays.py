@@ -95,7 +95,6 @@ def failing(fatal: str, kept: Path) -> type[Failing]:
 
 
 def finished(kept: Path) -> list[Path]:
-    """The files of a checkpoint whose rows are written."""
     return [path for path in kept.glob("*.parquet") if ".pending." not in path.name]
 
 

@@ -107,7 +107,6 @@ class Opened:
 
 
 def company(of: Opened) -> Iterator[tuple[str, Any]]:
-    """Other rows, orders, batches and kinds of iterables."""
     yield "one by one", np.concatenate([of.compute(of.rows[i : i + 1]) for i in range(len(of.rows))])
     yield "reversed", of.compute(of.rows[::-1])[::-1]
     yield "twice", of.compute([*of.rows, *of.rows])[len(of.rows) :]
@@ -145,7 +144,6 @@ def threads(of: Opened) -> Iterator[tuple[str, Any]]:
 
 
 def processes(of: Opened) -> Iterator[tuple[str, Any]]:
-    """A pickled Runtime, and a fork of a process that has threads."""
     yield "pickled", of.compute(runtime=pickle.loads(pickle.dumps(of.runtime)))
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
@@ -164,7 +162,6 @@ def processes(of: Opened) -> Iterator[tuple[str, Any]]:
 
 
 def streams(of: Opened) -> Iterator[tuple[str, Any]]:
-    """Windows of any size, and the encoder and the calibration one after the other."""
     if of.subject.call == "transform":
         return
     settings, call = of.subject.settings, of.runtime.stream
@@ -181,7 +178,6 @@ def streams(of: Opened) -> Iterator[tuple[str, Any]]:
 
 
 def files(of: Opened, folder: Path) -> Iterator[tuple[str, Any]]:
-    """Every format of files, lines of standard output, repeated texts, a cache, and shards that are merged."""
     source, model = folder / "in.txt", ("-m", of.path, "--quiet")
     source.write_text("".join(f"{text}\n" for text in of.rows), encoding="utf-8")
 
@@ -205,7 +201,6 @@ def files(of: Opened, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def services(of: Opened) -> Iterator[tuple[str, Any]]:
-    """A server, and an actor of Ray."""
     with serving(of.path) as server:
         answer = server.post("/embed", {"inputs": of.rows, "normalize": False, "truncate": True})
     assert answer.status == 200, answer.body
