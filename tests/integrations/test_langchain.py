@@ -1,4 +1,4 @@
-"""LangChain with Embeddings of ours; tests/test_familiar_embedder.py has a Runtime alone."""
+"""LangChain with Embeddings of ours; tests/test_familiar.py has a Runtime without an adapter."""
 
 import asyncio
 
