@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from fastflow import __version__
-from fastflow.files import embed as embed_module
 
 from support.builders import make_encoder
-from support.commands import assert_one_sentence, run, write_pairs
+from support.commands import run, write_pairs
 from support.places import TESTS, USERS
 
 FASTFLOW = Path(sysconfig.get_path("scripts")) / "fastflow"
@@ -62,23 +61,6 @@ def test_the_models_in_the_package_are_named_wherever_a_model_is(corpus, monkeyp
     assert (run("info").stdout, run("embed", corpus, "--quiet").stdout) == found["default"]
     monkeypatch.setenv("FASTFLOW_MODEL", "static")
     assert (run("info").stdout, run("embed", corpus, "--quiet").stdout) == found["static"] != found["default"]
-
-
-def test_debug_shows_where_an_error_came_from(model):
-    shown = run("--debug", "embed", "absent.txt", "-m", model)
-    assert type(shown.exception).__name__ == "FastflowError"
-    assert shown.exc_info[2] is not None
-
-
-def test_even_the_unexpected_is_one_sentence(model, corpus, monkeypatch):
-    monkeypatch.setattr(embed_module, "embed_file", lambda *_: 1 / 0)
-    result = run("embed", corpus, "-m", model, "--quiet")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "fastflow: unexpected ZeroDivisionError: division by zero; please report it with what --debug shows\n"
-    )
-    monkeypatch.setattr(embed_module, "embed_file", lambda *_: (_ for _ in ()).throw(MemoryError))
-    assert_one_sentence(run("embed", corpus, "-m", model, "--quiet"), 1, "out of memory; use a smaller --batch-tokens")
 
 
 def test_a_file_that_cannot_be_written_fails_after_the_table(model, tmp_path):
