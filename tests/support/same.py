@@ -192,7 +192,7 @@ def files(of: Opened, folder: Path) -> Iterator[tuple[str, Any]]:
     lines = [json.loads(line)["embedding"] for line in embed("embed", source, *model).splitlines()]
     yield "standard output", np.array(lines, np.float32)
     for how in (["--dedupe"], ["--cache", folder / "c.db"], ["--cache", folder / "c.db"]):
-        embed("embed", source, *model, *how, "--overwrite", "-o", folder / "x.npy")
+        embed("embed", source, *model, *how, "-o", folder / "x.npy")
         yield f"{how[0]}", np.load(folder / "x.npy")
     for shard in ("1/2", "2/2"):
         embed("embed", source, *model, "--shard", shard, "-o", folder / "parts")
