@@ -33,8 +33,8 @@ OTHER = {
 }  # fmt: skip
 
 
-def broken(node: ast.AST) -> ast.expr | None:
-    """The expression ``node`` with its rule changed; None if it has none."""
+def break_rule(node: ast.AST) -> ast.expr | None:
+    """Return ``node`` with its rule changed; None if it has no rule."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         return ast.Compare(node.left, [OTHER[type(node.ops[0])]()], node.comparators)
     if isinstance(node, ast.BoolOp):
@@ -44,21 +44,20 @@ def broken(node: ast.AST) -> ast.expr | None:
     return None
 
 
-def rules(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """(expression, broken) of every rule in the bodies of functions, f-strings and annotations excepted."""
+def find_rules(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield (expression, broken) of every rule in the bodies of functions, except f-strings and annotations."""
     for name, value in ast.iter_fields(tree):
         for node in value if isinstance(value, list) else [value]:
             if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr) or name in ("annotation", "returns"):
                 continue
             if inside and isinstance(tree, ast.If | ast.IfExp | ast.While) and name == "test":
                 yield node, ast.UnaryOp(ast.Not(), copy.deepcopy(node))
-            if inside and isinstance(node, ast.expr) and (changed := broken(node)):
+            if inside and isinstance(node, ast.expr) and (changed := break_rule(node)):
                 yield node, changed
-            yield from rules(node, inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from find_rules(node, inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def replaced(source: str, node: ast.expr, by: ast.expr) -> str:
-    """``source`` with the text of ``node`` replaced."""
+def replace(source: str, node: ast.expr, by: ast.expr) -> str:
     lines = source.encode().splitlines(keepends=True)
     start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
@@ -67,8 +66,8 @@ def replaced(source: str, node: ast.expr, by: ast.expr) -> str:
 
 
 @contextmanager
-def copied() -> Iterator[Path]:
-    """A copy of the checkout, first on the path of its tests; the other rooms are folders of fastflow there."""
+def copy_checkout() -> Iterator[Path]:
+    """Copy the checkout; the other rooms are folders of fastflow in the copy."""
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "__pycache__"))
@@ -78,7 +77,6 @@ def copied() -> Iterator[Path]:
 
 
 def fails(checkout: Path, tests: list[str], *options: str) -> bool:
-    """Whether the files of ``tests`` fail in ``checkout``, or run for more than 15 minutes."""
     command = [sys.executable, "-m", "pytest", "-x", "--cases", "0", *options, *(f"tests/{file}" for file in tests)]
     own = os.environ | {"PYTHONPATH": str(checkout)}
     try:
@@ -88,8 +86,8 @@ def fails(checkout: Path, tests: list[str], *options: str) -> bool:
     return ran.returncode != 0
 
 
-def noticed(checkout: Path, module: str, changed: str) -> str:
-    """Whose tests fail if ``module`` is ``changed``: its own (red), others of the folder, or nobody's (GREEN)."""
+def judge(checkout: Path, module: str, changed: str) -> str:
+    """Say which tests fail if ``module`` is ``changed``: its own (red), others of the folder, or none (GREEN)."""
     path, source, own = checkout / module, (checkout / module).read_text(encoding="utf-8"), pick_tests(module)
     folder = [file.relative_to(ROOT / "tests").as_posix() for file in sorted(folder_of(module).glob("test_*.py"))]
     path.write_text(changed, encoding="utf-8")
@@ -107,12 +105,12 @@ def noticed(checkout: Path, module: str, changed: str) -> str:
 @click.option("--only", default="", help="Break modules whose path begins so.")
 def main(seed: int, count: int, only: str) -> None:
     modules = [name for name in MODULES if name.startswith(only) and "/research/" not in name]
-    with copied() as checkout:
+    with copy_checkout() as checkout:
         texts = {name: (checkout / name).read_text(encoding="utf-8") for name in modules}
-        found = [(name, *rule) for name in modules for rule in rules(ast.parse(texts[name]))]
+        found = [(name, *rule) for name in modules for rule in find_rules(ast.parse(texts[name]))]
         chosen, words = random.Random(seed).sample(found, min(count, len(found))), []
         for module, node, by in chosen:
-            words.append(noticed(checkout, module, replaced(texts[module], node, by)))
+            words.append(judge(checkout, module, replace(texts[module], node, by)))
             click.echo(f"{words[-1]:5} {module}:{node.lineno}: {ast.unparse(node)} -> {ast.unparse(by)}")
     counts = ", ".join(f"{words.count(word)} {word}" for word in ("red", "other", "GREEN"))
     click.echo(f"{counts}, of {len(found):,} rules")

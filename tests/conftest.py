@@ -1,7 +1,4 @@
-"""Fixtures of the suite: tiny random encoders, a small calibrated model, texts, and the evaluation data if present.
-
-Nothing here needs a network or a file outside the checkout; ``shared_data`` is the one exception and says so.
-"""
+"""Fixtures of the suite: tiny random encoders, a small calibrated model, texts, and the evaluation data if present."""
 
 from __future__ import annotations
 
@@ -27,35 +24,33 @@ ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--cases N``."""
     help = "of each parametrized test: the first case and N - 1 drawn by the commit (0: all)"
     parser.addoption("--cases", type=int, default=2, metavar="N", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis counts no wall-clock time. On arm64 OpenBLAS raises flags of numbers that it does not return."""
     hypothesis.settings.register_profile("fastflow", deadline=None)
     hypothesis.settings.load_profile("fastflow")
-    if platform.machine() == "aarch64":
+    if platform.machine() == "aarch64":  # OpenBLAS raises flags of numbers that it does not return
         config.addinivalue_line("filterwarnings", "ignore:.* encountered in matmul:RuntimeWarning")
 
 
 @pytest.hookimpl(trylast=True)  # after the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep ``--cases`` of each test that the markers leave, unless a case is named."""
+    """Keep ``--cases`` of each test, unless a case is named."""
     most = config.getoption("--cases")
     if not most or any("[" in argument for argument in config.args):
         return
-    from support.quick import chosen, commit, touched
+    from support.quick import list_touched, pick_cases, read_commit
 
-    kept = chosen(items, most, commit(), touched())
+    kept = pick_cases(items, most, read_commit(), list_touched())
     names = {item.nodeid for item in kept}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
     items[:] = kept
 
 
-def usable(isa: str) -> str:
-    """``isa``; skips if this machine lacks it, and fails where FASTFLOW_REQUIRE_ISA names it."""
+def require_isa(isa: str) -> str:
+    """Return ``isa``; skip if this machine lacks it, and fail if FASTFLOW_REQUIRE_ISA names it."""
     from fastflow.kernels import isa as instructions
 
     known = instructions.isas()
@@ -69,26 +64,25 @@ def usable(isa: str) -> str:
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
-    """Every instruction set, to be passed on; those that this machine lacks are reported as not run."""
-    return usable(request.param)
+    """Every instruction set; a case that this machine lacks is skipped."""
+    return require_isa(request.param)
 
 
 @pytest.fixture(params=[name for name in ISAS if not name.startswith("amx")])
 def float_isa(request: pytest.FixtureRequest) -> str:
-    """The same of those with float32 kernels of their own."""
-    return usable(request.param)
+    """Every instruction set with its own float32 kernels."""
+    return require_isa(request.param)
 
 
 @pytest.fixture
 def forced_isa(isa: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every instruction set by the user's switch: for a Runtime or a backend, which take no argument of that kind."""
+    """Every instruction set, by the variable FASTFLOW_ISA."""
     monkeypatch.setenv("FASTFLOW_ISA", isa)
     return isa
 
 
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
-    """256 distinct sentences of 2 to 16 words."""
     from support.builders import make_sentences
 
     return make_sentences(256)
@@ -147,21 +141,19 @@ def vector_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_vector_model(tmp_path_factory.mktemp("vectors") / "flow", "flow", batch_size=32, latent=True)
 
 
+# copies to spoil
 @pytest.fixture
 def model_copy(model: Path, tmp_path: Path) -> Path:
-    """A copy of ``model`` to spoil."""
     return Path(shutil.copytree(model, tmp_path / "model"))
 
 
 @pytest.fixture
 def vectors_copy(vector_model: Path, tmp_path: Path) -> Path:
-    """A copy of ``vector_model`` to spoil."""
     return Path(shutil.copytree(vector_model, tmp_path / "vectors"))
 
 
 @pytest.fixture
 def bert_copy(bert: Path, tmp_path: Path) -> Path:
-    """A copy of ``bert`` to spoil."""
     return Path(shutil.copytree(bert, tmp_path / "bert"))
 
 
@@ -175,7 +167,6 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A stand-in for a GPU, on which Runtime(backend="triton") opens."""
     from support.gpu_standin import use_standin
 
     return use_standin(monkeypatch)

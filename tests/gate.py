@@ -31,12 +31,12 @@ WHOLE = (
     "tests/serve/test_page_browser.py::test_it_orders_texts_when_it_is_opened",
     "tests/across/test_fuzz.py::test_python_targets_hold_on_fixed_inputs[files]",
     "tests/across/test_attacks.py::test_no_fault_is_found[writers-8]",
-    "tests/across/test_native_products.py",
+    "tests/across/test_native.py::test_every_product_is_near_float64",
 )
 
 
 class Group(NamedTuple):
-    """Long tests that run whole if a file changed that they guard; ``paths`` as fnmatch has them."""
+    """Long tests that run whole if one of ``paths``, patterns of fnmatch, changed."""
 
     paths: tuple[str, ...]
     tests: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ GROUPS = {
     ),
     "c": Group(
         ("kernels/c/*", "kernels/*.pyx", "kernels/*.pxi", "setup.py", "tests/native/*"),
-        ("tests/kernels", "tests/across/test_native_broken.py", "tests/across/test_native_products.py"),
+        ("tests/kernels", "tests/across/test_native.py"),
     ),
     "tokens": Group(
         ("tests/fuzz/*", "kernels/c/tokens/*", "kernels/tokens/*"),
@@ -65,7 +65,7 @@ GROUPS = {
         ("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py", "tests/across/test_notebook.py")
     ),
     "server": Group(
-        ("fastflow/serve/*",), ("tests/serve", "tests/across/test_clients.py", "tests/faults/test_load.py")
+        ("fastflow/serve/*",), ("tests/serve", "tests/across/test_clients.py", "tests/across/test_attacks.py")
     ),
     "files": Group(
         ("fastflow/files/*", "fastflow/atomic.py", "tests/attacks/*"),
@@ -91,8 +91,8 @@ GROUPS = {
 Part = tuple[str, list[str]]
 
 
-def changed() -> list[str] | None:
-    """The files changed since the merge base with origin/main, or by the last commit; None if git cannot tell."""
+def list_changed() -> list[str] | None:
+    """Return the files changed since the merge base with origin/main, or by the last commit; None without git."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
@@ -103,14 +103,14 @@ def changed() -> list[str] | None:
     return git("diff", "--name-only", base).splitlines() if base else None
 
 
-def touched(files: list[str] | None) -> dict[str, Group]:
-    """The groups that guard one of ``files``; all if it is not known what changed."""
+def pick_groups(files: list[str] | None) -> dict[str, Group]:
+    """Return the groups that guard one of ``files``; None: all."""
     if files is None:
         return GROUPS
     return {n: group for n, group in GROUPS.items() if any(fnmatch(f, path) for f in files for path in group.paths)}
 
 
-def by_day(groups: dict[str, Group]) -> Iterator[Part]:
+def list_day(groups: dict[str, Group]) -> Iterator[Part]:
     yield "quick", ["pytest", *TWO]
     yield "slow, four cases", ["pytest", *TWO, "-m", SLOW, "--cases", "4"]
     yield "one of each kind", ["pytest", *TWO, "-m", "", *WHOLE]
@@ -122,7 +122,7 @@ def by_day(groups: dict[str, Group]) -> Iterator[Part]:
             yield name, ["bash", "-c", group.command]
 
 
-def by_night() -> Iterator[Part]:
+def list_night() -> Iterator[Part]:
     yield "every quick case", ["pytest", *TWO, "--cases", "0"]
     yield "every long test", ["pytest", *TWO, "-m", LONG, "--cases", "0"]
     for name in ("doors", "old libraries"):
@@ -130,7 +130,7 @@ def by_night() -> Iterator[Part]:
 
 
 def run(name: str, command: list[str]) -> tuple[str, float, bool]:
-    """(name, seconds, whether it passed) of a part, whose output goes on."""
+    """Return (name, seconds, whether it passed)."""
     click.secho(f"== {name}: {' '.join(command)}", bold=True)
     start = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, check=False)
@@ -143,7 +143,7 @@ def main(night: bool) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of two processes: more would wait for each other
     results = [run("lint", ["bash", "-c", "ruff check -q . && ruff format --check -q . && codespell"])]
     types, start = subprocess.Popen(["tests/typed.sh"], cwd=ROOT, stdout=subprocess.PIPE, text=True), time.monotonic()
-    parts = [*by_night()] if night else [*by_day(touched(changed()))]
+    parts = [*list_night()] if night else [*list_day(pick_groups(list_changed()))]
     results.append(run(*parts[0]))
     said, _ = types.communicate()
     print(said)

@@ -1,15 +1,45 @@
-"""The ``fastflow`` command, run in this process: what goes to standard output, what to standard error, exit codes."""
+"""The ``fastflow`` command: outputs, exit codes, streams that break, disks that fill, signals, memory."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fastflow import __version__
-from fastflow.files import embed as embed_module
 
-from support.commands import assert_one_sentence, run, write_pairs
+from support.builders import make_encoder
+from support.commands import run, write_pairs
+from support.places import TESTS, USERS
+
+FASTFLOW = Path(sysconfig.get_path("scripts")) / "fastflow"
+MAIN = "import sys; from fastflow.cli import main; main(sys.argv[1:], prog_name='fastflow')"
+
+
+def assert_failed_plainly(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 1
+    assert re.fullmatch(rf"fastflow: [^\n]*{message}[^\n]*\n", done.stderr), done.stderr
+
+
+def write_pair(folder: Path) -> Path:
+    path = folder / "pairs.tsv"
+    path.write_text("subset\tscore\tsentence1\tsentence2\na\t1\tthe dog\ta cat\na\t2\tthe dog\tit sings\n")
+    return path
+
+
+def make_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_help_and_version():
@@ -22,39 +52,15 @@ def test_help_and_version():
 
 
 @pytest.mark.slow
-def test_default_is_the_model_in_the_package_wherever_a_model_is_named(corpus):
-    assert run("info", "default").stdout == run("info").stdout
-    assert run("verify", "default").exit_code == 0
-    assert run("embed", corpus, "-m", "default", "--quiet").stdout == run("embed", corpus, "--quiet").stdout
-
-
-@pytest.mark.slow
-def test_static_is_the_table_in_the_package_wherever_a_model_is_named(corpus, monkeypatch):
-    told = run("info", "static").stdout
-    assert json.loads(told)["model"] == "static"
-    assert run("verify", "static").exit_code == 0
-    vectors = run("embed", corpus, "-m", "static", "--quiet").stdout
-    assert vectors != run("embed", corpus, "--quiet").stdout
+def test_the_models_in_the_package_are_named_wherever_a_model_is(corpus, monkeypatch):
+    found = {}
+    for name in ("default", "static"):
+        assert run("verify", name).exit_code == 0
+        found[name] = run("info", name).stdout, run("embed", corpus, "-m", name, "--quiet").stdout
+        assert json.loads(found[name][0])["model"] == name
+    assert (run("info").stdout, run("embed", corpus, "--quiet").stdout) == found["default"]
     monkeypatch.setenv("FASTFLOW_MODEL", "static")
-    assert run("info").stdout == told
-    assert run("embed", corpus, "--quiet").stdout == vectors
-
-
-def test_debug_shows_where_an_error_came_from(model):
-    shown = run("--debug", "embed", "absent.txt", "-m", model)
-    assert type(shown.exception).__name__ == "FastflowError"
-    assert shown.exc_info[2] is not None
-
-
-def test_even_the_unexpected_is_one_sentence(model, corpus, monkeypatch):
-    monkeypatch.setattr(embed_module, "embed_file", lambda *_: 1 / 0)
-    result = run("embed", corpus, "-m", model, "--quiet")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "fastflow: unexpected ZeroDivisionError: division by zero; please report it with what --debug shows\n"
-    )
-    monkeypatch.setattr(embed_module, "embed_file", lambda *_: (_ for _ in ()).throw(MemoryError))
-    assert_one_sentence(run("embed", corpus, "-m", model, "--quiet"), 1, "out of memory; use a smaller --batch-tokens")
+    assert (run("info").stdout, run("embed", corpus, "--quiet").stdout) == found["static"] != found["default"]
 
 
 def test_a_file_that_cannot_be_written_fails_after_the_table(model, tmp_path):
@@ -63,3 +69,313 @@ def test_a_file_that_cannot_be_written_fails_after_the_table(model, tmp_path):
     result = run("eval", tmp_path / "good.tsv", "--json", out, "-m", model)
     assert "good" in result.stdout
     assert (result.exit_code, result.stderr.count(f"{out} cannot be written: No such file")) == (1, 1)
+
+
+@pytest.mark.slow
+def test_the_installed_command_embeds(model, corpus, tmp_path):
+    done = subprocess.run(
+        [FASTFLOW, "embed", corpus, "-m", model], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["index"] for line in lines] == list(range(256))
+    assert "256 texts" in done.stderr
+
+
+HELP = """
+import sys
+sys.argv = ["fastflow", *sys.argv[1:]]
+from fastflow.cli import main
+try:
+    main()
+finally:
+    assert "numpy" not in sys.modules and "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("embed", "--help"), ("eval", "--help"), ("--version",)])
+def test_help_loads_no_numpy(run_python, arguments):
+    done = run_python(HELP, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "fastflow" in done.stdout
+
+
+@pytest.mark.slow
+def test_standard_input_and_a_locale_without_utf8(run_python, model):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    text = "naïve \u4e2d\u6587"
+    done = run_python(MAIN, "embed", "-", "-m", model, "--quiet", input=text, env=environment, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["text"] == text
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_ends_the_run_quietly(model, corpus, tmp_path):
+    big = tmp_path / "big.txt"
+    big.write_text(corpus.read_text() * 40)  # more than a pipe holds
+    with subprocess.Popen(
+        [FASTFLOW, "embed", big, "-m", model, "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert json.loads(process.stdout.readline())["index"] == 0
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["embed", "info", "eval", "verify", "--help", "--version", "embed --help"])
+def test_a_full_standard_output_is_one_sentence(model, corpus, tmp_path, run_python, command):
+    pairs = write_pair(tmp_path)
+    arguments = {
+        "embed": (corpus, "-m", model, "--quiet"), "info": (model,), "verify": (model,),
+        "eval": (pairs, "-m", model, "--json", "-"),
+    }.get(command, ())  # fmt: skip
+    with open("/dev/full", "w") as full:
+        words = (*command.split(), *arguments)
+        done = run_python(MAIN, *words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert lines[-1] == "fastflow: standard output cannot be written: No space left on device"
+    assert all(line.startswith("fastflow: ") for line in lines)
+
+
+UNCOMPILED = USERS | {"PYTHONDONTWRITEBYTECODE": "1"}  # else what Python compiles would be cut short too
+
+
+def limit_disk(bytes_: int) -> Callable[[], None]:
+    """No file may grow beyond so many bytes: as a full disk, an OSError in the middle of a write."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_a_disk_that_is_full_before_the_first_row_leaves_nothing_behind(model, corpus, tmp_path, run_python, suffix):
+    target = tmp_path / "out" / f"x{suffix}"
+    target.parent.mkdir()
+    target.write_bytes(b"of an earlier run")
+    done = run_python(
+        MAIN, "embed", corpus, "-m", model, "-o", target, "--quiet", preexec_fn=limit_disk(1024), env=UNCOMPILED
+    )
+    assert_failed_plainly(done, rf"x{re.escape(suffix)} cannot be written: File too large; free some space or .* -o")
+    assert list(target.parent.iterdir()) == [target]
+    assert target.read_bytes() == b"of an earlier run"
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_python):
+    source, out = tmp_path / "in.txt", tmp_path / "out"
+    source.write_text("\n".join(sentences) + "\n")
+    out.mkdir()
+    code = "import fastflow.files.embed; fastflow.files.embed.WINDOW = 16\n" + MAIN
+    arguments = ("embed", source, "-m", model, "-o", out / "x.npy", "--quiet")
+    done = run_python(code, *arguments, preexec_fn=limit_disk(16_384), env=UNCOMPILED)
+    failed, kept = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert kept.startswith("fastflow: 112 finished rows are in ")
+    assert re.search(r"x\.npy cannot be written: File too large; free some space or choose another place", failed)
+    assert sorted(path.name for path in out.iterdir()) == ["x.npy.partial", "x.npy.partial.json"]
+    done = run_python(code, *arguments, "--resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert np.load(out / "x.npy").shape == (256, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["embed", "eval"])
+def test_a_folder_that_cannot_be_written(model, corpus, tmp_path, run_python, command):
+    folder = Path("/proc") if os.geteuid() == 0 else tmp_path / "locked"
+    if folder != Path("/proc"):
+        folder.mkdir(mode=0o500)
+    arguments = ("embed", corpus, "-m", model, "-o", folder / "x.npy", "--quiet")
+    if command == "eval":
+        arguments = ("eval", write_pair(tmp_path), "-m", model, "--json", folder / "x.json")
+    done = run_python(MAIN, *arguments)
+    assert done.returncode == 1
+    assert re.match(rf"fastflow: {folder}/x\.[^\n]* cannot be written: [^\n]*$", done.stderr.splitlines()[-1])
+    assert "Traceback" not in done.stderr
+
+
+KILLED = """
+import os, signal, sys
+import fastflow.files.embed as embed
+from fastflow.files.write.partial import State
+embed.WINDOW = 16
+save = State.save
+def save_and_die(state, rows, position):
+    save(state, rows, position)
+    if rows == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+State.save = save_and_die
+from fastflow.cli import main
+main(sys.argv[2:])
+"""
+
+
+SIGNALS = [("SIGKILL", -9, None), ("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+@pytest.mark.parametrize(("number", "code", "word"), SIGNALS)
+def test_a_signal_after_the_first_rows_keeps_them_and_the_run_resumes(
+    model, corpus, tmp_path, run_python, number, code, word, suffix
+):
+    folder = make_folder(tmp_path / "out")
+    target = folder / f"x{suffix}"
+    arguments = ("embed", corpus, "-m", model, "-o", target, "--quiet")
+    assert run_python(KILLED, 0, *arguments).returncode == 0
+    whole = target.read_bytes()
+    target.unlink()
+    done = run_python(KILLED.replace("SIGKILL", number), 96, *arguments)  # --resume need not have been foreseen
+    assert done.returncode == code
+    assert not target.exists()
+    said = (
+        f"fastflow: {word}\nfastflow: 96 finished rows are in {target}.partial; the same command with --resume "
+        "continues after them, if input, model and options stay as they are\n"
+    )
+    assert done.stderr == (said if word else "")
+    resumed = run_python(KILLED, 0, *arguments, "--resume")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert target.read_bytes() == whole
+    assert sorted(path.name for path in folder.iterdir()) == [target.name, f"{target.name}.run.json"]
+
+
+def test_processes_of_a_suite_in_the_background_can_be_interrupted():
+    child = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    code = (
+        "from support import places; import subprocess, sys; "
+        f"sys.exit(subprocess.run([sys.executable, '-c', {child!r}]).returncode == 0)"
+    )
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=TESTS, env=USERS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status", "word"), SIGNALS[1:])
+def test_a_run_that_is_interrupted_before_its_first_rows_says_so(
+    model, corpus, tmp_path, run_python, number, status, word
+):
+    target = make_folder(tmp_path / "out") / "x.npy"
+    code = f"""
+import os, signal, sys
+from fastflow.session import Session
+Session.stream = lambda *given: os.kill(os.getpid(), signal.{number})
+from fastflow.cli import main
+main(sys.argv[1:])
+"""
+    done = run_python(code, "embed", corpus, "-m", model, "-o", target, "--quiet")
+    assert done.returncode == status
+    said = f"fastflow: {word}\nfastflow: no rows of {target} were finished; the same command begins again\n"
+    assert done.stderr == said
+    assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_second_process_with_the_same_output_is_refused(model, tmp_path, run_python):
+    """The first waits for its pipe, so that both certainly run at once."""
+    target = tmp_path / "x.npy"
+    (tmp_path / "in.txt").write_text("a cat\n" * 50)
+    with subprocess.Popen(
+        [FASTFLOW, "embed", "-", "-m", model, "-o", target, "--quiet"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as first:
+        first.stdin.write(b"the dog\n")
+        first.stdin.flush()
+        while not (partial := tmp_path / "x.npy.partial").exists() or not partial.stat().st_size:
+            assert first.poll() is None
+        second = run_python(MAIN, "embed", tmp_path / "in.txt", "-m", model, "-o", target, "--quiet")
+        assert_failed_plainly(
+            second, r"x\.npy\.partial is being written by another run; wait for it, or choose another"
+        )
+        first.stdin.write(b"the bird\n")
+        first.stdin.close()
+        assert first.stderr.read() == b""
+    assert first.returncode == 0
+    assert np.load(target).shape == (2, 32)
+    assert not partial.exists()
+
+
+@pytest.mark.slow
+def test_a_pipe_gets_its_first_rows_before_its_last(model):
+    with subprocess.Popen(
+        [FASTFLOW, "embed", "-", "-m", model, "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for text in ("the dog", "", "a cat"):
+            process.stdin.write(text + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["text"] == text
+        process.stdin.close()
+        assert process.stdout.read() == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["embed", "info"])
+def test_a_closed_standard_output_is_one_sentence(model, corpus, command):
+    arguments = {"embed": f"embed {corpus} -m {model} --quiet", "info": f"info {model}"}[command]
+    done = subprocess.run(["sh", "-c", f"{FASTFLOW} {arguments} >&-"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"fastflow: standard output is closed; name a file [^\n]*\n", done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["2>&-", "2>/dev/full"])
+def test_a_standard_error_that_takes_nothing_changes_neither_rows_nor_exit_code(model, corpus, tmp_path, how):
+    target = tmp_path / "x.npy"
+    command = f"{FASTFLOW} embed {corpus} -m {model} -o {target} {how}"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert np.load(target).shape == (256, 32)
+    assert subprocess.run(["sh", "-c", command.replace("x.npy", "absent/x.npy")], check=False).returncode == 1
+
+
+@pytest.mark.slow
+def test_all_standard_streams_closed(model, corpus, tmp_path):
+    """The output file must not get a number that something else writes to as standard error."""
+    target = tmp_path / "x.npy"
+    command = f"{FASTFLOW} embed {corpus} -m {model} -o {target} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert np.load(target).shape == (256, 32)
+
+
+def test_an_output_name_that_no_file_can_have(model, corpus, tmp_path, run_python):
+    done = run_python(MAIN, "embed", corpus, "-m", model, "-o", tmp_path / ("x" * 300 + ".npy"), "--quiet")
+    assert_failed_plainly(done, "cannot be written: File name too long; choose another place with -o")
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_short_lines_and_everyone_else_json(model, corpus):
+    script = shutil.which("script")
+    if script is None:
+        pytest.skip("script(1) is not installed")
+    command = [script, "-qec", f"{FASTFLOW} embed {corpus} -m {model} --quiet", "/dev/null"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 257
+    assert max(map(len, lines)) <= 85
+    assert "32 numbers]" in lines[0]
+
+
+PEAK = f"""
+import re
+try:
+    {MAIN}
+finally:
+    print(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1], file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_memory_does_not_grow_with_the_input(tmp_path, run_python, suffix):
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    encoder = make_encoder(tmp_path / "encoder", hidden_act="relu", **shape)
+    peaks = []
+    for lines in (10_000, 80_000):
+        (tmp_path / "in.txt").write_text(f"a dog{' ' * 100}\n" * lines)  # long, and soon encoded
+        target = tmp_path / f"out{suffix}"
+        done = run_python(
+            PEAK, "embed", tmp_path / "in.txt", "-m", encoder, "-o", target, "--quiet",
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0
+        peaks.append(int(done.stderr) / 1024)
+    rows = np.load(target).shape if suffix == ".npy" else (sum(1 for _ in target.open()), 8)
+    assert rows == (80_000, 8)
+    assert peaks[1] <= peaks[0] + 4  # MiB; holding the texts alone would take ten

@@ -1,13 +1,27 @@
-"""The names that callers of Sentence Transformers type: what answers them, and what is refused in one sentence."""
+"""The names that callers of other libraries type: what answers them, and what is refused in one sentence.
+
+The tests marked doors run against the libraries themselves: pip install -e '.[doors]', then pytest -m doors.
+"""
 
 from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import fastflow
+from fastflow.compatibility import BASES
 
 from support.tolerances import EMBEDDING
+
+TEXTS = [
+    "The dog runs across the field.", "A cat sleeps on the sofa.", "Two dogs play with a ball.", "The kitten drinks.",
+    "Shares fell sharply on Tuesday.", "The bank raised its rates.", "Investors sold bonds.", "The market recovered.",
+] * 3  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -15,16 +29,18 @@ def rt(model):
     return fastflow.Runtime(model, "cpu")
 
 
-def test_a_runtime_answers_by_the_names_of_sentence_transformers(rt):
+@pytest.fixture(scope="module")
+def default():
+    return fastflow.Runtime()
+
+
+def test_a_runtime_answers_by_the_names_of_sentence_transformers(rt, bert, tmp_path):
     assert (rt.dim, rt.get_sentence_embedding_dimension(), rt.get_embedding_dimension()) == (32, 32, 32)
     assert (rt.max_length, rt.max_seq_length, rt.get_max_seq_length()) == (64, 64, 64)
     assert (rt.device, rt.dtype, rt.prompts) == ("cpu", rt.info()["dtype"], {})
     assert rt.tokenizer(["the dog", "a"]).offsets.tolist()[0] == 0
     with pytest.raises(fastflow.UsageError, match="max_seq_length is the model's, 64: fit the model with another"):
         rt.max_seq_length = 128
-
-
-def test_the_same_names_of_sentence_transformers_give_the_same(bert, tmp_path):
     st = pytest.importorskip("sentence_transformers", exc_type=ImportError)
     from support.sentence_dirs import make_directory, pooling
 
@@ -34,9 +50,8 @@ def test_the_same_names_of_sentence_transformers_give_the_same(bert, tmp_path):
         assert getattr(ours, name)() == getattr(theirs, name)()
     assert (ours.max_seq_length, ours.device) == (theirs.max_seq_length, str(theirs.device))
     assert ours.prompts == theirs.prompts
-    texts = ["the dog sings", "a cat"]
-    found = ours.similarity_pairwise(texts, texts[::-1])
-    wanted = theirs.similarity_pairwise(theirs.encode(texts), theirs.encode(texts[::-1])).numpy()
+    found = ours.similarity_pairwise(TEXTS[:2], TEXTS[1::-1])
+    wanted = theirs.similarity_pairwise(theirs.encode(TEXTS[:2]), theirs.encode(TEXTS[1::-1])).numpy()
     assert np.abs(found - wanted).max() <= 10 * EMBEDDING
 
 
@@ -52,16 +67,10 @@ def test_a_model_without_an_encoder_has_no_length(vector_model):
     [
         ({"convert_to_tensor": True}, "convert_to_tensor=True: encode gives NumPy arrays: leave it out, and use torch"),
         ({"device": "cuda"}, r"device='cuda': a Runtime stays on its device: give it to Runtime\(model, device="),
-        (
-            {"output_value": "token_embeddings"},
-            "output_value='token_embeddings': encode gives embeddings of whole",
-        ),
+        ({"output_value": "token_embeddings"}, "output_value='token_embeddings': encode gives embeddings of whole"),
         ({"pool": object()}, "a Runtime computes with threads"),
         ({"normalize": True}, "the option is called normalize_embeddings"),
-        (
-            {"dtype": "int8"},
-            r"give it to Runtime\(model, dtype=...\); the numbers of the result are the option p",
-        ),
+        ({"dtype": "int8"}, r"give it to Runtime\(model, dtype=...\); the numbers of the result are the option p"),
         ({"batchsize": 3}, "encode has no option 'batchsize'; docs/api.md lists"),
     ],
 )
@@ -76,26 +85,11 @@ def test_options_that_ask_for_nothing_are_taken(rt):
     assert np.array_equal(rt.encode(["the dog"], **nothing), rt.encode(["the dog"]))
 
 
-def test_similarity_pairwise_is_the_diagonal_of_similarity(rt, sentences):
-    a, b = rt.encode(sentences[:9]), rt.encode(sentences[9:18])
-    found = rt.similarity_pairwise(sentences[:9], b)
-    assert found.shape == (9,)
-    assert np.abs(found - np.diag(rt.similarity(a, b))).max() <= EMBEDDING
-    with pytest.raises(fastflow.FastflowError, match="takes as many rows on both sides, not 9 and 8"):
-        rt.similarity_pairwise(a, b[:8])
-
-
-def test_no_cosine_leaves_its_range(rt):
-    z = np.random.default_rng(0).normal(size=(400, 32)).astype(np.float32)
-    assert np.abs(rt.similarity(z, z)).max() <= 1
-    assert np.abs(rt.similarity_pairwise(z, 3 * z)).max() <= 1
-
-
-def test_a_repr_says_what_it_is(rt, model, tmp_path, vector_model):
+def test_a_repr_says_what_it_is(rt, model, tmp_path, vector_model, default):
     assert repr(rt) == (
         f"<Runtime: {model}, calibration flow(2x2, width 8, additive, reversal), 32 dimensions, cpu {rt.dtype}>"
     )
-    assert repr(fastflow.Runtime()).startswith("<Runtime: default, calibration flow(")
+    assert repr(default).startswith("<Runtime: default, calibration flow(")
     closed = fastflow.Runtime(vector_model)
     closed.close()
     assert repr(closed) == f"<Runtime: {vector_model}, closed>"
@@ -105,3 +99,83 @@ def test_a_repr_says_what_it_is(rt, model, tmp_path, vector_model):
         [hit] = index.search(np.eye(3)[1], k=1)
     assert repr(hit) == "Hit(row=1, score=1.0000)"
     assert repr(fastflow.Hit(2, 0.5, "word " * 90, 7, {"url": "x"})).endswith("[...]', id=7, fields={'url': 'x'})")
+
+
+def test_it_is_a_runtime_alone_without_those_libraries(default, monkeypatch):
+    for name in BASES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert default.__class__ is type(default) is fastflow.Runtime
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_it_is_an_embedder_of_a_library_that_is_imported(default, monkeypatch, name):
+    module = ModuleType(name)
+    module.BaseEmbedder = type("BaseEmbedder", (), {})
+    monkeypatch.setitem(sys.modules, name, module)
+    assert isinstance(default, module.BaseEmbedder)
+    assert isinstance(default, fastflow.Runtime)
+    assert type(default) is type(pickle.loads(pickle.dumps(default))) is type(copy.copy(default)) is fastflow.Runtime
+    assert default.__class__ is default.__class__
+
+
+def test_the_calls_of_those_libraries_are_ours(default):
+    assert np.array_equal(default.embed(np.array(TEXTS)), default.encode(TEXTS))
+    assert np.array_equal(default.embed_words(["dog", "bank"]), default.encode(["dog", "bank"]))
+    assert np.array_equal(default.embed_documents(iter(TEXTS)), default.encode_document(TEXTS))
+    assert np.array_equal(default.embed_query(TEXTS[0]), default.encode_query(TEXTS[0]))
+
+
+@pytest.fixture
+def no_other_model(monkeypatch):
+    """Sentence Transformers refuses to open anything: the model of its own that a library would take instead."""
+    import sentence_transformers
+
+    def refuse(*_, **__):
+        raise AssertionError("the library loads a model of its own")
+
+    monkeypatch.setattr(sentence_transformers.SentenceTransformer, "__init__", refuse)
+
+
+@pytest.mark.doors
+def test_keybert_takes_it(default, no_other_model):
+    from keybert import KeyBERT
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    document = "Supervised learning is the task of learning a function that maps an input to an output."
+    words = CountVectorizer(stop_words="english").fit([document]).get_feature_names_out()
+    cosines = default.similarity([document], list(words))[0]
+    found = KeyBERT(model=default).extract_keywords(document, top_n=3)
+    assert [word for word, _ in found] == [words[i] for i in np.argsort(-cosines)[:3]]
+    assert [score for _, score in found] == pytest.approx(np.sort(cosines)[::-1][:3], abs=1e-3)
+
+
+@pytest.mark.doors
+def test_bertopic_takes_it(default, no_other_model):
+    from bertopic import BERTopic
+    from bertopic.backend import BaseEmbedder
+    from bertopic.backend._utils import select_backend
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import PCA
+
+    for language in (None, "english", "multilingual"):
+        assert select_backend(default, language) is default
+
+    def topics(vectors=None):
+        parts = {"umap_model": PCA(4), "hdbscan_model": KMeans(2, random_state=0, n_init=1)}
+        return BERTopic(embedding_model=default, **parts).fit_transform(TEXTS, vectors)[0]
+
+    assert isinstance(default, BaseEmbedder)
+    assert topics() == topics(default.encode_document(TEXTS))
+    assert len(set(topics())) == 2
+
+
+@pytest.mark.doors
+def test_langchain_takes_it(default):
+    from langchain_core.vectorstores import InMemoryVectorStore
+
+    store = InMemoryVectorStore(default)
+    store.add_texts(TEXTS[:8])
+    [(found, score)] = store.similarity_search_with_score("stock exchange", k=1)
+    cosines = default.similarity([*default.encode_query(["stock exchange"])], default.encode_document(TEXTS[:8]))[0]
+    assert found.page_content == TEXTS[int(cosines.argmax())]
+    assert score == pytest.approx(cosines.max(), abs=1e-5)

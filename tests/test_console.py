@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 
 import click
 import pytest
@@ -18,19 +19,23 @@ from fastflow.errors import FastflowError, UsageError, warn
 NAN = float("nan")
 
 
-def group_that(failure: BaseException) -> click.Group:
-    """A command line whose one command fails."""
+def make_group(go: Callable[[], object]) -> click.Group:
+    """A command line with the one command ``go``."""
 
     @click.group(cls=Commands)
     @click.option("--debug", is_flag=True)
     def main(debug: bool) -> None:
         pass
 
-    @main.command()
+    main.command(name="go")(lambda: go())
+    return main
+
+
+def fail(failure: BaseException) -> click.Group:
     def go() -> None:
         raise failure
 
-    return main
+    return make_group(go)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +51,11 @@ def group_that(failure: BaseException) -> click.Group:
     ],
 )
 def test_a_failure_is_one_sentence_and_an_exit_code(failure, code, said):
-    done = CliRunner().invoke(group_that(failure), ["go"])
+    done = CliRunner().invoke(fail(failure), ["go"])
     assert done.exit_code == code
     assert done.stderr.startswith(said)
     assert (done.stderr.count("\n"), done.stdout) == (1, "")
-    shown = CliRunner().invoke(group_that(failure), ["--debug", "go"])
+    shown = CliRunner().invoke(fail(failure), ["--debug", "go"])
     assert type(shown.exception) is type(failure) or isinstance(failure, KeyboardInterrupt)
     assert said not in shown.stderr
 
@@ -59,21 +64,14 @@ def test_a_failure_is_one_sentence_and_an_exit_code(failure, code, said):
 def test_the_notes_of_a_failure_are_said_after_it(failure):
     for note in ("40 rows\nare kept", "the end"):
         add_note(failure, note)
-    said = CliRunner().invoke(group_that(failure), ["go"]).stderr.splitlines()
+    said = CliRunner().invoke(fail(failure), ["go"]).stderr.splitlines()
     assert said[1:] == ["fastflow: 40 rows\\nare kept", "fastflow: the end"]
 
 
 def test_sigterm_is_heard_during_a_command_and_let_go_of_afterwards():
-    @click.group(cls=Commands)
-    def main() -> None:
-        pass
-
-    @main.command()
-    def go() -> None:
-        signal.raise_signal(signal.SIGTERM)
-
     before = signal.getsignal(signal.SIGTERM)
-    assert CliRunner().invoke(main, ["go"]).exit_code == 143
+    group = make_group(lambda: signal.raise_signal(signal.SIGTERM))
+    assert CliRunner().invoke(group, ["go"]).exit_code == 143
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -83,11 +81,6 @@ def test_a_signal_that_comes_in_a_destructor_is_not_lost(number, code):
         def __del__(self) -> None:
             signal.raise_signal(number)  # Python drops what the handler raises here
 
-    @click.group(cls=Commands)
-    def main() -> None:
-        pass
-
-    @main.command()
     def go() -> None:
         held = Held()
         del held
@@ -95,7 +88,7 @@ def test_a_signal_that_comes_in_a_destructor_is_not_lost(number, code):
 
     hook = sys.unraisablehook
     started = time.monotonic()
-    assert CliRunner().invoke(main, ["go"]).exit_code == code
+    assert CliRunner().invoke(make_group(go), ["go"]).exit_code == code
     assert time.monotonic() - started < 20
     assert sys.unraisablehook is hook
 
@@ -129,21 +122,16 @@ def test_names_in_a_message_cannot_drive_a_terminal(capsys):
 
 
 def test_an_error_is_one_line_whatever_names_it_holds():
-    done = CliRunner().invoke(group_that(FastflowError("no column 'a\nfastflow: all is well\x1b[2K'")), ["go"])
+    done = CliRunner().invoke(fail(FastflowError("no column 'a\nfastflow: all is well\x1b[2K'")), ["go"])
     assert done.stderr == "fastflow: no column 'a\\nfastflow: all is well\\x1b[2K'\n"
 
 
 def test_a_warning_of_ours_is_a_line_and_another_librarys_is_not():
-    @click.group(cls=Commands)
-    def main() -> None:
-        pass
-
-    @main.command()
     def go() -> None:
         warn("words fall into 9 pieces")
         warnings.warn("of another library", UserWarning, stacklevel=1)
 
     with pytest.warns(UserWarning, match="of another library") as others:
-        result = CliRunner().invoke(main, ["go"])
+        result = CliRunner().invoke(make_group(go), ["go"])
     assert result.stderr == "fastflow: WARNING: words fall into 9 pieces\n"
     assert len(others) == 1

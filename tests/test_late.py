@@ -30,69 +30,50 @@ QUIET = pytest.mark.filterwarnings("ignore::fastflow.FastflowWarning", "ignore:.
 
 
 class Late(NamedTuple):
-    """``model``: of MODELS; ``target``: the function that makes the late thing, which ``use`` needs."""
+    """A function or module ``target`` that makes a late thing, and the one of USES that needs it."""
 
     model: str
     target: str
-    use: Callable[[Runtime], Any]
+    use: str
     options: dict[str, Any] = {}  # noqa: RUF012 - of Runtime, and never changed
 
 
-def encode(rt: Runtime) -> Any:
-    return rt.encode(["a dog", LONG])
-
-
-def cut(rt: Runtime) -> Any:
-    return rt.transform(np.ones((3, 32)), truncate_dim=5)
-
-
-def density(rt: Runtime) -> Any:
-    return rt.log_prob(["a dog", "a cat"])
-
-
-def density_of_vectors(rt: Runtime) -> Any:
-    return rt.log_prob(np.ones((3, 32)))
-
-
-def pieces(rt: Runtime) -> Any:
-    return [piece.id for piece in rt.tokenizer.describe(["a dog"])[0]]
-
-
-def fingerprint(rt: Runtime) -> Any:
-    return [int(rt.fingerprint, 16) % 2**32]
-
-
-def describes(rt: Runtime) -> Any:
-    return rt.similarity(["a dog"], ["a cat"])
-
-
+USES: dict[str, Callable[[Runtime], Any]] = {
+    "encode": lambda rt: rt.encode(["a dog", LONG]),
+    "cut": lambda rt: rt.transform(np.ones((3, 32)), truncate_dim=5),
+    "density": lambda rt: rt.log_prob(["a dog", "a cat"]),
+    "density of vectors": lambda rt: rt.log_prob(np.ones((3, 32))),
+    "pieces": lambda rt: [piece.id for piece in rt.tokenizer.describe(["a dog"])[0]],
+    "fingerprint": lambda rt: [int(rt.fingerprint, 16) % 2**32],
+    "similarity": lambda rt: rt.similarity(["a dog"], ["a cat"]),
+}
 LIBRARY = "fastflow.model.tokenizer.files.Saved.library"
 LONG_TEXTS, CUTS = "fastflow.model.tokenizer.long_texts.LongTexts.__init__", "fastflow.model.tokenizer.cuts.find_cuts"
 OF_FLOW, FOLD = "fastflow.backends.base.density_of", "fastflow.backends.cpu.fold"
 CASES = [
-    Late("flow", LIBRARY, pieces),
-    Late("flow", OF_FLOW, density),
-    Late("flow", FOLD, density),
-    Late("flow", OF_FLOW, density, {"dtype": "int8"}),
-    Late("flow", OF_FLOW, density, {"backend": "torch"}),
-    Late("flow", OF_FLOW, density, {"backend": "reference"}),
-    Late("vectors", OF_FLOW, density_of_vectors),
-    Late("vectors", FOLD, cut),
-    Late("xlm-roberta", LONG_TEXTS, encode),
-    Late("xlm-roberta", CUTS, encode),
-    Late("roberta", CUTS, encode, {"backend": "torch"}),
-    Late("model2vec", LIBRARY, encode),
-    Late("model2vec", LIBRARY, pieces),
-    Late("model2vec", "fastflow.model.hashing.combined", fingerprint),
-    Late("model2vec of Unigram", LONG_TEXTS, encode),
-    Late("StaticEmbedding", LIBRARY, pieces),
-    Late("StaticEmbedding of Unigram", LONG_TEXTS, encode),
+    Late("flow", LIBRARY, "pieces"),
+    Late("flow", OF_FLOW, "density"),
+    Late("flow", FOLD, "density"),
+    Late("flow", OF_FLOW, "density", {"dtype": "int8"}),
+    Late("flow", OF_FLOW, "density", {"backend": "torch"}),
+    Late("flow", OF_FLOW, "density", {"backend": "reference"}),
+    Late("vectors", OF_FLOW, "density of vectors"),
+    Late("vectors", FOLD, "cut"),
+    Late("xlm-roberta", LONG_TEXTS, "encode"),
+    Late("xlm-roberta", CUTS, "encode"),
+    Late("roberta", CUTS, "encode", {"backend": "torch"}),
+    Late("model2vec", LIBRARY, "encode"),
+    Late("model2vec", LIBRARY, "pieces"),
+    Late("model2vec", "fastflow.model.hashing.combined", "fingerprint"),
+    Late("model2vec of Unigram", LONG_TEXTS, "encode"),
+    Late("StaticEmbedding", LIBRARY, "pieces"),
+    Late("StaticEmbedding of Unigram", LONG_TEXTS, "encode"),
 ]
 IMPORTS = [
-    Late("xlm-roberta", "fastflow.model.tokenizer.long_texts", encode),
-    Late("xlm-roberta", "fastflow.model.tokenizer.cuts", encode),
-    Late("flow", "fastflow.stages.similarity", describes),
-    Late("StaticEmbedding and Dense", "fastflow.kernels.search.cpu", encode),
+    Late("xlm-roberta", "fastflow.model.tokenizer.long_texts", "encode"),
+    Late("xlm-roberta", "fastflow.model.tokenizer.cuts", "encode"),
+    Late("flow", "fastflow.stages.similarity", "similarity"),
+    Late("StaticEmbedding and Dense", "fastflow.kernels.search.cpu", "encode"),
 ]
 MODELS: dict[str, Callable[[Path], Path]] = {
     "model2vec": lambda path: model2vec_dir(path, seq_length=16),
@@ -103,8 +84,8 @@ MODELS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def named(case: Late) -> str:
-    return " ".join([case.model, *map(str, case.options.values()), case.target.rpartition(".")[2], case.use.__name__])
+def name_case(case: Late) -> str:
+    return " ".join([case.model, *map(str, case.options.values()), case.target.rpartition(".")[2], case.use])
 
 
 @pytest.fixture(scope="module")
@@ -120,17 +101,13 @@ def models(tmp_path_factory, model, vector_model, encoders) -> Callable[[str], A
 
 
 class Inside:
-    """The first thread that is ``reached`` stays where it is until another one forks, and a little longer."""
+    """The first thread that calls ``reach`` waits until another one forks, and a little longer."""
 
     def __init__(self) -> None:
-        self.first, self.there, self.forking, self.forked = (
-            True,
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self.first = True
+        self.there, self.forking, self.forked = threading.Event(), threading.Event(), threading.Event()
 
-    def reached(self) -> None:
+    def reach(self) -> None:
         if not self.first:
             return
         self.first = False
@@ -165,37 +142,32 @@ def check_fork(rt: Runtime, use: Callable[[Runtime], Any], inside: Inside, wante
 
 
 @QUIET
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", CASES, ids=name_case)
 def test_a_fork_while_a_late_thing_is_made(models, monkeypatch, inside, case):
-    wanted = np.asarray(case.use(Runtime(models(case.model), **case.options)))
+    wanted = np.asarray(USES[case.use](Runtime(models(case.model), **case.options)))
     rt = Runtime(models(case.model), threads=1, **case.options)
     place, _, name = case.target.rpartition(".")
     owner = getattr(import_module(place.rpartition(".")[0]), place.rpartition(".")[2], None) or import_module(place)
     real = getattr(owner, name)
-
-    def slow(*given: Any, **options: Any) -> Any:
-        inside.reached()
-        return real(*given, **options)
-
-    monkeypatch.setattr(owner, name, slow)
-    check_fork(rt, case.use, inside, wanted)
+    monkeypatch.setattr(owner, name, lambda *given, **options: inside.reach() or real(*given, **options))
+    check_fork(rt, USES[case.use], inside, wanted)
 
 
 @QUIET
-@pytest.mark.parametrize("case", IMPORTS, ids=named)
+@pytest.mark.parametrize("case", IMPORTS, ids=name_case)
 def test_a_fork_while_a_module_is_imported(models, monkeypatch, inside, case):
-    wanted = np.asarray(case.use(Runtime(models(case.model), **case.options)))
+    wanted = np.asarray(USES[case.use](Runtime(models(case.model), **case.options)))
     rt = Runtime(models(case.model), threads=1, **case.options)
     real = SourceFileLoader.exec_module
 
-    def slow(self: Any, module: Any) -> None:
+    def load(self: Any, module: Any) -> None:
         if module.__name__ == case.target:
-            inside.reached()
+            inside.reach()
         real(self, module)
 
-    monkeypatch.setattr(SourceFileLoader, "exec_module", slow)
+    monkeypatch.setattr(SourceFileLoader, "exec_module", load)
     monkeypatch.delitem(sys.modules, case.target)
-    check_fork(rt, case.use, inside, wanted)
+    check_fork(rt, USES[case.use], inside, wanted)
 
 
 def test_a_fork_by_the_thread_that_makes_something():

@@ -23,16 +23,11 @@ class Terminal(io.StringIO):
 
 
 class OutStream(io.StringIO):
-    """As ipykernel's: not a terminal, but repainted."""
-
-    __module__ = "ipykernel.iostream"
+    __module__ = "ipykernel.iostream"  # not a terminal, but repainted
 
 
 class Clock:
-    """Seconds as a test says."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self) -> float:
         return self.now
@@ -56,7 +51,6 @@ def test_the_line(total, done, seconds, line):
 
 
 def run(stream, seconds, shown=True, total=20, note="loss 0.5"):
-    """``seconds`` pass in 20 equal steps; what the stream then holds."""
     clock = Clock()
     with Progress("embed", total, "texts", shown, stream, clock) as progress:
         for _ in range(20):
@@ -71,21 +65,14 @@ def test_a_terminal_is_repainted_at_first_at_last_and_five_times_a_second():
     assert painted.endswith("embed: 20 of 20 texts (100 %), 10/s, 0:00 left  loss 0.5\n")
     assert 8 <= painted.count("\r") <= 13
     assert painted.count("\n") == 1
-
-
-def test_a_shorter_line_wipes_the_longer_one_before():
+    assert "embed: 20 texts" in run(Terminal(), 0.01, total=None), "the last count, of an unknown total"
     stream, clock = Terminal(), Clock()
     with Progress("embed", None, "texts", True, stream, clock) as progress:
-        clock.now += 1
-        progress.advance(1, "a long note")
-        clock.now += 1
-        progress.advance(1)
+        for note in ("a long note", ""):
+            clock.now += 1
+            progress.advance(1, note)
     _, first, second = stream.getvalue().removeprefix("\r").removesuffix("\n").split("\r")
-    assert len(second) >= len(first)
-
-
-def test_the_last_count_is_shown_where_the_total_is_not_known():
-    assert "embed: 20 texts" in run(Terminal(), 0.01, total=None)
+    assert len(second) >= len(first), "a shorter line wipes the longer one before"
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
@@ -109,12 +96,9 @@ def test_a_short_run_and_a_quiet_one_leave_a_log_alone():
     assert run(io.StringIO(), 9.9) == ""
     for stream in (io.StringIO(), Terminal(), OutStream()):
         assert run(stream, 1000, shown=False) == ""
-
-
-def test_the_end_is_not_said_twice():
     said = run(io.StringIO(), 200.0)
     assert len(said.splitlines()) == 20
-    assert said.count("20 of 20") == 1
+    assert said.count("20 of 20") == 1, "the end is not said twice"
 
 
 def test_a_notebook_is_repainted_without_a_terminals_codes(monkeypatch):
@@ -133,14 +117,9 @@ def test_no_stderr_at_all(monkeypatch):
     assert Progress.painted is None
 
 
-@pytest.fixture
-def hurried(monkeypatch):
-    """Plain lines are due at once."""
-    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
-
-
-def test_encode_and_the_embed_command_use_it(hurried, model, tmp_path, capsys):
-    runtime = Runtime(model)
+def test_encode_and_the_embed_command_use_it(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)  # lines are due at once
+    runtime, counts = Runtime(model), []
     runtime.encode(["a dog", "a cat"])
     assert capsys.readouterr().err == ""
     runtime.encode(["a dog", "a cat"], show_progress_bar=True)
@@ -152,23 +131,20 @@ def test_encode_and_the_embed_command_use_it(hurried, model, tmp_path, capsys):
         assert done.exit_code == 0
         assert ("embed: 2 of 2 texts" in done.stderr) == (not quiet)
         assert not (quiet and done.stderr)
+    monkeypatch.setattr(Progress, "advance", lambda self, count: counts.append(count))
+    runtime.encode(["a dog"] * 10, batch_size=4, show_progress_bar=True)
+    assert counts == [4, 4, 2], "every batch counts"
 
 
 def test_a_resumed_run_counts_the_whole_and_its_own_rate():
-    clock = Clock()
-    progress = Progress("flow", 1000, "steps", clock=clock, done=500)
-    progress.advance(100)
-    assert progress.line(10.0) == "flow: 600 of 1,000 steps (60 %), 10/s, 0:40 left"
-
-
-def test_the_rate_is_measured_from_where_it_begins():
     stream, clock = Terminal(), Clock()
-    with Progress("embed", 100, "texts", True, stream, clock, done=50) as progress:
+    with Progress("flow", 1000, "steps", True, stream, clock, done=500) as progress:
         clock.now += 30  # the rows of an earlier run are passed over
         progress.begin()
-        clock.now += 1
-        progress.advance(10)
-    assert stream.getvalue().endswith("embed: 60 of 100 texts (60 %), 10/s, 0:04 left\n")
+        clock.now += 10
+        progress.advance(100)
+        assert progress.line(10.0) == "flow: 600 of 1,000 steps (60 %), 10/s, 0:40 left"
+    assert stream.getvalue().endswith("flow: 600 of 1,000 steps (60 %), 10/s, 0:40 left\n")
 
 
 def test_a_total_that_is_an_estimate_says_so_until_the_end():
@@ -192,13 +168,6 @@ def test_batches_show_before_their_window_is_done():
     assert progress.line(2.0) == "embed: 20 of 100 texts (20 %), 10/s, 0:08 left"
     progress.advance(20)
     assert progress.line(2.0).startswith("embed: 30 of 100 texts")
-
-
-def test_encode_counts_every_batch(model, monkeypatch):
-    counts = []
-    monkeypatch.setattr(Progress, "advance", lambda self, count: counts.append(count))
-    Runtime(model).encode(["a dog"] * 10, batch_size=4, show_progress_bar=True)
-    assert counts == [4, 4, 2]
 
 
 def test_another_line_takes_the_place_of_the_painted_one(monkeypatch):

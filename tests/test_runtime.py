@@ -1,4 +1,7 @@
-"""``Runtime``: its signatures, what encode and its companions return, and what they refuse."""
+"""``Runtime``: its signatures, what encode and its companions return, and what they refuse.
+
+tests/across/test_same_vectors.py has the law that batches, threads, forks, windows and formats change no vector.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from fastflow import Runtime
 from fastflow.backends.choose import BACKENDS
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, FastflowWarning, UsageError
 from fastflow.model.artifact import load_model
 
 from support.builders import make_encoder, make_model, make_sentences
+from support.sentence_dirs import NORMALIZE, make_directory, pooling, theirs
 from support.tolerances import COMPANY, EMBEDDING
+
+PLAIN = ["the dog sings.", "a cat", "the river turns"]
+THREE = ["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."]
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +61,13 @@ def test_one_text_many_and_none(rt, sentences):
     assert one.dtype == many.dtype == rt.encode([]).dtype == np.float32
     assert np.abs(many[0] - one).max() <= COMPANY["float32"] * np.abs(one).max()
     assert np.array_equal(rt.encode(sentences=sentences[:9]), many)
-    assert np.array_equal(rt.encode(tuple(sentences[:9])), many)
-    assert np.array_equal(rt.encode(np.array(sentences[:9])), many)
-    rows = rt.encode(sentences[:9], convert_to_numpy=False)
-    assert isinstance(rows, list)
-    assert np.array_equal(rows, many)
-
-
-def test_order_is_kept_whatever_the_lengths_and_batches(rt):
-    texts = [" ".join(["dog"] * n) for n in (60, 1, 33, 2, 8, 17, 7, 9, 1, 60)]
-    want = np.stack([rt.encode(text) for text in texts])
-    for batch in (None, 1, 3, 100):
-        assert np.abs(rt.encode(texts, batch_size=batch) - want).max() <= COMPANY["float32"] * np.abs(want).max()
-    assert len(np.unique(want.round(3), axis=0)) == 8
+    assert isinstance(rt.encode(sentences[:9], convert_to_numpy=False), list)
+    assert np.array_equal(rt.encode(sentences[:9], prompt="the "), rt.encode(["the " + text for text in sentences[:9]]))
+    counted = rt.encode(sentences[:5], batch_size=np.int64(2), truncate_dim=np.int32(7))
+    assert np.array_equal(counted, many[:5, :7]), "counts of NumPy are counts"
+    for make in (iter, tuple, np.array, lambda texts: dict(enumerate(texts)).values()):
+        assert np.array_equal(np.concatenate([block for _, block in rt.stream(make(sentences[:9]))]), many)
+        assert rt.encode(make([])).shape == (0, 32)
 
 
 def test_backends_agree(model, sentences, backend):
@@ -81,39 +81,30 @@ def test_backends_agree(model, sentences, backend):
     assert np.abs(unit(opened.encode(sentences)) - exact).max() <= EMBEDDING
 
 
-def test_torch_in_float64_is_the_reference_in_float64(model, sentences):
+def test_pytorch_in_other_dtypes(model, sentences):
     ours, theirs = (Runtime(model, dtype="float64", backend=b).encode(sentences) for b in ("reference", "torch"))
     assert np.abs(ours - theirs).max() <= 1e-10 * np.abs(theirs).max()
-
-
-def test_bfloat16_on_torch_is_near(model, sentences):
     near = Runtime(model, dtype="bfloat16", backend="torch")
     assert near.info()["dtype"] == "bfloat16"
-    cosines = (unit(near.encode(sentences)) * unit(Runtime(model).encode(sentences))).sum(axis=1)
-    assert 0.98 <= cosines.min() < 1 - 1e-7
+    assert 0.98 <= (unit(near.encode(sentences)) * unit(ours)).sum(axis=1).min() < 1 - 1e-7
 
 
+@pytest.mark.filterwarnings("ignore:texts longer than 128 tokens are cut")
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "distilbert", "electra", "minilm"])
 def test_every_family_runs_and_backends_agree(encoders, family, sentences, backend):
     texts = [*sentences[:20], "", "x" * 300, " ".join(["cat 7!"] * 80)]
     found, want = Runtime(encoders(family), backend=backend), Runtime(encoders(family), "cpu", "float64")
-    with pytest.warns(UserWarning, match="longer than 128 tokens are cut"):
-        found = found.encode(texts)
-    with pytest.warns(UserWarning, match="longer than 128 tokens are cut"):
-        want = want.encode(texts)
-    assert np.abs(unit(found) - unit(want)).max() <= EMBEDDING
+    assert np.abs(unit(found.encode(texts)) - unit(want.encode(texts))).max() <= EMBEDDING
+    assert found.truncated == want.truncated > 0
 
 
-def test_truncation_comes_before_normalisation(rt, sentences, backend, model):
+def test_truncation_comes_before_normalisation(sentences, backend, model):
     opened = Runtime(model, backend=backend)
     raw = opened.encode(sentences[:7])
     cut = opened.encode(sentences[:7], truncate_dim=10, normalize_embeddings=True)
     assert np.array_equal(opened.encode(sentences[:7], truncate_dim=10), raw[:, :10])
     assert np.abs(np.linalg.norm(cut, axis=1) - 1).max() <= 1e-6
     assert np.abs(cut - unit(raw[:, :10])).max() <= 1e-6
-    for wrong in (0, -1, 33):
-        with pytest.raises(UsageError, match=rf"truncate_dim must be 1 to 32, the width of this model, not {wrong}"):
-            opened.encode(sentences[:7], truncate_dim=wrong)
 
 
 @pytest.mark.parametrize(("dim", "normalize"), [(None, False), (None, True), (20, True)])
@@ -123,11 +114,10 @@ def test_precisions(rt, sentences, dim, normalize):
     def coded(precision: str) -> np.ndarray:
         return rt.encode(sentences[:64], normalize_embeddings=normalize, truncate_dim=dim, precision=precision)
 
-    assert np.array_equal(coded("float16"), z.astype(np.float16))
     bits = np.packbits(z > 0, axis=1)
-    assert coded("ubinary").dtype == np.uint8
+    assert np.array_equal(coded("float16"), z.astype(np.float16))
+    assert (coded("ubinary").dtype, coded("binary").dtype) == (np.uint8, np.int8)
     assert np.array_equal(coded("ubinary"), bits)
-    assert coded("binary").dtype == np.int8
     assert np.array_equal(coded("binary").astype(int) + 128, bits)
     step = (4 / np.sqrt(z.shape[1]) if normalize else 4) / 127
     small, offset = coded("int8"), coded("uint8")
@@ -136,13 +126,6 @@ def test_precisions(rt, sentences, dim, normalize):
     assert np.abs(small * step - np.clip(z, -127 * step, 127 * step)).max() <= step * 0.5001
     assert len(np.unique(small)) > 50
     assert rt.encode([], precision="ubinary", truncate_dim=dim).shape == (0, bits.shape[1])
-
-
-def test_precisions_that_cannot_be(rt, bert, sentences):
-    with pytest.raises(UsageError, match=r"unknown precision 'int4'; known are float32, float16"):
-        rt.encode(sentences[:3], precision="int4")
-    with pytest.raises(UsageError, match="precision 'int8' needs the range of each dimension, and this model stores"):
-        Runtime(bert).encode(sentences[:3], precision="int8")
 
 
 @pytest.mark.parametrize(("dim", "normalize"), [(None, False), (20, True)])
@@ -161,32 +144,9 @@ def test_ranges_are_of_every_call_that_quantises(rt, sentences, dim, normalize):
         assert rt.encode([], **options).shape == (0, z.shape[1])
 
 
-def test_ranges_of_another_width_are_refused_before_anything_is_computed(rt):
-    for call in (rt.encode, rt.stream, rt.transform):
-        with pytest.raises(UsageError, match=r"ranges must be \(2, 12\) numbers"):
-            call(iter(()), precision="int8", truncate_dim=12, ranges=np.zeros((2, 32)))
-
-
-def test_a_prompt_is_put_before_every_text(rt, sentences):
-    want = rt.encode(["the " + text for text in sentences[:5]])
-    assert np.array_equal(rt.encode(sentences[:5], prompt="the "), want)
-
-
-@pytest.mark.parametrize("texts", [7, ["a", 7], ["a", None], [["a"]], [b"bytes"], np.zeros((2, 32))])
-def test_inputs_that_are_no_texts(rt, texts):
-    with pytest.raises(FastflowError, match=r"text [01] is .*, not str|texts come as a list .*, not as (int|ndarray)"):
-        rt.encode(texts)
-
-
-def test_encode_takes_its_texts_once(rt):
-    for arguments in ((), ("a",)):
-        with pytest.raises(UsageError, match="takes the texts once"):
-            rt.encode(*arguments, **({"sentences": "b"} if arguments else {}))
-
-
-def test_long_texts_are_cut_counted_and_said_once(model):
-    rt = Runtime(model)
+def test_long_texts_are_cut_counted_and_said_once_with_the_callers_line(model):
     long = " ".join(["dog"] * 100)
+    rt = Runtime(model)
     with pytest.warns(UserWarning, match="longer than 64 tokens are cut"):
         rt.encode([long, "a", long])
     with warnings.catch_warnings():
@@ -194,24 +154,30 @@ def test_long_texts_are_cut_counted_and_said_once(model):
         rt.encode(long)
     assert rt.truncated == 3
     assert np.array_equal(rt.encode(long), rt.encode(" ".join(["dog"] * 62)))
+    for name in ("encode", "encode_query", "pool", "stream"):
+        rt = Runtime(model)
+        with pytest.warns(FastflowWarning, match="longer than 64 tokens are cut") as warned:
+            list(getattr(rt, name)([long]))
+        assert [each.filename for each in warned] == [__file__], name
 
 
-def test_stream_gives_blocks_in_order_and_reads_no_further_than_it_must(rt, monkeypatch):
-    monkeypatch.setattr("fastflow.options.WINDOW", 10)
-    texts, taken = make_sentences(35, seed=1), []
-    blocks = rt.stream((taken.append(text) or text for text in texts), normalize_embeddings=True, precision="float16")
+def test_stream_gives_blocks_in_order_and_reads_no_further_than_it_must(rt):
+    texts, taken, starts, vectors = make_sentences(35, seed=1), [], [], []
+    options = {"normalize_embeddings": True, "precision": "float16"}
+    blocks = rt.stream((taken.append(text) or text for text in texts), window=10, **options)
     assert taken == []
-    starts, vectors = [], []
     for number, (start, block) in enumerate(blocks, 1):
         assert len(taken) == min(10 * number, 35)
         starts.append(start)
         vectors.append(block)
     assert starts == [0, 10, 20, 30]
     assert [len(block) for block in vectors] == [10, 10, 10, 5]
-    assert np.array_equal(np.concatenate(vectors), rt.encode(texts, normalize_embeddings=True, precision="float16"))
+    assert np.array_equal(np.concatenate(vectors), rt.encode(texts, **options))
     assert list(rt.stream([])) == []
+    blocks = rt.stream(["a"] * 12 + [3], window=5)
+    assert [next(blocks)[0], next(blocks)[0]] == [0, 5]
     with pytest.raises(FastflowError, match="text 12 is int"):
-        list(rt.stream(["a"] * 12 + [3]))
+        next(blocks)
 
 
 def test_transform_is_the_calibration_of_what_pool_gives(model, sentences, backend):
@@ -225,21 +191,22 @@ def test_transform_is_the_calibration_of_what_pool_gives(model, sentences, backe
     assert rt.transform(np.ones((2, 32), int)).dtype == np.float32
 
 
+def holding(value, at):
+    """(3, 32) zeros with one value."""
+    return np.where(np.arange(96).reshape(3, 32) == at, value, 0)
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [
         (np.zeros((3, 31)), r"shape \(B, 32\); got float64 of shape \(3, 31\)"),
-        (np.zeros(32), r"got float64 of shape \(32,\)"),
-        (np.zeros((1, 3, 32)), r"of shape \(1, 3, 32\)"),
-        (np.full((2, 32), "x"), r"of shape \(B, 32\), not texts"),
-        (np.zeros((2, 32), complex), "got complex128"),
-        ([[1.0, 2.0], [3.0]], "rows of one length"),
-        ("the dog", r"not texts; texts go to encode\(\)"),
-        (np.where(np.arange(96).reshape(3, 32) == 70, np.nan, 0), "row 2 holds NaN or infinity"),
-        (np.where(np.arange(96).reshape(3, 32) == 40, -np.inf, 0), "row 1 holds NaN or infinity"),
-        (np.where(np.arange(96).reshape(3, 32) == 0, 1e300, 0), "row 0 holds NaN or infinity"),
+        (np.zeros(32), r"got float64 of shape \(32,\)"), (np.zeros((1, 3, 32)), r"of shape \(1, 3, 32\)"),
+        (np.full((2, 32), "x"), r"of shape \(B, 32\), not texts"), (np.zeros((2, 32), complex), "got complex128"),
+        ([[1.0, 2.0], [3.0]], "rows of one length"), ("the dog", r"not texts; texts go to encode\(\)"),
+        (holding(np.nan, 70), "row 2 holds NaN or infinity"), (holding(-np.inf, 40), "row 1 holds NaN or infinity"),
+        (holding(1e300, 0), "row 0 holds NaN or infinity"),
     ],
-)
+)  # fmt: skip
 def test_transform_refuses_and_says_why(rt, array, message):
     with pytest.raises(FastflowError, match=message):
         rt.transform(array)
@@ -255,6 +222,55 @@ def test_similarity_of_texts_vectors_and_both(rt, sentences):
     assert rt.similarity(sentences[0], sentences[0]).shape == (1, 1)
     assert abs(rt.similarity(a[0], sentences[0])[0, 0] - 1) <= 1e-5
     assert rt.similarity(np.zeros((1, 32)), b).tolist() == [[0.0] * 5]
+    z = np.random.default_rng(0).normal(size=(400, 32)).astype(np.float32)
+    assert np.abs(rt.similarity(z, z)).max() <= 1
+    assert np.abs(rt.similarity_pairwise(z, 3 * z)).max() <= 1
+    assert np.abs(rt.similarity_pairwise(sentences[:3], b[:3]) - np.diag(want)).max() <= EMBEDDING
+
+
+@pytest.mark.parametrize("name", ["cosine", "dot", "dot_product", "euclidean", "manhattan", None])
+def test_similarity_is_the_models(tmp_path, bert, name):
+    settings = {} if name is None else {"similarity_fn_name": name}
+    rt = Runtime(make_directory(tmp_path / "m", bert, [pooling("mean")], **settings))
+    z = rt.encode(PLAIN).astype(np.float64)
+    differences = z[:, None] - z
+    wanted = {
+        "dot": z @ z.T, "dot_product": z @ z.T, "euclidean": -np.sqrt((differences**2).sum(-1)),
+        "manhattan": -np.abs(differences).sum(-1),
+    }.get(name, unit(z) @ unit(z).T)  # fmt: skip
+    found = rt.similarity(PLAIN, rt.encode(PLAIN))
+    assert np.abs(found - wanted).max() <= EMBEDDING * max(1, np.abs(wanted).max())
+    if name not in (None, "dot_product"):
+        pytest.importorskip("sentence_transformers", exc_type=ImportError)
+        model = theirs(tmp_path / "m")
+        their = model.similarity(model.encode(PLAIN), model.encode(PLAIN)).numpy()
+        assert np.abs(found - their).max() <= 10 * EMBEDDING * max(1, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (np.ones((2, 32)), np.ones((3, 16)), "vectors of one width, not 32 and 16"),
+        (np.ones((2, 2, 32)), np.ones(32), r"shape \(B, D\); got float64 of \(2, 2, 32\)"),
+        ([[1.0], [1.0, 2.0]], [1.0], "vectors of one width"), (["a", 3], "b", "takes texts, or numbers"),
+        (None, "b", "takes texts, or numbers"), (np.full((2, 32), np.nan), "b", "row 0 holds NaN or infinity"),
+    ],
+)  # fmt: skip
+def test_similarity_refuses_and_says_why(rt, a, b, message):
+    with pytest.raises(FastflowError, match=message):
+        rt.similarity(a, b)
+    with pytest.raises(FastflowError, match="takes as many rows on both sides, not 9 and 8"):
+        rt.similarity_pairwise(np.ones((9, 32)), np.ones((8, 32)))
+
+
+def test_queries_and_documents_go_by_the_model(rt, tmp_path, bert):
+    for call in (rt.encode_query, rt.encode_document):
+        assert np.array_equal(call(PLAIN), rt.encode(PLAIN))
+        assert np.array_equal(call(PLAIN[0], prompt="the "), rt.encode("the " + PLAIN[0]))
+        assert np.array_equal(call(PLAIN, normalize_embeddings=True), rt.encode(PLAIN, normalize_embeddings=True))
+    other = Runtime(make_directory(tmp_path / "m", bert, [pooling("mean"), NORMALIZE]))
+    assert other.encode_query(PLAIN, truncate_dim=3).shape == (3, 3)
+    assert isinstance(other.encode_document(PLAIN, convert_to_numpy=False), list)
 
 
 def test_info_says_what_runs(rt, model, bert):
@@ -291,29 +307,22 @@ def test_fingerprints_tell_models_apart(model, bert, tmp_path, sentences):
     assert len({fingerprint, *(Runtime(m).fingerprint for m in (other, bert, changed))}) == 4
 
 
-def test_the_table_in_the_package(tmp_path, monkeypatch):
-    rt = Runtime("static")
-    assert rt.info()["model"] == "static"
-    assert repr(rt).startswith("<Runtime: static, ")
-    vectors = rt.encode(["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."])
-    near, far = rt.similarity(vectors[:1], vectors[1:])[0]
-    assert near > far + 0.3
+@pytest.mark.parametrize(("name", "margin"), [(None, 0.1), ("static", 0.3)])
+def test_the_models_in_the_package(tmp_path, monkeypatch, name, margin):
+    rt, said = Runtime(name), name or "default"
+    assert rt.info()["model"] == said
+    assert repr(rt).startswith(f"<Runtime: {said}, ")
+    near, far = rt.similarity(rt.encode(THREE[:1]), rt.encode(THREE[1:]))[0]
+    assert near > far + margin
     assert np.array_equal(pickle.loads(pickle.dumps(rt)).encode("A cat."), rt.encode("A cat."))
+    if name is None:
+        assert rt.info()["calibration"].startswith("flow(2x6, width 64, additive, reversal) -> recolour(")
+        assert rt.info()["pooling"] == "weighted masked mean of word embeddings without positions"
+        return
     monkeypatch.chdir(tmp_path)
-    Path("static").mkdir()
-    with pytest.raises(FastflowError, match="static is not a model"):
-        Runtime("static")
-
-
-def test_the_model_in_the_package(sentences):
-    rt = Runtime()
-    assert rt.info()["model"] == "default"
-    assert rt.info()["calibration"].startswith("flow(2x6, width 64, additive, reversal) -> recolour(")
-    assert rt.info()["pooling"] == "weighted masked mean of word embeddings without positions"
-    vectors = rt.encode(["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."])
-    assert vectors.shape == (3, rt.dim)
-    near, far = rt.similarity(vectors[:1], vectors[1:])[0]
-    assert near > far + 0.1
+    Path(name).mkdir()
+    with pytest.raises(FastflowError, match=f"{name} is not a model"):
+        Runtime(name)
 
 
 def test_a_model_that_is_open_already(weighted_model, sentences):
@@ -325,16 +334,6 @@ def test_a_model_that_is_open_already(weighted_model, sentences):
     assert again.fingerprint == held.fingerprint
 
 
-@pytest.mark.parametrize(
-    "make", [iter, tuple, lambda texts: (text for text in texts), lambda texts: dict(enumerate(texts)).values()]
-)
-def test_any_iterable_in_a_fixed_order_gives_rows_in_that_order(rt, sentences, make):
-    want = rt.encode(sentences[:7])
-    assert np.array_equal(rt.encode(make(sentences[:7])), want)
-    assert np.array_equal(np.concatenate([block for _, block in rt.stream(make(sentences[:7]))]), want)
-    assert rt.encode(make([])).shape == (0, 32)
-
-
 class Table:
     """As a table of pandas: iterating gives the names of its columns."""
 
@@ -344,17 +343,23 @@ class Table:
         return iter(["name", "text"])
 
 
-@pytest.mark.parametrize("texts", [{"a", "b"}, {"a": 1, "b": 2}, b"ab", 3.5, Table(), np.array("a")])
-def test_what_has_no_texts_in_an_order_is_refused(rt, texts):
-    for call in (rt.encode, rt.stream, rt.pool):
-        with pytest.raises(UsageError, match="texts come as a list or another iterable of str in a fixed order"):
-            call(texts)
+UNORDERED = [{"a", "b"}, {"a": 1, "b": 2}, b"ab", 3.5, Table(), np.array("a"), np.zeros((2, 32)), 7]
 
 
-def test_one_text_is_for_encode_alone(rt):
+def test_inputs_that_are_no_texts_are_refused(rt):
+    for texts in UNORDERED:
+        for call in (rt.encode, rt.stream, rt.pool):
+            with pytest.raises(UsageError, match="texts come as a list or another iterable of str in a fixed order"):
+                call(texts)
+    for texts in (["a", 7], ["a", None], ["a", ["a"]], ["a", b"bytes"]):
+        with pytest.raises(FastflowError, match=r"text 1 is .*, not str"):
+            rt.encode(texts)
     for call in (rt.stream, rt.pool):
         with pytest.raises(UsageError, match="not as str"):
             call("abc")
+    for arguments, more in (((), {}), (("a",), {"sentences": "b"})):
+        with pytest.raises(UsageError, match="takes the texts once"):
+            rt.encode(*arguments, **more)
 
 
 @pytest.mark.parametrize("value", [0, -1, "2", 2.0, True, [], float("nan")])
@@ -372,18 +377,27 @@ def test_counts_are_whole_numbers_of_at_least_one(rt, model, value):
         rt.encode(["a"], truncate_dim=value if value is not True else "1")
 
 
-def test_counts_of_numpy_are_counts(rt, sentences):
-    found = rt.encode(sentences[:5], batch_size=np.int64(2), truncate_dim=np.int32(7))
-    assert np.array_equal(found, rt.encode(sentences[:5])[:, :7])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"precision": "int4"}, r"unknown precision 'int4'; known are float32, float16"),
+        ({"precision": []}, "precision"), ({"prompt": 3}, "prompt must be a text, not 3"),
+        ({"truncate_dim": 33}, "must be 1 to 32, the width of this model, not 33"),
+        ({"truncate_dim": -1}, "must be 1 to 32, the width of this model, not -1"),
+        ({"precision": "int8", "truncate_dim": 12, "ranges": np.zeros((2, 32))}, r"ranges must be \(2, 12\) numbers"),
+        ({"ranges": np.ones((2, 3))}, "ranges"),
+    ],
+)  # fmt: skip
+def test_options_are_looked_at_before_anything_is_computed(rt, option, message):
+    for texts in ([], ["a"], iter(())):
+        for call in (rt.encode, rt.stream):
+            with pytest.raises(UsageError, match=message):
+                call(texts, **option)
 
 
-def test_options_are_looked_at_before_anything_is_computed(rt):
-    for option in ({"precision": "int4"}, {"precision": []}, {"prompt": 3}, {"truncate_dim": 40}):
-        for texts in ([], ["a"]):
-            with pytest.raises(UsageError, match=next(iter(option))):
-                rt.encode(texts, **option)
-            with pytest.raises(UsageError, match=next(iter(option))):
-                rt.stream(texts, **option)
+def test_int8_without_a_range_is_refused(bert, sentences):
+    with pytest.raises(UsageError, match="precision 'int8' needs the range of each dimension, and this model stores"):
+        Runtime(bert).encode(sentences[:3], precision="int8")
 
 
 @pytest.mark.parametrize(
@@ -398,20 +412,6 @@ def test_options_are_looked_at_before_anything_is_computed(rt):
 def test_a_name_that_no_choice_has_is_refused_with_those_it_has(model, option, known, others):
     with pytest.raises(UsageError, match=rf"unknown {next(iter(option))} .*; known are .*{known}"):
         Runtime(model, **{**others, **option})
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        (np.ones((2, 32)), np.ones((3, 16)), "vectors of one width, not 32 and 16"),
-        (np.ones((2, 2, 32)), np.ones(32), r"shape \(B, D\); got float64 of \(2, 2, 32\)"),
-        ([[1.0], [1.0, 2.0]], [1.0], "vectors of one width"), (["a", 3], "b", "takes texts, or numbers"),
-        (None, "b", "takes texts, or numbers"), (np.full((2, 32), np.nan), "b", "row 0 holds NaN or infinity"),
-    ],
-)  # fmt: skip
-def test_similarity_refuses_and_says_why(rt, a, b, message):
-    with pytest.raises(FastflowError, match=message):
-        rt.similarity(a, b)
 
 
 def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, backend, monkeypatch):
@@ -433,32 +433,3 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, back
     assert next(blocks)[0] == 0
     with pytest.raises(FastflowError, match="text 6 gives NaN or infinity"):
         next(blocks)
-
-
-@pytest.mark.parametrize("name", ["cpu", "reference"])
-def test_squares_that_overflow_in_a_layer_norm_are_no_row_of_biases(bert_copy, name):
-    path = bert_copy / "model.safetensors"
-    arrays = {key: np.array(array) for key, array in load_file(path).items()}
-    for key in arrays:  # each number may be in a file, all together leave float32
-        if key.endswith(("dense.weight", "attention.output.LayerNorm.weight")):
-            arrays[key] = np.copysign(np.float32(1e6), arrays[key])
-    save_file(arrays, path, {"format": "pt"})
-    assert np.isfinite(Runtime(bert_copy, backend="reference", dtype="float64").encode(["the dog"])).all()
-    opened = Runtime(bert_copy, backend=name)
-    for call in (opened.encode, opened.pool):
-        with pytest.raises(FastflowError, match="text 0 gives NaN or infinity: the model's numbers leave the range"):
-            call(["the dog", "a bird"])
-
-
-def test_transform_finds_what_overflows(model, backend):
-    opened = Runtime(model, backend=backend)
-    with pytest.raises(FastflowError, match="transform: row 1 gives NaN or infinity"):
-        opened.transform(np.array([np.zeros(32), np.full(32, 3e38)]))
-
-
-def test_float16_holds_what_is_asked_of_it(rt, monkeypatch):
-    kind = BACKENDS[rt.backend].load()
-    inner = kind.calibrate
-    monkeypatch.setattr(kind, "calibrate", lambda *given: 1e5 * inner(*given))
-    with pytest.raises(FastflowError, match="precision 'float16' ends at 65504"):
-        rt.encode(["a"], precision="float16")

@@ -16,7 +16,6 @@ PUBLIC = {  # what a user calls, with an argument for each choice
 
 
 def long(source: str) -> set[str]:
-    """The functions of a file that take more than MOST arguments, except click's commands."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_command(node):

@@ -24,7 +24,6 @@ PATIENT = {"max_queue": HANGS, "timeout": HANGS, "receive": HANGS, "send": HANGS
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server with a key, a further name of its model, and a file of three rows to search."""
     model = {"fingerprint": fastflow.Runtime(None, "cpu").fingerprint}
     rows = make(tmp_path_factory.mktemp("rows") / "rows.db", np.eye(3, 256, dtype=np.float32), model)
     with serving(keys=(KEY,), names=("text-embedding-3-small",), rate=50_000.0, search=rows, **PATIENT) as running:
@@ -45,7 +44,6 @@ def openai_client(server: Running, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"encoding_format": "base64"}, {"encoding_format": "float"}])
 def test_openai_gets_the_vectors_of_the_runtime(server, vectors, options):
-    """Its default is base64, which it decodes; a caller that names base64 gets the string."""
     _, client = openai_client(server)
     found = client.embeddings.create(model="text-embedding-3-small", input=TEXTS, **options)
     rows = [row.embedding for row in found.data]
@@ -199,7 +197,6 @@ def test_mteb_encodes(mteb_model):
 
 @pytest.mark.slow
 def test_mteb_evaluates_a_task(mteb_model):
-    """A task in memory through ``mteb.evaluate``: its score is the Spearman of the Runtime's own cosines."""
     import mteb
     from datasets import Dataset, DatasetDict
     from mteb.abstasks import AbsTaskSTS
@@ -252,7 +249,6 @@ def test_curl(server, vectors):
 
 @pytest.mark.whole
 def test_schemathesis_finds_no_answer_outside_the_description(server, tmp_path):
-    """Requests that fit the description and ones that do not, of a fixed seed: every answer is described."""
     if find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed")
     command = [

@@ -1,4 +1,4 @@
-"""What ``fastflow export`` writes for Sentence Transformers, opened by fastflow itself: the same vectors again."""
+"""Exports to Sentence Transformers that fastflow opens: the same vectors."""
 
 import numpy as np
 import pytest

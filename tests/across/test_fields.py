@@ -1,7 +1,7 @@
 """Every field of a directory's files that the libraries read is obeyed, refused by name, or changes nothing.
 
-The fields come from the libraries' own signatures, sources and saved files; ``support.fields`` has a row for each. The
-release that is installed is asked; ``just old-libraries`` asks transformers 4.57 with Sentence Transformers 5.1.
+The fields come from signatures, sources and saved files of the installed libraries; ``support.fields`` has a row for
+each. ``just old-libraries`` asks transformers 4.57 with Sentence Transformers 5.1.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ def directories(tmp_path_factory):
 
 
 def theirs(path):
-    """(B, D) of the library, None if it cannot open the directory or embed the texts."""
     from model2vec import StaticModel
     from sentence_transformers import SentenceTransformer
 
@@ -101,7 +100,6 @@ def theirs(path):
 
 
 def ours(path):
-    """(B, D), or the sentence of the refusal."""
     try:
         with fastflow.Runtime(path, dtype="float32") as rt:
             return rt.encode(TEXTS)
@@ -114,8 +112,6 @@ def is_close(a, b, least=1e-4):
 
 
 class Walk:
-    """The changes to one directory, each made to a copy that the library and fastflow open."""
-
     def __init__(self, path, scratch, strict):
         self.path, self.scratch, self.strict = path, scratch, strict  # strict: of a table, a field too many is refused
         self.base = theirs(path)
@@ -123,7 +119,6 @@ class Walk:
         assert is_close(ours(path), self.base)
 
     def vectors(self, made):
-        """Theirs and ours after the changes ``made``."""
         shutil.copytree(self.path, self.scratch)
         change(self.scratch, made)
         found = theirs(self.scratch), ours(self.scratch)
@@ -176,7 +171,6 @@ def test_every_field_is_obeyed_or_refused_or_changes_nothing(directories, name, 
 
 
 def known_fields(path):
-    """(file, field) of what the installed libraries save or ask for."""
     import transformers
     from transformers import AutoConfig, AutoTokenizer, tokenization_utils_base
 

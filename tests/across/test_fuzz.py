@@ -99,7 +99,6 @@ def test_a_refusal_that_is_not_a_sentence_is_a_finding(said):
 @pytest.mark.whole
 @pytest.mark.skipif(find_spec("atheris") is None, reason="needs atheris: pip install -e '.[dev]'")
 def test_a_target_is_fuzzed_for_its_seconds():
-    """By time, as the weekly run is; its inputs are new each time, so a target that has held for millions."""
     said = run(RUN, "--seconds", 3, "--python", "tasks")
     assert "| tasks |" in said
     assert "executions of 1 targets" in said

@@ -46,7 +46,6 @@ def test_a_circle_of_linked_files_is_found():
 
 
 def test_every_declared_function_of_c_is_defined_once():
-    """So no call of one is missing from the arrows below."""
     headers = "".join(re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S) for path in C.rglob("*.h"))
     inline = set(re.findall(r"(?:static inline|FF_SCALAR)[\w *]* (ff_\w+)\(", headers))
     declared = set(re.findall(r"\b(ff_\w+)\(", headers)) | set(re.findall(r"FF_DECLARE\((ff_\w+)\)", headers))

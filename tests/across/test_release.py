@@ -1,4 +1,4 @@
-"""What a release is made with: equal bytes, the bill of materials, absolute links."""
+"""The parts of a release: equal bytes, the bill of materials, absolute links."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""What a process takes to its first vector: memory at the peak and afterwards, and modules."""
+"""Memory and modules of a process until its first vector."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ MOST = {"embed": 80, "embed to a file": 87, "info": 67, "search --help": 9, "--h
 
 @pytest.mark.parametrize("what", MOST)
 def test_a_command_enters_no_more_modules_than_it_did(what, model):
-    """A number that grows is a format, store or backend that a run imports without using it."""
     arguments = {
         "embed": ("embed", "in.txt", "-m", model),
         "embed to a file": ("embed", "in.txt", "-m", model, "-o", "out.npy"),

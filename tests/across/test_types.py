@@ -1,4 +1,4 @@
-"""The types that a caller's checker sees: those of the results, and the same names as at run time."""
+"""The types that a checker of a caller sees."""
 
 import inspect
 import subprocess

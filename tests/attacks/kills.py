@@ -39,7 +39,7 @@ FIT = ("--method", "flow", "--levels", "1", "--depth", "1", "--epochs", "2", "--
 
 @dataclass(frozen=True)
 class Subject:
-    """A command in a folder of its own. ``out``: its output; ``kept``: other files, which are not compared."""
+    """A command; ``out``: its output; ``kept``: other files, which are not compared."""
 
     name: str
     command: tuple[str, ...]
@@ -49,7 +49,7 @@ class Subject:
 
 
 class Shop:
-    """The inputs of all subjects, and their whole outputs."""
+    """The inputs of all subjects, and their outputs when they are not disturbed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,7 +88,7 @@ class Shop:
         return found
 
     def prepare(self, subjects: list[Subject]) -> None:
-        """Run each subject alone, twice: its files must be the same, or there is nothing to compare with."""
+        """Run each subject twice: a subject whose files differ cannot be compared."""
         (self.folder / "parts").mkdir()
         for number in ("1", "2"):
             words = ("embed", f"{self.folder}/in.jsonl", "-m", str(self.model), "--threads", "1", "--quiet")
@@ -109,7 +109,7 @@ class Shop:
             self.wholes[subject.name] = found[0]
 
     def run(self, folder: Path, command: tuple[str, ...], last: int = 0, after: float = 0.0) -> tuple[int, int]:
-        """(exit code, operations on files) of a command in ``folder``, killed before operation ``last`` or a time."""
+        """Return (exit code, operations on files) of a command, killed before operation ``last`` or a time."""
         read, write = os.pipe()
         if (pid := os.fork()) == 0:
             os.close(read)

@@ -36,14 +36,6 @@ def test_backends_that_cannot_run_a_table(tmp_path):
         Runtime(path, dtype="int8")
 
 
-def test_bits_of_a_text_whatever_its_company(headed, float_isa, monkeypatch):
-    monkeypatch.setenv("FASTFLOW_ISA", float_isa)
-    whole = Runtime(headed, threads=2).encode(TEXTS)
-    alone = Runtime(headed, threads=1)
-    np.testing.assert_array_equal(np.stack([alone.encode(text) for text in TEXTS]), whole)
-    np.testing.assert_array_equal(alone.encode(TEXTS[::-1], batch_size=3)[::-1], whole)
-
-
 def test_a_forced_instruction_set_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTFLOW_ISA", "avx1024")
     with pytest.raises(UsageError, match="FASTFLOW_ISA=avx1024 cannot run"):

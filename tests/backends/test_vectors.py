@@ -1,8 +1,6 @@
 """Runtime on a model without an encoder: what it does, what it refuses, on every backend that only calibrates."""
 
 import json
-import os
-import pickle
 
 import numpy as np
 import pytest
@@ -108,22 +106,9 @@ def test_what_acts_on_vectors_works(rt, vector_model, x):
     assert (list(info), of_texts["takes"]) == (list(of_texts), "texts")
 
 
-def test_it_pickles_and_survives_a_fork(rt, x):
-    z = rt.transform(x)
-    assert np.array_equal(pickle.loads(pickle.dumps(rt)).transform(x), z)
-    read, write = os.pipe()
-    if (pid := os.fork()) == 0:
-        os.write(write, b"same" if np.array_equal(rt.transform(x), z) else b"other")
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(read, 5) == b"same"
-
-
-def test_a_row_has_the_same_bits_whatever_its_company_and_the_threads(vector_model, x, rt):
-    z = rt.transform(x)
-    assert np.array_equal(np.concatenate([rt.transform(x[i : i + 1]) for i in range(len(x))]), z)
+def test_a_closed_runtime_says_so(vector_model, x):
     with Runtime(vector_model, threads=1) as opened:
-        assert np.array_equal(opened.transform(x), z)
+        assert len(opened.transform(x)) == len(x)
     for call in (lambda: opened.transform(x), opened.info, lambda: opened.dim):
         with pytest.raises(FastflowError, match="this Runtime is closed"):
             call()

@@ -50,14 +50,13 @@ def command(name: str, given: argparse.Namespace, port: int) -> list[str]:
 
 
 def processor(pid: int) -> float:
-    """Seconds of the processor that a process took so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @contextmanager
 def server(name: str, given: argparse.Namespace) -> Iterator[tuple[int, int, float, float]]:
-    """(port, process, seconds, seconds of the processor until /health answered) of a server that runs meanwhile."""
+    """(port, process, seconds, seconds of processor time until /health answered)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = os.environ | {"OMP_NUM_THREADS": str(given.threads), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}

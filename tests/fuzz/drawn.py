@@ -1,4 +1,4 @@
-"""Calibrations and encoders by chance, small and of every form: from a seed, or from the fuzzer's bytes."""
+"""Draw small calibrations and encoders of every form."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.packed import VOCABULARY, random_encoder, random_modernbert, random
 DIMS = (2, 8, 12, 16, 24, 34, 48, 80)
 
 
-def chain(rng: Random) -> tuple[list[Stage], int]:
-    """Up to three stages, and their input width."""
+def draw_chain(rng: Random) -> tuple[list[Stage], int]:
+    """Return up to three stages, and their input width."""
     numbers = np.random.default_rng(rng.getrandbits(16))
     dim = inputs = rng.choice(DIMS)
     made: list[Stage] = []
@@ -41,7 +41,7 @@ def chain(rng: Random) -> tuple[list[Stage], int]:
     return made or [stages.standardize(numbers, dim)], inputs
 
 
-def _head(rng: Random, numbers: np.random.Generator, width: int) -> list[Any]:
+def _draw_head(rng: Random, numbers: np.random.Generator, width: int) -> list[Any]:
     modules: list[Any] = []
     for _ in range(rng.choice((0, 0, 1, 2))):
         kind, to = rng.choice(("dense", "norm", "unit")), rng.choice((width, 5, 40))
@@ -60,8 +60,8 @@ def _head(rng: Random, numbers: np.random.Generator, width: int) -> list[Any]:
     return modules
 
 
-def encoder(rng: Random) -> tuple[Any, Any, str, tuple[int, ...], dict[str, Any]]:
-    """The arguments of CpuEncoder: weights, shape, mode, layers, and the rest by name."""
+def draw_encoder(rng: Random) -> tuple[Any, Any, str, tuple[int, ...], dict[str, Any]]:
+    """Return the arguments of CpuEncoder: weights, shape, mode, layers, and the rest by name."""
     kind, layers, heads = rng.choice(("bert", "electra", "mpnet", "modernbert")), rng.randint(1, 3), rng.randint(1, 3)
     hidden, wide = heads * 2 * rng.randint(4, 20), rng.choice((1, 7, 33, 70, 100))
     seed, activation, half = rng.getrandbits(16), rng.choice(("gelu", "gelu_tanh", "relu")), rng.random() < 0.3
@@ -79,7 +79,7 @@ def encoder(rng: Random) -> tuple[Any, Any, str, tuple[int, ...], dict[str, Any]
     if "pooler.weight" in made[0] and rng.random() < 0.15:
         return *made, "pooler", (layers,), {}
     modes = rng.sample([mode for mode in MODES if len(pooled) == 1 or mode != "max"], rng.choice((1, 1, 2)))
-    options: dict[str, Any] = {"head": _head(rng, numbers, hidden * len(modes))}
+    options: dict[str, Any] = {"head": _draw_head(rng, numbers, hidden * len(modes))}
     if rng.random() < 0.3:
         options["token_weights"] = (0.01 ** numbers.random(VOCABULARY)).astype(np.float32)
     if rng.random() < 0.3 and "max" not in modes:

@@ -1,4 +1,4 @@
-"""Write flows and encoders by chance, for some or all instruction sets of this machine, for the native targets.
+"""Write random flows and encoders for the native targets, for some or all instruction sets of this machine.
 
 python tests/fuzz/record.py FILE [INSTRUCTION SET ...]
 
@@ -13,11 +13,9 @@ from random import Random
 from typing import Any, BinaryIO
 from unittest.mock import patch
 
+import harness  # noqa: F401 - the path of support
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from drawn import chain, encoder
+from drawn import draw_chain, draw_encoder
 
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu as cpu_encoder
@@ -30,51 +28,46 @@ FLOW_NUMBERS = ("inputs", "outputs", "result", "stride", "block", "cost", "isa")
 ENCODER_NUMBERS = ("heads", "head", "hidden", "outputs", "position_start", "pad_id")
 
 
-def taken(module: Any, name: str, make: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with which ``make()`` calls ``name`` of ``module``."""
+def catch_call(module: Any, name: str, make: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which ``make()`` calls ``name`` of ``module``."""
     with patch.object(module, name) as called:
         make()
     return called.call_args.args, called.call_args.kwargs
 
 
-def numbers(out: BinaryIO, *values: int) -> None:
-    """Write int64 numbers."""
+def write_numbers(out: BinaryIO, *values: int) -> None:
     out.write(np.array(values, np.int64).tobytes())
 
 
-def arrays(out: BinaryIO, *values: Any) -> None:
-    """Write arrays, each after its length."""
+def write_arrays(out: BinaryIO, *values: Any) -> None:
     for value in values:
         data = None if value is None else np.ascontiguousarray(value).tobytes()
-        numbers(out, -1 if data is None else len(data))
+        write_numbers(out, -1 if data is None else len(data))
         out.write(data or b"")
 
 
 def write_flow(out: BinaryIO, isa: str, rng: Random) -> None:
-    """Write one flow."""
-    stages, dim = chain(rng)
-    (weights, ops, table), given = taken(
+    stages, dim = draw_chain(rng)
+    (weights, ops, table), given = catch_call(
         cpu_flow, "Flow", lambda: cpu_flow.CpuFlow(fold(stages, dim, rng.random() < 0.5), 1, isa)
     )
-    arrays(out, weights, ops, table)
-    numbers(out, len(ops), *(given[name] for name in FLOW_NUMBERS))
+    write_arrays(out, weights, ops, table)
+    write_numbers(out, len(ops), *(given[name] for name in FLOW_NUMBERS))
 
 
 def write_encoder(out: BinaryIO, isa: str, dtype: str, rng: Random) -> None:
-    """Write one encoder."""
-    weights, shape, mode, layers, options = encoder(rng)
-    found, given = taken(
+    weights, shape, mode, layers, options = draw_encoder(rng)
+    found, given = catch_call(
         cpu_encoder, "Encoder",
         lambda: cpu_encoder.CpuEncoder(weights, shape, Pooling(mode, layers, **options), dtype, 1, isa=isa),
     )  # fmt: skip
     _, _, steps, strides, _, words, _ = found
-    arrays(out, *found)
-    numbers(out, words.itemsize == 2, len(steps), len(strides), *(given[name] for name in ENCODER_NUMBERS))
-    numbers(out, len(words), given["position_rows"], given["layers"], given["isa"], round(given["eps"] * 1e12))
+    write_arrays(out, *found)
+    write_numbers(out, words.itemsize == 2, len(steps), len(strides), *(given[name] for name in ENCODER_NUMBERS))
+    write_numbers(out, len(words), given["position_rows"], given["layers"], given["isa"], round(given["eps"] * 1e12))
 
 
-def runs(isa: str, dtype: str) -> bool:
-    """Whether ``isa`` has products of ``dtype`` here."""
+def has_products(isa: str, dtype: str) -> bool:
     try:
         cpu_encoder.choose(dtype, isa)
     except ValueError:
@@ -83,16 +76,15 @@ def runs(isa: str, dtype: str) -> bool:
 
 
 def main() -> None:
-    """Write the file that the command line names."""
     rng, sets = Random(0), sys.argv[2:] or [name for name, (_, usable, *_) in instructions.isas().items() if usable]
     with Path(sys.argv[1]).open("wb") as out:
-        numbers(out, FLOWS * len(sets))
+        write_numbers(out, FLOWS * len(sets))
         for isa in sets:
             for _ in range(FLOWS):
                 write_flow(out, isa, rng)
-        numbers(out, ENCODERS * len(sets))
+        write_numbers(out, ENCODERS * len(sets))
         for isa in sets:
-            dtypes = [dtype for dtype in cpu_encoder.DTYPES if runs(isa, dtype)]
+            dtypes = [dtype for dtype in cpu_encoder.DTYPES if has_products(isa, dtype)]
             for i in range(ENCODERS):
                 write_encoder(out, isa, dtypes[i % len(dtypes)], rng)
 

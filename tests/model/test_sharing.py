@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model.hub import LARGE, Hub, serving
 
 from fastflow import FastflowError, Runtime, UsageError
 from fastflow.model import sharing
 from fastflow.model.artifact import verify
 
-from support.hub import LARGE, Hub, serving
 from support.places import USERS
 from support.processes import run_limited
 from support.static_dirs import model2vec_dir
@@ -280,9 +280,3 @@ def test_what_is_no_id_is_refused(name, tmp_path):
 def test_a_revision_may_not_be_empty(tmp_path):
     with pytest.raises(UsageError, match="someone/model@ names no revision after @"):
         sharing.pull(f"{REPO}@", tmp_path / "out")
-
-
-def test_the_client_is_an_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FastflowError, match="the Hub needs huggingface_hub, which is not installed: run pip install"):
-        sharing.pull(REPO, tmp_path / "out")

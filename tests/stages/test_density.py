@@ -131,13 +131,6 @@ def test_a_runtime_gives_it_for_texts_and_for_pooled_vectors(bert, sentences, tm
     assert strange[0] < np.median(found)
 
 
-def test_on_the_cpu_a_row_has_the_same_bits_whatever_its_company(model, sentences):
-    runtime = Runtime(model, backend="cpu")
-    found = runtime.log_prob(sentences)
-    assert np.array_equal(np.concatenate([runtime.log_prob([text]) for text in sentences[:20]]), found[:20])
-    assert np.array_equal(Runtime(model, backend="cpu", threads=1).log_prob(sentences), found)
-
-
 @pytest.mark.parametrize("method", ["flow", "flow,recolour"])
 def test_a_model_without_an_encoder_takes_vectors(tmp_path, method):
     model = make_vector_model(tmp_path / "m", method, batch_size=32, stop="budget")

@@ -104,13 +104,6 @@ def test_kept_are_the_leading_directions_on_every_backend(both, backend, sentenc
     assert rt.encode([], truncate_dim=7).shape == (0, 7)
 
 
-def test_a_cut_has_the_same_bits_whatever_the_company(both, sentences):
-    rt = Runtime(both[0], backend="cpu")
-    many = rt.encode(sentences[:50], truncate_dim=9)
-    assert np.array_equal(many[17], rt.encode(sentences[17], truncate_dim=9))
-    assert np.array_equal(many, Runtime(both[0], backend="cpu", threads=1).encode(sentences[:50], truncate_dim=9))
-
-
 @pytest.mark.parametrize("normalize", [False, True])
 def test_all_directions_keep_every_cosine_and_int8_of_a_cut_nearly(both, sentences, normalize):
     rt = Runtime(both[0])

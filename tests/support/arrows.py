@@ -13,7 +13,6 @@ ROOMS = {"fastflow": "fastflow", "kernels": "fastflow.kernels", "train": "fastfl
 
 
 def modules() -> dict[str, Path]:
-    """Name -> file, of all that is installed."""
     found = {}
     for room, package in ROOMS.items():
         for path in sorted((ROOT / room).rglob("*.py")):
@@ -44,7 +43,6 @@ def room_of(name: str) -> str:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """The names of a circle; none: an empty list."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -61,7 +59,6 @@ DEFINITION = re.compile(
 
 
 def included(path: Path) -> set[Path]:
-    """The files of ours that a file of C includes, beside it or from ``kernels/c``."""
     names = INCLUDE.findall(path.read_text(encoding="utf-8"))
     return {next(place / name for place in (path.parent, C) if (place / name).exists()) for name in names}
 
@@ -77,7 +74,6 @@ def definitions(text: str) -> set[str]:
 
 
 def links(units: dict[str, str]) -> dict[str, set[str]]:
-    """File -> the other files that define the functions and variables that it names."""
     named = {name: set(re.findall(r"\bff_\w+", text)) for name, text in units.items()}
     return {name: {o for o in units if o != name and named[name] & definitions(units[o])} for name in units}
 
@@ -86,6 +82,5 @@ UNITS = {path.relative_to(C).as_posix(): unit(path) for path in sorted(C.rglob("
 
 
 def includes() -> dict[str, set[str]]:
-    """File of C -> the files of ours that it includes."""
     files = {path for pattern in ("*.c", "*.h", "*.inc") for path in C.rglob(pattern)}
     return {path.relative_to(C).as_posix(): {o.relative_to(C).as_posix() for o in included(path)} for path in files}

@@ -45,14 +45,12 @@ def needs(*modules: str) -> None:
 
 
 def subject_of(folder: Path, model: Path) -> Subject:
-    """The ``model`` given as the benches' subject, whose files lie in a folder of their own."""
     place = folder / f"of-{model.name}"
     place.mkdir()
     return Workbench(place, str(model)).named()
 
 
 def absent(modules: str) -> str:
-    """The reason for a peer whose modules are not installed."""
     return str(missing_extra("peers", modules, "this peer"))
 
 

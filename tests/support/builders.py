@@ -29,7 +29,6 @@ POSITIONS = 128  # of BERT, DistilBERT and ELECTRA; RoBERTa's table has two rows
 
 
 def make_sentences(count: int, seed: int = 0) -> list[str]:
-    """Distinct sentences of 2 to 16 words."""
     rng = random.Random(seed)
     out: dict[str, None] = {}
     while len(out) < count:
@@ -118,10 +117,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_encoder(directory: Path, family: str = "bert", seed: int = 0, **settings: Any) -> Path:
-    """Save a random encoder of ``family`` with its tokenizer; ``settings`` go to its configuration.
-
-    Every parameter is drawn, biases and LayerNorms too, so that none can be forgotten unnoticed.
-    """
+    """Save an encoder of ``family`` with its tokenizer, every parameter random; ``settings``: of its configuration."""
     kind, own = (FAMILIES | OTHERS)[family]
     tokenizer = TOKENIZERS.get(kind, wordpiece)()
     config = _config(kind, tokenizer.get_vocab_size(), {**own, **settings})
@@ -202,9 +198,8 @@ def hub_cache(root: Path, encoder: Path, monkeypatch: Any) -> Path:
 def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "flow", **settings: Any) -> Path:
     """Train ``method`` on ``encoder``'s embeddings of ``texts`` and save the model, through the training package.
 
-    ``settings``: pooling, max_length, weighted (whether tokens count by their frequency), ordered (whether export gets
-    the embeddings, for truncate_dim's order of directions or int8's range), and of the flow levels, depth, width,
-    coupling, permutation. An encoder given by its Hub id is referenced.
+    ``settings``: pooling, max_length, weighted (tokens count by their frequency), ordered (export gets the embeddings,
+    for truncate_dim and int8), and of the flow levels, depth, width, coupling, permutation.
     """
     from fastflow.train.data.background import load_english
     from fastflow.train.data.embeddings import Embedder

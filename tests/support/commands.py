@@ -16,11 +16,8 @@ from support.builders import make_sentences
 def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., Any]:
     """``train(*options, source, encoder, out, stdin)`` -> click's result; ``directory`` takes output and cache.
 
-    The method is flow unless an option says otherwise, without demoted directions, so that the rule keeps a flow on the
-    small BERT, whose random weights leave nothing to gain at the default. Nothing is fitted with the corpus unless
-    asked.
-
-    An exception that reaches the user as a traceback fails the test, and so does a half-written model.
+    By default the method is flow without demoted directions, and no background is fitted. A traceback or a half-written
+    model fails the test.
     """
     from fastflow.commands.train import train as main
 
@@ -44,10 +41,7 @@ def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
 
 
 def assert_one_sentence(result: Result, code: int, message: str) -> None:
-    """A plain line on standard error, said by us or by click's usage check; nothing on standard output.
-
-    Another may follow, with the place of finished rows.
-    """
+    """Check for a line of ours or of click on standard error, and an empty standard output."""
     assert result.exit_code == code
     assert result.stdout == ""
     assert "Traceback" not in result.stderr

@@ -13,17 +13,14 @@ from support.places import TESTS
 
 
 def path_of(name: str) -> Path:
-    """The file of a target."""
     return TESTS / "corpus" / f"{name}.txt"
 
 
 def lines_of(name: str) -> list[str]:
-    """The lines of a target's file; none if it has no file."""
     return path_of(name).read_text(encoding="ascii").splitlines() if path_of(name).is_file() else []
 
 
 def inputs(name: str) -> list[bytes]:
-    """All inputs of a target."""
     return [base64.b64decode(line) for line in lines_of(name) if not line.startswith("#")]
 
 

@@ -30,7 +30,6 @@ def vectors_in(path: Path) -> np.ndarray:
 
 
 def make(path: Path, vectors: np.ndarray, meta: dict[str, Any] | None = None, **columns: list[Any]) -> Path:
-    """A .db of ``vectors``, in two blocks, with fields."""
     texts = columns.pop("text", [f"text {i}" for i in range(len(vectors))])
     with DatabaseFile(path, meta or {}) as writer:
         writer.begin()

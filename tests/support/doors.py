@@ -20,11 +20,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest(rt: fastflow.Runtime, query: str, texts: list[str]) -> int:
-    """The place among ``texts`` of the one that the model finds for a query."""
     return int(rt.similarity([*rt.encode_query([query])], rt.encode_document(texts))[0].argmax())
 
 
 def exchange(folder: Path, other: Path) -> None:
-    """Another model in the place of one."""
     shutil.rmtree(folder)
     shutil.copytree(other, folder)

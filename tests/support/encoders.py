@@ -24,7 +24,6 @@ def assert_near(found, exact, plain):
 
 
 def assert_states(made, texts, isa=None, threads=1):
-    """The hidden states of every layer are near."""
     layers = tuple(range(made[1].layers + 1))
     found = CpuEncoder(*made, Pooling("mean", layers), threads=threads, isa=isa).states(*texts)
     exact, plain = exact_and_plain(*made, *texts, layers)
@@ -103,12 +102,10 @@ def emulated(made, texts, weight, operand, attention=reference.attention, smooth
 
 
 def same(x):
-    """A number as float64 has it."""
     return x
 
 
 def with_windows(layers, hidden, heads, intermediate, windows, positions=None):
-    """A random encoder whose layers have windows and biases by distance."""
     with mock.patch("support.packed.POSITIONS", positions or 140):
         weights, shape = random_encoder(3, layers, hidden, heads, intermediate)
     biases = np.random.default_rng(0).normal(0, 2, (32, heads)).astype(np.float32)
@@ -116,5 +113,4 @@ def with_windows(layers, hidden, heads, intermediate, windows, positions=None):
 
 
 def texts_of(lengths, seed):
-    """Packed texts in an order of their own."""
     return pack([int(n) for n in np.random.default_rng(0).permutation(lengths)], seed)

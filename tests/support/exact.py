@@ -27,7 +27,6 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @remembered
 def exact_and_plain(weights, shape, ids, offsets, layers):
-    """The reference's hidden states by layer, in float64 and in float32."""
     return [
         reference.encode({n: w.astype(d) for n, w in weights.items()}, ids, offsets, shape, layers, np.dtype(d))
         for d in (np.float64, np.float32)
@@ -36,5 +35,4 @@ def exact_and_plain(weights, shape, ids, offsets, layers):
 
 @remembered
 def attention(qkv, offsets, heads, window, bias):
-    """The reference's attention, in float64 and in float32."""
     return [reference.attention(qkv.astype(d), offsets, heads, window, bias) for d in (np.float64, np.float32)]

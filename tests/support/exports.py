@@ -21,22 +21,18 @@ TEXTS = [
 
 
 def fitted(method: str, family: str = "bert", **settings: Any) -> Callable[..., Path]:
-    """A model that is fitted to an encoder of ``family``."""
     return lambda path, encoders, texts: make_model(path, encoders(family), texts, method, **settings)
 
 
 def modules(family: str, *chain: Any, **settings: Any) -> Callable[..., Path]:
-    """A directory of Sentence Transformers."""
     return lambda path, encoders, texts: make_directory(path, encoders(family), list(chain), **settings)
 
 
 def table(**settings: Any) -> Callable[..., Path]:
-    """A directory of model2vec."""
     return lambda path, encoders, texts: model2vec_dir(path, **settings)
 
 
 def fitted_table(method: str, weighted: bool = False, **settings: Any) -> Callable[..., Path]:
-    """A calibrated table."""
 
     def make(path: Path, encoders: Any, texts: list[str]) -> Path:
         source = model2vec_dir(path.with_name("table"), width=32, **settings)
@@ -46,7 +42,6 @@ def fitted_table(method: str, weighted: bool = False, **settings: Any) -> Callab
 
 
 def fitted_modules(path: Path, encoders: Any, texts: list[str]) -> Path:
-    """A calibrated directory of Sentence Transformers."""
     source = make_directory(path.with_name("source"), encoders("bert"), [pooling("mean"), NORMALIZE], **PROMPTED)
     return make_model(path, source, texts, "flow+recolour", pooling="model", max_length=None, ordered=True)
 

@@ -1,8 +1,7 @@
-"""Every field that transformers and Sentence Transformers read of a directory: what fastflow does with it, and why.
+"""Every field that transformers and Sentence Transformers read of a directory, and its effect in fastflow.
 
-``does`` is OBEYED: vectors follow the field as the libraries' do; REFUSED: another value than the usual one is an error
-that names the field, unless it changes nothing; or NONE: it changes no vector. ``values`` are tried; if there are none,
-one of the field's own type is made up.
+OBEYED: vectors follow the field as in the libraries. REFUSED: an unusual value is an error that names the field, unless
+it changes no vector. NONE: it changes no vector. ``values`` are tried, by default one of the field's type.
 """
 
 import json
@@ -77,12 +76,11 @@ TABLE = [
         "prefix bos_token_id eos_token_id sep_token_id cls_token_id decoder_start_token_id initializer_range "
         "initializer_cutoff_factor hidden_dropout_prob attention_probs_dropout_prob attention_dropout dropout "
         "embedding_dropout mlp_dropout qa_dropout seq_classif_dropout classifier_dropout "
-        "classifier_activation "
-        "classifier_bias classifier_pooling decoder_bias sinusoidal_pos_embds sparse_prediction "
+        "classifier_activation classifier_bias classifier_pooling decoder_bias sinusoidal_pos_embds sparse_prediction "
         "sparse_pred_ignore_index deterministic_flash_attn reference_compile repad_logits_with_grad "
-        "attn_implementation "
-        "max_length min_length do_sample early_stopping num_beams temperature top_k top_p typical_p num_beam_groups "
-        "diversity_penalty repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size "
+        "attn_implementation max_length min_length do_sample early_stopping num_beams temperature top_k top_p "
+        "typical_p num_beam_groups diversity_penalty repetition_penalty length_penalty no_repeat_ngram_size "
+        "encoder_no_repeat_ngram_size "
         "bad_words_ids num_return_sequences output_scores return_dict_in_generate forced_bos_token_id "
         "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
         "begin_suppress_tokens gradient_checkpointing auto_map _commit_hash name_or_path experts_implementation "
@@ -154,8 +152,7 @@ TABLE = [
         "init_inputs legacy tokenizer_object slow_tokenizer from_slow gguf_file fix_mistral_regex vocab merges "
         "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output spaces_between_special_tokens "
         "_commit_hash __slow_tokenizer _json_padding _json_truncation _spm_precompiled_charsmap "
-        "model_specific_special_tokens "
-        "post_processor tokenizer tokenizer_padding tokenizer_truncation unk_id",
+        "model_specific_special_tokens post_processor tokenizer tokenizer_padding tokenizer_truncation unk_id",
         NONE,
         "of decoding, of chats, or notes",
         (True, False),
@@ -248,7 +245,6 @@ def row_of(file: str, name: str) -> Field | None:
 
 
 def made_up(value: Any) -> tuple[Any, ...]:
-    """Another value of the type of ``value``."""
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int | float):
@@ -299,7 +295,6 @@ def changes(directory: Path, word: str, number: int) -> list[Change]:
 
 
 def change(directory: Path, made: list[Change]) -> None:
-    """Make changes to the files of a directory."""
     for row, name, value in made:
         path = directory / row.file
         tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -318,5 +313,4 @@ def keys(tree: Any, depth: int = 2) -> set[str]:
 
 
 def asked(source: str) -> set[str]:
-    """The names that a function's source asks of its arguments or of a file."""
     return set(re.findall(r"(?:kwargs|config|configuration|init_kwargs)\.(?:pop|get|setdefault)\(\s*\"(\w+)\"", source))

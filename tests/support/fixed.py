@@ -4,8 +4,6 @@ import numpy as np
 
 
 class Fixed:
-    """A subject with embeddings of its own."""
-
     def __init__(self, name: str, x: np.ndarray) -> None:
         self.name, self.x = name, x
 

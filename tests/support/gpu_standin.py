@@ -57,8 +57,6 @@ class TorchBodies(encoder_triton.TritonEncoder):
 
 
 class Plans:
-    """What a TritonFlow does, by the definition of a plan."""
-
     torch, device = torch, torch.device("cpu")
 
     def __init__(self, plans, weights=None, shares=None):
@@ -118,7 +116,6 @@ def use_standin(monkeypatch, self_test=False, **settings):
 
 
 def on_standin(model, dtype="float32"):
-    """A Runtime on the triton backend, wherever ``use_standin`` has put that."""
     return Runtime(model, dtype=dtype, backend="triton")
 
 
@@ -127,7 +124,6 @@ def unit(z):
 
 
 def assert_same(found, exact, limit=EMBEDDING):
-    """The vectors have the same directions."""
     assert found.shape == exact.shape
     assert np.isfinite(found).all()
     assert exact.std() > 0.01
@@ -135,5 +131,4 @@ def assert_same(found, exact, limit=EMBEDDING):
 
 
 def captures(device):
-    """How many graphs were captured on the stand-in."""
     return sum(entry[0] == "capture" for entry in device.log)

@@ -15,7 +15,6 @@ def table(reach, seed=0, heads=1):
 
 
 def one_head(isa, qkv, window=None, bias=None, form=_cpu.FLOAT, half=False):
-    """The kernel's attention of one head: qkv (T, 3 size) -> (T, size)."""
     number, _, vector, _ = instructions.isas()[isa]
     size = qkv.shape[1] // 3
     padded = -(-size // (2 * vector)) * 2 * vector

@@ -54,7 +54,6 @@ def random_encoder(
 def random_mpnet(
     seed: int, layers: int, hidden: int, heads: int, intermediate: int, **settings: bool
 ) -> tuple[dict[str, np.ndarray], EncoderShape]:
-    """A random encoder with MPNet's relative bias, as large as its scores."""
     weights, shape = random_encoder(seed, layers, hidden, heads, intermediate, pad_id=1, **settings)
     bias = np.random.default_rng(seed).normal(size=(32, heads)).astype(np.float32)
     return weights | {"relative": bias}, shape
@@ -96,19 +95,16 @@ def pack(lengths: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def select(ids: np.ndarray, offsets: np.ndarray, rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The texts numbered ``rows``, in that order."""
     parts = [ids[offsets[i] : offsets[i + 1]] for i in rows]
     return np.concatenate(parts), np.r_[0, np.cumsum([len(p) for p in parts])].astype(np.int64)
 
 
 def bits(vectors: np.ndarray) -> np.ndarray:
-    """The bits of finite float32 vectors."""
     assert np.isfinite(vectors).all()
     return vectors.view(np.int32)
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """To bfloat16 and back."""
     found = to_bfloat16(np.ascontiguousarray(values, np.float32)).astype(np.uint32) << 16
     return found.view(np.float32).astype(np.float64)
 
@@ -125,7 +121,6 @@ def token_weights(seed: int) -> np.ndarray:
 
 
 def stored_as(values: np.ndarray, kind: int) -> np.ndarray:
-    """float32 values in a dtype of STORED."""
     if STORED[kind] == BFLOAT16:
         return to_bfloat16(values).view(BFLOAT16)
     return values.astype(STORED[kind])

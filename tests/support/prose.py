@@ -10,7 +10,6 @@ from support.places import ROOT
 
 
 def of_python(source: str) -> list[str]:
-    """The docstrings and comments of a Python file."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     found = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -18,17 +17,14 @@ def of_python(source: str) -> list[str]:
 
 
 def of_c(source: str) -> list[str]:
-    """The comments of a C file."""
     return re.findall(r"/\*(.*?)\*/", source, re.S)
 
 
 def of_script(source: str) -> list[str]:
-    """The comments of a shell script, of Cython or of TOML."""
     return re.findall(r"(?:^|\s)#(.*)", source)
 
 
 def of_page(source: str) -> list[str]:
-    """A page is prose, whole."""
     return [source]
 
 
@@ -41,7 +37,6 @@ KINDS = {  # a file's ending -> its prose
 
 
 def files() -> list[str]:
-    """Every file of the checkout that git does not ignore, relative to it."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -50,7 +45,6 @@ def files() -> list[str]:
 
 
 def prose_of(name: str) -> str:
-    """The prose of a file; empty of a file without any."""
     found = [read for ending, read in KINDS.items() if name.endswith(ending)]
     return "\n".join(found[0]((ROOT / name).read_text(encoding="utf-8"))) if found else ""
 

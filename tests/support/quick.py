@@ -1,7 +1,6 @@
 """``pytest --cases N``: the first case of each test, and N - 1 drawn by the commit, so that pushes walk through all.
 
-A test marked ``each`` keeps every case: each is a law of its own, such as a page or a figure. So do the tests of what
-changed since the main branch, or by the last commit, and they come first.
+A test marked ``each`` keeps every case. So do the tests of changed files, which come first.
 """
 
 import random
@@ -17,11 +16,8 @@ from fastflow.version import __version__
 from support.places import ROOT, TESTS
 
 
-def chosen(items: Sequence[pytest.Item], most: int, seed: str, whole: Collection[Path] = ()) -> list[pytest.Item]:
-    """At most ``most`` items of each test function: the first, and others drawn by ``seed``.
-
-    All items of the files ``whole`` are kept, and come first.
-    """
+def pick_cases(items: Sequence[pytest.Item], most: int, seed: str, whole: Collection[Path] = ()) -> list[pytest.Item]:
+    """Return the first item of each test function, ``most`` - 1 drawn by ``seed``, and all of the files ``whole``."""
     of_test = defaultdict(list)
     for item in items:
         of_test[item.nodeid.partition("[")[0]].append(item)
@@ -34,18 +30,18 @@ def chosen(items: Sequence[pytest.Item], most: int, seed: str, whole: Collection
     return sorted((item for item in items if item.nodeid in kept), key=lambda item: item.path not in whole)
 
 
-def touched() -> set[Path]:
-    """The files of tests that changed, or whose modules did."""
-    from gate import changed  # here, for a check that runs without the other helpers
+def list_touched() -> set[Path]:
+    """Return the files of tests that changed, or that import a changed module."""
+    from gate import list_changed  # here, for a check that runs without the other helpers
     from test_mirror import MODULES, pick_tests
 
-    files = changed() or []
+    files = list_changed() or []
     tests = {test for file in files if file in MODULES for test in pick_tests(file)}
     return {TESTS / test for test in tests} | {ROOT / file for file in files if file.startswith("tests/")}
 
 
-def commit() -> str:
-    """The hash of the commit that is checked out, or the version outside git."""
+def read_commit() -> str:
+    """Return the hash of the commit, or the version outside git."""
     git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()

@@ -25,7 +25,6 @@ Row = tuple[str, Any, str]
 
 
 def each(file: str, field: str, values: Iterable[Any], sentence: str) -> list[Row]:
-    """A row for each of the ``values`` of a field."""
     return [(file, {field: value}, sentence) for value in values]
 
 
@@ -54,7 +53,6 @@ def changed(old: Any, fault: Any) -> Any:
 
 
 def copy_of(directory: Path, to: Path, file: str, fault: Any) -> Path:
-    """A copy of a directory with the fault of a row."""
     return spoil(Path(shutil.copytree(directory, to, dirs_exist_ok=True)), file, fault)
 
 
@@ -68,5 +66,4 @@ def refuses(opens: Callable[..., Any], directory: Any, sentence: str, **options:
 
 
 def refuses_to_run(directory: Path, sentence: str, backend: str) -> None:
-    """The same of a Runtime."""
     refuses(Runtime, directory, sentence, backend=backend)

@@ -47,13 +47,11 @@ class Subject:
         return [word for word in self.words if word.endswith((".jsonl", "in.npy"))]
 
     def command(self, model: Path, target: Path) -> list[str]:
-        """All words; ids and fields are kept if the format has a place for them."""
         keeps = writer_for(target).keeps_ids and self.words[0] == "embed"
         kept = ["--id-field", "key", "--keep", "n,title"] if keeps else []
         return [*self.words, *kept, "-m", str(model), "-o", str(target)]
 
     def wanted(self, model: Path, **options: Any) -> np.ndarray:
-        """The vectors of the rows, from the Runtime itself."""
         with Runtime(model) as runtime, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of the text that is cut
             if self.words[0] == "transform":
@@ -111,7 +109,6 @@ class Desk:
         return content
 
     def clear(self) -> None:
-        """As before the first run."""
         shutil.rmtree(self.target.parent)
         self.target.parent.mkdir()
         (self.folder / "c.cache").unlink(missing_ok=True)
@@ -123,7 +120,6 @@ class Desk:
 
 
 def desk_of(folder: Path, subject: Subject, model: Path, suffix: str, patch: pytest.MonkeyPatch) -> Desk:
-    """Write the inputs, and make the blocks small."""
     patch.chdir(folder)
     patch.setattr(embed, "WINDOW", SIZE)
     patch.setattr(transform, "ROWS", SIZE)
@@ -163,7 +159,6 @@ def stopped_at(block: int, error: BaseException | None = None) -> Iterator[None]
 
 
 def interrupted(desk: Desk, block: int, *options: str, error: BaseException | None = None) -> Result:
-    """A run that ends like that."""
     with stopped_at(block, error):
         done = desk.run(*options)
     assert done.exit_code != 0

@@ -37,7 +37,6 @@ Module = tuple[str, dict[str, Any]]
 
 
 def write(path: Path, value: Any) -> None:
-    """A JSON file, and the folder it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
 
@@ -244,7 +243,6 @@ RUN = {
 
 
 def theirs(path: Path) -> Any:
-    """Sentence Transformers' model of the directory, in float32 on the CPU."""
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(path), device="cpu", local_files_only=True, model_kwargs={"dtype": "float32"})
@@ -258,5 +256,4 @@ def apart(found: np.ndarray, want: np.ndarray) -> float:
 
 
 def least_cosine(found: np.ndarray, want: np.ndarray) -> float:
-    """The least cosine between the vectors of a text."""
     return float(((found * want).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(want, axis=1)).min())

@@ -29,8 +29,6 @@ WAIT = 30.0  # seconds that anything may take before a test fails
 
 
 class Answer(NamedTuple):
-    """A response."""
-
     status: int
     headers: dict[str, str]
     body: bytes
@@ -48,7 +46,6 @@ class Running:
         self.url = f"http://{host}:{port}"
 
     def connect(self) -> socket.socket:
-        """A connection for a test that writes to it by itself."""
         return socket.create_connection((self.host, self.port), timeout=WAIT)
 
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None, raw: Any = None) -> Answer:
@@ -112,8 +109,6 @@ def serving(
 
 
 class Process(Running):
-    """``fastflow serve`` as a user starts it."""
-
     def __init__(self, process: subprocess.Popen[str], said: list[str], host: str, port: int) -> None:
         super().__init__(host, port)
         self.process, self.said = process, said
@@ -148,7 +143,6 @@ def serving_process(*options: object, folder: Path, env: dict[str, str] | None =
 
 
 def in_parallel(calls: list[Any]) -> list[Any]:
-    """The results of ``calls``, all made at the same time in threads."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(calls)) as pool:

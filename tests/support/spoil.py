@@ -31,7 +31,6 @@ def rehash(directory: Path) -> Path:
 def spoil_arrays(
     directory: Path, change: Callable[[dict[str, Any]], object], name: str = "calibration.safetensors"
 ) -> Path:
-    """``change`` the arrays of a file in place, with hashes that fit."""
     arrays = load_file(directory / name)
     change(arrays)
     save_file(arrays, directory / name)

@@ -28,7 +28,6 @@ class Chain:
         return all(stage.settings.get("coupling") != "affine" for stage in self.stages)
 
     def rng(self) -> np.random.Generator:
-        """A generator for the data."""
         return np.random.default_rng(self.seed + 1)
 
 

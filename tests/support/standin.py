@@ -16,25 +16,20 @@ GARBAGE = -12345  # the value of integers before they are written; floats are Na
 
 
 class OutOfMemory(RuntimeError):
-    """The stand-in was set up with less room than that."""
+    pass
 
 
 class Event:
-    """Something that has happened or not, on one stream."""
-
     def __init__(self, stream: Stream) -> None:
         self.stream, self.happened = stream, False
 
 
 class Stream:
-    """A queue of work, events to be marked and events to wait for."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.queue: deque[tuple[str, Any]] = deque()
 
     def advance(self, event: Event) -> None:
-        """Do the queued work up to ``event``."""
         while not event.happened:
             kind, what = self.queue.popleft()
             if kind == "run":

@@ -19,13 +19,11 @@ from support.tolerances import REFERENCE
 
 
 def random_tokens(directory: Path, lengths: tuple[int, ...], seed: int = 0) -> Tokens:
-    """Packed ids, none special."""
     ids = np.random.default_rng(seed).integers(5, read_config(directory)["vocab_size"], sum(lengths)).astype(np.int32)
     return Tokens(ids, np.r_[0, np.cumsum(lengths)], np.empty(0, np.int64))
 
 
 def ours(directory: Path, tokens: Tokens, dtype: str, layers: tuple[int, ...]) -> dict[int, np.ndarray]:
-    """Hidden states of ``layers`` by the reference, {layer: (N, D)}."""
     config = read_config(directory)
     shape = encoder_shape(config, directory)
     weights = load_weights(directory, config, shape, np.dtype(dtype))
@@ -73,11 +71,7 @@ def theirs(directory: Path, tokens: Tokens, dtype: str, attention: str | None = 
 
 
 def assert_same(directory: Path, tokens: Tokens, dtype: str, attention: str | None = None) -> None:
-    """All layers of the reference are those of transformers.
-
-    Errors are measured in units of the largest deviation of a state so far if that exceeds 1: what layers add up
-    before a LayerNorm, as ModernBERT's do, is no longer O(1), nor is what it leaves of an error after its last.
-    """
+    """Compare all layers; errors are relative to the largest deviation of a state so far, if that exceeds 1."""
     expected = theirs(directory, tokens, dtype, attention)
     found = ours(directory, tokens, dtype, tuple(range(len(expected))))
     assert sorted(found) == list(range(len(expected)))

@@ -19,7 +19,6 @@ TEXTS = [
 
 
 def numbers(shape: tuple[int, ...], seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
-    """Drawn numbers; int8 fills its range."""
     drawn = np.random.default_rng(seed).normal(0, 0.5, shape)
     return np.clip(drawn * 100, -127, 127).astype(dtype) if dtype == np.int8 else drawn.astype(dtype)
 

@@ -19,7 +19,6 @@ NEEDS = pytest.mark.skipif(
 
 
 def in_its_own_process(files, cache, *options, **variables):
-    """pytest on ``files`` in a fresh process; ``variables`` are set in its environment."""
     ours = ("TRITON_INTERPRET", "PYTEST_ADDOPTS")  # no workers of its own
     environment = {k: v for k, v in os.environ.items() if k not in ours and "XDIST" not in k} | variables
     environment |= {"TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -32,20 +31,17 @@ def in_its_own_process(files, cache, *options, **variables):
 
 
 def passed(process):
-    """How many tests passed; fails with the output when one did not."""
     output, _ = process.communicate()
     assert process.returncode == 0, output[-20_000:]
     return int(re.search(r"(\d+) passed", output)[1])
 
 
 def interpreted(cache, *names):
-    """The number of tests that pass in the files ``names`` of tests/triton_interpret."""
     files = [HERE / "triton_interpret" / name for name in names]
     return passed(in_its_own_process(files, cache, "-m", "", TRITON_INTERPRET="1"))
 
 
 def compiled(cache, *names):
-    """The number of tests that pass in the files ``names`` of tests/triton_compile for sm_80, and for sm_90."""
     files = [HERE / "triton_compile" / name for name in names]
     runs = [in_its_own_process(files, cache, "-k", f"{arch}]") for arch in (80, 90)]
     return [passed(run) for run in runs]

@@ -55,14 +55,12 @@ def word(rng: Random) -> str:
 
 
 def mixed(rng: Random, words: int = 24) -> str:
-    """A text of up to ``words`` such words, between spaces or none."""
     return "".join(
         word(rng) + rng.choice((" ", " ", "", "\t", "\u3000", "-", "\n")) for _ in range(rng.randint(0, words))
     )
 
 
 def changed(text: str, rng: Random) -> str:
-    """``text`` with a few such words inside it, some of its spaces gone, or in other case."""
     for _ in range(rng.randint(1, 4)):
         at = rng.randint(0, len(text))
         text = text[:at] + word(rng) + text[at + rng.choice((0, 0, 1)) :]

@@ -1,7 +1,7 @@
 """Calibrations and encoders drawn by the bytes, on every instruction set, against their definition in NumPy."""
 
 import numpy as np
-from drawn import chain, encoder
+from drawn import draw_chain, draw_encoder
 from harness import Choices, Finding
 
 from fastflow.kernels import isa as instructions
@@ -27,18 +27,18 @@ def one(data: bytes) -> None:
 
 
 def calibrate(choices: Choices, isa: str) -> None:
-    stages, dim = chain(choices)
+    stages, dim = draw_chain(choices)
     plans = fold(stages, dim, choices.random() < 0.5)
     rows, threads = choices.choice((0, 1, 2, 7, 17, 40)), choices.choice((1, 2))
     x = np.random.default_rng(choices.getrandbits(16)).normal(size=(rows, dim)).astype(np.float32)
     wanted, plain = x.astype(np.float64), x
     for plan in plans:
         wanted, plain = execute(plan, wanted), execute(plan.astype(np.float32), plain)
-    near(CpuFlow(plans, threads, isa)(x), wanted, plain)
+    check_near(CpuFlow(plans, threads, isa)(x), wanted, plain)
 
 
 def pool(choices: Choices, isa: str) -> None:
-    weights, shape, mode, layers, options = encoder(choices)
+    weights, shape, mode, layers, options = draw_encoder(choices)
     texts = pack(
         [choices.choice((1, 2, 5, 16, 33, 70)) for _ in range(choices.choice((1, 2, 5)))], choices.getrandbits(16)
     )
@@ -47,16 +47,16 @@ def pool(choices: Choices, isa: str) -> None:
     found = CpuEncoder(weights, shape, pooling, threads=threads, isa=isa)(*texts, skip)
     made = weights, shape
     wanted, plain = (defined(made, texts, dtype, pooling, skip) for dtype in (np.float64, np.float32))
-    near(found, wanted, plain)
+    check_near(found, wanted, plain)
 
 
-def near(found: np.ndarray, wanted: np.ndarray, plain: np.ndarray) -> None:
-    """``found`` errs little, or not much more than the definition does in float32."""
+def check_near(found: np.ndarray, wanted: np.ndarray, plain: np.ndarray) -> None:
+    """``found`` errs little, or not much more than the definition in float32."""
     if found.shape != wanted.shape:
         raise Finding(f"a result of {found.shape}, not {wanted.shape}")
     seen = np.isfinite(wanted)
     if not np.array_equal(np.isfinite(found), seen):
-        raise Finding("numbers that are finite in one alone")
+        raise Finding("other numbers are finite")
     scale = max(np.abs(wanted[seen]).max(initial=0), 1)
     error, allowed = (np.abs(each[seen] - wanted[seen]).max(initial=0) / scale for each in (found, plain))
     if error > NEAR + FACTOR * allowed:

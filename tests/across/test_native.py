@@ -1,15 +1,26 @@
-"""Products of every instruction set of this machine against float64: ``tests/native/products.c``, without Python."""
+"""Programs of tests/native: bodies that are wrong fail a self-test, and products are right without Python."""
 
 import shutil
+import sys
 
 import pytest
 
-from support.places import ROOT
+from fastflow.kernels._cpu import isas
+
+from support.places import ROOT, TESTS
 from support.processes import run_limited
 
 
 @pytest.mark.whole
-def test_every_product_is_right(tmp_path):
+@pytest.mark.skipif(not isas()["amx"][1], reason="the script breaks bodies of AMX and AVX-512")
+def test_a_broken_body_fails_a_self_test():
+    done = run_limited([sys.executable, TESTS / "native/broken.py"], seconds=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\n0 of 15 missed" in done.stdout
+
+
+@pytest.mark.whole
+def test_every_product_is_near_float64(tmp_path):
     compiler = shutil.which("cc") or pytest.skip("this machine has no C compiler")
     sources = [str(path) for path in sorted((ROOT / "kernels/c").rglob("*.c"))]
     program = tmp_path / "products"

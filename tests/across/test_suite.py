@@ -1,0 +1,128 @@
+"""The suite's own rules: groups of the gate, cases that are kept, and limits that count processor time."""
+
+import re
+import signal
+import sys
+from fnmatch import fnmatch
+from types import SimpleNamespace
+
+import gate
+import hypothesis
+import pytest
+from gate import GROUPS, WHOLE
+
+from support.places import ROOT, TESTS
+from support.processes import run_limited
+from support.quick import list_touched, pick_cases, read_commit
+
+
+def list_files():
+    folders = ("fastflow", "kernels", "train", "bench", "tests", "docs", "examples", "release")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return [path.relative_to(ROOT).as_posix() for path in (*paths, *ROOT.glob("*.*"))]
+
+
+def test_every_path_of_a_group_is_there():
+    known = list_files()
+    for name, group in GROUPS.items():
+        assert [path for path in group.paths if not any(fnmatch(file, path) for file in known)] == [], name
+        assert [path for path in group.tests if not (ROOT / path).exists()] == [], name
+        assert bool(group.tests) != bool(group.command), name
+
+
+def test_every_file_with_a_long_test_belongs_to_a_group():
+    guarded = tuple(path for group in GROUPS.values() for path in group.tests)
+    long = re.compile(r"mark\.(whole|compile)\b")
+    files = [f"tests/{p.relative_to(TESTS)}" for p in TESTS.rglob("test_*.py") if long.search(p.read_text("utf-8"))]
+    alone = {"tests/across/test_suite.py", "tests/across/test_types.py", "tests/across/test_site.py"}  # in the night
+    assert len(files) > 15
+    assert [file for file in files if not file.startswith(guarded) and file not in alone] == []
+
+
+def test_one_of_each_kind_is_there():
+    for name in WHOLE:
+        file, _, rest = name.partition("::")
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert not rest or f"def {rest.partition('[')[0]}(" in text, name
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["kernels/c/flow/body.inc"], ["c"]),
+        (["kernels/c/tokens/words.c"], ["c", "tokens"]),
+        (["kernels/flow/triton_parts.py"], ["triton"]),
+        (["docs/embed.md", "train/run.py"], ["pages", "training"]),
+        (["CHANGELOG.md"], []),
+        (None, list(GROUPS)),
+    ],
+)
+def test_a_change_touches_its_groups(files, names):
+    assert list(gate.pick_groups(files)) == names
+
+
+def test_the_parts_of_a_day_and_of_a_night():
+    assert [name for name, _ in gate.list_day({})] == ["quick", "slow, four cases", "one of each kind"]
+    groups = [name for name, _ in gate.list_day(gate.pick_groups(["constraints.txt"]))]
+    assert groups[-2:] == ["groups: package, doors", "doors"]
+    assert len(list(gate.list_night())) == 4
+
+
+NAMES = [
+    *(f"a.py::f[{i}]" for i in range(20)),
+    "b.py::f[1]",
+    "a.py::g",
+    "b.py::C::f[1]",
+    *("c.py::each[1]", "c.py::each[2]"),
+]
+
+
+def item(name):
+    mark = "each[" in name or None
+    return SimpleNamespace(nodeid=name, path=TESTS / name.partition("::")[0], get_closest_marker=lambda _: mark)
+
+
+def names(most, seed="1", whole=()):
+    return [item.nodeid for item in pick_cases([*map(item, NAMES)], most, seed, whole)]
+
+
+def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
+    first = ["a.py::f[0]", "b.py::f[1]", "a.py::g", "b.py::C::f[1]", "c.py::each[1]", "c.py::each[2]"]
+    assert names(1) == first
+    drawn = {tuple(name for name in names(2, str(seed)) if name not in first) for seed in range(200)}
+    assert all(len(names) == 1 for names in drawn)
+    assert {name for (name,) in drawn} == set(NAMES[1:20]), "pushes walk through all"
+    assert names(2) == names(2)
+    assert names(100) == NAMES
+
+
+def test_the_tests_of_what_changed_come_first_with_every_case(monkeypatch):
+    monkeypatch.setattr(gate, "list_changed", lambda: ["fastflow/replacing.py", "tests/a.py", "README.md"])
+    files = list_touched()
+    assert files == {TESTS / "test_values.py", TESTS / "a.py"}
+    assert names(1, whole=files)[:21] == [name for name in NAMES if name.startswith("a.py")]
+    assert names(1, whole=files)[21:] == ["b.py::f[1]", "b.py::C::f[1]", "c.py::each[1]", "c.py::each[2]"]
+
+
+def test_it_is_an_option_and_slow_tests_are_left_out(pytestconfig):
+    assert pytestconfig.getoption("--cases") >= 0
+    assert "not slow" in " ".join(pytestconfig.getini("addopts"))
+    assert len(read_commit()) >= 5
+
+
+def test_no_test_gives_a_process_a_limit_of_the_clock():
+    call = re.compile(r"subprocess\.run\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\btimeout=")
+    own = {"break_rules.py"}  # a tool, that ends what runs for 15 minutes
+    files = [path for path in TESTS.rglob("*.py") if path.name not in own]
+    assert [path.name for path in files if call.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_an_example_of_hypothesis_has_no_deadline():
+    assert hypothesis.settings().deadline is None
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_is_not_ended_and_one_that_computes_is():
+    assert run_limited([sys.executable, "-c", "import time; time.sleep(1.5)"], seconds=1).returncode == 0
+    done = run_limited([sys.executable, "-c", "print('begun', flush=True)\nwhile True: pass"], seconds=1)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "begun\n")
