@@ -55,7 +55,6 @@ class Server(uvicorn.Server):
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain after the first signal, end at once after the second."""
         if self._service.draining:
             logging.getLogger("uvicorn.error").setLevel(
                 logging.CRITICAL
