@@ -56,9 +56,8 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.draining:
-            logging.getLogger("uvicorn.error").setLevel(
-                logging.CRITICAL
-            )  # it reports the cancelled lifespan as an error
+            # uvicorn reports the lifespan that it cancels as an error
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self.force_exit = self.should_exit = True
             return
         self._end = time.monotonic() + self._service.settings.drain

@@ -114,7 +114,7 @@ def test_page_stands_alone_and_fits_a_phone(whole):
                 tag,
                 name,
                 value,
-            )  # a colour bar
+            )
         assert not name.startswith("on"), name
     assert all(name in page.ids for name in re.findall(r"url\(#([^)]*)\)", whole[0]))
     assert ("meta", "content", "width=device-width, initial-scale=1") in page.attributes
