@@ -28,7 +28,7 @@ SLOW = "slow and not whole and not compile and not doors"
 # one whole script of each kind: a page as a reader types it, a browser, a fuzz target, an attack, a rehearsal for a GPU
 WHOLE = (
     "tests/across/test_docs.py::test_every_command_and_program_runs_as_a_reader_types_it[README.md]",
-    "tests/serve/test_page_browser.py::test_it_orders_texts_when_it_is_opened",
+    "tests/serve/test_page_browser.py::test_it_compares_two_texts",
     "tests/across/test_fuzz.py::test_python_targets_hold_on_fixed_inputs[files]",
     "tests/across/test_attacks.py::test_no_fault_is_found[writers-8]",
     "tests/across/test_native.py::test_every_product_is_near_float64",

@@ -64,7 +64,6 @@ class Agreement:
     least: float = -1.0
 
     def report(self) -> dict[str, float]:
-        """Return the numbers, for JSON."""
         return {name: getattr(self, name) for name in ("texts", "difference", "cosine", "allowed")}
 
     def __str__(self) -> str:

@@ -154,7 +154,7 @@ def measure_isotropy(x: Matrix) -> dict[str, float]:
 
 
 def is_less_isotropic(before: dict[str, float], after: dict[str, float], mean_kept: bool = False) -> bool:
-    """Whether either measure says that calibration made the embeddings less isotropic; NaN counts as less.
+    """Whether calibration made the embeddings less isotropic by either measure; NaN counts as less.
 
     If the calibration kept the mean, only IsoScore decides: a removed direction raises the cosines.
     """

@@ -40,7 +40,6 @@ class LabelledTexts:
 
     @property
     def size(self) -> dict[str, int]:
-        """The numbers of embedded texts and of labels."""
         return {"texts": len(self.texts), "labels": len(np.unique(self.labels))}
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:

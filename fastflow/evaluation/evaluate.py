@@ -137,15 +137,12 @@ class CountingEncoder:
         self._encoder, self._count = encoder, count
 
     def encode(self, texts: Sequence[str]) -> NDArray[Any]:
-        """(n, D) vectors."""
         return np.asarray(in_parts(self._encoder.encode, texts, self._count))
 
     def encode_query(self, texts: Sequence[str]) -> NDArray[Any]:
-        """(n, D) vectors with the prompt for queries."""
         return np.asarray(in_parts(self._encoder.encode_query, texts, self._count))
 
     def encode_document(self, texts: Sequence[str]) -> NDArray[Any]:
-        """(n, D) vectors with the prompt for documents."""
         return np.asarray(in_parts(self._encoder.encode_document, texts, self._count))
 
 

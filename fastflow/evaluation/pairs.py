@@ -32,7 +32,6 @@ class LabelledPairs:
 
     @property
     def size(self) -> dict[str, int]:
-        """The number of pairs."""
         return {"pairs": len(self.positive)}
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:

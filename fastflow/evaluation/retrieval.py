@@ -46,7 +46,6 @@ class Retrieval:
 
     @property
     def size(self) -> dict[str, int]:
-        """The numbers of measured queries and of documents."""
         return {"queries": len(self.queries), "documents": len(self.documents)}
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:

@@ -41,7 +41,7 @@ def write_model2vec(model: Model, folder: Path, record: Record) -> None:
 
 
 def _find_obstacle(model: Model) -> str | None:
-    """Say what model2vec does not do for ``model``; None if it does everything."""
+    """Return why model2vec cannot run ``model``; None if it can."""
     if not is_static(model.encoder):
         return "it is no table of token vectors; fastflow distill makes one of it"
     if model.calibration:

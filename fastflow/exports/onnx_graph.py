@@ -80,12 +80,10 @@ class Graph:
         return found if table.dtype == np.float32 else self.op("Cast", found, to=TensorProto.FLOAT)
 
     def norm(self, x: Value, scale: Array, bias: Array | None, eps: float) -> Value:
-        """Add LayerNorm over the last axis."""
         shift = np.zeros_like(scale) if bias is None else bias  # ONNX Runtime 1.31 crashes without it
         return self.op("LayerNormalization", x, scale, shift, epsilon=eps, axis=-1)
 
     def columns(self, x: Value, start: int, stop: int) -> Value:
-        """Add x[:, start:stop]."""
         return self.op("Slice", x, axes(start), axes(stop), axes(1))
 
     def positions(self, ids: Value) -> Value:

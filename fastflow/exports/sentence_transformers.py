@@ -98,7 +98,7 @@ class Writer:
 
 
 def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
-    """Write the model to ``folder``; raises a FastflowError that names what modules cannot compute."""
+    """Write the model to ``folder``; raises a FastflowError that names a part without a module."""
     head, writer = make_modules(model, record.dim, record.normalize), Writer(folder)
     width = size_of(model.encoder).hidden * len(model.pooling.parts)
     if is_static(model.encoder):

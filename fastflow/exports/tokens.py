@@ -71,7 +71,6 @@ def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) ->
 
 
 def _make_settings(source: Path, library: Any, limit: int, pad: int | None) -> dict[str, Any]:
-    """Make tokenizer_config.json, always with a padding token, which a batch needs."""
     own = source / SETTINGS
     told = read_object(own) if own.is_file() else {}
     found: dict[str, Any] = {name: token for name in NAMES if (token := _content(told.get(name), library)) is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,15 @@ from fastflow.report.page import make_page
 from fastflow.report.subjects import MODEL, Fit, Open, count_encoders, make_subjects, name_path, read_texts, thin
 from fastflow.report.verdict import judge_sections
 from fastflow.runtime import Runtime
+
+NEEDS = {  # section -> its data
+    "Similarity": "scored pairs: --sts PAIRS.tsv or a directory of them",
+    "Tasks": "labelled pairs, labelled texts or retrieval: --eval TASK",
+    "QNLI": "question and sentence pairs: --qnli FILE.tsv (label, sentence1, sentence2)",
+    "Lexical bias": "scored pairs: --sts",
+    "Isotropy": "text: --corpus FILE or --sts",
+    "Word frequency": "a corpus to count words in: --corpus FILE",
+}
 
 
 @dataclass(frozen=True)
@@ -64,21 +73,17 @@ def make_report(
                 "report has nothing to measure: give text with --corpus FILE, scored pairs with --sts PAIRS.tsv|DIR, "
                 "or both"
             )
-        plan: list[tuple[Any, str, str, Any]] = [  # data, section, what it needs, and its maker
-            (sets, "Similarity", "scored pairs: --sts PAIRS.tsv or a directory of them",
-             lambda: measures.measure_similarity(subjects, sets)),
-            (tasks, "Tasks", "labelled pairs, labelled texts or retrieval: --eval TASK",
-             lambda: measures.measure_tasks(subjects, tasks)),
-            (questions, "QNLI", "question and sentence pairs: --qnli FILE.tsv (label, sentence1, sentence2)",
-             lambda: questions and measures.measure_qnli(subjects, questions)),
-            (sets, "Lexical bias", "scored pairs: --sts", lambda: measures.measure_lexical(subjects, sets)),
-            (texts[1:], "Isotropy", "text: --corpus FILE or --sts",
-             lambda: measures.measure_isotropy(subjects, texts, options.seed)),
-            (corpus, "Word frequency", "a corpus to count words in: --corpus FILE",
-             lambda: measures.measure_words(model, texts, of_corpus, options.seed)),
-        ]  # fmt: skip
-        sections = [make() for data, _, _, make in plan if data]
-    left_out = [{"section": name, "needs": f"needs {needs}"} for data, name, needs, _ in plan if not data]
+        makers: list[tuple[Any, Callable[[], Any]]] = [
+            (sets, lambda: measures.measure_similarity(subjects, sets)),
+            (tasks, lambda: measures.measure_tasks(subjects, tasks)),
+            (questions, lambda: questions and measures.measure_qnli(subjects, questions)),
+            (sets, lambda: measures.measure_lexical(subjects, sets)),
+            (texts[1:], lambda: measures.measure_isotropy(subjects, texts, options.seed)),
+            (corpus, lambda: measures.measure_words(model, texts, of_corpus, options.seed)),
+        ]
+        sections = [make() for data, make in makers if data]
+    planned = zip(NEEDS.items(), makers, strict=True)
+    left_out = [{"section": name, "needs": f"needs {needs}"} for (name, needs), (data, _) in planned if not data]
     info = runtime.info()
     name, verdict = name_path(info["model"]), judge_sections(sections)
     facts = [(subject.name, subject.about) for subject in subjects]

@@ -67,7 +67,6 @@ def make_page(
 
 
 def _make_table(sections: Sequence[Section]) -> list[str]:
-    """Make the table of all lines, which a keyboard can scroll."""
     names = next((list(section.lines[0].values) for section in sections if section.lines), [])
     head = "".join(f'<th scope="col"{_mark(name)}>{escape(name)}</th>' for name in names)
     rows = [f'<div class="scroll" tabindex="0"><table><thead><tr><th></th>{head}</tr></thead>']

@@ -70,7 +70,7 @@ def _compare(name: str, key: str, rows: Mapping[str, Any]) -> Line:
 
 
 def _count_wins(lines: Sequence[Line], better: str, unit: str) -> str:
-    """Say on how many lines the model is better than its baseline; empty without a baseline."""
+    """Count the lines on which the model is better than its baseline, as a sentence; empty without a baseline."""
     base = find_baseline(list(lines[0].values))
     if base is None:
         return ""

@@ -1,4 +1,4 @@
-"""The application: routes behind a guard, with every failure in the words of its interface."""
+"""The application: routes, a guard before them, with every failure in the words of its interface."""
 
 from __future__ import annotations
 
@@ -79,7 +79,6 @@ async def _refuse_path(request: Request, error: Any) -> Response:
 
 
 async def _fail(request: Request, error: Any) -> Response:
-    """Answer a fault of ours; the server's log has its traceback."""
     return await _refuse(request, Refused("backend", f"the server failed: {type(error).__name__}"))
 
 

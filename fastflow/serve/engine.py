@@ -111,7 +111,6 @@ class Engine:
         self._tokenizers = ThreadPoolExecutor(settings.tokenizer_threads, "fastflow-tokenize")
 
     def start(self) -> None:
-        """Begin to compute; results are delivered to the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 

@@ -50,7 +50,6 @@ class Metrics:
         return Histogram(name, help, buckets=list(buckets), registry=self.registry)
 
     def record_request(self, spent: float, times: Times, lengths: list[int]) -> None:
-        """Record the seconds of a computed request, and the tokens of its texts."""
         self.request.observe(spent)
         self.tokenization.observe(times.tokenization)
         self.queued.observe(times.queue)

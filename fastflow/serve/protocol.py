@@ -88,7 +88,6 @@ def make_protocol(
                 self._linger()
 
         def _refuse_headers(self) -> None:
-            """Refuse headers, chunk extensions or trailers, and read no more."""
             self._answer(b"431 Request Header Fields Too Large")
             self._deaf = True
             if self._in_body and self.cycle is not None:  # its route waits for the body
@@ -136,7 +135,6 @@ def make_protocol(
             super().resume_writing()
 
         def end(self) -> None:
-            """Close the connection after its request has arrived."""
             if self._in_body:
                 self._linger()
             else:

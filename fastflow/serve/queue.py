@@ -108,7 +108,6 @@ class Queue(Generic[AnyJob]):
 
     @property
     def batch(self) -> int:
-        """The most tokens of a batch."""
         return min(self.bounds.most, max(self.bounds.least, int(self.rate * self.bounds.batch)))
 
     @property

@@ -65,7 +65,6 @@ class Searcher:
         return {"file": self.name, "rows": self.rows, "precision": self._index.precision, "dim": self._index.dim}
 
     def close(self) -> None:
-        """End the thread after its current query."""
         self._thread.shutdown(cancel_futures=True)
         self._index.close()
 
@@ -76,7 +75,7 @@ class Searcher:
 
 
 def _open(path: Path, runtime: Runtime, threads: int | None) -> Index:
-    """Open the file with what is quick to search: its codes, int8 codes of floats, or else floats."""
+    """Open the file in its quickest form: stored codes, int8 codes of floats, or floats."""
     if path.suffix != ".db":
         raise UsageError(f"--search takes a .db with texts, not {path}: make one with fastflow embed -o OUT.db")
     with Index(path, runtime) as index:

@@ -55,11 +55,9 @@ class Server(uvicorn.Server):
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain after the first signal, end at once after the second."""
         if self._service.draining:
-            logging.getLogger("uvicorn.error").setLevel(
-                logging.CRITICAL
-            )  # it reports the cancelled lifespan as an error
+            # uvicorn reports the lifespan that it cancels as an error
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self.force_exit = self.should_exit = True
             return
         self._end = time.monotonic() + self._service.settings.drain

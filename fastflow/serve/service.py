@@ -42,12 +42,10 @@ class Service:
         self.draining = False
 
     def make_protocol(self) -> type[HttpToolsProtocol]:
-        """Make the class of this server's connections."""
         return make_protocol(self.settings, self.metrics, lambda: self.engine.queue.wait)
 
     @property
     def healthy(self) -> bool:
-        """Whether new requests are computed."""
         return not (self.draining or self.engine.is_stuck(STUCK))
 
     async def read(self, request: Request) -> Any:

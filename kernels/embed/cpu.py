@@ -20,7 +20,7 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate, with the bits of the three kernels.
+    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate; bits as of the three kernels.
 
     Args:
         words: the tokenizer.

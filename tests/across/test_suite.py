@@ -97,7 +97,7 @@ def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
 
 
 def test_the_tests_of_what_changed_come_first_with_every_case(monkeypatch):
-    monkeypatch.setattr(gate, "list_changed", lambda: ["fastflow/replacing.py", "tests/a.py", "README.md"])
+    monkeypatch.setattr(gate, "list_changed", lambda: ["fastflow/atomic.py", "tests/a.py", "README.md"])
     files = list_touched()
     assert files == {TESTS / "test_values.py", TESTS / "a.py"}
     assert names(1, whole=files)[:21] == [name for name in NAMES if name.startswith("a.py")]
