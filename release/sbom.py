@@ -33,20 +33,20 @@ OTHERS = {  # file -> the licences of its parts, if it is not ours
 }
 
 
-def licensed(name: str) -> list[Part]:
-    """A licence by its SPDX id, or in words."""
+def make_licence(name: str) -> list[Part]:
+    """Return a licence by its SPDX id, or in words."""
     return [{"license": {"id": name} if re.fullmatch(r"[A-Za-z]+[\w.-]*-[\d.]+|MIT", name) else {"name": name}}]
 
 
-def file(name: str, files: dict[str, bytes]) -> Part:
-    """One file of the wheel."""
+def describe_file(name: str, files: dict[str, bytes]) -> Part:
+    """Return one file of the wheel."""
     digest = hashlib.sha256(files[name]).hexdigest()
     part = {"type": "file", "bom-ref": name, "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
     return part | ({"description": DATA[name]} if name in DATA else {})
 
 
-def models(files: dict[str, bytes]) -> dict[str, Part]:
-    """Folder -> the model that the wheel has there."""
+def find_models(files: dict[str, bytes]) -> dict[str, Part]:
+    """Return {folder: the model in it}."""
     found = {}
     for folder in sorted({"/".join(name.split("/")[:2]) for name in files if name.endswith(".safetensors")}):
         card = files.get(f"{folder}/README.md", b"").decode("utf-8")
@@ -55,14 +55,14 @@ def models(files: dict[str, bytes]) -> dict[str, Part]:
             "type": "machine-learning-model",
             "bom-ref": folder,
             "name": folder,
-            "licenses": licensed(named[1] if named else f"see {folder}/README.md"),
-            "components": [file(name, files) for name in sorted(files) if name.startswith(f"{folder}/")],
+            "licenses": make_licence(named[1] if named else f"see {folder}/README.md"),
+            "components": [describe_file(name, files) for name in sorted(files) if name.startswith(f"{folder}/")],
         }
     return found
 
 
-def needs(metadata: Message) -> list[Part]:
-    """The packages that are always installed with this one, and which versions; the wheel holds none."""
+def list_needs(metadata: Message) -> list[Part]:
+    """Return the packages that are always installed with this one, and their versions."""
     found = []
     for line in metadata.get_all("Requires-Dist", []):
         asked, _, condition = line.partition(";")
@@ -75,11 +75,11 @@ def needs(metadata: Message) -> list[Part]:
     return found
 
 
-def sbom(files: dict[str, bytes]) -> bytes:
-    """The bill of materials of a wheel with ``files``, name -> content: the same for the same files."""
+def make_sbom(files: dict[str, bytes]) -> bytes:
+    """Make the bill of materials of a wheel with ``files``, name -> content; equal files give equal bytes."""
     metadata = message_from_bytes(next(data for name, data in files.items() if name.endswith(".dist-info/METADATA")))
     whole = f"pkg:pypi/{metadata['Name']}@{metadata['Version']}"
-    kept = models(files)
+    kept = find_models(files)
     held = {part["name"] for model in kept.values() for part in model["components"]}
     alone = [
         name for name in sorted(files) if not name.endswith(".py") and ".dist-info/" not in name and name not in held
@@ -87,12 +87,13 @@ def sbom(files: dict[str, bytes]) -> bytes:
     compiled = [name for name in alone if name.endswith(".so")]
     parts = [
         *(
-            file(name, files) | {"licenses": [one for each in OTHERS.get(name, (OURS,)) for one in licensed(each)]}
+            describe_file(name, files)
+            | {"licenses": [one for each in OTHERS.get(name, (OURS,)) for one in make_licence(each)]}
             for name in alone
         ),
         *([UNICODE] if compiled else []),
         *kept.values(),
-        *needs(metadata),
+        *list_needs(metadata),
     ]
     subject = {
         "type": "library",
@@ -106,7 +107,7 @@ def sbom(files: dict[str, bytes]) -> bytes:
         "bomFormat": "CycloneDX",
         "specVersion": "1.7",
         "version": 1,
-        "metadata": {"component": subject | {"licenses": licensed(OURS)}},
+        "metadata": {"component": subject | {"licenses": make_licence(OURS)}},
         "components": parts,
         "dependencies": [
             {"ref": whole, "dependsOn": [part["bom-ref"] for part in parts]},
