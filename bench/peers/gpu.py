@@ -90,7 +90,7 @@ def open_peers(
         for dtype in PEERS[family]:
             try:
                 yield EncoderCandidate(family, dtype, "torch", _open(subject, family, dtype, gpu))
-            except Exception as error:  # other people's loaders raise anything; the run goes on without them
+            except Exception as error:  # other people's loaders raise anything; the run continues
                 results.leave_out(subject.label, f"{family} {dtype}", f"it cannot be opened: {first_line(error)}")
 
 

@@ -27,7 +27,7 @@ from support.places import ROOT
 
 pytest.importorskip("fastflow.kernels._cpu", reason="the compiled CPU kernels are not built")
 KEPT = ROOT / "bench" / "results"
-STUDIES = ("ladder", "shapes")  # timed too, but in rows of their own
+STUDIES = ("ladder",)  # timed too, but in rows of its own
 
 
 def candidate(name: str, dtype: str = "float32") -> Candidate:
