@@ -1,7 +1,7 @@
 """PyTorch and transformers on a GPU, in each of the ways people run them.
 
-Every candidate takes token ids in host memory and returns pooled vectors in host memory, as fastflow does. ``Gpu`` says
-where tensors are and how a call is captured; a dry run has another.
+Every candidate takes token ids in host memory and returns pooled vectors in host memory, as fastflow does. ``Gpu`` is
+the device of tensors and how a call is captured; a dry run has another.
 """
 
 from __future__ import annotations
