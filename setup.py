@@ -19,7 +19,7 @@ from setuptools.command.sdist import sdist
 
 sys.path.insert(0, str(Path(__file__).parent / "release"))
 
-from description import described
+from description import link_readme
 from seal import seal
 
 ROOMS = {"fastflow": "fastflow", "fastflow.kernels": "kernels", "fastflow.train": "train", "fastflow.bench": "bench"}
@@ -113,7 +113,7 @@ class Source(sdist):
 setup(
     packages=packages(),
     package_dir=ROOMS,
-    long_description=described(*(Path(name).read_text(encoding="utf-8") for name in ("README.md", "pyproject.toml"))),
+    long_description=link_readme(*(Path(name).read_text(encoding="utf-8") for name in ("README.md", "pyproject.toml"))),
     long_description_content_type="text/markdown",
     ext_modules=extensions(),
     cmdclass={"build_ext": Compiled, "bdist_wheel": Wheel, "sdist": Source},

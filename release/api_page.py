@@ -56,21 +56,21 @@ subclass; a warning is a `fastflow.FastflowWarning`. Types of arguments and resu
 """
 
 
-def parts(doc: str) -> dict[str, str]:
-    """The sections of a docstring in Google's form: "" is the text before the first, Args and others by their name."""
+def split_docstring(doc: str) -> dict[str, str]:
+    """Split a docstring in Google's form: "" is the text before the first section, Args and others by their name."""
     first, *rest = HEADING.split(inspect.cleandoc(doc))
     return {"": first.strip(), **{name: text.rstrip() for name, text in zip(rest[::2], rest[1::2], strict=True)}}
 
 
-def entries(section: str) -> dict[str, str]:
-    """The names of a section, such as Args, and the text of each on one line."""
+def split_section(section: str) -> dict[str, str]:
+    """Return the names of a section, such as Args, and the text of each on one line."""
     _, *found = ENTRY.split(section)
     texts = {names: " ".join(text.split()) for names, text in zip(found[::2], found[1::2], strict=True)}
     return {name: text for names, text in texts.items() for name in names.split(", ")}
 
 
-def calls(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods of a class, by name, those of its base classes after its own."""
+def list_methods(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public methods of a class by name, its own before its base classes'."""
     for base in thing.__mro__:
         for name, value in vars(base).items():
             hidden = name.startswith("_") or getattr(value, "__isabstractmethod__", False)
@@ -78,8 +78,8 @@ def calls(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield name, value
 
 
-def properties(thing: Any) -> dict[str, str]:
-    """The public properties of a class, and the docstring of each on one line."""
+def list_properties(thing: Any) -> dict[str, str]:
+    """Return the public properties of a class, and the docstring of each on one line."""
     return {
         name: " ".join(inspect.cleandoc(value.fget.__doc__ or "").split())
         for base in thing.__mro__
@@ -88,53 +88,51 @@ def properties(thing: Any) -> dict[str, str]:
     }
 
 
-def described(title: str, level: int, thing: Any) -> str:
-    """One call as Markdown: its signature, and its docstring section by section."""
-    found, signature = parts(thing.__doc__), inspect.signature(thing)
+def describe_call(title: str, level: int, thing: Any) -> str:
+    """Return one call as Markdown: its signature, and its docstring section by section."""
+    found, signature = split_docstring(thing.__doc__), inspect.signature(thing)
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
     shown = str(signature.replace(parameters=plain, return_annotation=signature.empty))
-    out = [f"{'#' * level} {title}", f"```text\n{title}{shown}\n```", _code(found[""])]
+    out = [f"{'#' * level} {title}", f"```text\n{title}{shown}\n```", _to_code(found[""])]
     if "Args" in found:
-        out.append("\n".join(_arguments(entries(found["Args"]))))
+        out.append("\n".join(_list_arguments(split_section(found["Args"]))))
     for heading in ("Returns", "Yields"):
         if heading in found:
-            out.append(f"*{heading}*: {_code(' '.join(found[heading].split()))}")
+            out.append(f"*{heading}*: {_to_code(' '.join(found[heading].split()))}")
     if "Raises" in found:
-        out.append("*Raises*: " + " ".join(f"`{n}`: {_code(t)}" for n, t in entries(found["Raises"]).items()))
+        out.append("*Raises*: " + " ".join(f"`{n}`: {_to_code(t)}" for n, t in split_section(found["Raises"]).items()))
     if "Example" in found:
         out.append(f"```pycon\n{inspect.cleandoc(found['Example']).replace('  # doctest: +SKIP', '')}\n```")
     return "\n\n".join(out)
 
 
-def page() -> str:
-    """The whole page."""
+def make_page() -> str:
+    """Return the whole page."""
     out = [HEAD.strip()]
     for name, call, result in SUBJECTS:
-        out.append(described(f"fastflow.{name}", 2, call))
-        out += [described(f"{result.__name__}.{method}", 3, function) for method, function in calls(result)]
+        out.append(describe_call(f"fastflow.{name}", 2, call))
+        out += [describe_call(f"{result.__name__}.{method}", 3, function) for method, function in list_methods(result)]
         if call is fastflow.fit:
-            out.append("\n".join(["### Options of fastflow.fit\n", *_options()]))
-        known = [f"- `{name}`: {_code(text)}" for name, text in properties(result).items()]
+            out.append("\n".join(["### Options of fastflow.fit\n", *_list_options()]))
+        known = [f"- `{name}`: {_to_code(text)}" for name, text in list_properties(result).items()]
         out += ["\n".join([f"### Properties of {result.__name__}\n", *known])] * bool(known)
     return "\n\n".join(out) + "\n"
 
 
-def _arguments(found: dict[str, str]) -> Iterator[str]:
-    """A line for each text of ``found``, with all names that share it."""
+def _list_arguments(found: dict[str, str]) -> Iterator[str]:
+    """A line for each text, with all names that share it."""
     for text in dict.fromkeys(found.values()):
-        yield f"- {', '.join(f'`{name}`' for name, other in found.items() if other == text)}: {_code(text)}"
+        yield f"- {', '.join(f'`{name}`' for name, other in found.items() if other == text)}: {_to_code(text)}"
 
 
-def _options() -> Iterator[str]:
-    """A Markdown item for each field of Options that ``fastflow.fit`` takes, all but COMMAND_ONLY: its name and
-    default, and the help that fastflow-train gives the option of that name.
-    """
+def _list_options() -> Iterator[str]:
+    """A Markdown item for each field of Options that ``fastflow.fit`` takes: name, default, and the option's help."""
     for entry in fields(Options):
         if entry.name not in COMMAND_ONLY:
             yield f"- `{entry.name}={entry.default!r}`: {' '.join(entry.metadata['setting'].option['help'].split())}"
 
 
-def _code(text: str) -> str:
+def _to_code(text: str) -> str:
     return text.replace("``", "`")
 
 
@@ -142,7 +140,7 @@ def _code(text: str) -> str:
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(out: Path) -> None:
     """Write the page."""
-    replace_text(out, page())
+    replace_text(out, make_page())
 
 
 if __name__ == "__main__":

@@ -48,18 +48,20 @@ A command that needs more packages names them. In a clone they can be installed 
 """
 
 
-def page() -> str:
-    """The whole page."""
+def make_page() -> str:
+    """Return the whole page."""
     out = [HEAD]
     for name, command in (("fastflow", fastflow), ("fastflow-train", train)):
-        outer = _context(command, None, name)
-        out.append(_section(outer))
-        out += [_section(_context(sub, outer, called)) for called, sub in _commands(outer) if not sub.hidden]
+        outer = _make_context(command, None, name)
+        out.append(_make_section(outer))
+        out += [
+            _make_section(_make_context(sub, outer, called)) for called, sub in _list_commands(outer) if not sub.hidden
+        ]
     return "\n".join(out)
 
 
-def _commands(context: click.Context) -> list[tuple[str, click.Command]]:
-    """The commands of a group by name, those that are imported later too; of another command none."""
+def _list_commands(context: click.Context) -> list[tuple[str, click.Command]]:
+    """The commands of a group by name, also the ones imported later; none of another command."""
     group = context.command
     if not isinstance(group, click.Group):
         return []
@@ -67,12 +69,12 @@ def _commands(context: click.Context) -> list[tuple[str, click.Command]]:
     return [(name, command) for name, command in found if command is not None]
 
 
-def _context(command: click.Command, parent: click.Context | None, name: str) -> click.Context:
+def _make_context(command: click.Command, parent: click.Context | None, name: str) -> click.Context:
     settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     return click.Context(command, parent, name, **settings)
 
 
-def _section(context: click.Context) -> str:
+def _make_section(context: click.Context) -> str:
     return f"## {context.command_path}\n\n```text\n{context.get_help()}\n```\n"
 
 
@@ -80,7 +82,7 @@ def _section(context: click.Context) -> str:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True)
 def main(out: Path) -> None:
     """Write the page."""
-    replace_text(out, page())
+    replace_text(out, make_page())
 
 
 if __name__ == "__main__":

@@ -20,18 +20,18 @@ import time
 import zipfile
 from pathlib import Path
 
-from sbom import make_bill
+from sbom import make_sbom
 
 FIRST_DAY = 315_532_800  # 1980-01-01: zip has no earlier dates
 
 
-def moment() -> int:
-    """The time of every file, in seconds since 1970."""
+def resolve_time() -> int:
+    """Return the time of every file, in seconds since 1970."""
     return max(int(os.environ.get("SOURCE_DATE_EPOCH", FIRST_DAY)), FIRST_DAY)
 
 
-def record(files: dict[str, bytes], name: str) -> bytes:
-    """RECORD of a wheel, itself called ``name``: each file with its sha256 and size."""
+def make_record(files: dict[str, bytes], name: str) -> bytes:
+    """Make the RECORD ``name`` of a wheel: each file with its sha256 and size."""
     written = io.StringIO()
     table = csv.writer(written, lineterminator="\n")
     for file, data in files.items():
@@ -48,12 +48,12 @@ def seal_wheel(source: Path, target: Path) -> None:
     listed = next(name for name in files if name.endswith(".dist-info/RECORD"))
     info = listed.removesuffix("RECORD")
     del files[listed]
-    files[f"{info}sboms/fastflow.cdx.json"] = make_bill(files)
+    files[f"{info}sboms/fastflow.cdx.json"] = make_sbom(files)
     files = {name: files[name] for name in sorted(files, key=lambda name: (name.startswith(info), name))}
-    files[listed] = record(files, listed)
+    files[listed] = make_record(files, listed)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, data in files.items():
-            entry = zipfile.ZipInfo(name, time.gmtime(moment())[:6])
+            entry = zipfile.ZipInfo(name, time.gmtime(resolve_time())[:6])
             entry.create_system, entry.compress_type = 3, zipfile.ZIP_DEFLATED  # 3: Unix, whose modes follow
             entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
             wheel.writestr(entry, data)
@@ -64,17 +64,17 @@ def seal_sdist(source: Path, target: Path) -> None:
     with (
         tarfile.open(source) as held,
         target.open("wb") as raw,
-        gzip.GzipFile("", "wb", mtime=moment(), fileobj=raw) as packed,
+        gzip.GzipFile("", "wb", mtime=resolve_time(), fileobj=raw) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as sdist,
     ):
         for member in sorted((each for each in held if each.isfile()), key=lambda each: each.name):
             entry = tarfile.TarInfo(member.name)
-            entry.size, entry.mtime, entry.mode = member.size, moment(), 0o755 if member.mode & 0o100 else 0o644
+            entry.size, entry.mtime, entry.mode = member.size, resolve_time(), 0o755 if member.mode & 0o100 else 0o644
             sdist.addfile(entry, held.extractfile(member))
 
 
 def seal(path: str | os.PathLike[str]) -> str:
-    """Rewrite the wheel or the sdist ``path`` in its place; its path."""
+    """Rewrite the wheel or the sdist ``path`` in its place; return its path."""
     given = Path(path)
     other = given.with_name(f"{given.name}.part")
     (seal_wheel if given.suffix == ".whl" else seal_sdist)(given, other)

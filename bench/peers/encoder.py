@@ -112,7 +112,7 @@ def open_peers(
                     yield TextCandidate(family, dtype, backend, opened, layers=layers)
                 else:
                     yield EncoderCandidate(family, dtype, backend, opened)
-            except Exception as error:  # other people's converters raise anything; the run goes on without them
+            except Exception as error:  # other people's converters raise anything; the run continues
                 reason = f"it cannot be opened: {first_line(error)}"
         if reason is not None:
             results.leave_out(subject.label, f"{family} {dtype}", reason)

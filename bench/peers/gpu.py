@@ -1,7 +1,7 @@
 """PyTorch and transformers on a GPU, in each of the ways people run them.
 
-Every candidate takes token ids in host memory and returns pooled vectors in host memory, as fastflow does. ``Gpu`` says
-where tensors are and how a call is captured; a dry run has another.
+Every candidate takes token ids in host memory and returns pooled vectors in host memory, as fastflow does. ``Gpu`` is
+the device of tensors and how a call is captured; a dry run has another.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def open_peers(
         for dtype in PEERS[family]:
             try:
                 yield EncoderCandidate(family, dtype, "torch", _open(subject, family, dtype, gpu))
-            except Exception as error:  # other people's loaders raise anything; the run goes on without them
+            except Exception as error:  # other people's loaders raise anything; the run continues
                 results.leave_out(subject.label, f"{family} {dtype}", f"it cannot be opened: {first_line(error)}")
 
 

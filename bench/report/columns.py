@@ -49,9 +49,8 @@ SUITES = {
         "B = {batch:,}",
         TIMES + "in a graph=gpu_ms:time, x ours=ours:.1f, GFLOP/s=gflops:.1f, GB/s=gbs:.1f, x floor=times_floor:.1f, "
         "max error=max_abs_err:.1e, x unfused=err_against_unfused:.2f",
-        "flow: GFLOP/s and GB/s count what the folded plan needs, whoever computes it; x floor is the time over the "
-        "least that the measured ceilings allow;\nin a graph: a call as one of many in a CUDA graph; max error is "
-        "against float64, x unfused that error over the unfused equations' in float32.",
+        "flow: GFLOP/s and GB/s count the work of the folded plan; in a graph: a call as one of many in a CUDA graph;\n"
+        "max error is against float64, x unfused is that error over the unfused equations' in float32.",
     ),
     "encoder": Suite(
         "encoder {batch} x {tokens} tokens",
@@ -77,8 +76,7 @@ SUITES = {
         "static, {batch:,} texts of {tokens:,} tokens",
         TIMES + "x ours=ours:.2f, 99 %=p99_ms:time, texts/s=texts_per_s:,.0f, x floor=times_floor:.1f, "
         "max error=max_abs_err:.1e, resident=resident_mb:.0f MB, anonymous=anonymous_mb:.0f MB",
-        "static: x floor is the time over the least to move the bytes of the tokens' rows, the texts and the vectors; "
-        "max error is against float64.",
+        "static: max error is against float64.",
     ),
 }
 MEANING = {  # of a column

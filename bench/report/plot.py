@@ -22,7 +22,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise missing_extra("bench", "matplotlib", "--plot") from error
-    if not (rows := report["rows"]):
+    if not (rows := [row for row in report["rows"] if row["median_ms"] is not None]):
         raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
     flow = [row for row in rows if row["suite"] == "flow"]
     figure, data = Figure(layout="constrained"), BytesIO()

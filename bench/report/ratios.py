@@ -172,7 +172,7 @@ def compute_serve_ratios(rows: Sequence[Row]) -> list[Row]:
     for subject, found in groupby(rows, key=lambda row: row["subject"]):
         of_subject = list(found)
         alone = next(row for row in of_subject if row["name"] == "Runtime alone" and row["batch"] > 1)
-        ours = [row for row in of_subject if row["name"] == "fastflow"]
+        ours = [row for row in of_subject if row["name"] == "fastflow" and row["p99_ms"] is not None]
         usual = next((row for row in ours if row["batch"] == 1 and row["share"] == 0.9), None)
         entries: list[tuple[str, float, str]] = []
         for row in ours:

@@ -119,7 +119,7 @@ def open_on_gpu(
     for dtype in gpu_peers.PEERS[gpu_peers.TEXTS_ONLY] if gpu_peers.TEXTS_ONLY in families else ():
         try:
             embed = gpu_peers.open_sentence_transformers(subject, dtype, gpu)
-        except Exception as error:  # somebody else's loader raises anything; the run goes on without it
+        except Exception as error:  # somebody else's loader raises anything; the run continues
             name = f"{gpu_peers.TEXTS_ONLY} {dtype}"
             results.leave_out(subject.label, name, f"it cannot be opened: {first_line(error)}")
             continue

@@ -63,7 +63,7 @@ def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: 
                 from fastflow.bench.peers.engines import fuse, quantise
 
                 path = fuse(subject) if dtype == "float32" else quantise(subject)
-            except Exception as error:  # somebody else's exporter raises anything; the run goes on without it
+            except Exception as error:  # somebody else's exporter raises anything; the run continues
                 reason = f"no ONNX file could be made: {first_line(error)}"
                 results.leave_out(subject.label, f"{name} {dtype}", reason)
                 continue

@@ -1,6 +1,6 @@
 """The static suite: vectors of texts by a table, in bulk, one at a time, and from the start of a process.
 
-Everybody opens one directory and gets the texts in which the tokenizer knows every word, since libraries treat unknown
+Everybody opens one directory and gets the texts without unknown words, since libraries treat unknown
 tokens differently.
 """
 

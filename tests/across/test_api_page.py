@@ -5,7 +5,7 @@ import inspect
 import re
 
 import pytest
-from api_page import HEAD, SUBJECTS, calls, entries, main, page, parts, properties
+from api_page import HEAD, SUBJECTS, list_methods, list_properties, main, make_page, split_docstring, split_section
 from click.testing import CliRunner
 
 import fastflow
@@ -15,7 +15,7 @@ from support.places import ROOT
 
 CALLS = {
     **{f"fastflow.{name}": call for name, call, _ in SUBJECTS},
-    **{f"{kind.__name__}.{name}": method for _, _, kind in SUBJECTS for name, method in calls(kind)},
+    **{f"{kind.__name__}.{name}": method for _, _, kind in SUBJECTS for name, method in list_methods(kind)},
 }
 
 
@@ -35,18 +35,18 @@ def sample(first, *rest):
 
 
 def test_the_sections_of_a_docstring():
-    found = parts(sample.__doc__)
+    found = split_docstring(sample.__doc__)
     assert list(found) == ["", "Args", "Returns"]
     assert found[""] == "Add numbers.\n\nAll of them."
-    assert entries(found["Args"]) == {"first": "A number, of any size.", "*rest": "More: as many as you like."}
+    assert split_section(found["Args"]) == {"first": "A number, of any size.", "*rest": "More: as many as you like."}
 
 
 def test_the_page_is_that_of_the_docstrings(tmp_path):
     done = CliRunner().invoke(main, ["--out", str(tmp_path / "api.md")], catch_exceptions=False)
     assert done.exit_code == 0
-    assert (tmp_path / "api.md").read_text() == page()
+    assert (tmp_path / "api.md").read_text() == make_page()
     again = "docs/api.md is older than the docstrings: python release/api_page.py --out docs/api.md"
-    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page(), again
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == make_page(), again
 
 
 def test_everything_that_is_exported_is_on_the_page():
@@ -59,11 +59,11 @@ def test_everything_that_is_exported_is_on_the_page():
 @pytest.mark.each
 @pytest.mark.parametrize("name", CALLS)
 def test_a_docstring_names_every_argument_and_what_comes_back(name):
-    call, found = CALLS[name], parts(CALLS[name].__doc__)
+    call, found = CALLS[name], split_docstring(CALLS[name].__doc__)
     signature = inspect.signature(call)
     kinds = {inspect.Parameter.VAR_KEYWORD: "**", inspect.Parameter.VAR_POSITIONAL: "*"}
     asked = [kinds.get(p.kind, "") + p.name for p in signature.parameters.values() if p.name != "self"]
-    assert list(entries(found.get("Args", ""))) == asked
+    assert list(split_section(found.get("Args", ""))) == asked
     comes_back = not inspect.isclass(call) and signature.return_annotation not in (None, "None")
     assert comes_back == bool({"Returns", "Yields"} & set(found))
     assert "raises" not in found[""].lower(), "a section of its own"
@@ -71,8 +71,8 @@ def test_a_docstring_names_every_argument_and_what_comes_back(name):
 
 @pytest.mark.parametrize("kind", [kind for _, _, kind in SUBJECTS], ids=lambda kind: kind.__name__)
 def test_every_property_has_a_sentence(kind):
-    assert properties(kind)
-    assert all(text.endswith(".") for text in properties(kind).values())
+    assert list_properties(kind)
+    assert all(text.endswith(".") for text in list_properties(kind).values())
 
 
 @pytest.mark.parametrize("name", [name for name, call in CALLS.items() if ">>>" in call.__doc__])

@@ -12,8 +12,8 @@ import zipfile
 from hashlib import sha256
 
 import pytest
-from description import described
-from sbom import make_bill
+from description import link_readme
+from sbom import make_sbom
 from seal import seal
 
 from support.places import ROOT
@@ -93,7 +93,7 @@ def test_the_time_of_files_is_that_of_the_environment(tmp_path):
 
 
 def test_the_bill_names_every_file_that_is_no_python():
-    bill = json.loads(make_bill(FILES))
+    bill = json.loads(make_sbom(FILES))
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.7")
     assert bill["metadata"]["component"]["purl"] == "pkg:pypi/fastflow@9"
     parts = {part["bom-ref"]: part for part in bill["components"]}
@@ -111,7 +111,7 @@ def test_the_bill_names_every_file_that_is_no_python():
     assert (needed["versionRange"], needed["isExternal"], needed["scope"]) == ("vers:pypi/>=1.26", True, "required")
     assert "pkg:pypi/torch" not in parts
     assert parts["unicode"]["licenses"] == [{"license": {"id": "Unicode-3.0"}}]
-    pure = json.loads(make_bill({name: data for name, data in FILES.items() if not name.endswith(".so")}))
+    pure = json.loads(make_sbom({name: data for name, data in FILES.items() if not name.endswith(".so")}))
     assert "unicode" not in {part["bom-ref"] for part in pure["components"]}
     references = [part["bom-ref"] for part in [*files, *bill["components"]]]
     assert {name for each in bill["dependencies"] for name in each["dependsOn"]} <= set(references)
@@ -120,7 +120,7 @@ def test_the_bill_names_every_file_that_is_no_python():
 def test_texts_of_others_keep_their_licences_in_the_bill():
     name = "fastflow/train/data/sentences.txt.gz"
     data = (ROOT / name.removeprefix("fastflow/")).read_bytes()
-    parts = {part["bom-ref"]: part for part in json.loads(make_bill(FILES | {name: data}))["components"]}
+    parts = {part["bom-ref"]: part for part in json.loads(make_sbom(FILES | {name: data}))["components"]}
     named = [each["license"].get("id") or each["license"]["name"] for each in parts[name]["licenses"]]
     assert "Apache-2.0" not in named
     head = [line for line in gzip.decompress(data).decode("utf-8").splitlines() if line.startswith("# ")][1:]
@@ -138,7 +138,7 @@ def test_texts_of_others_keep_their_licences_in_the_bill():
     ],
 )
 def test_links_are_made_absolute(text, link):
-    assert described(text, 'version = "1.2"\nRepository = "https://x.example/y"\n') == link
+    assert link_readme(text, 'version = "1.2"\nRepository = "https://x.example/y"\n') == link
 
 
 def test_each_python_is_named_tested_and_built_for():

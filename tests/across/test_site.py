@@ -9,7 +9,7 @@ import sysconfig
 
 import pytest
 from click.testing import CliRunner
-from commands_page import main, page
+from commands_page import main, make_page
 
 from fastflow.cli import NAMES
 
@@ -22,7 +22,7 @@ BASE_MB, MOST_MB = 52, 200  # of the packages of Debian in the image's base, and
 def test_the_page_of_commands_has_every_extra_of_a_user():
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    table = page().partition("## Extras")[2].partition("\n## ")[0]
+    table = make_page().partition("## Extras")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`(\w+)`", "".join(rows))) == set(extras) - {"dev", "docs", "doors", "fuzz", "release"}
 
@@ -56,10 +56,10 @@ def test_every_page_is_in_the_navigation():
 def test_the_page_of_the_commands_is_that_of_their_help(tmp_path):
     done = CliRunner().invoke(main, ["--out", str(tmp_path / "commands.md")], catch_exceptions=False)
     assert done.exit_code == 0
-    assert (tmp_path / "commands.md").read_text(encoding="utf-8") == page()
-    assert re.findall(r"^## fastflow (\S+)$", page(), re.M) == sorted(NAMES)
+    assert (tmp_path / "commands.md").read_text(encoding="utf-8") == make_page()
+    assert re.findall(r"^## fastflow (\S+)$", make_page(), re.M) == sorted(NAMES)
     again = "docs/commands.md is older than --help: python release/commands_page.py --out docs/commands.md"
-    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page(), again
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == make_page(), again
 
 
 @pytest.mark.slow

@@ -15,9 +15,11 @@ from fastflow import Runtime
 from fastflow.bench import cli
 from fastflow.bench.measure.compare import COSINES
 from fastflow.bench.measure.load import Outcome
-from fastflow.bench.measure.row import Results
+from fastflow.bench.measure.row import Results, make_row
 from fastflow.bench.peers.encoder import MODULES, PEERS, EncoderCandidate, TextCandidate, open_peers
 from fastflow.bench.peers.pooled import open_reference
+from fastflow.bench.report.ratios import compute_serve_ratios
+from fastflow.bench.report.table import make_tables
 from fastflow.bench.suites import encoder, end_to_end, serve, starts, texts
 from fastflow.bench.suites import workbench as benches
 from fastflow.bench.suites.sizes import QUICK, ServeSizes
@@ -220,11 +222,16 @@ def test_every_load_has_its_row(tmp_path, model):
     assert len(said) == 4
 
 
-def test_a_load_without_an_answer_has_no_row():
-    results, who = Results(), {"subject": "s", "name": "fastflow", "share": 0.5, "batch": 1}
-    serve.add_load(Outcome(unsent=9), who, results)
-    assert results.rows == []
-    assert results.skipped[0]["name"] == "fastflow at 50%"
+def test_a_load_without_an_answer_has_a_row_without_times():
+    """And no ratio; its table is written, and its JSON."""
+    results, who = Results(), {"subject": "s", "name": "fastflow", "share": 0.5, "batch": 1, "threads": 1}
+    serve.add_load(Outcome(unsent=9, seconds=1.0), who, results)
+    (row,) = results.rows
+    assert (row["median_ms"], row["p99_ms"], row["failed"]) == (None, None, 9)
+    alone = make_row("serve", subject="s", name="Runtime alone", batch=2, threads=1, texts_per_s=1.0)
+    assert compute_serve_ratios([alone, row]) == []
+    assert make_tables([row])
+    json.dumps(row, allow_nan=False)
 
 
 def test_a_server_that_does_not_start_says_why():
