@@ -47,9 +47,9 @@ def eval_command(
 ) -> None:
     """Measure a model on tasks.
 
-    Tasks are scored pairs, labelled pairs, labelled texts and retrieval. A TASK is a TSV file without quoting, whose
-    header names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Another folder is searched for both.
-    Every figure is x100.
+    Tasks are scored pairs, labelled pairs, labelled texts and retrieval. A TASK is a TSV file without quoting, with a
+    header that names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Other folders are
+    searched for both. Every figure is x100.
 
     \b
     header                                   measures
@@ -73,7 +73,7 @@ def eval_command(
     result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
     tables, total = [], sum(len(task.texts) for task in found)
     with warnings.catch_warnings(), Progress("eval", total, "texts", shown=not quiet) as progress:
-        warnings.filterwarnings("ignore", CUT)  # printed below, with the number
+        warnings.filterwarnings("ignore", CUT)
         encoder = Counted(runtime, progress.advance)
         if scored:
             result |= evaluate(encoder.encode, scored)
@@ -172,7 +172,7 @@ def report(
     check_matplotlib()
     runtime = open_runtime(model_named(model, option), device, dtype, threads, quiet)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", CUT)  # the page counts cut texts
+        warnings.filterwarnings("ignore", CUT)
         made = make_report(
             runtime,
             [name.strip() for name in against.split(",") if name.strip()],

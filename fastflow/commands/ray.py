@@ -14,7 +14,7 @@ from fastflow.console import say
 from fastflow.errors import UsageError
 from fastflow.progress import counted
 
-REFUSED = {  # parameter -> the remedy
+REFUSED = {
     "shard": "Ray makes the parts itself, so leave out one of them",
     "fit": "fit once with fastflow-train, then give -m MODEL",
     "save_model": "fit once with fastflow-train, then give -m MODEL",
@@ -24,7 +24,7 @@ REFUSED = {  # parameter -> the remedy
 
 
 def check_options(context: click.Context) -> None:
-    """Raise a UsageError for an address that is not one, and for an option that does not go together with --ray."""
+    """Raise a UsageError for an address that is not one, and for an option that --ray does not take."""
     from fastflow.integrations.ray import check_address
 
     check_address(context.params["ray"])

@@ -15,16 +15,15 @@ from fastflow.files.embed import numbers_of
 from fastflow.files.encoding import stored
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.run import Run, Settings, Summary, write
-from fastflow.files.write.growing import growing
 from fastflow.files.write.outputs import NpyFile
-from fastflow.files.write.partial import State
+from fastflow.files.write.partial import State, growing
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_truncation
 
-ROWS = 4096  # vectors calibrated at a time
+ROWS = 4096
 
 
 def transform_file(runtime: Runtime, source: str, target: Path, settings: Settings, run: Run | None = None) -> Summary:

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np  # after the environment, on which the number of its threads depends
 import pyarrow.parquet  # noqa: F401 (once, before the forks)
 from boxed import Judge, attack, cut, flipped, sentence
-from files.test_parts_manifest import DAMAGED
-from files.test_write_database_schema import LOOSE, SPOILT
+from files.test_parts import DAMAGED
+from files.test_write_columns import LOOSE, SPOILT
 
 from fastflow.errors import FastflowError
 from fastflow.files.parts.counting import Counted

@@ -7,7 +7,7 @@ In a round two processes embed two inputs into one file, or two shards of one in
 must be, bit for bit, what one gives alone. A run that did not succeed must say why in one sentence, and, continued,
 give the bytes of a whole run, unless the signal came when its file was whole and had its name. The cache must be sound,
 and nothing else may lie in the folder. Exit code 1 and the seed of the round for anything else.
-tests/files/test_parts_manifest_killed.py kills runs at their operations on files.
+tests/files/test_parts_merging.py kills runs at their operations on files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Round:
         self.out.mkdir()
         self.target = self.out / f"x{self.suffix}"
         kind = writer_for(self.target)
-        self.options = ["--keep", "n"] if kind.keeps_ids else ["--log-prob"] * kind.keeps_log_prob
+        self.options = ["--keep", "n"] * kind.keeps_fields
         self.again = {"plain": [], "dedupe": ["--dedupe"], "cache": ["--cache", str(self.cache)]}[self.how]
 
     def input(self, name: str) -> Path:

@@ -48,7 +48,7 @@ class Subject:
 
     def command(self, model: Path, target: Path) -> list[str]:
         """All words; ids and fields are kept if the format has a place for them."""
-        keeps = writer_for(target).keeps_ids and self.words[0] == "embed"
+        keeps = writer_for(target).keeps_fields and self.words[0] == "embed"
         kept = ["--id-field", "key", "--keep", "n,title"] if keeps else []
         return [*self.words, *kept, "-m", str(model), "-o", str(target)]
 

@@ -1,4 +1,4 @@
-"""Reading texts from csv and tsv: which character separates the columns, which column is the text, row by row."""
+"""Read texts from csv and tsv: find the delimiter and the text column."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from fastflow.errors import FastflowError
 from fastflow.files.read.inputs import LONGEST, Input
 from fastflow.files.read.records import Layout, Record, known_fields, listed, text_fields
 
-DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}  # of a csv, and their names in messages
+DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 
 
 def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout) -> Iterator[Record]:
-    """The records of a csv, or of a tsv, which has no quoting; ids are strings.
+    """Yield the records of a csv, or of a tsv, which has no quoting; ids are strings.
 
-    ``lines`` of ``source`` keep the \\r at their end, for a quoted field may hold it.
-
-    The delimiter of a csv is read off its first line. Raises a FastflowError for one with two readings: a
-    first line that may be a header or a text, two possible delimiters, a column that is used and comes twice.
+    ``lines`` keep a final \\r, which a quoted field may hold. Raises a FastflowError for a file with two readings: a
+    first line that may be header or text, two possible delimiters, a used column that is there twice.
     """
     # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
     csv.field_size_limit(LONGEST)
@@ -63,9 +61,9 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
 
 
 class _Ended:
-    """Lines with their ends for csv.reader, which takes more until a row is whole.
+    """Lines with their ends for csv.reader; raises a FastflowError for a row of more than LONGEST.
 
-    ``looks``: for lines whose bytes cannot be read. Raises a FastflowError for a row of more than LONGEST.
+    ``looks``: for lines with bytes that cannot be read.
     """
 
     def __init__(self, lines: Iterator[str], source: Input, looks: bool) -> None:
@@ -73,11 +71,11 @@ class _Ended:
         self.begin()
 
     def begin(self) -> None:
-        """Another row begins."""
+        """Begin another row."""
         self._held, self._unreadable = 0, False
 
     def skips(self) -> bool:
-        """Whether the row holds a line that cannot be read; ``source`` counts it then."""
+        """Whether the row has a line that cannot be read; ``source`` counts it then."""
         if self._unreadable:
             self._source.skipped.add(self._source.path, "line", self._number)
         return self._unreadable
@@ -90,7 +88,7 @@ class _Ended:
         self._number += 1
         self._held += len(line)
         if self._looks and not self._unreadable:
-            from fastflow.files.read.encodings import is_unreadable  # few runs skip any
+            from fastflow.files.read.encodings import is_unreadable
 
             self._unreadable = is_unreadable(line)
         if self._held > LONGEST:
@@ -102,7 +100,6 @@ class _Ended:
 
 
 def _delimiter(line: str, path: str, layout: Layout) -> str:
-    """The delimiter of a csv whose first line is ``line``: a comma if nothing else does."""
     found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
     if len(found) > 1 and layout.header:
         asked = [layout.field] if layout.field is not None else []
@@ -118,7 +115,6 @@ def _delimiter(line: str, path: str, layout: Layout) -> str:
 
 
 def _columns(line: str, delimiter: str) -> list[str]:
-    """The columns of one line; [] if its quotes do not fit the delimiter."""
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error:
@@ -126,7 +122,6 @@ def _columns(line: str, delimiter: str) -> list[str]:
 
 
 def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -> tuple[str, ...]:
-    """The names of the columns that hold the texts; a first line that may be no header is refused."""
     if layout.field is not None or known_fields(names):
         return text_fields(names, path, 1, layout.field)
     if layout.header:
@@ -147,7 +142,6 @@ def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -
 
 
 def _place(names: list[str], name: str, path: str) -> int:
-    """The index of the column ``name``; raises if two have that name."""
     if names.count(name) > 1:
         raise FastflowError(f"{path}, line 1: the column {name!r} comes {names.count(name)} times: {listed(names)}")
     return names.index(name)

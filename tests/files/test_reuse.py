@@ -1,4 +1,4 @@
-"""``fastflow cache``: what it lists, what it removes, and what it never touches."""
+"""Vectors that are reused: keys, repeated texts of a run, and the cache of training."""
 
 from __future__ import annotations
 
@@ -6,17 +6,191 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from fastflow import Runtime
 from fastflow.cli import main
-from fastflow.files.reuse import cache
+from fastflow.errors import FastflowError
+from fastflow.files.reuse import cache, repeats
 from fastflow.files.reuse.cache import describe, locked
+from fastflow.files.reuse.repeats import FULLEST, Repeats, Slots
+from fastflow.files.reuse.store import CHECK, KEY, check_of, decides, keys_of, packed, unpacked
 from fastflow.train.data.embeddings import embed_corpus, open_encoder
 
 from support.refusals import refuses
+
+
+@pytest.fixture(scope="module")
+def runtime(model):
+    return Runtime(model)
+
+
+def test_a_key_is_of_the_whole_text(runtime):
+    decided = decides(runtime, None)
+    texts = ["", " ", "a", "A", "a ", "a" * 100_000, "a" * 99_999 + "b", "b" + "a" * 99_999, "é", "e\u0301", "\ud800"]
+    keys = keys_of(texts, decided)
+    assert len(set(keys)) == len(texts)
+    assert {len(key) for key in keys} == {KEY}
+    assert KEY >= 16
+    assert keys_of(texts[::-1], decided) == keys[::-1]
+
+
+def test_everything_that_decides_a_pooled_vector_is_in_the_key(runtime, model, bert, monkeypatch):
+    one = decides(runtime, None)
+    assert {"fingerprint", "backend", "dtype", "arithmetic", "prompt", "max_length", "fastflow"} == set(one)
+    for name, value in one.items():
+        assert keys_of(["a"], one) != keys_of(["a"], one | {name: f"{value}."}), name
+    others = [decides(Runtime(bert), None), decides(runtime, "so "), decides(Runtime(model, backend="reference"), None)]
+    others.append(decides(Runtime(model, dtype="float64", backend="reference"), None))
+    monkeypatch.setattr("fastflow.files.reuse.store.__version__", "9")
+    others.append(decides(runtime, None))
+    assert len({keys_of(["a"], each)[0] for each in [one, *others]}) == 6
+
+
+def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
+    """Bits differ between them, and a file may move to another machine."""
+    forced = decides(Runtime(model, backend="cpu"), None)
+    assert forced["arithmetic"]
+    other = "portable" if forced_isa != "portable" else "avx2"
+    from conftest import usable
+
+    usable(other)
+    monkeypatch.setenv("FASTFLOW_ISA", other)
+    assert keys_of(["a"], forced) != keys_of(["a"], decides(Runtime(model, backend="cpu"), None))
+
+
+def test_a_prompt_is_no_part_of_the_text(runtime):
+    assert keys_of(["so a"], decides(runtime, None)) != keys_of(["a"], decides(runtime, "so "))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_hold_the_bits_of_a_vector_and_whether_the_text_was_cut(dtype):
+    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(dtype)
+    vectors[0, 0], vectors[1, 0] = -0.0, 5e-324
+    rows = packed(vectors, [1, 3])
+    assert {len(row) for row in rows} == {1 + vectors[0].nbytes}
+    found, cut = unpacked(rows[1:], 3, vectors.dtype)
+    assert found.tobytes() == vectors[1:].tobytes()
+    assert cut == 2
+    assert unpacked([], 3, vectors.dtype)[0].shape == (0, 3)
+
+
+def test_a_check_binds_a_row_to_its_key():
+    key, row = bytes(range(KEY)), b"row"
+    check = check_of(key, row)
+    assert len(check) == CHECK
+    assert check != check_of(key[::-1], row)
+    assert check != check_of(key, b"raw")
+
+
+def keys_of_repeats(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, (count, 2), np.uint64)
+
+
+def test_a_table_finds_every_key_and_no_other(tmp_path):
+    keys, table = keys_of_repeats(5000), Slots(tmp_path, 8)
+    for start in range(0, 5000, 700):
+        part = np.arange(start, min(start + 700, 5000))
+        assert (table.find(keys[part]) == -1).all()
+        table.add(keys[part], part)
+        assert table.entries <= FULLEST * len(table._slots)
+    assert np.array_equal(table.find(keys[::-1]), np.arange(5000)[::-1])
+    assert (table.find(keys_of_repeats(5000, seed=1)) == -1).all()
+    assert table.find(keys[:0]).shape == (0,)
+    table.close()
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_both_halves_of_a_key_count(tmp_path, column):
+    """Keys that begin in one slot, as all that agree in their first half do."""
+    keys, table = keys_of_repeats(300), Slots(tmp_path, 1024)
+    keys[:, 0] = 1023  # the last slot: probing goes on at the first
+    table.add(keys[:200], np.arange(200))
+    assert np.array_equal(table.find(keys), [*range(200), *[-1] * 100])
+    other = keys[:200].copy()
+    other[:, column] ^= np.uint64(1 << 63)
+    assert (table.find(other) == -1).all()
+    table.close()
+
+
+def test_a_key_of_zeros_is_not_a_free_slot(tmp_path):
+    zeros, table = np.zeros((1, 2), np.uint64), Slots(tmp_path, 8)
+    assert table.find(zeros)[0] == -1
+    table.add(zeros, np.array([0]))
+    assert table.find(zeros)[0] == 0
+    table.close()
+
+
+def test_rows_come_back_and_nothing_lies_in_the_folder(tmp_path):
+    store = Repeats(tmp_path, 5)
+    rows = {os.urandom(KEY): os.urandom(5) for _ in range(1000)}
+    listed = list(rows)
+    assert store.find(listed) == {}
+    store.add({key: rows[key] for key in listed[:600]})
+    store.add({})
+    store.add({key: rows[key] for key in listed[600:900]})
+    assert store.find(listed[::-1]) == {key: rows[key] for key in listed[:900]}
+    assert list(tmp_path.iterdir()) == []  # nothing to be left by a process that is killed
+    store.close()
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_texts(tmp_path, monkeypatch):
+    """Bytes that the interpreter and NumPy allocate, counted; four times as many texts, and the table grows twice."""
+    monkeypatch.setattr(repeats, "FIRST_SLOTS", 1 << 10)
+
+    def peak(windows: int) -> int:
+        store = Repeats(tmp_path, 400)
+        tracemalloc.start()
+        try:
+            for _ in range(windows):
+                rows = {os.urandom(KEY): bytes(400) for _ in range(500)}
+                assert store.find(list(rows)) == {}
+                store.add(rows)
+            assert len(store.find(list(rows))) == 500
+            assert store._table.entries == 500 * windows
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            store.close()
+
+    monkeypatch.setattr(repeats, "MOVED", 1 << 9)
+    peak(2)
+    few, many = peak(20), peak(80)
+    assert many <= 1.02 * few + 20_000, (
+        "a text more must not cost a byte more; 30,000 more texts are 720,000 entries' bytes"
+    )
+
+
+@pytest.mark.parametrize("at", ["table", "rows"])
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch, at):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    if at == "table":
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(FastflowError, match=r"temporary file of --dedupe\) cannot be written: No space left on"):
+            Repeats(tmp_path, 5)
+    else:
+        store = Repeats(tmp_path, 5)
+        monkeypatch.setattr(store._table, "add", full)
+        with pytest.raises(FastflowError, match="No space left on device; free some space or choose another place"):
+            store.add({bytes(KEY): bytes(5)})
+        store.close()
+
+
+def test_a_file_that_lost_its_end_is_an_error(tmp_path):
+    store = Repeats(tmp_path, 5)
+    store.add({bytes(KEY): bytes(5)})
+    store._rows.truncate(3)
+    with pytest.raises(FastflowError, match="was cut short"):
+        store.find([bytes(KEY)])
+    store.close()
+
 
 DAYS = 86_400
 
