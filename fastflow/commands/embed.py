@@ -28,10 +28,10 @@ from fastflow.commands.options import (
     QUIET,
     RAY,
     THREADS,
+    describe_output,
     errors_option,
     output_option,
     refused_option,
-    written_to,
 )
 from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
@@ -182,7 +182,7 @@ def embed(
     from fastflow.files.embed import embed_file
     from fastflow.files.read.inputs import Input
     from fastflow.files.read.records import Layout
-    from fastflow.files.read.sources import expanded
+    from fastflow.files.read.sources import expand_patterns
     from fastflow.files.run import Run, Settings, check_delimiter, parse_keep, parse_shard
 
     if ray is not None:
@@ -191,7 +191,7 @@ def embed(
         check_options(click.get_current_context())
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep), _encoding(encoding))
-    paths = expanded(inputs)
+    paths = expand_patterns(inputs)
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
@@ -213,7 +213,7 @@ def embed(
     with contextlib.ExitStack() as stack:
         opened: Callable[[str], Input] = Input
         if fit:
-            opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
+            opened, model = stack.enter_context(fit_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime._opened.model.prompts.resolve(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # an empty prompt may be chosen by its name
@@ -275,7 +275,7 @@ def _summarise(
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     odd = odd or ["none empty or cut"] * (unit == "texts")
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
-    written = "" if output is None else written_to(output, replaced)
+    written = "" if output is None else describe_output(output, replaced)
     if done.cache:
         say(f"fastflow: {done.cache}")
     what = f" ({', '.join(odd)}{again})" if odd else ""
@@ -283,7 +283,7 @@ def _summarise(
 
 
 @contextlib.contextmanager
-def fitted_to(
+def fit_to(
     paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
     """Give how to open an input, and the directory of a model calibrated on the texts of all inputs."""

@@ -16,10 +16,10 @@ from fastflow.commands.options import (
     MODEL,
     QUIET,
     THREADS,
+    describe_output,
     model_argument,
     model_named,
     replaced_option,
-    written_to,
 )
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
@@ -186,7 +186,7 @@ def report(
     if output is not None:
         replaced = output.is_file()
         write_page(output, made.html())
-        say(f"fastflow: {', '.join(section.id for section in made.sections)}{written_to(output, replaced)}")
+        say(f"fastflow: {', '.join(section.id for section in made.sections)}{describe_output(output, replaced)}")
     if json_file:
         write_json(json_file, made.json())
 

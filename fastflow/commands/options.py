@@ -140,7 +140,7 @@ def model_argument(command: Any) -> Any:
     return click.argument("model", required=False)(named(command))
 
 
-def written_to(output: Path, replaced: bool) -> str:
+def describe_output(output: Path, replaced: bool) -> str:
     """Return the end of a summary: the output, and whether it replaced a file."""
     return f"; written to {output}" + ", which was replaced" * replaced
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import written_to
+from fastflow.commands.options import describe_output
 from fastflow.commands.shards import arguments
 from fastflow.console import say
 from fastflow.errors import UsageError
@@ -54,4 +54,4 @@ def embed_on_ray(context: click.Context, paths: list[str], replaced: bool) -> No
     target: Path = given["output"]
     rows, parts = embed_on_cluster(words, target, given["ray"], threads, given["resume"], given["quiet"])
     if not given["quiet"]:
-        say(f"fastflow: {counted(rows, 'texts')} in {counted(parts, 'parts')}{written_to(target, replaced)}")
+        say(f"fastflow: {counted(rows, 'texts')} in {counted(parts, 'parts')}{describe_output(target, replaced)}")

@@ -45,7 +45,7 @@ def check_target(
     if not kind.keeps_fields and (absent := [name for name in asked if asked[name]]):
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for {absent[0]}; write .jsonl, .parquet or .db, or leave "
-            f"out {options[absent[0]]}{named(target, settings)}"
+            f"out {options[absent[0]]}{name_part(target, settings)}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
@@ -54,7 +54,7 @@ def check_target(
         check_known(target)
 
 
-def named(target: Path, settings: Settings) -> str:
+def name_part(target: Path, settings: Settings) -> str:
     """Return the hint that names a part of another format; empty without --shard."""
     return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
 

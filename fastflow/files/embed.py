@@ -15,7 +15,7 @@ from fastflow.files.encoding import Encoder, open_store
 from fastflow.files.read.records import Layout, Skipped
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, Settings, Summary, write
-from fastflow.files.windows import Pace, Unlike, characters, looked_at, one_text, windows
+from fastflow.files.windows import Pace, Unlike, characters, one_text, warn_if_unsuited, windows
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -47,9 +47,9 @@ def embed_file(
             check_resumable(sources)
         split = None
         if settings.shard is not None:
-            from fastflow.files.parts.counting import split_of
+            from fastflow.files.parts.counting import split_rows
 
-            split = split_of(sources, settings.layout, settings.shard)
+            split = split_rows(sources, settings.layout, settings.shard)
         embedded = Embedded(runtime, sources, settings, split, run)
         if target is None:
             with open_store(runtime, settings, run.cache, None) as store:
@@ -115,12 +115,13 @@ class Embedded:
 
     def into_file(self, target: Path, types: dict[str, Any]) -> Summary:
         """Write all rows to ``target``; ``types`` are the Arrow types of the columns."""
-        from fastflow.files.write.partial import State, growing
+        from fastflow.files.write.outputs import growing
+        from fastflow.files.write.partial import State
         from fastflow.files.write.writers import writer_for
 
         runtime, settings, run, paths = self._runtime, self._settings, self._run, self._source.paths
         key = numbers_of(runtime, settings.precision, settings.normalize)
-        options = settings.recorded()
+        options = settings.to_record()
         if runtime.backend == "cpu":  # its bits do not depend on the batch
             options["batch_tokens"] = None
         state, part = State(target, self._source.identity, key | {"options": options}, paths), None
@@ -145,7 +146,7 @@ class Embedded:
             if part is not None:
                 begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
-                writer.seal = lambda whole: begun.sealed(whole).write(target)
+                writer.seal = lambda whole: begun.add_hash(whole).write(target)
             if store is not None and settings.only_new:
                 state.since = store.since
             with growing(writer, state, run.resume) as rows:
@@ -167,7 +168,7 @@ class Embedded:
             self._run.started()
             coming = chain(first, coming)
         if not self._run.quiet:
-            coming = looked_at(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
+            coming = warn_if_unsuited(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
         for (rows, texts), made in self._encoder.over(coming, self._source, pace.steady):
             pace.done(len(rows))
             yield self._block(rows, texts, *made)

@@ -89,7 +89,7 @@ class Encoder:
         if self._store is not None:
             return self._finished(self._pooled(texts, self._store))
         s = self._settings
-        none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
+        none = drop_float64(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
         parts = [VectorBlock(none, np.zeros(0)), *self._stream(texts)]
         scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
         return VectorBlock(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
@@ -103,10 +103,10 @@ class Encoder:
         opened, scored = self._runtime._opened, self.scored
         embed = opened.backend.embed_with_log_prob if scored else opened.embed
         blocks = opened.stream(texts, StreamOptions(**options), embed, self._count)
-        return (VectorBlock(stored(z), scores[0] if scored else None) for _, (z, *scores) in blocks)
+        return (VectorBlock(drop_float64(z), scores[0] if scored else None) for _, (z, *scores) in blocks)
 
     def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
-        from fastflow.files.reuse.store import decides, keys_of, packed, unpacked
+        from fastflow.files.reuse.store import decides, keys_of, pack_rows, unpack_rows
 
         runtime, s = self._runtime, self._settings
         decided = decides(runtime, s.prompt)
@@ -119,18 +119,18 @@ class Encoder:
         cut: Iterable[int] = ()
         if runtime.truncated > before:
             cut = runtime.tokenizer([decided["prompt"] + text for text in listed]).cut
-        fresh = dict(zip(new, packed(pooled, cut), strict=True))
+        fresh = dict(zip(new, pack_rows(pooled, cut), strict=True))
         store.add(fresh)
         self.reused += len(texts) - len(new)
         rows = found | fresh
-        vectors, count = unpacked([rows[key] for key in keys], pooled.shape[1], pooled.dtype)
+        vectors, count = unpack_rows([rows[key] for key in keys], pooled.shape[1], pooled.dtype)
         self._cut += count
         return vectors
 
     def _finished(self, pooled: NDArray[Any]) -> VectorBlock:
         s, runtime = self._settings, self._runtime
         options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
-        vectors = stored(runtime.transform(pooled, **options))
+        vectors = drop_float64(runtime.transform(pooled, **options))
         return VectorBlock(vectors, runtime.log_prob(pooled) if self.scored else None)
 
 
@@ -160,6 +160,6 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
         store.close()
 
 
-def stored(vectors: NDArray[Any]) -> NDArray[Any]:
+def drop_float64(vectors: NDArray[Any]) -> NDArray[Any]:
     """Cast float64, which is for computing only, to float32."""
     return vectors.astype(np.float32) if vectors.dtype == np.float64 else vectors

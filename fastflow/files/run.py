@@ -34,7 +34,7 @@ class Settings:
     log_prob: bool = False
     only_new: bool = False
 
-    def recorded(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return the options in JSON, as a run records them."""
         return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # an earlier version recorded ranges
 

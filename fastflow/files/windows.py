@@ -73,7 +73,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
         yield Window(window, texts)
 
 
-def looked_at(
+def warn_if_unsuited(
     windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
 ) -> Iterator[Window]:
     """Yield ``windows``; warn if the texts of the first do not suit the vocabulary, and judge it by ``unlike``."""

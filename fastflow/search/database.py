@@ -21,7 +21,7 @@ from fastflow.files.write.database_schema import (
     check_texts,
     columns_of,
     matrix,
-    quoted,
+    quote_name,
     read_only,
     reading,
     run_of,
@@ -101,8 +101,8 @@ class Database(Source):
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
         rest = [name for name in self.columns if name not in ("row", "text", self._id)]
-        given = "NULL" if self._id is None else quoted(self._id)
-        names = ", ".join(["row", "text", given, *map(quoted, rest)])
+        given = "NULL" if self._id is None else quote_name(self._id)
+        names = ", ".join(["row", "text", given, *map(quote_name, rest)])
         rows = self._some(names, [row for row, _ in found])
         hits = []
         for row, score in found:

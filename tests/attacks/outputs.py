@@ -157,7 +157,7 @@ def make(number: int, seed: int, folder: Path) -> tuple[str, bool]:
         part = folder / f"{shard}{suffix}"
         manifest = manifest_of(part, (shard, 2), ["in.txt"], [Counted(ROWS, 9, "0" * 64)], run, ["in.txt"])
         written(part, range(*manifest.rows), {"fingerprint": "f"})
-        manifest.sealed(part).write(part)
+        manifest.add_hash(part).write(part)
     return suffix, spoil_folder(folder, suffix, rng)
 
 

@@ -15,7 +15,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
 from fastflow.files import windows as windows_module
 from fastflow.files.embed import embed_file
-from fastflow.files.encoding import Encoder, open_store, stored
+from fastflow.files.encoding import Encoder, drop_float64, open_store
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.files.run import Run, Settings, Summary, parse_shard
@@ -307,8 +307,8 @@ def test_texts_of_a_table_take_one_call_a_window(either, monkeypatch, scored):
 
 
 def test_float64_is_for_computing_only():
-    assert stored(np.zeros(2)).dtype == np.float32
-    assert stored(np.zeros(2, np.int8)).dtype == np.int8
+    assert drop_float64(np.zeros(2)).dtype == np.float32
+    assert drop_float64(np.zeros(2, np.int8)).dtype == np.int8
 
 
 def listed(runtime, paths, settings, size=2):
@@ -417,5 +417,5 @@ def test_every_option_tells_two_runs_apart():
     assert set(OTHER) == {field.name for field in fields(Settings)}
     assert Settings() == Settings()
     assert all(
-        replace(Settings(), **{name: value}).recorded() != Settings().recorded() for name, value in OTHER.items()
+        replace(Settings(), **{name: value}).to_record() != Settings().to_record() for name, value in OTHER.items()
     )

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError
 from fastflow.files import embed as module
-from fastflow.files.parts.counting import Counted, counted, span, split_of
-from fastflow.files.parts.fields import wrong
+from fastflow.files.parts.counting import Counted, count_rows, span, split_rows
+from fastflow.files.parts.fields import find_wrong_field
 from fastflow.files.parts.manifest import (
     check_bytes,
     file_sha256,
@@ -62,7 +62,7 @@ def halves(pack, data: bytes) -> bytes:
 
 def count(path, layout=Layout()):  # noqa: B008 (immutable)
     with Input(str(path)) as source:
-        return counted(source, layout)
+        return count_rows(source, layout)
 
 
 @pytest.mark.parametrize(("name", "data", "texts"), CONTENTS)
@@ -112,7 +112,7 @@ def test_a_split_is_over_all_inputs_which_can_be_read_again(tmp_path):
         paths.append(str(tmp_path / f"{name}.jsonl"))
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(f"{name}{i}") + "\n" for i in range(count_)))
     with Sources(paths) as sources:
-        split = split_of(sources, Layout(), (2, 3))
+        split = split_rows(sources, Layout(), (2, 3))
         assert (split.counts, split.start, split.stop) == ([5, 0, 6], 3, 7)
         assert [row.record.texts[0] for row in sources.rows(Layout())][3:7] == ["a3", "a4", "c0", "c1"]
 
@@ -138,14 +138,14 @@ values = st.recursive(
 
 
 def test_a_manifest_that_was_made_is_sound():
-    assert wrong(dict(SOUND)) is None
-    assert wrong(SOUND | {"bytes": 7, "sha256": HASH}) is None
+    assert find_wrong_field(dict(SOUND)) is None
+    assert find_wrong_field(SOUND | {"bytes": 7, "sha256": HASH}) is None
 
 
 @pytest.mark.slow
 @given(st.sampled_from(sorted(SOUND)), values)
 def test_any_value_is_sound_or_named(name, value):
-    said = wrong(SOUND | {name: value})
+    said = find_wrong_field(SOUND | {name: value})
     assert value == SOUND[name] or said is not None or name in ("run", "arguments", "part")
     assert said is None or isinstance(said, str)
 
@@ -153,7 +153,7 @@ def test_any_value_is_sound_or_named(name, value):
 @pytest.mark.parametrize("name", sorted(SOUND))
 def test_a_field_that_is_missing_is_named(name):
     found = {key: value for key, value in SOUND.items() if key != name}
-    assert wrong(found) == f"{name}: missing"
+    assert find_wrong_field(found) == f"{name}: missing"
 
 
 @pytest.fixture

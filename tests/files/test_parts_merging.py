@@ -90,7 +90,7 @@ def test_a_merge_that_fails_leaves_nothing(model, desk, suffix, monkeypatch):
     make(model, suffix)
     part = desk / "parts" / f"3{suffix}"
     part.write_bytes((desk / "parts" / f"1{suffix}").read_bytes()[:-4])
-    read_manifest(manifest_path(part)).sealed(part).write(part)
+    read_manifest(manifest_path(part)).add_hash(part).write(part)
     if suffix == ".jsonl":
         monkeypatch.setattr(module.JsonLinesFile, "append", lambda self, data: (_ for _ in ()).throw(KeyError("late")))
     with pytest.raises(FastflowError):
@@ -126,7 +126,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
                     at = range(first, first + len(vectors))
                     writer.write(Block(at, [""] * len(at), None, vectors))
                 writer.finish()
-            manifest.sealed(part).write(part)
+            manifest.add_hash(part).write(part)
     code = "merge(Path('{0}'), Path('{0}' + sys.argv[1]))"
     before = "from pathlib import Path\nfrom fastflow.files.parts.merging import merge\n" + code.format("small")
     assert grown(run_python, before, code.format("large"), suffix) < 40_000

@@ -18,11 +18,11 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import inputs
 from fastflow.files.read import reread as spool
 from fastflow.files.read import sources as module
-from fastflow.files.read.compressed import unpacked
+from fastflow.files.read.compressed import unpack
 from fastflow.files.read.inputs import Input, without_packing
 from fastflow.files.read.records import Layout
 from fastflow.files.read.reread import Rereadable
-from fastflow.files.read.sources import Sources, check_formats, expanded
+from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
 
 from support.memory import grown
@@ -172,7 +172,7 @@ def test_zstd_gives_no_more_than_is_asked_for(tmp_path):
     content = b"a\n" * 500_000
     (tmp_path / "x.zst").write_bytes(zstandard.compress(content))
     with (tmp_path / "x.zst").open("rb") as file:
-        source = unpacked("x.zst", file)
+        source = unpack("x.zst", file)
         pieces = []
         while piece := source.read1(1000):
             pieces.append(piece)
@@ -268,15 +268,15 @@ def desk(tmp_path, monkeypatch):
 
 
 def test_patterns_are_sorted_and_names_keep_their_place(desk):
-    assert expanded(["d.txt", "[ab].txt", "-"]) == ["d.txt", "a.txt", "b.txt", "-"]
+    assert expand_patterns(["d.txt", "[ab].txt", "-"]) == ["d.txt", "a.txt", "b.txt", "-"]
     (desk / "folder.txt").mkdir()
-    assert expanded(["*.txt"]) == ["a.txt", "b.txt", "c.txt", "d.txt"]
+    assert expand_patterns(["*.txt"]) == ["a.txt", "b.txt", "c.txt", "d.txt"]
     (desk / "[ab].txt").write_text("a name, not a pattern\n")
-    assert expanded(["[ab].txt"]) == ["[ab].txt"]
+    assert expand_patterns(["[ab].txt"]) == ["[ab].txt"]
     (desk / "deep" / "er").mkdir(parents=True)
     (desk / "deep" / "er" / "x.jsonl").write_text("")
-    assert expanded(["deep/**/*.jsonl"]) == ["deep/er/x.jsonl"]
-    assert expanded(["absent.txt"]) == ["absent.txt"]  # opening it says that it is absent
+    assert expand_patterns(["deep/**/*.jsonl"]) == ["deep/er/x.jsonl"]
+    assert expand_patterns(["absent.txt"]) == ["absent.txt"]  # opening it says that it is absent
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_patterns_are_sorted_and_names_keep_their_place(desk):
 )
 def test_inputs_that_are_refused(desk, given, message):
     with pytest.raises(UsageError, match=message):
-        expanded(given)
+        expand_patterns(given)
 
 
 def test_formats_must_agree(desk):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.encodings import parse_encoding
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout, Record, known_fields, listed, text_fields
+from fastflow.files.read.records import Layout, Record, find_text_fields, list_names, text_fields
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import format_of, read_records, rows_so_far
 from fastflow.files.run import check_delimiter
@@ -213,16 +213,16 @@ def test_the_text_is_found(names, field, chosen):
 
 
 def test_one_name_alone_is_no_known_field():
-    assert known_fields(["body"]) == ()
-    assert known_fields([]) == ()
+    assert find_text_fields(["body"]) == ()
+    assert find_text_fields([]) == ()
 
 
 def test_a_message_holds_no_endless_list():
-    said = listed(["x" * 99, *(f"c{i}" for i in range(30))])
+    said = list_names(["x" * 99, *(f"c{i}" for i in range(30))])
     assert said.startswith("x" * 39 + "…, c0, c1")
     assert said.endswith("c18, …")
     assert len(said) < 200
-    assert listed(["a\nb", "é c", "\x1b[1m"]) == "a\\nb, é c, \\x1b[1m"
+    assert list_names(["a\nb", "é c", "\x1b[1m"]) == "a\\nb, é c, \\x1b[1m"
 
 
 def test_a_layout_takes_everything_as_it_is_unless_told():

@@ -16,9 +16,9 @@ from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import FastflowError
 from fastflow.files.reuse import cache, repeats
-from fastflow.files.reuse.cache import describe, locked
+from fastflow.files.reuse.cache import describe, wait_for_lock
 from fastflow.files.reuse.repeats import FULLEST, Repeats, Slots
-from fastflow.files.reuse.store import CHECK, KEY, check_of, decides, keys_of, packed, unpacked
+from fastflow.files.reuse.store import CHECK, KEY, check_of, decides, keys_of, pack_rows, unpack_rows
 from fastflow.train.data.embeddings import embed_corpus, open_encoder
 
 from support.refusals import refuses
@@ -71,12 +71,12 @@ def test_a_prompt_is_no_part_of_the_text(runtime):
 def test_rows_hold_the_bits_of_a_vector_and_whether_the_text_was_cut(dtype):
     vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(dtype)
     vectors[0, 0], vectors[1, 0] = -0.0, 5e-324
-    rows = packed(vectors, [1, 3])
+    rows = pack_rows(vectors, [1, 3])
     assert {len(row) for row in rows} == {1 + vectors[0].nbytes}
-    found, cut = unpacked(rows[1:], 3, vectors.dtype)
+    found, cut = unpack_rows(rows[1:], 3, vectors.dtype)
     assert found.tobytes() == vectors[1:].tobytes()
     assert cut == 2
-    assert unpacked([], 3, vectors.dtype)[0].shape == (0, 3)
+    assert unpack_rows([], 3, vectors.dtype)[0].shape == (0, 3)
 
 
 def test_a_check_binds_a_row_to_its_key():
@@ -318,7 +318,7 @@ def test_an_entry_in_use_is_kept(kept, bert, sentences):
 
 def test_an_unfinished_file_that_is_being_written_is_kept(tmp_path):
     path = tmp_path / f"{KEYS[0]}.partial"
-    with cache.locked(path, lambda: None):
+    with cache.wait_for_lock(path, lambda: None):
         assert "unfinished, in use" in run(tmp_path).stdout
         run(tmp_path, "--clear")
         assert path.exists()
@@ -369,7 +369,7 @@ def test_an_entry_is_its_owners_alone(tmp_path):
     before = os.umask(0o022)
     try:
         path = tmp_path / ("0" * 64 + ".partial")
-        with locked(path, lambda: None):
+        with wait_for_lock(path, lambda: None):
             describe(path, {"corpus": "in.txt"})
     finally:
         os.umask(before)

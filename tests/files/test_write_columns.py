@@ -19,9 +19,9 @@ from fastflow.files.parts import merging
 from fastflow.files.parts.manifest import manifest_path, read_manifest
 from fastflow.files.write import parquet_output
 from fastflow.files.write import parquet_output as module
-from fastflow.files.write.database import DatabaseFile, stored
-from fastflow.files.write.database_schema import blocks, columns_of, folded, matrix, quoted, reading, width_of
-from fastflow.files.write.json_columns import as_text, cast, joined, look, marked, typed
+from fastflow.files.write.database import DatabaseFile, to_column
+from fastflow.files.write.database_schema import blocks, columns_of, fold_case, matrix, quote_name, reading, width_of
+from fastflow.files.write.json_columns import as_text, cast, join_schemas, look, mark_kinds, set_types
 from fastflow.files.write.parquet_output import ParquetOutput, write_groups
 from fastflow.files.write.printing import Block
 
@@ -64,10 +64,10 @@ def test_text_that_looks_like_a_number_stays_text_and_compares_as_text(tmp_path)
 
 
 def test_values_of_json():
-    assert [stored(v) for v in (True, None, 2, 2.0, "a", [1], float("nan"), 2**70)] == [
+    assert [to_column(v) for v in (True, None, 2, 2.0, "a", [1], float("nan"), 2**70)] == [
         1, None, 2, 2.0, "a", "[1]", None, str(2**70),
     ]  # fmt: skip
-    assert type(stored(True)) is int
+    assert type(to_column(True)) is int
 
 
 def test_the_run_is_described(model, corpus, tmp_path, sentences):
@@ -182,8 +182,8 @@ def test_no_database_at_all(tmp_path, name, sentence):
 
 
 def test_names_and_widths():
-    assert quoted('a "b"') == '"a ""b"""'
-    assert folded("ÄbC") == "Äbc"
+    assert quote_name('a "b"') == '"a ""b"""'
+    assert fold_case("ÄbC") == "Äbc"
     assert [width_of({"precision": p, "dim": 12}) for p in ("uint8", "binary", "ubinary")] == [12, 2, 2]
 
 
@@ -215,7 +215,7 @@ def column(values):
     kinds, batch = {}, pa.record_batch({"x": pa.array(as_text(values), pa.string())})
     for value in values:
         look(kinds, "x", [value])
-    return cast(batch, typed(batch.schema, kinds))["x"]
+    return cast(batch, set_types(batch.schema, kinds))["x"]
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -236,12 +236,12 @@ def test_no_value_at_all():
 
 def test_schemas_of_parts():
     schema = pa.schema([("x", pa.string()), ("y", pa.string()), ("z", pa.int8())], metadata={"fastflow": "{}"})
-    parts = [marked(schema, {"x": {"int"}, "y": set()}), marked(schema, {"x": {"float"}, "y": {"bool"}})]
-    found = joined(parts)
+    parts = [mark_kinds(schema, {"x": {"int"}, "y": set()}), mark_kinds(schema, {"x": {"float"}, "y": {"bool"}})]
+    found = join_schemas(parts)
     assert found.equals(pa.schema([("x", pa.float64()), ("y", pa.bool_()), ("z", pa.int8())], {"fastflow": "{}"}), True)
-    assert joined([*parts, schema]) is None  # of a part whose columns carry nothing
-    assert joined([parts[0], parts[1].remove_metadata()]) is None
-    assert joined([schema, schema]).equals(schema, check_metadata=True)
+    assert join_schemas([*parts, schema]) is None  # of a part whose columns carry nothing
+    assert join_schemas([parts[0], parts[1].remove_metadata()]) is None
+    assert join_schemas([schema, schema]).equals(schema, check_metadata=True)
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_a_part_that_carries_no_kinds_is_named(model, desk, tmp_path):
     table = pq.read_table(part)
     bare = pa.schema([field.remove_metadata() for field in table.schema], table.schema.metadata)
     pq.write_table(table.cast(bare), part)
-    read_manifest(manifest_path(part)).sealed(part).write(part)
+    read_manifest(manifest_path(part)).add_hash(part).write(part)
     result = run("merge", "parts", "-o", "out.parquet")
     assert_one_sentence(result, 1, "parts/2.parquet has other columns than parts/1.parquet; make the parts again")
 

@@ -21,7 +21,7 @@ class Counted(NamedTuple):
     sha256: str
 
 
-def counted(source: Input, layout: Layout) -> Counted:
+def count_rows(source: Input, layout: Layout) -> Counted:
     """Read ``source`` to its end, or the footer of Parquet, and count its rows.
 
     Raises a UsageError for a pipe and a FastflowError naming a damaged line.
@@ -54,9 +54,9 @@ class Split(NamedTuple):
         return [each.rows for each in self.inputs]
 
 
-def split_of(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
+def split_rows(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
     """Count the inputs and find the rows of ``shard``; raises as ``counted`` does."""
-    found = [counted(sources.open(at), layout) for at in range(len(sources.paths))]
+    found = [count_rows(sources.open(at), layout) for at in range(len(sources.paths))]
     return Split(found, *span(sum(each.rows for each in found), shard))
 
 

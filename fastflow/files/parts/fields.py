@@ -13,7 +13,7 @@ MOST_ROWS = 2**62
 MOST_PARTS = 1_000_000
 
 
-def wrong(found: dict[str, Any]) -> str | None:
+def find_wrong_field(found: dict[str, Any]) -> str | None:
     """Describe the first wrong field of a manifest; None if all are right."""
     for name, fits in _FIELDS.items():
         if name not in found:

@@ -17,8 +17,8 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
-from fastflow.files.parts.fields import wrong
-from fastflow.files.write.partial import STRICT, cannot_write, unfinished
+from fastflow.files.parts.fields import find_wrong_field
+from fastflow.files.write.partial import STRICT, cannot_write, is_unfinished
 from fastflow.files.write.writers import check_former
 from fastflow.replacing import replace_text
 from fastflow.values import open_regular, read_object, short
@@ -62,7 +62,7 @@ class Manifest:
         rows = f"rows {start:,} to {stop - 1:,} of {self.total:,}" if stop > start else f"none of {self.total:,} rows"
         return f"part {number} of {of}, {rows}"
 
-    def sealed(self, whole: Path) -> Manifest:
+    def add_hash(self, whole: Path) -> Manifest:
         """Return the manifest with size and hash of the part at ``whole``."""
         return replace(self, bytes=whole.stat().st_size, sha256=file_sha256(whole))
 
@@ -139,7 +139,7 @@ def read_manifest(path: Path) -> Manifest:
             f"{path} is of version {short(version)} of the manifest, and this fastflow reads {VERSION}; update, or "
             "remove it and make the part again"
         )
-    if found_wrong := wrong(found):
+    if found_wrong := find_wrong_field(found):
         raise FastflowError(f"{path} is damaged, field {found_wrong}; remove it and make the part again")
     return Manifest(**found | {"shard": tuple(found["shard"]), "rows": tuple(found["rows"])})
 
@@ -176,7 +176,7 @@ def manifests(folder: Path) -> list[Manifest]:
 
 def is_done(part: Path, manifest: Manifest) -> bool:
     """Whether ``part`` is finished as ``manifest`` describes; raises a FastflowError if another run made it."""
-    if not part.exists() or unfinished(part):
+    if not part.exists() or is_unfinished(part):
         return False
     if not manifest_path(part).exists():
         raise UsageError(

@@ -16,7 +16,7 @@ from fastflow.files.parts.manifest import CHUNK, Manifest, check_bytes, is_whole
 from fastflow.files.read.parquet import arrow
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.database_schema import about_of, blocks
-from fastflow.files.write.json_columns import cast, joined
+from fastflow.files.write.json_columns import cast, join_schemas
 from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.printing import Block
@@ -127,9 +127,11 @@ def _npy_shape(handle: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def _join_parquet(writer: ParquetOutput, paths: list[Path], count: Callable[[int], None]) -> None:
     _, parquet = arrow(f"{writer.target}: joining Parquet")
     schemas = [parquet.read_schema(path) for path in paths]
-    schema = joined(schemas)
+    schema = join_schemas(schemas)
     if schema is None:
-        other = next(path for path, each in zip(paths, schemas, strict=True) if joined([schemas[0], each]) is None)
+        other = next(
+            path for path, each in zip(paths, schemas, strict=True) if join_schemas([schemas[0], each]) is None
+        )
         raise FastflowError(f"{other} has other columns than {paths[0]}; make the parts again with one version")
 
     def batches() -> Iterator[Any]:

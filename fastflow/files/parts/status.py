@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fastflow.files.parts.manifest import Manifest, is_whole, manifests, part_name
 from fastflow.files.write.locks import try_lock
-from fastflow.files.write.partial import partial_path, state_path, unfinished
+from fastflow.files.write.partial import is_unfinished, partial_path, state_path
 from fastflow.values import open_regular
 
 PRESENT = "present"  # in full, by its size; its bytes are not read
@@ -74,7 +74,7 @@ class Status(NamedTuple):
 def command(first: Manifest, part: Path, number: int) -> str:
     """Return the command that makes a part, to be typed in the folder of the first command."""
     words = ["fastflow", "embed", *first.arguments, "--shard", f"{number}/{first.shard[1]}", "-o", str(part)]
-    return shlex.join([*words, *["--resume"] * unfinished(part)])
+    return shlex.join([*words, *["--resume"] * is_unfinished(part)])
 
 
 def _state(folder: Path, part: Path, manifest: Manifest | None) -> str:
@@ -83,7 +83,7 @@ def _state(folder: Path, part: Path, manifest: Manifest | None) -> str:
     start, stop = manifest.rows
     if _is_held(partial_path(part)):
         return "being written"
-    if unfinished(part):
+    if is_unfinished(part):
         return f"{_rows(part):,} of {stop - start:,} rows"
     if is_whole(folder, manifest):
         return PRESENT

@@ -21,7 +21,7 @@ class Readable(Protocol):
         """Return the next bytes, b"" at the end."""
 
 
-def unpacked(path: str, file: BinaryIO) -> Readable:
+def unpack(path: str, file: BinaryIO) -> Readable:
     """Return ``file``, unpacked if ``path`` has the suffix of a packed file."""
     if path.endswith(".gz"):
         return Gzip(file)

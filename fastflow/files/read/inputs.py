@@ -162,9 +162,9 @@ class Input:
     def _unpacked(self) -> Readable:
         if not self.path.endswith(PACKED):
             return self._file  # type: ignore[return-value]
-        from fastflow.files.read.compressed import unpacked
+        from fastflow.files.read.compressed import unpack
 
-        return unpacked(self.path, self._file)
+        return unpack(self.path, self._file)
 
 
 def without_packing(path: str) -> str:

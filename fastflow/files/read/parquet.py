@@ -9,7 +9,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout, Record, listed, text_fields
+from fastflow.files.read.records import Layout, Record, list_names, text_fields
 from fastflow.values import reason
 
 BATCH = 4096  # rows that become Python values at a time
@@ -89,14 +89,14 @@ def footer(source: Input) -> bytes:
     return file.read(size)
 
 
-def agreed_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
+def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
     """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError for another type there."""
     file = _opened(source)
     with _readable(source.path):
-        agree(found, source.path, file.schema_arrow, layout)
+        add_schema_types(found, source.path, file.schema_arrow, layout)
 
 
-def agree(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
+def add_schema_types(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
     """Do the same for a schema."""
     columns_of(path, schema, layout)
     for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
@@ -149,9 +149,9 @@ def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...],
     for name in wanted:
         if name not in names:
             purpose = "to keep" if name in layout.keep else "to take the id from"
-            raise FastflowError(f"{path}: no column {name!r} {purpose}; the columns are {listed(names)}")
+            raise FastflowError(f"{path}: no column {name!r} {purpose}; the columns are {list_names(names)}")
         if names.count(name) > 1:
-            raise FastflowError(f"{path}: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+            raise FastflowError(f"{path}: the column {name!r} comes {names.count(name)} times: {list_names(names)}")
     kinds = {name: plain_type(schema.field(name).type) for name in wanted}
     for name in texts:
         if not is_text(kinds[name]):

@@ -73,23 +73,23 @@ def text_fields(names: list[str], path: str, line: int | None, field: str | None
     where = path if line is None else f"{path}, line {line}"
     if field is not None:
         if field not in names:
-            raise FastflowError(f"{where}: no field {field!r}; the fields are {listed(names)}")
+            raise FastflowError(f"{where}: no field {field!r}; the fields are {list_names(names)}")
         return (field,)
-    if chosen := known_fields(names):
+    if chosen := find_text_fields(names):
         return chosen
     if len(names) == 1:
         return (names[0],)
-    raise FastflowError(f"{where}: which field is the text? Use --text-field; the fields are {listed(names)}")
+    raise FastflowError(f"{where}: which field is the text? Use --text-field; the fields are {list_names(names)}")
 
 
-def known_fields(names: list[str]) -> tuple[str, ...]:
+def find_text_fields(names: list[str]) -> tuple[str, ...]:
     """Return the text columns with a known name, () if there are none."""
     if all(name in names for name in PAIR):
         return PAIR
     return next(((name,) for name in TEXT_FIELDS if name in names), ())
 
 
-def listed(names: list[str]) -> str:
+def list_names(names: list[str]) -> str:
     """List column names on one line for a message; long ones, and more than twenty, are cut."""
     shown = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in name) for name in names[:20]]
     return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in shown) + ", …" * (len(names) > 20)

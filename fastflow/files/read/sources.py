@@ -28,7 +28,7 @@ class Row(NamedTuple):
     record: Record
 
 
-def expanded(given: Sequence[str]) -> list[str]:
+def expand_patterns(given: Sequence[str]) -> list[str]:
     """Replace patterns by the files that match, sorted; a name that a file has is not a pattern.
 
     Raises a UsageError for a pattern without files and for a file named twice.
@@ -135,12 +135,12 @@ class Sources:
         """Return the Arrow types of id and kept fields of Parquet inputs, {} of others; raises if two inputs differ."""
         if format_of(self.paths[0], layout.format) != "parquet":
             return {}
-        from fastflow.files.read.parquet import agreed_types
+        from fastflow.files.read.parquet import add_types
 
         found: dict[str, Any] = {}
         for path in self.paths:
             with self._opened(path) as source:
-                agreed_types(found, source, layout)
+                add_types(found, source, layout)
         return found
 
     def expected(self, layout: Layout) -> tuple[int | None, bool]:

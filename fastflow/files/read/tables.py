@@ -8,7 +8,7 @@ from itertools import chain
 
 from fastflow.errors import FastflowError
 from fastflow.files.read.inputs import LONGEST, Input
-from fastflow.files.read.records import Layout, Record, known_fields, listed, text_fields
+from fastflow.files.read.records import Layout, Record, find_text_fields, list_names, text_fields
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 
@@ -103,12 +103,12 @@ def _delimiter(line: str, path: str, layout: Layout) -> str:
     found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
     if len(found) > 1 and layout.header:
         asked = [layout.field] if layout.field is not None else []
-        by_name = {m: c for m, c in found.items() if (set(asked) <= set(c) if asked else known_fields(c))}
+        by_name = {m: c for m, c in found.items() if (set(asked) <= set(c) if asked else find_text_fields(c))}
         found = by_name if len(by_name) == 1 else found
     if len(found) > 1:
         marks = " or ".join(DELIMITERS[mark] for mark in found)
         readings = "; or ".join(
-            f"{len(columns)} columns: {listed(list(map(repr, columns)))}" for columns in found.values()
+            f"{len(columns)} columns: {list_names(list(map(repr, columns)))}" for columns in found.values()
         )
         raise FastflowError(f"{path}, line 1: is {marks} the delimiter? Name it with --delimiter ({readings})")
     return next(iter(found), ",")
@@ -122,10 +122,10 @@ def _columns(line: str, delimiter: str) -> list[str]:
 
 
 def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -> tuple[str, ...]:
-    if layout.field is not None or known_fields(names):
+    if layout.field is not None or find_text_fields(names):
         return text_fields(names, path, 1, layout.field)
     if layout.header:
-        quoted = listed(list(map(repr, names)))
+        quoted = list_names(list(map(repr, names)))
         if len(names) == 1:
             raise FastflowError(
                 f"{path}, line 1: is this the header or the first text? For a header use --text-field {quoted}, for a "
@@ -138,18 +138,20 @@ def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -
     if len(names) == 1:
         return (names[0],)
     seen = [f"{name} ({value})" for name, value in zip(names, head, strict=True)]
-    raise FastflowError(f"{path}, line 1: which column is the text? Use --text-field; the columns are {listed(seen)}")
+    raise FastflowError(
+        f"{path}, line 1: which column is the text? Use --text-field; the columns are {list_names(seen)}"
+    )
 
 
 def _place(names: list[str], name: str, path: str) -> int:
     if names.count(name) > 1:
-        raise FastflowError(f"{path}, line 1: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+        raise FastflowError(f"{path}, line 1: the column {name!r} comes {names.count(name)} times: {list_names(names)}")
     return names.index(name)
 
 
 def _named_place(names: list[str], name: str, path: str, purpose: str) -> int:
     if name not in names:
-        raise FastflowError(f"{path}, line 1: no field {name!r} {purpose}; the fields are {listed(names)}")
+        raise FastflowError(f"{path}, line 1: no field {name!r} {purpose}; the fields are {list_names(names)}")
     return _place(names, name, path)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input, without_packing
-from fastflow.files.read.records import Identity, Layout, Record, RowFault, listed, text_fields
+from fastflow.files.read.records import Identity, Layout, Record, RowFault, list_names, text_fields
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
 TABLES = ("tsv", "csv")
@@ -210,7 +210,7 @@ def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Ident
 
 def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Layout) -> Any:
     if name not in row and line == 1:
-        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {listed(list(row))}")
+        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {list_names(list(row))}")
     value = row.get(name)
     if isinstance(value, str):
         return _paired(value, layout.errors, name, path, line)

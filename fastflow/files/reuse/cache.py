@@ -40,7 +40,7 @@ def bytes_for_people(size: int) -> str:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
+def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
     """Open ``path`` unbuffered for reading and writing, made if absent, locked; waits for another holder.
 
     ``waiting`` is called once before it waits. Raises OSError if a file cannot be made or locked.

@@ -32,7 +32,7 @@ class Slots:
     def __init__(self, folder: Path | None, slots: int = FIRST_SLOTS) -> None:
         """``slots``: a power of two. Raises OSError if the disk has no room."""
         self._folder, self._mask, self.entries = folder, np.uint64(slots - 1), 0
-        with unnamed(folder) as handle:
+        with open_unnamed(folder) as handle:
             os.posix_fallocate(
                 handle.fileno(), 0, slots * ENTRY.itemsize
             )  # a page without room on the disk raises SIGBUS
@@ -87,7 +87,7 @@ class Repeats(Store):
     def __init__(self, folder: Path | None, size: int) -> None:
         self._folder, self._size = folder or Path(tempfile.gettempdir()), size
         try:
-            self._table, self._rows = Slots(folder), unnamed(folder)
+            self._table, self._rows = Slots(folder), open_unnamed(folder)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -116,7 +116,7 @@ class Repeats(Store):
         return cannot_write(self._folder / "(temporary file of --dedupe)", error)
 
 
-def unnamed(folder: Path | None) -> IO[bytes]:
+def open_unnamed(folder: Path | None) -> IO[bytes]:
     """Open a file in ``folder`` that has no name and ends with the process."""
     return tempfile.TemporaryFile(prefix="fastflow-", dir=folder)
 

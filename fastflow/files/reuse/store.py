@@ -74,13 +74,13 @@ def keys_of(texts: Iterable[str], decided: Mapping[str, Any]) -> list[bytes]:
     return [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY, key=run).digest() for text in texts]
 
 
-def packed(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
+def pack_rows(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
     """Return a row for each vector of (B, D); ``cut``: the numbers of texts cut at the model's limit."""
     numbers = set(cut)
     return [bytes([at in numbers]) + vector.tobytes() for at, vector in enumerate(np.ascontiguousarray(pooled))]
 
 
-def unpacked(rows: Sequence[bytes], dim: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+def unpack_rows(rows: Sequence[bytes], dim: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
     """Return (B, D) pooled vectors of ``rows``, and the number of texts that were cut."""
     data = bytearray().join(memoryview(row)[1:] for row in rows)  # torch would warn of an array it may not write
     pooled = np.frombuffer(data, dtype).reshape(len(rows), dim)

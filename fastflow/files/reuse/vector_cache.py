@@ -80,7 +80,7 @@ class VectorCache(Store):
     def _checked(self, key: bytes, data: Any) -> bytes:
         row = data[CHECK:] if isinstance(data, bytes) else b""
         if len(row) != self._size or check_of(key, row) != data[:CHECK]:
-            raise damaged(self.path)
+            raise describe_damage(self.path)
         return row
 
     def add(self, rows: Mapping[bytes, bytes]) -> None:
@@ -124,7 +124,7 @@ def report(path: Path) -> list[str]:
     try:
         return [head, *(_line(run["settings"], run["vectors"]) for run in found["runs"])]
     except (LookupError, TypeError, AttributeError) as error:  # not written by a run
-        raise damaged(path) from error
+        raise describe_damage(path) from error
 
 
 def contents(path: Path) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def contents(path: Path) -> dict[str, Any]:
     try:
         runs = [{"settings": json.loads(text), "vectors": int(count)} for text, count in held]
     except (ValueError, TypeError) as error:  # not written by a run
-        raise damaged(path) from error
+        raise describe_damage(path) from error
     vectors = sum(run["vectors"] for run in runs)
     about = {"place": str(path), "version": version, "bytes": path.stat().st_size}
     return {**about, "vectors": vectors, "runs": runs}
@@ -154,7 +154,7 @@ def _line(settings: dict[str, Any], vectors: int) -> str:
     )
 
 
-def damaged(path: Path) -> FastflowError:
+def describe_damage(path: Path) -> FastflowError:
     """Return the error for a file that SQLite or a check refuses; only our own cache may be removed for it."""
     try:
         with path.open("rb") as file:
@@ -217,11 +217,11 @@ def _plain(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:  # SQLite quotes damaged text, which Python cannot read
-        raise damaged(path) from error
+        raise describe_damage(path) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest names the place in SQLite
         if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: Python cannot read it
-            raise damaged(path) from error
+            raise describe_damage(path) from error
         reasons = {
             sqlite3.SQLITE_BUSY: f"another process has held it for {WAIT:.0f} seconds; wait for that",
             sqlite3.SQLITE_FULL: "the disk is full; free some space",

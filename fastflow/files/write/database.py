@@ -18,7 +18,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.files.read.records import plain
-from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, folded, quoted
+from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, fold_case, quote_name
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import Block
 from fastflow.version import __version__
@@ -46,7 +46,7 @@ class DatabaseFile(OutputFile):
 
     @staticmethod
     def same(name: str) -> str:
-        return folded(name)
+        return fold_case(name)
 
     def note(self, block: Block) -> None:
         """Record value types; they declare the columns when the table is made."""
@@ -105,14 +105,14 @@ class DatabaseFile(OutputFile):
             yield list(columns), zip(*columns.values(), strict=True)
 
     def _declared(self, name: str) -> str:
-        return quoted(name) + (FIXED.get(name) or AFFINITY.get(frozenset(self._kinds.get(name, ())), ""))
+        return quote_name(name) + (FIXED.get(name) or AFFINITY.get(frozenset(self._kinds.get(name, ())), ""))
 
 
 def _columns(block: Block) -> dict[str, list[Any]]:
-    return {name: [stored(value) for value in values] for name, values in block.columns().items()}
+    return {name: [to_column(value) for value in values] for name, values in block.columns().items()}
 
 
-def stored(value: Any) -> str | int | float | None:
+def to_column(value: Any) -> str | int | float | None:
     """Return a JSON value for a column: lists, objects and integers beyond 64 bits as JSON text."""
     value = plain(value)
     if value is None or isinstance(value, (str, float)):

@@ -29,12 +29,12 @@ DTYPES = {  # by the run's precision
 }  # fmt: skip
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Quote ``name`` as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def folded(name: str) -> str:
+def fold_case(name: str) -> str:
     """Lower the ASCII letters of ``name``, because SQLite ignores their case."""
     return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
@@ -172,7 +172,7 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
         names, last = ["row", "text", "vector", *["log_prob"] * scored, *kept], -1
         yield Block([], [], None, np.zeros((0, width), dtype), np.zeros(0) if scored else None, {n: [] for n in kept})
         try:
-            cursor = db.execute(f"SELECT {', '.join(map(quoted, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
+            cursor = db.execute(f"SELECT {', '.join(map(quote_name, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
             while rows := cursor.fetchmany(ROWS):
                 numbers, texts, vectors, *rest = zip(*rows, strict=True)
                 last = check_rows(numbers, last)

@@ -29,28 +29,28 @@ def as_text(values: Iterable[Any]) -> list[str | None]:
     return [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)]
 
 
-def typed(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
+def set_types(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
     """Return ``schema`` with the type of each column in ``kinds``."""
     pa, _ = arrow("writing Parquet")
     fields = [pa.field(f.name, _type(kinds[f.name])) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
-def marked(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
+def mark_kinds(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
     """Return ``schema`` with the kinds as metadata of their columns."""
     pa, _ = arrow("writing Parquet")
     fields = [f.with_metadata({KEY: " ".join(sorted(kinds[f.name]))}) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
-def joined(schemas: Sequence[Any]) -> Any | None:
+def join_schemas(schemas: Sequence[Any]) -> Any | None:
     """Return the schema of one run from the schemas of its parts; None if they do not belong together."""
     kinds: Kinds = {}
     for schema in schemas:
         for field in schema:
             if KEY in (field.metadata or {}):
                 kinds.setdefault(field.name, set()).update(field.metadata[KEY].decode().split())
-    found = [typed(schema, kinds) for schema in schemas]
+    found = [set_types(schema, kinds) for schema in schemas]
     # a column that carries kinds in one part carries them in all
     marks = [[field.name for field in schema if KEY in (field.metadata or {})] for schema in schemas]
     same = all(each.equals(found[0], check_metadata=True) for each in found)

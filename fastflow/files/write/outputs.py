@@ -15,7 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
-from fastflow.files.write.partial import archive_path, cannot_write, open_partial, partial_path
+from fastflow.console import add_note, say
+from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path, run_path
 from fastflow.files.write.printing import FIELDS, Block, json_lines
 
 
@@ -166,3 +167,35 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes
     """Return a version 1.0 .npy header of exactly ``size`` bytes (a multiple of 64)."""
     fields = f"{{'descr': {npy.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     return npy.magic(1, 0) + struct.pack("<H", size - 10) + fields.ljust(size - 11).encode("latin1") + b"\n"
+
+
+@contextlib.contextmanager
+def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
+    """Begin ``writer``, or continue it with ``resume``; gives the number of rows that an earlier run finished.
+
+    If the block fails, the finished rows stay in NAME.partial, and a note of the error names them. A finished file that
+    is not a part gets a record, so that the same command with --resume has no work.
+    """
+    if not resume:
+        run_path(writer.target).unlink(missing_ok=True)
+    if not writer.of_shard:
+        writer.seal = lambda whole: state.done(whole, writer.rows)
+    if not resume and (lost := state.left()):
+        say(f"fastflow: starts again and replaces {lost}")
+    rows, position = state.load() if resume else state.forget()
+    writer.begin(position)
+    try:
+        yield rows
+    except BaseException as error:
+        if writer.named:  # interrupted after the last byte
+            state.forget()
+            add_note(error, f"{writer.target} is whole")
+        elif state.rows or writer.rows:
+            add_note(error, state.kept(writer.rows, error))
+        else:
+            writer.remove()
+            state.forget()
+            if isinstance(error, KeyboardInterrupt):  # another error has a sentence of its own
+                add_note(error, f"no rows of {writer.target} were finished; the same command begins again")
+        raise
+    state.forget()

@@ -58,7 +58,7 @@ class ParquetOutput(OutputFile):
         self.sync()
         self._handle.seek(0)
         with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
-            schema = (json_columns.marked if self.of_shard else json_columns.typed)(stream.schema, self._kinds)
+            schema = (json_columns.mark_kinds if self.of_shard else json_columns.set_types)(stream.schema, self._kinds)
             self.put(schema, (json_columns.cast(batch, schema) for batch in stream))
 
     def put(self, schema: Any, batches: Iterable[Any]) -> None:

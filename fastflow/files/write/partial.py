@@ -5,20 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import BufferedRandom
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from fastflow.console import add_note, say
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.records import RowFault
 from fastflow.files.write.locks import open_locked
 from fastflow.replacing import replace_text
-
-if TYPE_CHECKING:
-    from fastflow.files.write.outputs import OutputFile
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -41,14 +36,14 @@ def run_path(target: Path) -> Path:
     return target.with_name(target.name + ".run.json")
 
 
-def unfinished(target: Path) -> bool:
+def is_unfinished(target: Path) -> bool:
     """Whether an interrupted run left rows of ``target`` for --resume."""
     return state_path(target).is_file() and partial_path(target).is_file()
 
 
 def check_known(target: Path) -> None:
     """Raise a UsageError if ``target`` is finished and no record names its run."""
-    if target.exists() and not unfinished(target) and not run_path(target).is_file():
+    if target.exists() and not is_unfinished(target) and not run_path(target).is_file():
         if not partial_path(target).exists():  # a killed run left it after the target got its name
             state_path(target).unlink(missing_ok=True)
         raise UsageError(
@@ -168,7 +163,7 @@ class State:
         Raises a UsageError if another run made it or it was changed since.
         """
         target = self.target
-        if not target.exists() or unfinished(target):
+        if not target.exists() or is_unfinished(target):
             return None
         try:
             saved, rows, same = self._read(run_path(target))
@@ -263,35 +258,3 @@ class State:
         self.path.unlink(missing_ok=True)
         self.rows = 0
         return 0, None
-
-
-@contextmanager
-def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
-    """Begin ``writer``, or continue it with ``resume``; gives the number of rows that an earlier run finished.
-
-    If the block fails, the finished rows stay in NAME.partial, and a note of the error names them. A finished file that
-    is not a part gets a record, so that the same command with --resume has no work.
-    """
-    if not resume:
-        run_path(writer.target).unlink(missing_ok=True)
-    if not writer.of_shard:
-        writer.seal = lambda whole: state.done(whole, writer.rows)
-    if not resume and (lost := state.left()):
-        say(f"fastflow: starts again and replaces {lost}")
-    rows, position = state.load() if resume else state.forget()
-    writer.begin(position)
-    try:
-        yield rows
-    except BaseException as error:
-        if writer.named:  # interrupted after the last byte
-            state.forget()
-            add_note(error, f"{writer.target} is whole")
-        elif state.rows or writer.rows:
-            add_note(error, state.kept(writer.rows, error))
-        else:
-            writer.remove()
-            state.forget()
-            if isinstance(error, KeyboardInterrupt):  # another error has a sentence of its own
-                add_note(error, f"no rows of {writer.target} were finished; the same command begins again")
-        raise
-    state.forget()

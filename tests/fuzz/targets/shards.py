@@ -20,7 +20,7 @@ def sound(suffix: str) -> Path:
         part, counted = folder / f"{shard}{suffix}", [outputs.Counted(outputs.ROWS, 9, "0" * 64)]
         manifest = outputs.manifest_of(part, (shard, 2), ["in.txt"], counted, run, ["in.txt"])
         outputs.written(part, range(*manifest.rows), {"fingerprint": "f"})
-        manifest.sealed(part).write(part)
+        manifest.add_hash(part).write(part)
     return folder
 
 
