@@ -34,7 +34,7 @@ TASKS = {  # heading -> command -> summary; --help imports no command
     "Large inputs, and what is kept": {
         "status": "Show the parts in a folder, and those that are missing.",
         "merge": "Join the parts in a folder to one file.",
-        "cache": "List or remove what earlier runs keep.",
+        "cache": "List or remove the files that earlier runs keep.",
     },
 }
 ELSEWHERE = {  # command -> its function, unless it is fastflow.commands.NAME:NAME

@@ -33,20 +33,20 @@ OTHERS = {  # file -> the licences of its parts, if it is not ours
 }
 
 
-def make_licence(name: str) -> list[Part]:
-    """Return a licence by its SPDX id, or in words."""
+def make_licences(name: str) -> list[Part]:
+    """Make the entry of a licence, by its SPDX id or in words."""
     return [{"license": {"id": name} if re.fullmatch(r"[A-Za-z]+[\w.-]*-[\d.]+|MIT", name) else {"name": name}}]
 
 
 def describe_file(name: str, files: dict[str, bytes]) -> Part:
-    """Return one file of the wheel."""
+    """Describe a file of the wheel."""
     digest = hashlib.sha256(files[name]).hexdigest()
     part = {"type": "file", "bom-ref": name, "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
     return part | ({"description": DATA[name]} if name in DATA else {})
 
 
 def find_models(files: dict[str, bytes]) -> dict[str, Part]:
-    """Return {folder: the model in it}."""
+    """Find the models of the wheel, by folder."""
     found = {}
     for folder in sorted({"/".join(name.split("/")[:2]) for name in files if name.endswith(".safetensors")}):
         card = files.get(f"{folder}/README.md", b"").decode("utf-8")
@@ -55,14 +55,14 @@ def find_models(files: dict[str, bytes]) -> dict[str, Part]:
             "type": "machine-learning-model",
             "bom-ref": folder,
             "name": folder,
-            "licenses": make_licence(named[1] if named else f"see {folder}/README.md"),
+            "licenses": make_licences(named[1] if named else f"see {folder}/README.md"),
             "components": [describe_file(name, files) for name in sorted(files) if name.startswith(f"{folder}/")],
         }
     return found
 
 
-def list_needs(metadata: Message) -> list[Part]:
-    """Return the packages that are always installed with this one, and their versions."""
+def find_dependencies(metadata: Message) -> list[Part]:
+    """Find the packages, with versions, that are always installed with this one."""
     found = []
     for line in metadata.get_all("Requires-Dist", []):
         asked, _, condition = line.partition(";")
@@ -76,7 +76,7 @@ def list_needs(metadata: Message) -> list[Part]:
 
 
 def make_sbom(files: dict[str, bytes]) -> bytes:
-    """Make the bill of materials of a wheel with ``files``, name -> content; equal files give equal bytes."""
+    """Make the bill of materials of a wheel with ``files``, name -> content: equal bytes for equal files."""
     metadata = message_from_bytes(next(data for name, data in files.items() if name.endswith(".dist-info/METADATA")))
     whole = f"pkg:pypi/{metadata['Name']}@{metadata['Version']}"
     kept = find_models(files)
@@ -86,14 +86,10 @@ def make_sbom(files: dict[str, bytes]) -> bytes:
     compiled = [name for name in others if name.endswith(".so")]
     licences = {name: [one for each in OTHERS.get(name, (OURS,)) for one in make_licences(each)] for name in others}
     parts = [
-        *(
-            describe_file(name, files)
-            | {"licenses": [one for each in OTHERS.get(name, (OURS,)) for one in make_licence(each)]}
-            for name in alone
-        ),
+        *(describe_file(name, files) | {"licenses": licences[name]} for name in others),
         *([UNICODE] if compiled else []),
         *kept.values(),
-        *list_needs(metadata),
+        *find_dependencies(metadata),
     ]
     subject = {
         "type": "library",
@@ -107,7 +103,7 @@ def make_sbom(files: dict[str, bytes]) -> bytes:
         "bomFormat": "CycloneDX",
         "specVersion": "1.7",
         "version": 1,
-        "metadata": {"component": subject | {"licenses": make_licence(OURS)}},
+        "metadata": {"component": subject | {"licenses": make_licences(OURS)}},
         "components": parts,
         "dependencies": [
             {"ref": whole, "dependsOn": [part["bom-ref"] for part in parts]},

@@ -28,10 +28,10 @@ from fastflow.commands.options import (
     QUIET,
     RAY,
     THREADS,
+    describe_output,
     errors_option,
     output_option,
     refused_option,
-    written_to,
 )
 from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
@@ -174,7 +174,7 @@ def embed(
 ) -> None:
     """Embed the texts of files.
 
-    All are of one format; 'data/*.txt' in quotes stands for the files that match, sorted. A .txt holds one text a line.
+    All are of one format; 'data/*.txt' in quotes means the files that match, sorted. A .txt holds one text a line.
     Row i of the output is text i of the inputs in the order given, empty texts too; --errors skip and --only-new leave
     rows out.
     """
@@ -182,27 +182,27 @@ def embed(
     from fastflow.files.embed import embed_file
     from fastflow.files.read.inputs import Input
     from fastflow.files.read.records import Layout
-    from fastflow.files.read.sources import expanded
+    from fastflow.files.read.sources import expand_patterns
     from fastflow.files.run import Run, Settings, check_delimiter, parse_keep, parse_shard
 
     if ray is not None:
-        from fastflow.commands.ray import check_options, embed_on_ray  # few runs use a cluster
+        from fastflow.commands.ray import check_options, embed_on_ray
 
         check_options(click.get_current_context())
     marks = check_delimiter(delimiter), not no_header, null
     layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep), _encoding(encoding))
-    paths = expanded(inputs)
+    paths = expand_patterns(inputs)
     settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
     if settings.shard is not None:
-        from fastflow.commands.shards import arguments  # few runs make a part
+        from fastflow.commands.shards import arguments
         from fastflow.files.parts.manifest import make_folder, part_path
 
         given, output = arguments(), output and part_path(output, settings.shard)
-    elif output is not None and os.path.isdir(output):  # False for a name that no file can have
+    elif output is not None and os.path.isdir(output):  # False for an impossible name
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
-    replaced = output is not None and os.path.isfile(output)  # False of a name that no file can have
+    replaced = output is not None and os.path.isfile(output)
     check_target(output, paths, settings, resume and ray is None, cache)
     check_inputs(output, paths, settings, resume)
     if ray is not None:
@@ -213,16 +213,16 @@ def embed(
     with contextlib.ExitStack() as stack:
         opened: Callable[[str], Input] = Input
         if fit:
-            opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
+            opened, model = stack.enter_context(fit_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
-        if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
+        if prompt or prompt_name is not None:  # an empty prompt may be chosen by its name
             settings = replace(settings, prompt=prompt)
         if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):
             say("fastflow: the prompt is empty: nothing is put before a text")
         start = time.monotonic()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the summary counts cut texts
+            warnings.simplefilter("ignore", UserWarning)
             started = None if quiet else partial(introduce, runtime)
             run = Run(resume, quiet, not fit, opened, given, cache, started)
             done = embed_file(runtime, paths, output, settings, run)
@@ -230,7 +230,7 @@ def embed(
     if not quiet:
         _summarise(done, seconds, runtime.info()["max_length"], output, replaced)
     if json_file is not None:
-        from fastflow.files.embed import numbers_of  # few runs ask
+        from fastflow.files.embed import numbers_of
 
         numbers = numbers_of(runtime, settings.precision, settings.normalize)
         about = {"output": None if output is None else str(output), "model": runtime.info()["model"], **numbers}
@@ -240,7 +240,7 @@ def embed(
 def _encoding(given: str | None) -> str | None:
     if given is None:
         return None
-    from fastflow.files.read.encodings import parse_encoding  # most inputs are UTF-8
+    from fastflow.files.read.encodings import parse_encoding
 
     return parse_encoding(given)
 
@@ -248,7 +248,6 @@ def _encoding(given: str | None) -> str | None:
 def _check_together(
     settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None, twice: bool
 ) -> None:
-    """Raise a UsageError for options that exclude each other; ``twice``: two options write to standard output."""
     if twice:
         raise UsageError("standard output has the embeddings: give --json FILE, or -o OUT")
     if save_model is not None and not fit:
@@ -276,7 +275,7 @@ def _summarise(
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     odd = odd or ["none empty or cut"] * (unit == "texts")
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
-    written = "" if output is None else written_to(output, replaced)
+    written = "" if output is None else describe_output(output, replaced)
     if done.cache:
         say(f"fastflow: {done.cache}")
     what = f" ({', '.join(odd)}{again})" if odd else ""
@@ -284,12 +283,10 @@ def _summarise(
 
 
 @contextlib.contextmanager
-def fitted_to(
+def fit_to(
     paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
-    """How to open an input, and the directory of a model that was calibrated on the texts of all; both last as long as
-    the block.
-    """
+    """Give how to open an input, and the directory of a model calibrated on the texts of all inputs."""
     from fastflow.files.checks import check_resumable
     from fastflow.files.embed import texts_of
     from fastflow.files.read.reread import Rereadable
@@ -352,7 +349,7 @@ def transform(
     Memory does not grow with the file. Row i of the output is row i of the input.
 
     VECTORS.npy is a matrix (N, D) of float16, float32 or float64. A model that fastflow-train fitted to such vectors
-    takes them, and so does a model with an encoder, whose own pooled vectors they then have to be.
+    takes them, and so does a model with an encoder, if they are its own pooled vectors.
 
     \b
     fastflow-train VECTORS.npy -o my-model
@@ -366,4 +363,4 @@ def transform(
     start, replaced = time.monotonic(), os.path.isfile(output)
     done = transform_file(runtime, vectors, output, Settings(**options), run)
     if not quiet:
-        _summarise(done, time.monotonic() - start, None, output, replaced, "vectors")
+        _summarise(done, time.monotonic() - start, 0, output, replaced, "vectors")

@@ -27,7 +27,7 @@ def pull(repository: str, output: Path, quiet: bool) -> None:
     REVISION is a branch, a tag or a commit, by default main. Safetensors, JSON, texts and tokenizers are taken, and
     each is compared with the hash that the Hub lists; pickles are not taken. DIR/hub.json keeps the commit and the
     sha256 of every file: the same command again compares DIR with them, and with a commit it does so without a network.
-    HF_ENDPOINT and HF_TOKEN are those of huggingface_hub.
+    HF_ENDPOINT and HF_TOKEN work as in huggingface_hub.
 
     \b
     fastflow pull ORGANISATION/NAME@COMMIT -o my-model
@@ -56,14 +56,14 @@ def push(directory: Path, repository: str, private: bool, quiet: bool) -> None:
 
 
 def sharing(quiet: bool) -> ModuleType:
-    """The module of both; the Hub's client, which it imports later, shows its bars unless ``quiet``."""
+    """Import the module of both commands; the Hub's client shows its bars unless ``quiet``."""
     if quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return import_module("fastflow.model.sharing")
 
 
 def report(record: Record, left: list[str], quiet: bool) -> None:
-    """The record on standard output, and the files that were left out."""
+    """Print the record, and the files that were left out."""
     from fastflow.model.sharing import listing
 
     emit(str(record))

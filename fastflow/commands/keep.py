@@ -44,7 +44,7 @@ def verify(
 
     Every file must match its sha256, no other file may lie there, and the model must load. A plain encoder and a
     directory that Sentence Transformers saved have no sha256: settings must be known, and weights whole and finite.
-    DIR is what fastflow export wrote; --with compares its vectors of texts of every length, and fails if more than
+    DIR is the output of fastflow export; --with compares its vectors of texts of every length, and fails if more than
     rounding keeps them apart.
     """
     from fastflow.model.artifact import located
@@ -77,10 +77,10 @@ def verify(
 @click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
 @JSON
 def cache(place: Path | None, clear: bool, older_than: float | None, json_file: str | None) -> None:
-    """List or remove what earlier runs keep.
+    """List or remove the files that earlier runs keep.
 
-    The embeddings of corpora that fastflow-train keeps, trials of int8, and those of fastflow embed --cache FILE.db,
-    which are listed alone. They lie in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one
+    The embeddings of corpora that fastflow-train keeps, trials of int8, and, if it is named, the file of fastflow embed
+    --cache FILE.db. They are in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one
     corpus, or how far the int8 of one encoder is from float32; a removed entry is computed again when it is needed. An
     entry that a running process uses is kept, and so is every file that fastflow did not make.
 

@@ -16,10 +16,10 @@ from fastflow.commands.options import (
     MODEL,
     QUIET,
     THREADS,
+    describe_output,
     model_argument,
     model_named,
     replaced_option,
-    written_to,
 )
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
@@ -47,9 +47,9 @@ def eval_command(
 ) -> None:
     """Measure a model on tasks.
 
-    Tasks are scored pairs, labelled pairs, labelled texts and retrieval. A TASK is a TSV file without quoting, whose
-    header names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Another folder is searched for both.
-    Every figure is x100.
+    Tasks are scored pairs, labelled pairs, labelled texts and retrieval. A TASK is a TSV file without quoting, with a
+    header that names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Other folders are
+    searched for both. Every figure is x100.
 
     \b
     header                                   measures
@@ -172,7 +172,7 @@ def report(
     check_matplotlib()
     runtime = open_runtime(model_named(model, option), device, dtype, threads, quiet)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", CUT)  # the page counts cut texts
+        warnings.filterwarnings("ignore", CUT)
         made = make_report(
             runtime,
             [name.strip() for name in against.split(",") if name.strip()],
@@ -186,7 +186,7 @@ def report(
     if output is not None:
         replaced = output.is_file()
         write_page(output, made.html)
-        say(f"fastflow: {', '.join(made.json['sections'])}{written_to(output, replaced)}")
+        say(f"fastflow: {', '.join(made.json['sections'])}{describe_output(output, replaced)}")
     if json_file:
         write_json(json_file, made.json)
 

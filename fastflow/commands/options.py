@@ -66,7 +66,7 @@ ENCODING = click.option(
 
 
 def errors_option(*more: str) -> Callable[[Any], Any]:
-    """--errors, whose choices are strict, replace and ``more``."""
+    """Make --errors with the choices strict, replace and ``more``."""
     return click.option(
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
@@ -86,7 +86,7 @@ RAY = click.option(
 
 
 def corpus_options(command: Any) -> Any:
-    """``command`` with the options of a corpus's columns, of which it gets ``layout``, a function that checks them."""
+    """Add the options of a corpus's columns to ``command``, which gets ``layout``, a function that checks them."""
 
     @wraps(command)
     def with_layout(
@@ -115,19 +115,19 @@ def replaced_option(old: str, new: str) -> Callable[[Any], Any]:
     return refused_option(old, f"{old} is called {new} now")
 
 
-def refused_option(old: str, said: str) -> Callable[[Any], Any]:
-    """Refuse an option of an earlier version with the sentence ``said``."""
+def refused_option(old: str, text: str) -> Callable[[Any], Any]:
+    """Refuse an option of an earlier version with the sentence ``text``."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise click.UsageError(said, context)
+            raise click.UsageError(text, context)
 
-    name = "old_" + old.removeprefix("--")  # the name of an option that is new may be free of the prefix
+    name = "old_" + old.removeprefix("--")  # the new option may have the plain name
     return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True)
 
 
 def model_named(argument: str | None, option: str | None) -> str | None:
-    """The model of a command that takes it as an argument too; raises a UsageError for both at once."""
+    """Return the model of a command that takes it as argument or option; raises a UsageError for both."""
     given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
     if argument is not None and option is not None and given:
         raise UsageError("give the model once, as an argument or with -m")
@@ -135,17 +135,17 @@ def model_named(argument: str | None, option: str | None) -> str | None:
 
 
 def model_argument(command: Any) -> Any:
-    """``command`` with MODEL as an argument, or as -m."""
+    """Add MODEL to ``command`` as an argument and as -m."""
     named = click.option("-m", "--model", "option", metavar="MODEL", envvar="FASTFLOW_MODEL", help="The same as MODEL.")
     return click.argument("model", required=False)(named(command))
 
 
-def written_to(output: Path, replaced: bool) -> str:
-    """The end of a summary: where the output is, and whether another file of that name was there."""
+def describe_output(output: Path, replaced: bool) -> str:
+    """Return the end of a summary: the output, and whether it replaced a file."""
     return f"; written to {output}" + ", which was replaced" * replaced
 
 
 def output_option(help: str) -> Callable[[Any], Any]:
-    """-o OUT, a file that the command writes."""
+    """Make -o OUT, a file that the command writes."""
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import written_to
+from fastflow.commands.options import describe_output
 from fastflow.commands.shards import arguments
 from fastflow.console import say
 from fastflow.errors import UsageError
 from fastflow.progress import counted
 
-REFUSED = {  # parameter -> the remedy
+REFUSED = {
     "shard": "Ray makes the parts itself, so leave out one of them",
     "fit": "fit once with fastflow-train, then give -m MODEL",
     "save_model": "fit once with fastflow-train, then give -m MODEL",
@@ -24,7 +24,7 @@ REFUSED = {  # parameter -> the remedy
 
 
 def check_options(context: click.Context) -> None:
-    """Raise a UsageError for an address that is not one, and for an option that does not go together with --ray."""
+    """Raise a UsageError for an address that is not one, and for an option that --ray does not take."""
     from fastflow.integrations.ray import check_address
 
     check_address(context.params["ray"])
@@ -54,4 +54,4 @@ def embed_on_ray(context: click.Context, paths: list[str], replaced: bool) -> No
     target: Path = given["output"]
     rows, parts = embed_on_cluster(words, target, given["ray"], threads, given["resume"], given["quiet"])
     if not given["quiet"]:
-        say(f"fastflow: {counted(rows, 'texts')} in {counted(parts, 'parts')}{written_to(target, replaced)}")
+        say(f"fastflow: {counted(rows, 'texts')} in {counted(parts, 'parts')}{describe_output(target, replaced)}")

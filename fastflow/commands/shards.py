@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import JSON, QUIET, output_option, written_to
+from fastflow.commands.options import JSON, QUIET, describe_output, output_option
 from fastflow.console import emit, say, write_json
 from fastflow.progress import counted
 
@@ -34,7 +34,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     found = join(folder, output, shown=not quiet)
     if not quiet:
         joined = f"{counted(found[0].total, 'rows')} of {counted(len(found), 'parts')}"
-        say(f"fastflow: {joined}{written_to(output, replaced)}")
+        say(f"fastflow: {joined}{describe_output(output, replaced)}")
 
 
 @click.command()

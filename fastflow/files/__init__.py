@@ -1,1 +1,1 @@
-"""Texts in and embeddings out: inputs, formats, partial files, outputs, and the body of ``fastflow embed``."""
+"""Texts in and embeddings out: readers, writers, parts, caches and the runs that use them."""

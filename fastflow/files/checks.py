@@ -1,4 +1,4 @@
-"""Everything that can be refused without the model, and so is refused before it is loaded."""
+"""Checks that need no model, and so run before it is loaded."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from fastflow.files.write.printing import StandardOutput
 def check_target(
     target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
 ) -> None:
-    """Raise for inputs of several formats, and for an output or a cache that cannot be written as ``settings`` ask,
-    before anything is computed.
-    """
+    """Raise a UsageError for inputs of two formats, or an output or cache that cannot hold the asked ``settings``."""
     check_formats(paths, settings.layout)
     check_cache(cache, target, paths)
     if settings.only_new and cache is None:
@@ -36,25 +34,18 @@ def check_target(
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
-    from fastflow.files.write.partial import check_known, check_output  # not of standard output
+    from fastflow.files.write.partial import check_known, check_output
     from fastflow.files.write.writers import writer_for
 
     kind = writer_for(target)
     kind.check_extra(target)
-    if settings.layout.id_field is not None and not kind.keeps_ids:
+    layout = settings.layout
+    asked = {"ids": layout.id_field is not None, "fields": bool(layout.keep), "log_prob": settings.log_prob}
+    options = {"ids": "--id-field", "fields": "--keep", "log_prob": "--log-prob"}
+    if not kind.keeps_fields and (absent := [name for name in asked if asked[name]]):
         raise UsageError(
-            f"{target}: a {target.suffix} file has no place for ids; write .jsonl, .parquet or .db, or leave out "
-            f"--id-field{named(target, settings)}"
-        )
-    if settings.layout.keep and not kind.keeps_ids:
-        raise UsageError(
-            f"{target}: a {target.suffix} file has no place for fields; write .jsonl, .parquet or .db, or leave "
-            f"out --keep{named(target, settings)}"
-        )
-    if settings.log_prob and not kind.keeps_log_prob:
-        raise UsageError(
-            f"{target}: a {target.suffix} file has no place for log_prob; write .jsonl, .parquet or .db, or "
-            f"leave out --log-prob{named(target, settings)}"
+            f"{target}: a {target.suffix} file has no place for {absent[0]}; write .jsonl, .parquet or .db, or leave "
+            f"out {options[absent[0]]}{name_part(target, settings)}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
@@ -63,8 +54,8 @@ def check_target(
         check_known(target)
 
 
-def named(target: Path, settings: Settings) -> str:
-    """How a part of another format is asked for; nothing without --shard."""
+def name_part(target: Path, settings: Settings) -> str:
+    """Return the hint that names a part of another format; empty without --shard."""
     return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
 
 
@@ -72,7 +63,7 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
     """Raise a UsageError for a --cache that is another file of the run, or has the suffix of texts or vectors."""
     if cache is None:
         return
-    from fastflow.files.write.partial import partial_path  # few runs have a cache
+    from fastflow.files.write.partial import partial_path
     from fastflow.files.write.writers import WRITERS
 
     for path in [*paths, *([] if target is None else [str(target), str(partial_path(target))])]:
@@ -86,8 +77,9 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
 
 
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
-    """Raise a UsageError for an id or a field to keep whose name the output uses itself, or for another; equal names
-    are those that ``same`` makes equal.
+    """Raise a UsageError for an id or a field to keep if the output or another field uses its name.
+
+    ``same`` maps equal names of the format to one name.
     """
     layout = settings.layout
     absent = set() if settings.log_prob else {"log_prob"}
@@ -102,23 +94,23 @@ def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callab
 
 
 def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
-    """The types of the inputs' columns; raises for one that the output cannot hold."""
+    """Return the Arrow types of the columns; raises if the output cannot hold one."""
     types = sources.types(settings.layout)
     if types and (target is None or target.suffix != ".parquet"):
-        from fastflow.files.read.parquet import check_json  # the one format with types
+        from fastflow.files.read.parquet import check_json
 
         check_json(types, sources.paths[0], settings.layout)
     return types
 
 
 def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
-    """Raise for inputs whose first row cannot be read with ``settings``, or that cannot be read as often as needed.
+    """Raise if the first row cannot be read with ``settings``, or an input cannot be read as often as needed.
 
-    A pipe is left for the run, which reads it once.
+    The run itself checks a pipe, which is read once.
     """
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:
-            from fastflow.files.parts.counting import not_countable  # of shards alone
+            from fastflow.files.parts.counting import not_countable
 
             raise not_countable("-")
         if "-" in paths and resume:
@@ -131,13 +123,13 @@ def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, 
 
 
 def check_resumable(sources: Sources) -> None:
-    """Raise for an input that cannot be read again from its start."""
+    """Raise a UsageError for an input that cannot be read again from its start."""
     for path, identity in zip(sources.paths, sources.identities, strict=True):
         if identity is None:
             raise not_resumable(path)
 
 
 def not_resumable(path: str) -> UsageError:
-    """The sentence for a pipe that --resume would have to read again."""
+    """Return the error for a pipe that --resume would have to read again."""
     what = "standard input" if path == "-" else f"{path}, which is not a file,"
     return UsageError(f"--resume cannot reread {what}; give a file")

@@ -15,7 +15,7 @@ from fastflow.files.encoding import Encoder, open_store
 from fastflow.files.read.records import Layout, Skipped
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, Settings, Summary, write
-from fastflow.files.windows import Pace, Unlike, characters, looked_at, one_text, windows
+from fastflow.files.windows import Pace, Unlike, characters, one_text, warn_if_unsuited, windows
 from fastflow.files.write.printing import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
@@ -34,9 +34,8 @@ def embed_file(
 ) -> Summary:
     """Embed the texts of ``source``, one path or several, into ``target`` (None: JSON Lines on standard output).
 
-    The target appears only when whole. Rows that were finished before an error or an interruption stay in
-    NAME.partial, to be continued by a ``run`` with ``resume``. Many texts unlike the model's corpus give a warning at
-    the end, if the model can judge them.
+    The target appears only when whole. Rows finished before an error stay in NAME.partial for a ``run`` with
+    ``resume``. A warning at the end reports many texts unlike the corpus of the model, if the model can judge them.
     """
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
@@ -48,9 +47,9 @@ def embed_file(
             check_resumable(sources)
         split = None
         if settings.shard is not None:
-            from fastflow.files.parts.counting import split_of  # few runs make a part
+            from fastflow.files.parts.counting import split_rows
 
-            split = split_of(sources, settings.layout, settings.shard)
+            split = split_rows(sources, settings.layout, settings.shard)
         embedded = Embedded(runtime, sources, settings, split, run)
         if target is None:
             with open_store(runtime, settings, run.cache, None) as store:
@@ -59,14 +58,14 @@ def embed_file(
 
 
 def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
-    """The texts as they are embedded, the prompt before each; empty ones are left out."""
+    """Yield the texts as they are embedded, each after the prompt; empty texts are left out."""
     for row in sources.rows(settings.layout):
         if (text := one_text(row)).strip():
             yield (settings.prompt or "") + text
 
 
 def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
-    """The settings that decide the numbers of a row and that the output records."""
+    """Return the settings that decide the numbers of a row; outputs record them."""
     return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
@@ -81,7 +80,7 @@ def _standard_output() -> StandardOutput:
 
 
 class Embedded:
-    """The rows of ``source``, or of one shard, with their embeddings; counted, and judged if the run asks for that."""
+    """The rows of ``source``, or of one shard, with their embeddings, as a ``BlockSource``."""
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
@@ -90,12 +89,12 @@ class Embedded:
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
         self._counts, self._skipped = Summary(), source.skipped
         if split is not None:
-            source.skipped = Skipped()  # those of the inputs were counted with the rows, which are read once more
+            source.skipped = Skipped()  # they were counted with the rows
 
     def into(
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
     ) -> Summary:
-        """Write the rows after the ``finished`` ones of an earlier run; pooled vectors come from ``store`` if there."""
+        """Write the rows after the first ``finished`` rows; pooled vectors are kept in ``store``."""
         if self._settings.only_new and store is not None:
             self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.session.backend.overlaps)
@@ -115,15 +114,15 @@ class Embedded:
         return counts
 
     def into_file(self, target: Path, types: dict[str, Any]) -> Summary:
-        """Write all rows to ``target``, of which an earlier run may have finished some; ``types`` of the columns."""
-        from fastflow.files.write.growing import growing  # standard output needs neither locks nor formats
+        """Write all rows to ``target``; ``types`` are the Arrow types of the columns."""
+        from fastflow.files.write.outputs import growing
         from fastflow.files.write.partial import State
         from fastflow.files.write.writers import writer_for
 
         runtime, settings, run, paths = self._runtime, self._settings, self._run, self._source.paths
         key = numbers_of(runtime, settings.precision, settings.normalize)
-        options = settings.recorded()
-        if runtime.backend == "cpu":  # no size of batch changes its bits: a run may go on with another
+        options = settings.to_record()
+        if runtime.backend == "cpu":  # its bits do not depend on the batch
             options["batch_tokens"] = None
         state, part = State(target, self._source.identity, key | {"options": options}, paths), None
         if settings.shard is not None and self._split is not None:
@@ -135,7 +134,7 @@ class Embedded:
             if not run.quiet:
                 say(f"fastflow: {part.describe()}")
             if run.resume and is_done(target, part):
-                state.forget()  # of a run that was killed right after the part got its name
+                state.forget()  # a killed run left it after the part got its name
                 return Summary(resumed=found.stop - found.start, finished=True)
         elif run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
@@ -147,32 +146,29 @@ class Embedded:
             if part is not None:
                 begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
-                writer.seal = lambda whole: begun.sealed(whole).write(target)
+                writer.seal = lambda whole: begun.add_hash(whole).write(target)
             if store is not None and settings.only_new:
                 state.since = store.since
             with growing(writer, state, run.resume) as rows:
                 return self.into(writer, state, rows, store)
 
     def before(self, rows: int) -> Iterator[Block]:
-        """See ``BlockSource``."""
         for done in cut_windows(islice(self._rows, rows), WINDOW, characters):
             yield self._block(done, [], None, None)
 
     def empty(self) -> Block:
-        """See ``BlockSource``."""
         return self._block([], [], *self._encoder([]))
 
     def blocks(self) -> Iterator[Block]:
-        """See ``BlockSource``."""
         s, unlike, counts = self._settings, self._unlike, self._counts
         pace = Pace(WINDOW, self._runtime.backend == "cpu")
         coming = windows(self._rows, self._runtime, self._source, s, pace)
         if self._run.started is not None:
-            first = list(islice(coming, 1))  # nothing of the input is wrong so far
+            first = list(islice(coming, 1))  # the first window is right
             self._run.started()
             coming = chain(first, coming)
         if not self._run.quiet:
-            coming = looked_at(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
+            coming = warn_if_unsuited(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
         for (rows, texts), made in self._encoder.over(coming, self._source, pace.steady):
             pace.done(len(rows))
             yield self._block(rows, texts, *made)
@@ -182,8 +178,7 @@ class Embedded:
             counts.empty += sum(not text.strip() for text in texts)
 
     def _unknown(self, rows: Iterator[Row], store: Store, since: int | None) -> Iterator[Row]:
-        """``rows`` but those whose texts ``store`` had when it was at ``since``."""
-        from fastflow.files.reuse.store import decides, keys_of  # few runs look for new texts
+        from fastflow.files.reuse.store import decides, keys_of
 
         decided = decides(self._runtime, self._settings.prompt)
         together = 1 if self._source.identity is None else WINDOW  # a pipe may have no more for now
@@ -194,7 +189,6 @@ class Embedded:
             self._counts.known += sum(key in known for key in keys)
 
     def _expected(self) -> tuple[int | None, bool]:
-        """The rows of the run, finished ones among them, and whether that is an estimate."""
         if self._settings.only_new:
             return None, False
         if self._split is not None:
@@ -202,7 +196,6 @@ class Embedded:
         return self._source.expected(self._settings.layout)
 
     def _block(self, rows: Sequence[Row], texts: Sequence[str], vectors: Any, log_probs: Any) -> Block:
-        """The rows as they are written; without vectors those that were written before."""
         layout = self._settings.layout
         ids = None if layout.id_field is None else [row.record.id for row in rows]
         kept = {name: [row.record.kept[at] for row in rows] for at, name in enumerate(layout.keep)}
@@ -211,6 +204,5 @@ class Embedded:
 
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
-    """The rows that belong to the shard."""
     yield from islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
-    source.check_unchanged()  # as at the end of an input, to which only the last shard may come
+    source.check_unchanged()  # only the last shard reads to the end of an input

@@ -1,4 +1,4 @@
-"""Vectors of windows of texts, with the options of a run: precision, dimensions, repeated texts, log-densities."""
+"""Vectors of windows of texts with the options of a run: precision, dimensions, reuse, log-densities."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
 
 
 class VectorBlock(NamedTuple):
-    """Vectors (b, D') of texts, and log-densities (b,) if they are needed."""
+    """Vectors (b, D') of texts, and log-densities (b,) if the run needs them."""
 
     vectors: NDArray[Any]
     log_probs: NDArray[np.float64] | None
 
     def joined(self, more: VectorBlock) -> VectorBlock:
-        """These rows and ``more``."""
         scores = None
         if self.log_probs is not None and more.log_probs is not None:
             scores = np.concatenate([self.log_probs, more.log_probs])
         return VectorBlock(np.concatenate([self.vectors, more.vectors]), scores)
 
     def split(self, count: int) -> tuple[VectorBlock, VectorBlock | None]:
-        """The first ``count`` rows, and the others if there are any."""
+        """Split off the first ``count`` rows."""
         if count == len(self.vectors):
             return self, None
         scores = (None, None) if self.log_probs is None else (self.log_probs[:count], self.log_probs[count:])
@@ -44,9 +43,9 @@ class VectorBlock(NamedTuple):
 
 
 class Encoder:
-    """texts -> vectors with the run's options; a text whose pooled vector is in ``store`` is not computed again.
+    """Embed texts with the options of a run; pooled vectors in ``store`` are not computed again.
 
-    ``scored``: with log-densities. ``window``: the texts that are computed together.
+    ``scored``: with log-densities. ``window``: the number of texts computed together.
     """
 
     def __init__(
@@ -60,12 +59,13 @@ class Encoder:
 
     @property
     def cut(self) -> int:
-        """The texts that were cut at the model's limit, those that were not computed again among them."""
+        """The number of texts that were cut at the model's limit, reused ones included."""
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
     def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, VectorBlock]]:
-        """Yield (window, vectors). Without a store, a file whose windows are ``steady`` is one stream, so that
-        tokenising overlaps with computing; the stream cuts windows of its own.
+        """Yield (window, vectors).
+
+        Without a store, a file in ``steady`` windows is one stream: tokenising overlaps with computing.
         """
         if self._store is not None or source.identity is None or not steady:
             yield from ((window, self(window.texts)) for window in windows)
@@ -85,28 +85,26 @@ class Encoder:
                 yield coming.popleft(), first
 
     def __call__(self, texts: Sequence[str]) -> VectorBlock:
-        """Vectors and log-densities of ``texts``, (0, D') and (0,) of none."""
+        """Return vectors and log-densities of ``texts``; shapes (0, D') and (0,) for no texts."""
         if self._store is not None:
             return self._finished(self._pooled(texts, self._store))
         s = self._settings
-        none = stored(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
+        none = drop_float64(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
         parts = [VectorBlock(none, np.zeros(0)), *self._stream(texts)]
         scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
         return VectorBlock(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
 
     def _stream(self, texts: Iterable[str]) -> Iterator[VectorBlock]:
-        """The results of one window of texts."""
         s = self._settings
         options: dict[str, Any] = {
             "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
             "batch_tokens": s.batch_tokens, "window": self._window,
         }  # fmt: skip
         blocks = self._runtime.session.blocks(texts, Options(**options), self._count, self.scored)
-        return (VectorBlock(stored(block.vectors), block.log_probs) for block in blocks)
+        return (VectorBlock(drop_float64(block.vectors), block.log_probs) for block in blocks)
 
     def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
-        """(B, D) pooled vectors; those that ``store`` lacks are computed and added to it."""
-        from fastflow.files.reuse.store import decides, keys_of, packed, unpacked  # few runs have a store
+        from fastflow.files.reuse.store import decides, keys_of, pack_rows, unpack_rows
 
         runtime, s = self._runtime, self._settings
         decided = decides(runtime, s.prompt)
@@ -119,26 +117,25 @@ class Encoder:
         cut: Iterable[int] = ()
         if runtime.truncated > before:
             cut = runtime.tokenizer([decided["prompt"] + text for text in listed]).cut
-        fresh = dict(zip(new, packed(pooled, cut), strict=True))
+        fresh = dict(zip(new, pack_rows(pooled, cut), strict=True))
         store.add(fresh)
         self.reused += len(texts) - len(new)
         rows = found | fresh
-        vectors, count = unpacked([rows[key] for key in keys], pooled.shape[1], pooled.dtype)
+        vectors, count = unpack_rows([rows[key] for key in keys], pooled.shape[1], pooled.dtype)
         self._cut += count
         return vectors
 
     def _finished(self, pooled: NDArray[Any]) -> VectorBlock:
-        """The results of a stream for texts with the vectors ``pooled``."""
         s, runtime = self._settings, self._runtime
         options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
-        vectors = stored(runtime.transform(pooled, **options))
+        vectors = drop_float64(runtime.transform(pooled, **options))
         return VectorBlock(vectors, runtime.log_prob(pooled) if self.scored else None)
 
 
 @contextmanager
 def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None) -> Iterator[Store | None]:
-    """Where a run finds vectors that were computed before: its ``cache``, which holds those of the run too, or with
-    --dedupe files next to ``target``; else nowhere.
+    """Open the store of vectors that are reused: ``cache``, or with --dedupe files next to ``target``; None without
+    both.
     """
     if cache is None and not settings.dedupe:
         yield None
@@ -161,6 +158,6 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
         store.close()
 
 
-def stored(vectors: NDArray[Any]) -> NDArray[Any]:
-    """As --precision asks: float64 is for computing only."""
+def drop_float64(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Cast float64, which is for computing only, to float32."""
     return vectors.astype(np.float32) if vectors.dtype == np.float64 else vectors

@@ -1,4 +1,4 @@
-"""A run: its options and counts, and blocks of rows -> an output that keeps the finished ones if it is interrupted."""
+"""A run: its options, its counts, and the loop that writes its rows."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Settings:
     log_prob: bool = False
     only_new: bool = False
 
-    def recorded(self) -> dict[str, Any]:
-        """The options as a run records them, in JSON."""
+    def to_record(self) -> dict[str, Any]:
+        """Return the options in JSON, as a run records them."""
         return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # an earlier version recorded ranges
 
 
@@ -47,16 +47,16 @@ class Summary:
     empty: int = 0
     resumed: int = 0
     cut: int = 0
-    reused: int = 0  # texts whose pooled vector was there before
+    reused: int = 0  # texts with a known pooled vector
     cache: str = ""  # the content of --cache, in words
-    finished: bool = False  # by an earlier run: this one had nothing to do
+    finished: bool = False  # an earlier run finished it
     known: int = 0  # rows that --only-new left out
-    skipped: int = 0  # rows that --errors skip left out, and the places of the first
+    skipped: int = 0  # rows that --errors skip left out, and the first places
     skipped_rows: list[str] = field(default_factory=list)
 
 
 def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
-    """The fields that ``--keep a,b --keep c`` names, each once."""
+    """Return the fields that ``--keep a,b --keep c`` names; raises a UsageError for a repeated one."""
     names = [name for each in given for name in each.split(",")]
     for name in names:
         if not name or names.count(name) > 1:
@@ -65,7 +65,7 @@ def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """``I/N`` with 1 <= I <= N, the I-th of N parts; from 1, as people and xargs count them."""
+    """Parse ``I/N`` with 1 <= I <= N; raises a UsageError."""
     part, _, parts = text.partition("/")
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/3")
@@ -73,7 +73,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def check_delimiter(given: str | None) -> str | None:
-    """The character that ``--delimiter`` means, tab also as the two characters \\t; raises a UsageError for another."""
+    """Return the character that ``--delimiter`` means, ``\\t`` and ``tab`` for a tab; raises a UsageError."""
     if given is None or given in ("\\t", "tab"):
         return given and "\t"
     if len(given) != 1 or given in '"\r\n':
@@ -85,10 +85,9 @@ def check_delimiter(given: str | None) -> str | None:
 class Run:
     """The options of a run that leave its rows as they are.
 
-    ``resume`` continues an interrupted run; without it, the rows that the run left are replaced. ``quiet`` leaves out
-    progress and warnings, ``judge=False`` the warning that many texts are unlike the model's corpus. ``opened`` opens
-    an input. ``given`` are the arguments of the command, for the manifest of a shard. ``cache`` is a file of vectors
-    that other runs computed, and gets those of this one. ``started`` is called when the first texts were read.
+    ``resume`` continues an interrupted run. ``judge`` allows the warning about texts unlike the corpus. ``opened``
+    opens an input. ``given``: the arguments of the command, for the manifest of a shard. ``cache``: a file of vectors
+    that runs share. ``started`` is called after the first texts are read.
     """
 
     resume: bool = False
@@ -101,28 +100,28 @@ class Run:
 
 
 class BlockSource(Protocol):
-    """The rows of a run in their order, with their vectors."""
+    """The rows of a run in order, with their vectors."""
 
     def before(self, rows: int) -> Iterator[Block]:
-        """The first ``rows`` rows, which an earlier run wrote, without vectors."""
+        """Yield the first ``rows`` rows, which an earlier run wrote, without vectors."""
 
     def empty(self) -> Block:
-        """A block of no rows, whose vectors (0, D') have the width and dtype of the others."""
+        """Return a block of no rows; its vectors (0, D') have the width and dtype of the run."""
 
     def blocks(self) -> Iterator[Block]:
-        """The rows after those."""
+        """Yield the rows after the rows of ``before``."""
 
 
 def write(
     source: BlockSource, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
 ) -> None:
-    """Write every block of ``source`` after the ``finished`` rows of an earlier run; ``state`` follows each block."""
+    """Write every block of ``source`` after the first ``finished`` rows; ``state`` records each block."""
     with progress:
         if not isinstance(writer, StandardOutput):
             for block in source.before(finished):
                 writer.skip(block)
         writer.write(source.empty())  # an empty input still gives a file of the right width and dtype
-        progress.begin()  # the rate is that of the new rows
+        progress.begin()  # the rate counts new rows only
         for block in source.blocks():
             writer.write(block)
             if state is not None and not isinstance(writer, StandardOutput):

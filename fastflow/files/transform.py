@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.checks import check_target
 from fastflow.files.embed import numbers_of
-from fastflow.files.encoding import stored
+from fastflow.files.encoding import drop_float64
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.run import Run, Settings, Summary, write
-from fastflow.files.write.growing import growing
-from fastflow.files.write.outputs import NpyFile
+from fastflow.files.write.outputs import NpyFile, growing
 from fastflow.files.write.partial import State
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
@@ -24,7 +23,7 @@ from fastflow.progress import Progress
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_truncation
 
-ROWS = 4096  # vectors calibrated at a time
+ROWS = 4096
 
 
 def transform_file(runtime: Runtime, source: str, target: Path, settings: Settings, run: Run | None = None) -> Summary:
@@ -49,7 +48,7 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
                 "give the vectors that the model was fitted to, or another -m"
             )
         key = numbers_of(runtime, settings.precision, settings.normalize)
-        options = {name: settings.recorded()[name] for name in ("precision", "dim", "normalize", "ranges")}
+        options = {name: settings.to_record()[name] for name in ("precision", "dim", "normalize", "ranges")}
         state = State(target, vectors.identity, key | {"options": options})
         if run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
@@ -87,4 +86,4 @@ class Transformed:
     def _calibrate(self, vectors: NDArray[Any]) -> NDArray[Any]:
         s = self._settings
         options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision}
-        return stored(self._runtime.transform(vectors, truncate_dim=s.dim, **options))
+        return drop_float64(self._runtime.transform(vectors, truncate_dim=s.dim, **options))

@@ -1,5 +1,7 @@
-"""Texts that are embedded together: windows of the input's rows, checked, and looked at for a warning: the vocabulary
-does not suit them, or they are unlike the corpus that a flow was fitted to (bench/results/verdicts.md)."""
+"""Windows of rows that are embedded together, and warnings about texts that do not suit the model.
+
+bench/results/unlike.md measures the warning about texts unlike the corpus of a flow.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from fastflow.model.manifest import Likelihood
     from fastflow.runtime import Runtime
 
-FEWEST, SECONDS = 16, 1.0  # rows and time of a window whose size varies; 64 sentences take BERT-base 12 s of a core
-FEWEST_JUDGED = 200  # texts that are judged: with fewer, chance alone can exceed the share
-TIMES = 5  # as many as in the corpus itself are too many
+FEWEST, SECONDS = 16, 1.0  # rows and time of a window that varies
+FEWEST_JUDGED = 200  # texts: with fewer, chance can exceed the share
+TIMES = 5  # times the share of the corpus is too many
 
 
 class Window(NamedTuple):
@@ -35,8 +37,9 @@ class Window(NamedTuple):
 
 
 class Pace:
-    """The rows of the next window: ``most``; or from FEWEST on as many as take about SECONDS, if ``most`` is not needed
-    for equal bits, so that progress shows early and an interruption loses little.
+    """The number of rows of the next window: ``most``, or if it ``varies``, the rows that take about SECONDS.
+
+    Small windows show progress early and lose little at an interruption. Their bits are equal on the CPU.
     """
 
     def __init__(self, most: int, varies: bool = False) -> None:
@@ -54,9 +57,9 @@ class Pace:
 
 
 def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, pace: Pace) -> Iterator[Window]:
-    """As many rows after another as ``pace`` has, fewer if they are long or a pipe has no more for now.
+    """Yield windows of ``pace.size`` rows, fewer if texts are long or a pipe has no more yet.
 
-    Raises for a text that is too long, if that is an error.
+    Raises a RowFault for a text that is too long, if truncation is an error.
     """
     for window in _windowed(rows, source, pace):
         texts = [one_text(row) for row in window]
@@ -70,12 +73,10 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
         yield Window(window, texts)
 
 
-def looked_at(
+def warn_if_unsuited(
     windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
 ) -> Iterator[Window]:
-    """``windows``, with a warning if the texts of the first do not suit the encoder's vocabulary; ``unlike`` takes a
-    look at the first too, where log-densities cost another pass of the encoder.
-    """
+    """Yield ``windows``; warn if the texts of the first do not suit the vocabulary, and judge it by ``unlike``."""
     for number, window in enumerate(windows):
         if number == 0 and (warning := runtime.session.warn_of(window.texts)):
             say(f"fastflow: WARNING: {warning}")
@@ -85,19 +86,19 @@ def looked_at(
 
 
 class Unlike:
-    """``look`` at texts with their log-densities; ``warning`` is one sentence if too many are unlike the corpus."""
+    """The share of texts that are unlike the corpus of the model."""
 
     def __init__(self, usual: Likelihood) -> None:
         self._usual, self.seen, self.below = usual, 0, 0
 
     def look(self, texts: Sequence[str], log_probs: NDArray[np.float64]) -> None:
-        """Count ``texts``, the empty ones aside, and those that are less likely than usual."""
+        """Count the non-empty ``texts``, and those less likely than ``usual``."""
         judged = log_probs[np.array([bool(text.strip()) for text in texts], bool)]
         self.seen += len(judged)
         self.below += int((judged < self._usual.log_prob).sum())
 
     def warning(self) -> str | None:
-        """One sentence with the share of texts that are unlike the corpus; None if it is near the usual share."""
+        """Return a sentence with the share of unlike texts; None if the share is usual."""
         if self.seen < FEWEST_JUDGED or self.below < TIMES * self._usual.share * self.seen:
             return None
         return (
@@ -106,20 +107,18 @@ class Unlike:
 
 
 def one_text(row: Row) -> str:
-    """The text of a row; raises a UsageError for a pair."""
+    """Return the text of a row; raises a UsageError for a pair."""
     if len(row.record.texts) != 1:
         raise UsageError(f"{row.path} holds pairs of texts; choose one with --text-field sentence1 or sentence2")
     return row.record.texts[0]
 
 
 def characters(row: Row) -> int:
-    """The characters of a row that are held: of its texts, and of strings to keep."""
+    """Count the characters of a row's texts and kept strings."""
     return sum(len(value) for value in (*row.record.texts, *row.record.kept) if isinstance(value, str))
 
 
 def _windowed(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[list[Row]]:
-    """``cut_windows``, of the rows that are there: a window ends before its reader waits."""
-
     def there() -> Iterator[Row]:
         for row in rows:
             yield row

@@ -25,9 +25,9 @@ class FastflowEmbeddings(Embeddings):
         self._model = StoreModel(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """B texts -> B lists of D' numbers, with the model's prompt of documents."""
+        """Embed B texts to B lists of D' numbers, with the prompt of documents."""
         return self._model.documents(texts).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """A text -> D' numbers, with the model's prompt of queries."""
+        """Embed a text to D' numbers, with the prompt of queries."""
         return self._model.query(text).tolist()

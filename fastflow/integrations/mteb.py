@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class FastflowEncoder:
     """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
 
-    The name of its results is that of the model's folder, their revision its fingerprint.
+    Results have the name of the model's folder, and its fingerprint as revision.
     """
 
     def __init__(self, model: Source = None, revision: str | None = None, **_: Any) -> None:
@@ -41,16 +41,16 @@ class FastflowEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> Matrix:
-        """Batches of texts -> (B, D'), with the prompt of queries or documents; ``options`` are those of ``encode``."""
+        """Embed batches of texts to (B, D'), with the prompt of queries or documents; ``options`` as in ``encode``."""
         calls = {PromptType.query: self.runtime.encode_query, PromptType.document: self.runtime.encode_document}
         texts = [text for batch in inputs for text in batch["text"]]
         found: Matrix = calls.get(prompt_type, self.runtime.encode)(texts, **options)
         return found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """(m, D'), (n, D') -> (m, n), as the model compares."""
+        """Compare (m, D') and (n, D') to (m, n), by the model's similarity."""
         return self.runtime.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """(m, D') twice -> (m,), as the model compares."""
+        """Compare (m, D') and (m, D') row by row to (m,)."""
         return self.runtime.similarity_pairwise(embeddings1, embeddings2)

@@ -28,12 +28,12 @@ DISTANCES = {"cosine": "COSINE", "dot": "DOT", "euclidean": "EUCLID", "manhattan
 
 
 def vector_params(runtime: Runtime) -> VectorParams:
-    """The width of the model's embeddings, and the distance by which it compares."""
+    """Return the width of the embeddings, and the distance by which the model compares."""
     return VectorParams(size=runtime.dim, distance=Distance[DISTANCES[runtime.session.model.similarity]])
 
 
 def points(runtime: Runtime, texts: Iterable[str], start: int = 0) -> Iterator[PointStruct]:
-    """A point for each text, as it is read: its number from ``start`` on, its embedding, and ``text`` as payload.
+    """Yield a point a text, as it is read: number from ``start`` on, embedding, and ``text`` as payload.
 
     Raises a FastflowError as ``Runtime.encode_document`` does.
     """

@@ -21,7 +21,7 @@ from fastflow.progress import Progress
 
 KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
 ENDING_S = 5.0  # seconds that a killed process may take to end
-RETRIES = 3  # of a part whose worker died
+RETRIES = 3  # retries of a part if its worker dies
 
 
 def embed_on_cluster(
@@ -157,7 +157,7 @@ def check_address(address: str) -> None:
 
 def knock(address: str) -> None:
     """Raise a FastflowError if no process listens at ``address``, which is HOST:PORT or auto."""
-    from ray._private import services  # no public module tells the address that auto means
+    from ray._private import services  # no public module has the address of auto
 
     found = address
     try:

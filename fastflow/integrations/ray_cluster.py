@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read.parquet import is_text, plain_type
-from fastflow.files.read.records import listed
+from fastflow.files.read.records import list_names
 from fastflow.integrations.ray import find_sentence
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def sentences() -> Iterator[None]:
 def check_column(names: list[str], types: list[Any], column: str, output_column: str) -> None:
     """Raise a FastflowError for a column that is not there or not text, and for an output column that is there."""
     if column not in names:
-        raise FastflowError(f"the dataset has no column {column!r}; its columns are {listed(names)}")
+        raise FastflowError(f"the dataset has no column {column!r}; its columns are {list_names(names)}")
     kind = types[names.index(column)]
     if not is_text(plain_type(kind)):
         raise FastflowError(f"the column {column!r} of the dataset is {kind}, not text")

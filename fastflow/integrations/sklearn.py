@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """A column of texts -> (B, D'). ``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
 
-    ``truncate_dim``, ``normalize_embeddings`` and ``prompt_name`` are those of ``Runtime.encode``. It learns nothing:
-    ``fit`` opens the model. A pickle and a clone open it again by its path; a pickle refuses another model there.
+    The other arguments are as in ``Runtime.encode``. ``fit`` only opens the model. Pickles and clones open it again by
+    its path; a pickle refuses another model there.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self
 
     def transform(self, X: Any) -> Matrix:  # noqa: N803, RUF100
-        """(B,) texts -> (B, D'); raises a UsageError for a table, and a FastflowError for what is no text."""
+        """Embed (B,) texts to (B, D'); raises a UsageError for a table, a FastflowError for another value."""
         check_is_fitted(self)
         if isinstance(X, str) or getattr(X, "ndim", 1) != 1:
             raise UsageError(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fastflow.errors import UsageError
-from fastflow.files.write.database_schema import folded
+from fastflow.files.write.database_schema import fold_case
 from fastflow.values import short
 
 TOKEN = re.compile(
@@ -21,13 +21,13 @@ def check_condition(where: str, columns: Sequence[str]) -> str:
 
     SQLite takes an unknown name in double quotes for a text, and would find no row or all.
     """
-    depth, known = 0, {folded(name) for name in columns}
+    depth, known = 0, {fold_case(name) for name in columns}
     for token in TOKEN.finditer(where):
         depth += {"(": 1, ")": -1}.get(token["round"] or "", 0)
         if depth < 0:
             break
         name = token["name"]
-        if name is not None and folded(name.replace('""', '"')) not in known:
+        if name is not None and fold_case(name.replace('""', '"')) not in known:
             raise refuse(where, f"no column is called {name!r} (a text needs single quotes)", columns)
     if depth or not where.strip():
         raise refuse(where, "its parentheses do not match" if depth else "it is empty", columns)

@@ -21,7 +21,7 @@ from fastflow.files.write.database_schema import (
     check_texts,
     columns_of,
     matrix,
-    quoted,
+    quote_name,
     read_only,
     reading,
     run_of,
@@ -101,8 +101,8 @@ class Database(Source):
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
         rest = [name for name in self.columns if name not in ("row", "text", self.id_column)]
-        given = "NULL" if self.id_column is None else quoted(self.id_column)
-        names = ", ".join(["row", "text", given, *map(quoted, rest)])
+        given = "NULL" if self.id_column is None else quote_name(self.id_column)
+        names = ", ".join(["row", "text", given, *map(quote_name, rest)])
         rows = self._read_rows(names, [row for row, _ in found])
         hits = []
         for row, score in found:

@@ -70,7 +70,7 @@ class Shop:
         model = ("-m", str(self.model), "--threads", "1", "--quiet")
         found = []
         for suffix in WRITERS:
-            keeps = ("--keep", "n") if writer_for(Path(f"x{suffix}")).keeps_ids else ()
+            keeps = ("--keep", "n") if writer_for(Path(f"x{suffix}")).keeps_fields else ()
             for how in ((), ("--cache", "c.db")):
                 words = ("embed", f"{at}/in.jsonl", *model, *keeps, *how, "-o", f"x{suffix}")
                 name = f"embed {' '.join((*how[:1], suffix))}"

@@ -44,7 +44,7 @@ class Round:
         self.out.mkdir()
         self.target = self.out / f"x{self.suffix}"
         kind = writer_for(self.target)
-        self.options = ["--keep", "n"] if kind.keeps_ids else ["--log-prob"] * kind.keeps_log_prob
+        self.options = ["--keep", "n"] * kind.keeps_fields
         self.again = {"plain": [], "dedupe": ["--dedupe"], "cache": ["--cache", str(self.cache)]}[self.how]
 
     def input(self, name: str) -> Path:

@@ -47,7 +47,8 @@ class Subject:
         return [word for word in self.words if word.endswith((".jsonl", "in.npy"))]
 
     def command(self, model: Path, target: Path) -> list[str]:
-        keeps = writer_for(target).keeps_ids and self.words[0] == "embed"
+        """All words; ids and fields are kept if the format has a place for them."""
+        keeps = writer_for(target).keeps_fields and self.words[0] == "embed"
         kept = ["--id-field", "key", "--keep", "n,title"] if keeps else []
         return [*self.words, *kept, "-m", str(model), "-o", str(target)]
 

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,7 +22,7 @@ from fastflow.train.fits import input_model as fit_input
 from fastflow.train.fits.fitting import Fitting
 
 from support.builders import make_encoder, make_model, make_sentences
-from support.databases import read
+from support.written import read_back
 
 
 @pytest.fixture
@@ -73,17 +74,17 @@ def test_it_is_a_fit_on_the_distinct_texts_and_then_an_embedding_of_every_line(
 
 @pytest.mark.slow
 def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighted_model):
-    done = embed("-o", tmp_path / "out.db", "--save-model", tmp_path / "m")
+    done = embed("-o", tmp_path / "out.parquet", "--save-model", tmp_path / "m")
     assert f"reuse it with -m {tmp_path / 'm'}" in done.stderr
     saved, given = Runtime(tmp_path / "m"), Runtime(weighted_model)
-    rows, recorded = read(tmp_path / "out.db")
+    recorded = json.loads(pq.read_schema(tmp_path / "out.parquet").metadata[b"fastflow"])
     assert recorded["fingerprint"] == saved.fingerprint
-    assert np.array_equal([row["vector"] for row in rows], saved.encode(lines))
+    assert np.array_equal(read_back(tmp_path / "out.parquet")[0], saved.encode(lines))
     for name in ("pooling", "max_length"):
         assert saved.info()[name] == given.info()[name]
-    assert embed("-o", tmp_path / "again.db", "--quiet").stderr == ""
-    assert (tmp_path / "again.db").read_bytes() == (tmp_path / "out.db").read_bytes()
-    again = embed("-o", tmp_path / "b.db", "--save-model", tmp_path / "m")
+    assert embed("-o", tmp_path / "again.parquet", "--quiet").stderr == ""
+    assert (tmp_path / "again.parquet").read_bytes() == (tmp_path / "out.parquet").read_bytes()
+    again = embed("-o", tmp_path / "b.parquet", "--save-model", tmp_path / "m")
     refuses(again, "m exists already; remove it or choose")
     assert "--save-model" in again.stderr
 
@@ -107,12 +108,12 @@ def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_pat
     table, seen = tmp_path / "in.csv", []
     table.write_text("key,body\n" + "".join(f"{i},{line or 'a dog'}\n" for i, line in enumerate(lines)))
     options = ("--text-field", "body", "--id-field", "key", "--prompt", "so ")
-    done = embed(*options, "-o", tmp_path / "out.db", "--save-model", tmp_path / "m", source=table)
+    done = embed(*options, "-o", tmp_path / "out.parquet", "--save-model", tmp_path / "m", source=table)
     assert done.exit_code == 0, done.stderr
     seen = [line or "a dog" for line in lines]
-    rows, _ = read(tmp_path / "out.db")
-    assert np.array_equal([row["vector"] for row in rows], Runtime(tmp_path / "m").encode(seen, prompt="so "))
-    assert [row["key"] for row in rows] == list(map(str, range(len(lines))))
+    vectors, columns = read_back(tmp_path / "out.parquet")
+    assert np.array_equal(vectors, Runtime(tmp_path / "m").encode(seen, prompt="so "))
+    assert columns["key"] == list(map(str, range(len(lines))))
     assert Runtime(tmp_path / "m").session.model.manifest["training"]["corpus_sha256"] == fit_input.corpus_hash(
         list(dict.fromkeys(("so " + line).strip() for line in seen if line.strip()))
     )
@@ -180,8 +181,8 @@ def interrupt(monkeypatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", [False, True])
 def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, monkeypatch, keep):
-    out, saved = tmp_path / "out.db", ("--save-model", tmp_path / "m") if keep else ()
-    embed("-o", tmp_path / "whole.db")
+    out, saved = tmp_path / "out.parquet", ("--save-model", tmp_path / "m") if keep else ()
+    embed("-o", tmp_path / "whole.parquet")
     interrupt(monkeypatch)
     assert embed("-o", out, *saved).exit_code == 130
     if keep:
@@ -190,7 +191,7 @@ def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, mo
     assert done.exit_code == 0, done.stderr
     assert "16 done before" in done.stderr
     assert (f"continues with the model in {tmp_path / 'm'}" in done.stderr) is keep
-    assert out.read_bytes() == (tmp_path / "whole.db").read_bytes()
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
 @pytest.mark.slow

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.choose import cannot_run, open_backend
-from fastflow.cache_folder import cache_directory
+from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.files.reuse.cache import bytes_for_people, describe, locked
+from fastflow.files.reuse.cache import bytes_for_people, describe, wait_for_lock
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
@@ -117,7 +117,7 @@ def embed_corpus(
     waiting = f"another process computes these embeddings in {partial}; waiting for it"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with locked(partial, lambda: voice.say(waiting)) as f:
+        with wait_for_lock(partial, lambda: voice.say(waiting)) as f:
             if (found := _open_entry(path, head, shape)) is not None:
                 partial.unlink()
                 return found

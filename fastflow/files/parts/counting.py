@@ -1,4 +1,4 @@
-"""Counting the rows of an input before it is split, and what identifies its content on any machine."""
+"""Count the rows of inputs before a run is split, and identify their content on any machine."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fastflow.files.read.texts import format_of, rows_so_far
 
 
 class Counted(NamedTuple):
-    """Rows and bytes of an input, and the sha256 of its content, unpacked; of a Parquet file that of its footer."""
+    """Rows and bytes of an input, and the sha256 of its unpacked content; of a Parquet file, of its footer."""
 
     rows: int
     size: int
     sha256: str
 
 
-def counted(source: Input, layout: Layout) -> Counted:
-    """Read ``source`` to its end, or the footer of a Parquet file, and count its rows.
+def count_rows(source: Input, layout: Layout) -> Counted:
+    """Read ``source`` to its end, or the footer of Parquet, and count its rows.
 
-    Raises a UsageError for a pipe, which could not be read again, and a FastflowError naming a line that is damaged.
+    Raises a UsageError for a pipe and a FastflowError naming a damaged line.
     """
     if source.identity is None:
         raise not_countable(source.path)
@@ -36,13 +36,13 @@ def counted(source: Input, layout: Layout) -> Counted:
 
 
 def not_countable(path: str) -> UsageError:
-    """The sentence for a pipe that --shard would have to read twice."""
+    """Return the error for a pipe that --shard would have to read twice."""
     what = "standard input" if path == "-" else f"{path}, which is not a file,"
     return UsageError(f"--shard counts the rows before it takes its part, and cannot read {what} twice; give a file")
 
 
 class Split(NamedTuple):
-    """The inputs, counted, and the rows of one shard: from ``start`` to before ``stop``."""
+    """The counted inputs, and the rows of one shard, from ``start`` to before ``stop``."""
 
     inputs: list[Counted]
     start: int
@@ -54,13 +54,13 @@ class Split(NamedTuple):
         return [each.rows for each in self.inputs]
 
 
-def split_of(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
-    """Count the inputs, and find the rows of ``shard``. Raises as ``counted`` does."""
-    found = [counted(sources.open(at), layout) for at in range(len(sources.paths))]
+def split_rows(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
+    """Count the inputs and find the rows of ``shard``; raises as ``counted`` does."""
+    found = [count_rows(sources.open(at), layout) for at in range(len(sources.paths))]
     return Split(found, *span(sum(each.rows for each in found), shard))
 
 
 def span(rows: int, shard: tuple[int, int]) -> tuple[int, int]:
-    """The rows of shard I of N, first and end: contiguous, and as many as in another, or one more."""
+    """Return first row and end of shard I of N: contiguous, and equal counts or one more."""
     number, of = shard
     return rows * (number - 1) // of, rows * number // of

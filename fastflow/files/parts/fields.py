@@ -1,4 +1,4 @@
-"""The fields of a shard's manifest, each checked: a folder of parts may come from anybody."""
+"""Checks of the fields of a manifest, which may be hostile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastflow.files.parts.counting import Counted, span
 from fastflow.values import is_whole, short
 
 MOST_ROWS = 2**62
-MOST_PARTS = 1_000_000  # fastflow status has a line for each
+MOST_PARTS = 1_000_000
 
 
-def wrong(found: dict[str, Any]) -> str | None:
-    """The first field of a manifest that cannot be, and its value; None if all can."""
+def find_wrong_field(found: dict[str, Any]) -> str | None:
+    """Describe the first wrong field of a manifest; None if all are right."""
     for name, fits in _FIELDS.items():
         if name not in found:
             return f"{name}: missing"
@@ -33,7 +33,6 @@ def wrong(found: dict[str, Any]) -> str | None:
 
 
 def _counts(value: Any, most: int = MOST_ROWS) -> bool:
-    """Whether ``value`` is two whole numbers from 0 up."""
     return isinstance(value, list) and len(value) == 2 and all(is_whole(each, 0, most) for each in value)
 
 
@@ -53,7 +52,6 @@ def _is_hash(value: Any) -> bool:
 
 
 def _is_run(value: Any) -> bool:
-    """Whether ``value`` is what ``Manifest.run`` holds: plain values by name, and options with their layout."""
     if not isinstance(value, dict):
         return False
     options = value.get("options", {})

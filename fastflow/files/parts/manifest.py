@@ -1,7 +1,7 @@
-"""Parts of a run that several machines make: which rows, under which name, and the manifest next to each.
+"""The manifest next to each part of a run: which rows of which inputs, by which model and options.
 
-PART.shard.json is written before the first rows of a part, and again with the hash of the part just before the part
-gets its name. So a part with a hash in its manifest is whole, and one without is not, whenever the run was killed.
+PART.shard.json is written before the first rows, and with the hash of the part just before the part is renamed. So a
+part with a hash in its manifest is whole, and one without is not.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from typing import Any
 from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
-from fastflow.files.parts.fields import wrong
-from fastflow.files.write.partial import STRICT, cannot_write, unfinished
+from fastflow.files.parts.fields import find_wrong_field
+from fastflow.files.write.partial import STRICT, cannot_write, is_unfinished
 from fastflow.files.write.writers import check_former
 from fastflow.values import open_regular, read_object, short
 
 VERSION = 1
 ENDING = ".shard.json"
 CHUNK = 1 << 20
-LARGEST = 1 << 26  # bytes of a manifest
+LARGEST = 1 << 26
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a part. ``inputs`` has name, rows, size and sha256 of each; ``run`` is model and options;
-    ``arguments`` are those of the command, without --shard and -o; ``bytes`` and ``sha256`` are None until the part is
-    whole.
+    """The description of a part; ``bytes`` and ``sha256`` are None until the part is whole.
+
+    ``inputs``: name, rows, size and sha256 of each. ``run``: model and options. ``arguments``: of the command, without
+    --shard and -o.
     """
 
-    part: str  # name of the file
+    part: str
     shard: tuple[int, int]
-    rows: tuple[int, int]  # of the inputs, from the first to before the last
+    rows: tuple[int, int]
     total: int
     inputs: list[dict[str, Any]]
     run: dict[str, Any]
@@ -47,7 +48,7 @@ class Manifest:
     sha256: str | None = None
 
     def write(self, part: Path) -> None:
-        """Write the manifest of ``part``, by way of a temporary name."""
+        """Write the manifest of ``part`` atomically."""
         target = manifest_path(part)
         text = json.dumps({"fastflow_shard": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
         try:
@@ -56,17 +57,17 @@ class Manifest:
             raise cannot_write(target, error) from error
 
     def describe(self) -> str:
-        """Number and rows in words, which count from 0 as those of the output do."""
+        """Return number and rows in words."""
         (number, of), (start, stop) = self.shard, self.rows
         rows = f"rows {start:,} to {stop - 1:,} of {self.total:,}" if stop > start else f"none of {self.total:,} rows"
         return f"part {number} of {of}, {rows}"
 
-    def sealed(self, whole: Path) -> Manifest:
-        """With size and hash of the part, which lies at ``whole``."""
+    def add_hash(self, whole: Path) -> Manifest:
+        """Return the manifest with size and hash of the part at ``whole``."""
         return replace(self, bytes=whole.stat().st_size, sha256=file_sha256(whole))
 
     def difference(self, other: Manifest) -> str | None:
-        """The first thing in which the parts cannot be joined, in words; None if they can."""
+        """Return the first reason in words why the parts cannot be joined; None if they can."""
         mine, others = ([(i["rows"], i["size"], i["sha256"]) for i in m.inputs] for m in (self, other))
         if len(mine) != len(others):
             return f"{len(mine)} inputs, and of {len(others)}"
@@ -80,7 +81,7 @@ class Manifest:
             return f"{self.shard[1]} parts, and of {other.shard[1]}"
         for name, value in _flat(self.run).items():
             theirs = _flat(other.run).get(name)
-            strict = name in STRICT and STRICT[name] in (value, theirs)  # each part has the rows of the other's options
+            strict = name in STRICT and STRICT[name] in (value, theirs)  # a strict part has the rows of a lax one
             if theirs != value and not strict:
                 return f"two sets of options: {name} is {value!r}, and {theirs!r}"
         return None
@@ -92,12 +93,12 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
-    """``output``, or if that is a folder, which is one without a suffix, the part's file in it."""
+    """Return ``output``, or the part's file in it if it is a folder or has no suffix."""
     return output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
 
 
 def make_folder(part: Path) -> None:
-    """Make the folder of ``part`` if it is absent; raises a FastflowError if it cannot be made."""
+    """Make the folder of ``part`` if it is absent; raises a FastflowError."""
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -105,29 +106,29 @@ def make_folder(part: Path) -> None:
 
 
 def part_name(shard: tuple[int, int], suffix: str) -> str:
-    """A name that sorts as the parts do."""
+    """Return a name that sorts by the number of the part."""
     width = max(5, len(str(shard[1])))
     return f"part-{shard[0]:0{width}}-of-{shard[1]:0{width}}{suffix}"
 
 
 def manifest_path(part: Path) -> Path:
-    """The manifest next to a part."""
+    """Return the path of a part's manifest."""
     return part.with_name(part.name + ENDING)
 
 
 def manifest_of(
     part: Path, shard: tuple[int, int], paths: list[str], found: list[Counted], run: dict[str, Any], given: list[str]
 ) -> Manifest:
-    """The manifest of a part that is begun."""
+    """Return the manifest of a part that begins."""
     total = sum(each.rows for each in found)
     inputs = [{"name": path, **each._asdict()} for path, each in zip(paths, found, strict=True)]
     options = {name: value for name, value in run.get("options", {}).items() if name != "shard"}
-    run = json.loads(json.dumps(run | {"options": options}))  # as it will be read back
+    run = json.loads(json.dumps(run | {"options": options}))
     return Manifest(part.name, shard, span(total, shard), total, inputs, run, given)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest at ``path``; raises a FastflowError for one that is damaged or of another version."""
+    """Read a manifest; raises a FastflowError for one that is damaged or of another version."""
     try:
         found = read_object(path, LARGEST)
     except FastflowError as error:
@@ -138,16 +139,16 @@ def read_manifest(path: Path) -> Manifest:
             f"{path} is of version {short(version)} of the manifest, and this fastflow reads {VERSION}; update, or "
             "remove it and make the part again"
         )
-    if found_wrong := wrong(found):
+    if found_wrong := find_wrong_field(found):
         raise FastflowError(f"{path} is damaged, field {found_wrong}; remove it and make the part again")
     return Manifest(**found | {"shard": tuple(found["shard"]), "rows": tuple(found["rows"])})
 
 
 def manifests(folder: Path) -> list[Manifest]:
-    """The manifests in ``folder``, by the number of their part.
+    """Return the manifests in ``folder``, by the number of their part.
 
-    Raises a FastflowError if there are none, if two are of one part or cannot belong together, and if an earlier
-    version made them in a format that is not joined.
+    Raises a FastflowError if there are none, two are of one part, two cannot belong together, or a part has a former
+    format.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
@@ -174,8 +175,8 @@ def manifests(folder: Path) -> list[Manifest]:
 
 
 def is_done(part: Path, manifest: Manifest) -> bool:
-    """Whether ``part`` is finished as ``manifest`` describes it; raises a FastflowError if it is of another run."""
-    if not part.exists() or unfinished(part):
+    """Whether ``part`` is finished as ``manifest`` describes; raises a FastflowError if another run made it."""
+    if not part.exists() or is_unfinished(part):
         return False
     if not manifest_path(part).exists():
         raise UsageError(
@@ -192,7 +193,7 @@ def is_done(part: Path, manifest: Manifest) -> bool:
 
 
 def check_beside(part: Path, manifest: Manifest) -> None:
-    """Raise a FastflowError if a part in the same folder could not be merged with ``part``: hours may depend on it."""
+    """Raise a FastflowError if a part in the folder could not be merged with ``part``."""
     for path in sorted(part.parent.glob(f"*{ENDING}")):
         if path != manifest_path(part) and (difference := manifest.difference(other := read_manifest(path))):
             raise FastflowError(
@@ -202,13 +203,13 @@ def check_beside(part: Path, manifest: Manifest) -> None:
 
 
 def is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Whether the part is there in full, by its size; its bytes are not read."""
+    """Whether the part has its full size; its bytes are not read."""
     part = folder / manifest.part
     return manifest.sha256 is not None and part.is_file() and part.stat().st_size == manifest.bytes
 
 
 def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], None] = lambda read: None) -> None:
-    """Raise a FastflowError unless every part has the bytes that its manifest names; ``count`` takes those read."""
+    """Raise a FastflowError unless every part has its sha256; ``count`` takes the bytes read."""
     for manifest in found:
         part = folder / manifest.part
         if file_sha256(part, count) != manifest.sha256:
@@ -219,7 +220,7 @@ def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], 
 
 
 def file_sha256(path: Path, count: Callable[[int], None] = lambda read: None) -> str:
-    """The sha256 of a file's bytes, which are read a piece at a time; ``count`` takes the length of each."""
+    """Return the sha256 of a file; ``count`` takes the length of each piece."""
     digest = hashlib.sha256()
     try:
         with open_regular(path) as handle:

@@ -1,4 +1,4 @@
-"""``fastflow merge``: parts that --shard made, joined to the file that one run would have made, in constant memory."""
+"""``fastflow merge``: join the parts of --shard to the file of one run, in constant memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastflow.files.parts.manifest import CHUNK, Manifest, check_bytes, is_whole
 from fastflow.files.read.parquet import arrow
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.database_schema import about_of, blocks
-from fastflow.files.write.json_columns import cast, joined
+from fastflow.files.write.json_columns import cast, join_schemas
 from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.printing import Block
@@ -24,16 +24,14 @@ from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.values import open_regular, reason
 
-ROWS = 4096  # read at a time
+ROWS = 4096
 
 
 def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
-    """Join the parts in ``folder`` into ``target``, which appears only when whole; returns their manifests.
+    """Join the parts in ``folder`` into ``target``, which has the bytes of one run; returns their manifests.
 
-    ``shown``: with progress.
-
-    The bytes are those of one run without --shard.
-    Raises a FastflowError for a part that is missing, changed or of another run, before anything is written.
+    ``shown``: with progress. Raises a FastflowError for a part that is missing, changed or of another run, before
+    anything is written.
     """
     kind, found = writer_for(target), manifests(folder)
     check_complete(folder, found)
@@ -56,7 +54,7 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
                     _join_parquet(writer, paths, progress.advance)
                 except FastflowError:
                     raise
-                except Exception as error:  # as in _append
+                except Exception as error:
                     if isinstance(error, OSError) and error.errno is not None:
                         raise
                     raise FastflowError(
@@ -73,7 +71,7 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
 
 
 def check_complete(folder: Path, found: list[Manifest]) -> None:
-    """Raise a FastflowError unless all parts are there in full."""
+    """Raise a FastflowError unless all parts have their full size."""
     whole = {manifest.shard[0] for manifest in found if is_whole(folder, manifest)}
     of = found[0].shard[1]
     if absent := [str(number) for number in range(1, of + 1) if number not in whole]:
@@ -83,7 +81,6 @@ def check_complete(folder: Path, found: list[Manifest]) -> None:
 
 
 def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[[int], None]) -> None:
-    """The rows of one part after those before; ``count`` takes the number of each block's."""
     rows, (start, stop) = 0, manifest.rows
     try:
         with open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
@@ -100,8 +97,8 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
                 count(len(block.rows))
     except FastflowError:
         raise
-    except Exception as error:  # a body that was spoilt before it was hashed: the libraries raise anything for it
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of a disk
+    except Exception as error:  # the libraries raise anything for a body that was spoilt before it was hashed
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # the disk failed
             raise
         raise FastflowError(f"{path} cannot be joined: {reason(error)}; make the part again") from error
     if rows != stop - start:
@@ -128,12 +125,13 @@ def _npy_shape(handle: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _join_parquet(writer: ParquetOutput, paths: list[Path], count: Callable[[int], None]) -> None:
-    """Row groups of one size over the parts; ``count`` takes the number of rows of each batch."""
     _, parquet = arrow(f"{writer.target}: joining Parquet")
     schemas = [parquet.read_schema(path) for path in paths]
-    schema = joined(schemas)
+    schema = join_schemas(schemas)
     if schema is None:
-        other = next(path for path, each in zip(paths, schemas, strict=True) if joined([schemas[0], each]) is None)
+        other = next(
+            path for path, each in zip(paths, schemas, strict=True) if join_schemas([schemas[0], each]) is None
+        )
         raise FastflowError(f"{other} has other columns than {paths[0]}; make the parts again with one version")
 
     def batches() -> Iterator[Any]:

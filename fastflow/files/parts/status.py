@@ -1,4 +1,4 @@
-"""``fastflow status``: the parts in a folder, those that are missing, and the command that makes each."""
+"""``fastflow status``: the parts in a folder, and the commands that make the missing ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from fastflow.files.parts.manifest import Manifest, is_whole, manifests, part_name
 from fastflow.files.write.locks import try_lock
-from fastflow.files.write.partial import partial_path, state_path, unfinished
+from fastflow.files.write.partial import is_unfinished, partial_path, state_path
 from fastflow.values import open_regular
 
 PRESENT = "present"  # in full, by its size; its bytes are not read
 
 
 class Status(NamedTuple):
-    """The parts of a run: ``first`` is the manifest of one, ``parts`` have the file and the state of each, in order."""
+    """The parts of a run: ``first`` is the manifest of one, ``parts`` have file and state of each, in order."""
 
     folder: Path
     first: Manifest
@@ -24,7 +24,7 @@ class Status(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> Status:
-        """The parts in ``folder``: sizes are compared, bytes by ``fastflow merge``. Raises as ``manifests`` does."""
+        """Read the parts in ``folder``; sizes are compared, not bytes. Raises as ``manifests`` does."""
         found = {manifest.shard[0]: manifest for manifest in manifests(folder)}
         first = next(iter(found.values()))
         count, suffix, parts = first.shard[1], Path(first.part).suffix, []
@@ -35,11 +35,11 @@ class Status(NamedTuple):
 
     @property
     def present(self) -> int:
-        """The parts that are there."""
+        """The number of whole parts."""
         return sum(state == PRESENT for _, state in self.parts)
 
     def commands(self) -> dict[int, str]:
-        """number -> the command that makes a part that is not there and not being written."""
+        """Return number -> command of each part that is neither whole nor being written."""
         return {
             number: command(self.first, part, number)
             for number, (part, state) in enumerate(self.parts, 1)
@@ -47,7 +47,7 @@ class Status(NamedTuple):
         }
 
     def lines(self) -> list[str]:
-        """A line a part, then its command, or the one that joins them."""
+        """Return a line a part, then the commands, or the command that joins them."""
         first, of, commands = self.first, len(self.parts), self.commands()
         names = ", ".join(each["name"] for each in first.inputs[:3]) + ", …" * (len(first.inputs) > 3)
         model = str(first.run.get("fingerprint"))[:12]
@@ -61,7 +61,7 @@ class Status(NamedTuple):
         return [head, *rows]
 
     def json(self) -> dict[str, Any]:
-        """The facts of ``lines``, as data for JSON."""
+        """Return the facts of ``lines`` as data for JSON."""
         commands = self.commands()
         parts = [
             {"part": number, "file": part.name, "state": state, "command": commands.get(number)}
@@ -72,19 +72,18 @@ class Status(NamedTuple):
 
 
 def command(first: Manifest, part: Path, number: int) -> str:
-    """The command that makes a part, typed in the folder in which the others were begun."""
+    """Return the command that makes a part, to be typed in the folder of the first command."""
     words = ["fastflow", "embed", *first.arguments, "--shard", f"{number}/{first.shard[1]}", "-o", str(part)]
-    return shlex.join([*words, *["--resume"] * unfinished(part)])
+    return shlex.join([*words, *["--resume"] * is_unfinished(part)])
 
 
 def _state(folder: Path, part: Path, manifest: Manifest | None) -> str:
-    """One of: missing, without its manifest, being written, N of M rows, of another size, PRESENT."""
     if manifest is None:
         return "without its manifest" if part.exists() else "missing"
     start, stop = manifest.rows
     if _is_held(partial_path(part)):
         return "being written"
-    if unfinished(part):
+    if is_unfinished(part):
         return f"{_rows(part):,} of {stop - start:,} rows"
     if is_whole(folder, manifest):
         return PRESENT
@@ -95,12 +94,12 @@ def _is_held(path: Path) -> bool:
     try:
         with open_regular(path) as handle:
             return not try_lock(handle)
-    except OSError:  # none is there, or it is no file of a run
+    except OSError:  # there is none, or it is another file
         return False
 
 
 def _rows(part: Path) -> int:
     try:
         return int(json.loads(state_path(part).read_text(encoding="utf-8"))["rows"])
-    except (OSError, ValueError, KeyError, TypeError):  # it is being replaced
+    except (OSError, ValueError, KeyError, TypeError):
         return 0

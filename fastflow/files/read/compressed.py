@@ -1,4 +1,4 @@
-"""Reading files that are packed, .gz or .zst, in constant memory; one that ends too early is an error."""
+"""Read .gz and .zst in constant memory; a file that ends too early is an error."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from fastflow.errors import missing_extra
 
 MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # the first bytes of a packed file
 CUT_SHORT = "the file is cut short; fetch it again"
-PIECE = 1024  # bytes that are unpacked at once: zstd makes at most 32,768 of each
-LARGEST_WINDOW = 1 << 27  # bytes that a frame of zstd may look back, and that are held: the zstd command's own limit
+PIECE = 1024  # bytes unpacked at once: zstd makes at most 32,768 of each
+LARGEST_WINDOW = 1 << 27  # bytes that a zstd frame may look back: the limit of the zstd command
 
 
 class Readable(Protocol):
-    """A file that gives what is there, as io.BufferedIOBase does."""
+    """A file that returns the bytes it has, as io.BufferedIOBase does."""
 
     def read1(self, size: int = -1, /) -> bytes:
-        """The next bytes, b"" at the end."""
+        """Return the next bytes, b"" at the end."""
 
 
-def unpacked(path: str, file: BinaryIO) -> Readable:
-    """``file``, unpacked if the suffix of ``path`` is that of a packed file."""
+def unpack(path: str, file: BinaryIO) -> Readable:
+    """Return ``file``, unpacked if ``path`` has the suffix of a packed file."""
     if path.endswith(".gz"):
         return Gzip(file)
     return Zstd(path, file) if path.endswith(".zst") else file  # type: ignore[return-value]
 
 
 def _not_packed(suffix: str, file: BinaryIO) -> OSError:
-    """The error for a ``file`` that cannot be unpacked by its ``suffix``; its first bytes show the cause."""
     head = file.read(max(map(len, MAGIC.values()))) if file.seekable() and file.seek(0) == 0 else MAGIC[suffix]
     for other, magic in MAGIC.items():
         if other != suffix and head.startswith(magic):
@@ -40,13 +39,12 @@ def _not_packed(suffix: str, file: BinaryIO) -> OSError:
 
 
 class Gzip:
-    """The content of a .gz of one or more members; a file that is none, cut short or damaged is an OSError."""
+    """The content of a .gz; raises OSError for a file that is not one, cut short or damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._unpacker = file, gzip.GzipFile(fileobj=file)
 
     def read1(self, size: int = -1, /) -> bytes:
-        """The next bytes of the content; b"" at the end."""
         try:
             return self._unpacker.read1(size)
         except EOFError:
@@ -56,10 +54,9 @@ class Gzip:
 
 
 class Zstd:
-    """The content of a .zst of one or more frames; a file that is none, cut short or damaged is an OSError.
+    """The content of a .zst; raises OSError for a file that is not one, cut short or damaged.
 
-    The ``stream_reader`` of zstandard ends quietly if a file was cut off. Raises a FastflowError if zstandard is
-    not installed.
+    The ``stream_reader`` of zstandard ends quietly if a file was cut off. Raises a FastflowError without zstandard.
     """
 
     def __init__(self, path: str, file: BinaryIO) -> None:
@@ -74,7 +71,7 @@ class Zstd:
         self._made = memoryview(b"")  # unpacked and not given
 
     def read1(self, size: int = -1, /) -> bytes:
-        """At most ``size`` of the next bytes of the content, all of a piece if it is negative; b"" at the end."""
+        """Return at most ``size`` bytes, a whole piece if it is negative; b"" at the end."""
         if not self._made:
             self._made = memoryview(self._content())
         given = self._made if size < 0 else self._made[:size]
@@ -82,7 +79,6 @@ class Zstd:
         return bytes(given)
 
     def _content(self) -> bytes:
-        """The content of the next piece, of any length; b"" at the end."""
         while piece := self._rest or self._file.read(PIECE):
             self._frame = self._frame or self._unpacker.decompressobj()
             try:

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from fastflow.files.read.compressed import Readable
 
 MARK = "fastflow.mark"  # the handler of errors that puts BAD in place of bytes that cannot be read
-BAD = b"\xff"  # a byte that UTF-8 never has
-DOMAINS = ("idna", "punycode")  # codecs of names, which cannot read a file piece after piece
+BAD = b"\xff"  # not a byte of UTF-8
+DOMAINS = ("idna", "punycode")  # codecs of names, which cannot decode pieces
 
 
 def parse_encoding(given: str | None) -> str | None:
-    """Python's name of the codec that ``--encoding`` names, None for UTF-8; raises a UsageError for an unknown one."""
+    """Return Python's codec of ``--encoding``, None for UTF-8; raises a UsageError for an unknown one."""
     if given is None:
         return None
     try:
@@ -30,13 +30,12 @@ def parse_encoding(given: str | None) -> str | None:
 
 
 class Recoded:
-    """The content of ``file`` as UTF-8, with BAD in place of bytes that ``encoding`` does not have."""
+    """The content of ``file`` as UTF-8, with BAD for bytes that ``encoding`` does not have."""
 
     def __init__(self, file: Readable, encoding: str) -> None:
         self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)(MARK)
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes of the content; b"" at the end."""
         while chunk := self._file.read1(size):
             if text := self._decoder.decode(chunk):
                 return text.encode("utf-8", MARK)
@@ -44,7 +43,7 @@ class Recoded:
 
 
 def is_unreadable(text: str) -> bool:
-    """Whether ``text``, decoded with surrogateescape, holds bytes that were not UTF-8."""
+    """Whether ``text``, decoded with surrogateescape, has bytes that were not UTF-8."""
     return not text.isascii() and any("\udc80" <= each <= "\udcff" for each in text)
 
 

@@ -1,4 +1,4 @@
-"""An input while it is read: a file, packed or not, or standard input; its lines, and whether it stayed the same."""
+"""An open input: a file, packed or not, or standard input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import select
 import stat
 import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastflow.errors import FastflowError
@@ -16,23 +15,23 @@ from fastflow.files.read.records import RowFault, Skipped
 if TYPE_CHECKING:
     from fastflow.files.read.compressed import Readable
 
-PACKED = (".gz", ".zst")  # suffixes
-CHUNK = 1 << 16  # bytes read at a time
-LONGEST = 1 << 24  # bytes of a line: 16 MiB, hundreds of times what the largest limit of tokens can use
-PATIENCE = 50  # milliseconds in which the next line of a pipe still belongs to the lines before it
+PACKED = (".gz", ".zst")
+CHUNK = 1 << 16
+LONGEST = 1 << 24  # bytes of a line, far beyond any limit of tokens
+PATIENCE = 50  # milliseconds to wait for the next line of a pipe
 
 
 class Input:
-    """``with Input(path) as source``: an open file, or standard input for ``-``. Raises a FastflowError naming it.
+    """An open file, or standard input for ``-``; raises a FastflowError naming it.
 
-    ``identity`` is the size and modification time of a regular file when it was opened, None of anything else. The
-    open handle counts, not the name: a file that is moved or deleted meanwhile is read to its end.
+    ``identity``: size and modification time of a regular file at opening, None of other inputs. A file that is moved or
+    deleted meanwhile is read to its end.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._waiting = 0  # lines that have been read and not been given
-        self.digest: Any = None  # of hashlib, that takes the content of lines as they are read
+        self._waiting = 0  # lines read and not yielded
+        self.digest: Any = None  # a hash of hashlib that takes the content as it is read
         self.skipped = Skipped()
         try:
             self._file = self._open(path)
@@ -49,21 +48,18 @@ class Input:
     def __enter__(self) -> Input:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.path != "-":
             self._file.close()
 
     def lines(
         self, errors: str = "strict", null: bool = False, encoding: str | None = None, whole: bool = False
     ) -> Iterator[str]:
-        """Lines without their ends; only \\n and \\r\\n end a line, and a byte-order mark is dropped.
+        """Yield lines without their ends; \\n and \\r\\n end a line, and a byte-order mark is dropped.
 
-        ``errors``: strict, replace, or another of Python's, for bytes that ``encoding`` (None: UTF-8) does not have.
-        ``null``: texts that end with a NUL instead, and hold line ends. ``whole``: lines keep the \\r at their end.
-        Raises a FastflowError naming the line or text, also for a file that was changed between its opening and its
-        end.
+        ``errors``: for bytes that ``encoding`` (None: UTF-8) does not have. ``null``: texts end with NUL and hold line
+        ends. ``whole``: lines keep a final \\r. Raises a FastflowError naming the line, also for a file that changed
+        meanwhile.
         """
         number, unit, end = 0, "text" if null else "line", b"" if null or whole else b"\r"
         try:
@@ -87,51 +83,48 @@ class Input:
         self.check_unchanged()
 
     def share(self) -> float | None:
-        """The share of a file's bytes that has been read, compressed ones of a .gz; None of a pipe or an empty file."""
+        """Return the share of a file's bytes that is read; None for a pipe or an empty file."""
         size = self.identity[0] if self.identity else 0
         return min(1.0, self._file.tell() / size) if size else None
 
     def waits(self) -> bool:
-        """Whether the next line of a pipe or terminal has not arrived within PATIENCE; never true of a file."""
+        """Whether the next line of a pipe has not arrived within PATIENCE; False for a file."""
         if self._waiting or self.identity is not None or not hasattr(select, "poll"):
             return False
         try:
             poll = select.poll()
             poll.register(self._file.fileno(), select.POLLIN)
-        except OSError:  # not a real file, such as an io.BytesIO: nothing has to be waited for
+        except OSError:  # not a real file, such as io.BytesIO
             return False
         return not poll.poll(PATIENCE)
 
     def check_unchanged(self) -> None:
-        """Raise a FastflowError if the file's size or modification time is another than when it was opened."""
+        """Raise a FastflowError if size or modification time changed since opening."""
         if self._stat() != self.identity:
             raise self.changed()
 
     def changed(self) -> FastflowError:
-        """The sentence for a file that did not stay the same."""
+        """Return the error for a file that changed."""
         return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
 
     @property
     def file(self) -> BinaryIO:
-        """The open file as it lies on disk, for a reader that seeks in it."""
+        """The open file on disk, for a reader that seeks."""
         return self._file
 
     def read_raw(self, size: int) -> bytes:
-        """At most ``size`` of the next bytes as they lie in the file, compressed or not; b"" at its end."""
+        """Return at most ``size`` bytes as they are in the file, compressed or not."""
         return self._file.read(size)
 
     def raw_lines(self, end: bytes = b"\n", encoding: str | None = None) -> Iterator[bytes]:
-        """The bytes between ``end`` and ``end``, unpacked; those after the last one too, if there are any.
-
-        With ``encoding``, the bytes are UTF-8 made of it.
-        """
+        """Yield the unpacked bytes between ``end`` and ``end``, and a rest; UTF-8 if an ``encoding`` is given."""
         handle = self._handle
         if encoding is not None:
-            from fastflow.files.read.encodings import Recoded  # most inputs are UTF-8
+            from fastflow.files.read.encodings import Recoded
 
             handle = Recoded(handle, encoding)
-        start: list[bytes] = []  # of a line whose end has not been read
-        number = held = 0  # lines that were given, bytes of ``start``
+        start: list[bytes] = []  # the start of an unfinished line
+        number = held = 0  # lines yielded, bytes of ``start``
         while chunk := handle.read1(CHUNK):
             if self.digest is not None:
                 self.digest.update(chunk)
@@ -169,11 +162,11 @@ class Input:
     def _unpacked(self) -> Readable:
         if not self.path.endswith(PACKED):
             return self._file  # type: ignore[return-value]
-        from fastflow.files.read.compressed import unpacked  # most inputs are not packed
+        from fastflow.files.read.compressed import unpack
 
-        return unpacked(self.path, self._file)
+        return unpack(self.path, self._file)
 
 
 def without_packing(path: str) -> str:
-    """``path`` without .gz or .zst at its end."""
+    """Remove .gz or .zst from the end of ``path``."""
     return next((path.removesuffix(suffix) for suffix in PACKED if path.endswith(suffix)), path)

@@ -1,4 +1,4 @@
-"""A matrix of vectors (n, D) made elsewhere: a .npy file, mapped, or an array; its rows are read a few at a time."""
+"""A matrix of vectors (n, D): a mapped .npy file or an array, read a few rows at a time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from fastflow.kernels.mapped import CHANGED, was_changed, watch
 from fastflow.stages.vectors import first_bad
 from fastflow.values import MOST, reason, short
 
-HELD = 1 << 26  # bytes that are read before their pages are given back
+HELD = 1 << 26  # bytes read before pages are given back
 FLOATS = ("float16", "float32", "float64")
 
 
 class Matrix:
-    """Float32 rows of ``array`` (n, D), whatever its order and byte order: those of a slice, or of row numbers.
+    """Float32 rows of ``array`` (n, D) in any memory and byte order.
 
-    ``index`` (m,) selects rows. ``pages`` is the map of the file that the array reads: pages that
-    were read go back to the system now and then, so that memory does not grow with the file.
-    Raises a FastflowError that begins with ``name`` for what is no
-    matrix of floats, and a row that holds NaN, infinity or what float32 cannot hold is named when it is read.
+    ``index`` (m,) selects rows. ``pages`` is the map of the file; its pages go back to the system now and then, so
+    memory stays constant. Raises a FastflowError that begins with ``name`` for another array, and for a row with NaN,
+    infinity or a number beyond float32 when it is read.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Matrix:
         if self._pages is not None and self._read > HELD:
             self._pages.madvise(mmap.MADV_DONTNEED)
             self._read = 0
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and is refused
             block = np.array(self.array[chosen], np.float32, order="C")
         self._read += block.nbytes
         if self._pages is not None and was_changed(self.array):
@@ -61,24 +60,21 @@ class Matrix:
         return block
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
-        """``size`` rows after another, from row ``start`` on."""
+        """Yield ``size`` rows at a time from row ``start`` on."""
         for first in range(start, len(self), size):
             yield self[first : first + size]
 
     def number(self, row: int) -> int:
-        """The number that ``row`` has in the whole."""
+        """Return the number of ``row`` in the whole array."""
         return row if self._index is None else int(self._index[row])
 
     def take(self, rows: NDArray[np.int64]) -> Matrix:
-        """The matrix of the rows numbered ``rows``; their numbers in messages stay those of the whole."""
+        """Return the matrix of ``rows``; messages keep the numbers of the whole array."""
         return Matrix(self.array, self.name, rows if self._index is None else self._index[rows], self._pages)
 
 
 class MatrixFile(Input):
-    """``with MatrixFile(path) as source``: a .npy file, ``source.matrix`` its rows, mapped. Raises as Matrix does.
-
-    ``check_unchanged`` raises for a file that was changed since.
-    """
+    """``with MatrixFile(path) as source``: an open .npy file; ``source.matrix`` its mapped rows."""
 
     def __init__(self, path: str) -> None:
         if not is_matrix_file(path):
@@ -96,14 +92,13 @@ class MatrixFile(Input):
         return self
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
-        """Yield ``matrix.blocks(size, start)``; raises a FastflowError after a block if the file has changed."""
+        """Yield ``matrix.blocks(size, start)``; raises a FastflowError after a block if the file changed."""
         for block in self.matrix.blocks(size, start):
             yield block
             self.check_unchanged()
 
 
 def _check_kind(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
-    """Raise a FastflowError that begins with ``name`` for anything but a matrix of floats."""
     if len(shape) != 2 or not (shape[0] >= 0 and 1 <= shape[1] <= MOST):
         raise FastflowError(f"{name}: vectors come as a matrix (N, D), and this has the shape {shape}")
     if dtype.name not in FLOATS:
@@ -113,21 +108,28 @@ def _check_kind(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None
 
 
 def _mapped(handle: BinaryIO, path: str) -> Matrix:
-    """The matrix of an open .npy file."""
     try:
         major, minor = npy.read_magic(handle)
         if (major, minor) not in ((1, 0), (2, 0)):
             raise FastflowError(f"{path}: version {major}.{minor} of .npy is of tables with names; save a plain matrix")
         read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
         shape, fortran, dtype = read(handle)
-    except (ValueError, TypeError, EOFError, OSError, RecursionError, SyntaxError, TokenError) as error:  # it is Python
+    except (
+        ValueError,
+        TypeError,
+        EOFError,
+        OSError,
+        RecursionError,
+        SyntaxError,
+        TokenError,
+    ) as error:  # the header is Python
         raise FastflowError(f"{path} is not a .npy file: {reason(error)}") from error
     _check_kind(shape, dtype, path)
     start, size = handle.tell(), os.fstat(handle.fileno()).st_size
     if size != start + shape[0] * shape[1] * dtype.itemsize:
         raise FastflowError(f"{path} is damaged: its header says {shape} of {dtype}, and its {size} bytes differ")
     if not shape[0]:
-        return Matrix(np.empty(shape, dtype), path)  # nothing to map
+        return Matrix(np.empty(shape, dtype), path)
     mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
     return Matrix(
         np.ndarray(shape, dtype, watch(mapped, handle.fileno()), start, order="F" if fortran else "C"),

@@ -1,4 +1,4 @@
-"""Reading texts from Parquet: row group after row group, only the columns that are asked for, in constant memory."""
+"""Read texts from Parquet, row group after row group, in constant memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout, Record, listed, text_fields
+from fastflow.files.read.records import Layout, Record, list_names, text_fields
 from fastflow.values import reason
 
 BATCH = 4096  # rows that become Python values at a time
@@ -17,7 +17,7 @@ BYTES = 1 << 24  # in a batch: fewer rows if they are long
 
 
 def arrow(purpose: str) -> Any:
-    """(pyarrow, pyarrow.parquet); raises a FastflowError that names the command to install them."""
+    """Return (pyarrow, pyarrow.parquet); raises a FastflowError that names the command to install them."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -27,14 +27,14 @@ def arrow(purpose: str) -> Any:
 
 
 def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """The records after the first ``skip``, whose row groups are not read; ``line`` counts rows from 0.
+    """Yield the records after the first ``skip``; their row groups are not read. ``line`` counts rows from 0.
 
-    Fields to keep come as scalars of Arrow, which have a type. Raises a FastflowError naming file and row.
+    Kept fields are Arrow scalars, which have a type. Raises a FastflowError naming file and row.
     """
     file = _opened(source)
     with _readable(source.path):
         fields, columns = columns_of(source.path, file.schema_arrow, layout)
-    file = _opened(source, fields)  # else a few bytes of a file, a repeated value, could stand for gigabytes
+    file = _opened(source, fields)  # otherwise a repeated value of few bytes could become gigabytes
     counts, row = counts_of(file, source.path), 0
     try:
         for group, count in enumerate(counts):
@@ -56,20 +56,20 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
 
 
 def _rows_at_once(group: Any) -> int:
-    """The rows of ``group`` that have about BYTES when they are unpacked, at most BATCH.
+    """Return the rows of ``group`` that have about BYTES unpacked, at most BATCH.
 
-    All columns count: to ask for one whose description is damaged ends the process (pyarrow 26).
+    All columns count: asking for a column with a damaged description ends the process (pyarrow 26).
     """
     return max(1, min(BATCH, BYTES * group.num_rows // max(1, group.total_byte_size)))
 
 
 def row_count(source: Input) -> int:
-    """The rows of the file, of which only the footer is read."""
+    """Count the rows of the file from its footer."""
     return sum(counts_of(_opened(source), source.path))
 
 
 def counts_of(file: Any, path: str) -> list[int]:
-    """The rows of each group; raises a FastflowError if they are not those of the file."""
+    """Return the rows of each group; raises a FastflowError if they do not sum to the file's."""
     metadata = file.metadata
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
@@ -80,7 +80,7 @@ def counts_of(file: Any, path: str) -> list[int]:
 
 
 def footer(source: Input) -> bytes:
-    """The bytes of the footer, which holds the places, sizes and statistics of all columns."""
+    """Return the bytes of the footer, which has places, sizes and statistics of all columns."""
     _opened(source)
     file = source.file
     file.seek(-8, 2)
@@ -89,15 +89,15 @@ def footer(source: Input) -> bytes:
     return file.read(size)
 
 
-def agreed_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
-    """Add the Arrow types of id and fields to keep to ``found``; raises a FastflowError if it has another."""
+def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
+    """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError for another type there."""
     file = _opened(source)
     with _readable(source.path):
-        agree(found, source.path, file.schema_arrow, layout)
+        add_schema_types(found, source.path, file.schema_arrow, layout)
 
 
-def agree(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
-    """``agreed_types`` of a file's schema."""
+def add_schema_types(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
+    """Do the same for a schema."""
     columns_of(path, schema, layout)
     for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
         kind = plain_type(schema.field(name).type)
@@ -108,7 +108,7 @@ def agree(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None
 
 
 def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
-    """Raise a UsageError for a column to keep whose type JSON has no value for."""
+    """Raise a UsageError for a kept column with a type that JSON does not have."""
     for name in layout.keep:
         if not _fits_json(types[name]):
             raise UsageError(
@@ -118,9 +118,9 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
 
 
 def _opened(source: Input, dictionaries: Sequence[str] = ()) -> Any:
-    """The ParquetFile on the open handle of ``source``; text columns ``dictionaries`` come as dictionaries of Arrow.
+    """Open the ParquetFile of ``source``; text columns ``dictionaries`` are read as dictionaries.
 
-    Raises a UsageError for a pipe, a FastflowError for a footer that is damaged or if pyarrow is absent.
+    Raises a UsageError for a pipe, a FastflowError for a damaged footer.
     """
     _, parquet = arrow(f"{source.path}: reading Parquet")
     if source.identity is None:
@@ -131,7 +131,7 @@ def _opened(source: Input, dictionaries: Sequence[str] = ()) -> Any:
 
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Raise a FastflowError for a footer that is damaged; the names in it are not read before they are asked for."""
+    """Turn errors of a damaged footer into a FastflowError; names in it are read only when asked for."""
     import pyarrow
 
     try:
@@ -142,16 +142,16 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
-    """The columns of the texts, and all that are read; raises for one that is absent, twice there or of no fit type."""
+    """Return (text columns, all columns to read); raises for one that is absent, double or of another type."""
     names, key = schema.names, layout.id_field
     texts = text_fields(names, path, None, layout.field)
     wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))
     for name in wanted:
         if name not in names:
             purpose = "to keep" if name in layout.keep else "to take the id from"
-            raise FastflowError(f"{path}: no column {name!r} {purpose}; the columns are {listed(names)}")
+            raise FastflowError(f"{path}: no column {name!r} {purpose}; the columns are {list_names(names)}")
         if names.count(name) > 1:
-            raise FastflowError(f"{path}: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+            raise FastflowError(f"{path}: the column {name!r} comes {names.count(name)} times: {list_names(names)}")
     kinds = {name: plain_type(schema.field(name).type) for name in wanted}
     for name in texts:
         if not is_text(kinds[name]):
@@ -162,8 +162,6 @@ def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...],
 
 
 def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record]:
-    """The records of a batch, whose first row is ``first``."""
-
     def column(name: str) -> Any:
         found = batch.column(name)
         return found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
@@ -184,7 +182,6 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column in Python; those of a dictionary are made once, however often they come."""
     if not hasattr(column, "dictionary"):
         return list(column.to_pylist())
     values = column.dictionary.to_pylist()
@@ -192,12 +189,12 @@ def _values(column: Any) -> list[Any]:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type of a column's values: a dictionary is another way to store them."""
+    """Return the type of a column's values, whether or not it is a dictionary."""
     return getattr(kind, "value_type", kind) if str(kind).startswith("dictionary<") else kind
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type of Arrow is text."""
+    """Whether an Arrow type is text."""
     return str(kind) in ("string", "large_string", "string_view")
 
 

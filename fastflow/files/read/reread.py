@@ -1,29 +1,26 @@
-"""An input that is read twice: a file as it is, standard input and other pipes by way of a temporary copy."""
+"""An input that is read twice: a file itself, or a temporary copy of a pipe."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from fastflow.errors import FastflowError
 from fastflow.files.read.inputs import CHUNK, Input
 
-LIMIT = 256 << 20  # bytes of a copy
+LIMIT = 256 << 20
 
 
 class Spooled(Input):
-    """The pipe ``path``, read from its ``copy``; to its readers it is the pipe still."""
+    """The pipe ``path``, read from its ``copy``."""
 
     def __init__(self, path: str, copy: Path) -> None:
         self._copy = copy
         super().__init__(path)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def _open(self, path: str) -> BinaryIO:
@@ -34,9 +31,9 @@ class Spooled(Input):
 
 
 class Rereadable:
-    """``with Rereadable(path) as opened:``, then ``opened(path)`` is the input from its start, as often as is needed.
+    """``with Rereadable(path) as opened``: ``opened(path)`` is the input from its start, any number of times.
 
-    Raises a FastflowError for a pipe of more than LIMIT bytes, and for a file that is changed between two readings.
+    Raises a FastflowError for a pipe of more than LIMIT bytes, and for a file that changes between two readings.
     """
 
     def __init__(self, path: str) -> None:
@@ -59,13 +56,10 @@ class Rereadable:
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.close()
 
     def __call__(self, path: str) -> Input:
-        """The input, whose path is given again."""
         if self._copy is not None:
             return Spooled(path, self._copy)
         source = Input(path)

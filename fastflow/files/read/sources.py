@@ -1,4 +1,4 @@
-"""The inputs of a run: files and patterns as they were given, read one after another as if they were one."""
+"""The inputs of a run, files and patterns, read in sequence as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
@@ -17,8 +16,8 @@ from fastflow.files.read.inputs import Input
 from fastflow.files.read.records import Layout, Record, Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
-Identity = tuple[int, int]  # size and modification time
-COUNT_S, CHECKED = 0.25, 1024  # seconds that rows are counted before a run; rows between two looks at the clock
+Identity = tuple[int, int]
+COUNT_S, CHECKED = 0.25, 1024  # seconds of counting before a run; rows between two looks at the clock
 
 
 class Row(NamedTuple):
@@ -29,10 +28,10 @@ class Row(NamedTuple):
     record: Record
 
 
-def expanded(given: Sequence[str]) -> list[str]:
-    """The paths that ``given`` names, in that order; a pattern stands for the files that match it, sorted.
+def expand_patterns(given: Sequence[str]) -> list[str]:
+    """Replace patterns by the files that match, sorted; a name that a file has is not a pattern.
 
-    A name that a file has is no pattern. Raises a UsageError for a pattern without files and for a file named twice.
+    Raises a UsageError for a pattern without files and for a file named twice.
     """
     paths: list[str] = []
     for name in given:
@@ -55,7 +54,7 @@ def expanded(given: Sequence[str]) -> list[str]:
 
 
 def check_formats(paths: Sequence[str], layout: Layout) -> None:
-    """Raise a UsageError unless all of ``paths`` are of one format."""
+    """Raise a UsageError unless all ``paths`` have one format."""
     kinds = {path: format_of(path, layout.format) for path in paths} if len(paths) > 1 else {}
     for path, kind in kinds.items():
         if kind != (first := kinds[paths[0]]):
@@ -66,12 +65,11 @@ def check_formats(paths: Sequence[str], layout: Layout) -> None:
 
 
 class Sources:
-    """``with Sources(paths) as sources``: the first input is open, and a later one is opened when it is its turn.
+    """``with Sources(paths) as sources``: the first input is open; later ones are opened when needed.
 
-    ``identities`` holds size and modification time of each when the run began, None of one that is no regular file;
-    ``identity`` is None if any is None, for then the run cannot be repeated. ``opened`` opens an input. ``skipped``
-    counts rows that --errors skip left out.
-    Raises a FastflowError naming the input that cannot be opened or was changed meanwhile.
+    ``identities``: size and modification time of each at the start, None for an input that is not a regular file.
+    ``opened`` opens an input. ``skipped`` counts rows that --errors skip left out. Raises a FastflowError naming an
+    input that cannot be opened or changed meanwhile.
     """
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
@@ -80,21 +78,19 @@ class Sources:
         try:
             self.identities = [self._current.identity, *(_identity(path) for path in self.paths[1:])]
         except FastflowError:
-            self._current.__exit__(None, None, None)
+            self._current.__exit__()
             raise
         self._fresh = True
 
     def __enter__(self) -> Sources:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._current.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._current.__exit__(*error)
 
     @property
     def identity(self) -> list[Identity] | None:
-        """Size and modification time of every input."""
+        """Size and modification time of every input; None if the run cannot be repeated."""
         found = [identity for identity in self.identities if identity is not None]
         return found if len(found) == len(self.identities) else None
 
@@ -105,8 +101,8 @@ class Sources:
         return self.paths[0] if not more else f"{self.paths[0]} and {more} more input{'s' * (more > 1)}"
 
     def rows(self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None) -> Iterator[Row]:
-        """The rows of all inputs after the first ``skip``; with ``counts``, the rows of each, inputs that lie wholly
-        before are not read.
+        """Yield the rows after the first ``skip``; with ``counts``, the rows of each input, earlier inputs are not
+        read.
         """
         number = 0
         for at, path in enumerate(self.paths):
@@ -121,9 +117,9 @@ class Sources:
                 number += 1
 
     def open(self, at: int) -> Input:
-        """Input ``at`` from its start, in place of the one before it."""
+        """Open input ``at`` from its start, in place of the one before."""
         if not (self._fresh and at == self._at):
-            self._current.__exit__(None, None, None)
+            self._current.__exit__()
             self._current, self._at = self._opened(self.paths[at]), at
             if self.identities[at] not in (None, self._current.identity):
                 raise self._current.changed()
@@ -132,27 +128,25 @@ class Sources:
         return self._current
 
     def check_unchanged(self) -> None:
-        """Raise a FastflowError if the input that is open was changed while it was read."""
+        """Raise a FastflowError if the open input changed."""
         self._current.check_unchanged()
 
     def types(self, layout: Layout) -> dict[str, Any]:
-        """The Arrow types of id and fields to keep, if the inputs are Parquet; {} of others, whose values are text.
-
-        Raises a FastflowError where two inputs differ.
-        """
+        """Return the Arrow types of id and kept fields of Parquet inputs, {} of others; raises if two inputs differ."""
         if format_of(self.paths[0], layout.format) != "parquet":
             return {}
-        from fastflow.files.read.parquet import agreed_types  # the one format with types
+        from fastflow.files.read.parquet import add_types
 
         found: dict[str, Any] = {}
         for path in self.paths:
             with self._opened(path) as source:
-                agreed_types(found, source, layout)
+                add_types(found, source, layout)
         return found
 
     def expected(self, layout: Layout) -> tuple[int | None, bool]:
-        """The rows of all inputs, and whether that is an estimate: they are counted for COUNT_S at most, or up to a
-        line that is damaged, and the bytes read until then stand for the others. (None, True) if an input is a pipe.
+        """Return (rows of all inputs, whether that is an estimate); (None, True) if an input is a pipe.
+
+        Rows are counted for COUNT_S at most, or up to a damaged line; the bytes read until then represent the rest.
         """
         sizes = [size for size, _ in self.identity or []]
         if not sizes or ("-" in self.paths and sys.stdin.buffer.tell()):
@@ -168,9 +162,8 @@ class Sources:
         return (int(rows * sum(sizes) / read) if read else None), True
 
     def _so_far(self, path: str, layout: Layout, until: float) -> tuple[int, float]:
-        """The rows of an input and 1.0, or those that were counted ``until`` then and their share of its bytes."""
         found, share = 0, 0.0
-        with contextlib.suppress(FastflowError):  # the run raises it, after the rows before it are kept
+        with contextlib.suppress(FastflowError):  # the run raises it later
             with self._opened("/dev/stdin" if path == "-" else path) as source:
                 for found in rows_so_far(source, layout):
                     if found % CHECKED == 0:
@@ -181,7 +174,7 @@ class Sources:
         return found, share
 
     def waits(self) -> bool:
-        """Whether the next line of a pipe has not arrived yet; never true of a file."""
+        """Whether the next line of a pipe has not arrived yet; False for a file."""
         return self._current.waits()
 
 

@@ -1,4 +1,4 @@
-"""Reading texts from csv and tsv: which character separates the columns, which column is the text, row by row."""
+"""Read texts from csv and tsv: find the delimiter and the text column."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from itertools import chain
 
 from fastflow.errors import FastflowError
 from fastflow.files.read.inputs import LONGEST, Input
-from fastflow.files.read.records import Layout, Record, known_fields, listed, text_fields
+from fastflow.files.read.records import Layout, Record, find_text_fields, list_names, text_fields
 
-DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}  # of a csv, and their names in messages
+DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 
 
 def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout) -> Iterator[Record]:
-    """The records of a csv, or of a tsv, which has no quoting; ids are strings.
+    """Yield the records of a csv, or of a tsv, which has no quoting; ids are strings.
 
-    ``lines`` of ``source`` keep the \\r at their end, for a quoted field may hold it.
-
-    The delimiter of a csv is read off its first line. Raises a FastflowError for one with two readings: a
-    first line that may be a header or a text, two possible delimiters, a column that is used and comes twice.
+    ``lines`` keep a final \\r, which a quoted field may hold. Raises a FastflowError for a file with two readings: a
+    first line that may be header or text, two possible delimiters, a used column that is there twice.
     """
     # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
     csv.field_size_limit(LONGEST)
@@ -63,9 +61,9 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
 
 
 class _Ended:
-    """Lines with their ends for csv.reader, which takes more until a row is whole.
+    """Lines with their ends for csv.reader; raises a FastflowError for a row of more than LONGEST.
 
-    ``looks``: for lines whose bytes cannot be read. Raises a FastflowError for a row of more than LONGEST.
+    ``looks``: for lines with bytes that cannot be read.
     """
 
     def __init__(self, lines: Iterator[str], source: Input, looks: bool) -> None:
@@ -73,11 +71,11 @@ class _Ended:
         self.begin()
 
     def begin(self) -> None:
-        """Another row begins."""
+        """Begin another row."""
         self._held, self._unreadable = 0, False
 
     def skips(self) -> bool:
-        """Whether the row holds a line that cannot be read; ``source`` counts it then."""
+        """Whether the row has a line that cannot be read; ``source`` counts it then."""
         if self._unreadable:
             self._source.skipped.add(self._source.path, "line", self._number)
         return self._unreadable
@@ -90,7 +88,7 @@ class _Ended:
         self._number += 1
         self._held += len(line)
         if self._looks and not self._unreadable:
-            from fastflow.files.read.encodings import is_unreadable  # few runs skip any
+            from fastflow.files.read.encodings import is_unreadable
 
             self._unreadable = is_unreadable(line)
         if self._held > LONGEST:
@@ -102,23 +100,21 @@ class _Ended:
 
 
 def _delimiter(line: str, path: str, layout: Layout) -> str:
-    """The delimiter of a csv whose first line is ``line``: a comma if nothing else does."""
     found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
     if len(found) > 1 and layout.header:
         asked = [layout.field] if layout.field is not None else []
-        by_name = {m: c for m, c in found.items() if (set(asked) <= set(c) if asked else known_fields(c))}
+        by_name = {m: c for m, c in found.items() if (set(asked) <= set(c) if asked else find_text_fields(c))}
         found = by_name if len(by_name) == 1 else found
     if len(found) > 1:
         marks = " or ".join(DELIMITERS[mark] for mark in found)
         readings = "; or ".join(
-            f"{len(columns)} columns: {listed(list(map(repr, columns)))}" for columns in found.values()
+            f"{len(columns)} columns: {list_names(list(map(repr, columns)))}" for columns in found.values()
         )
         raise FastflowError(f"{path}, line 1: is {marks} the delimiter? Name it with --delimiter ({readings})")
     return next(iter(found), ",")
 
 
 def _columns(line: str, delimiter: str) -> list[str]:
-    """The columns of one line; [] if its quotes do not fit the delimiter."""
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error:
@@ -126,11 +122,10 @@ def _columns(line: str, delimiter: str) -> list[str]:
 
 
 def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -> tuple[str, ...]:
-    """The names of the columns that hold the texts; a first line that may be no header is refused."""
-    if layout.field is not None or known_fields(names):
+    if layout.field is not None or find_text_fields(names):
         return text_fields(names, path, 1, layout.field)
     if layout.header:
-        quoted = listed(list(map(repr, names)))
+        quoted = list_names(list(map(repr, names)))
         if len(names) == 1:
             raise FastflowError(
                 f"{path}, line 1: is this the header or the first text? For a header use --text-field {quoted}, for a "
@@ -143,19 +138,20 @@ def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -
     if len(names) == 1:
         return (names[0],)
     seen = [f"{name} ({value})" for name, value in zip(names, head, strict=True)]
-    raise FastflowError(f"{path}, line 1: which column is the text? Use --text-field; the columns are {listed(seen)}")
+    raise FastflowError(
+        f"{path}, line 1: which column is the text? Use --text-field; the columns are {list_names(seen)}"
+    )
 
 
 def _place(names: list[str], name: str, path: str) -> int:
-    """The index of the column ``name``; raises if two have that name."""
     if names.count(name) > 1:
-        raise FastflowError(f"{path}, line 1: the column {name!r} comes {names.count(name)} times: {listed(names)}")
+        raise FastflowError(f"{path}, line 1: the column {name!r} comes {names.count(name)} times: {list_names(names)}")
     return names.index(name)
 
 
 def _named_place(names: list[str], name: str, path: str, purpose: str) -> int:
     if name not in names:
-        raise FastflowError(f"{path}, line 1: no field {name!r} {purpose}; the fields are {listed(names)}")
+        raise FastflowError(f"{path}, line 1: no field {name!r} {purpose}; the fields are {list_names(names)}")
     return _place(names, name, path)
 
 

@@ -1,4 +1,4 @@
-"""Reading texts from files: txt (one text a line), tsv, csv and jsonl, packed or not, Parquet, or standard input."""
+"""Read texts from txt, tsv, csv, jsonl, packed or not, from Parquet and from standard input."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input, without_packing
-from fastflow.files.read.records import Identity, Layout, Record, RowFault, listed, text_fields
+from fastflow.files.read.records import Identity, Layout, Record, RowFault, list_names, text_fields
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
 TABLES = ("tsv", "csv")
-# formats that users try and that hold no lines of text, with the remedy
+# other formats that users try, with the remedy
 OTHERS = {
     "npy": "holds vectors, not texts; fastflow transform calibrates vectors",
     "npz": "holds vectors, not texts; save them as .npy for fastflow transform",
@@ -24,7 +24,7 @@ OTHERS = {
 
 
 def format_of(path: str, given: str | None = None) -> str:
-    """The format of an input file by its suffix (.gz and .zst aside), unless ``given``; standard input is txt."""
+    """Return the format of an input by its suffix, unless ``given``; standard input is txt."""
     if given is not None:
         if given not in FORMATS:
             raise UsageError(f"unknown format {given!r}; known are {', '.join(FORMATS)}")
@@ -43,38 +43,38 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 def unit_of(path: str, layout: Layout) -> str:
-    """The name of a record's place in messages: a line, or the text itself if lines do not count."""
+    """Name the unit of a record's place in messages: line, row or text."""
     return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
 
 
 def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
-    """Yield the records of the file ``path`` (``-`` is standard input) one by one.
+    """Yield the records of the file ``path``, ``-`` for standard input.
 
-    Raises a FastflowError naming file and line, also for a file that is changed while it is read.
+    Raises a FastflowError naming file and line, also for a file that changes meanwhile.
     """
     with Input(path) as source:
         yield from records_of(source, layout)
 
 
 def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """The records of an input that is open already, after the first ``skip``."""
+    """Yield the records of an open input after the first ``skip``."""
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
     if kind == "parquet":
-        from fastflow.files.read.parquet import parquet_records  # as tables below: one format a run
+        from fastflow.files.read.parquet import parquet_records
 
         return parquet_records(source, layout, skip)
     return islice(_line_records(source, kind, layout), skip, None)
 
 
 def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
-    """The rows of an input that is open, counted up to the last; for Parquet that one alone, of its footer.
+    """Yield the number of rows read so far; for Parquet only the total, from its footer.
 
-    Lines are counted, not parsed, except in csv and tsv, whose quoted texts hold line ends, and if some are skipped.
+    Lines are counted, not parsed, except if quoted texts may hold line ends or rows are skipped.
     """
     kind = format_of(source.path, layout.format)
     if kind == "parquet":
-        from fastflow.files.read.parquet import row_count  # as in ``records_of``
+        from fastflow.files.read.parquet import row_count
 
         yield row_count(source)
     elif kind in TABLES or layout.errors == "skip":
@@ -103,8 +103,7 @@ def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
 
 
 def _without_unreadable(lines: Iterator[tuple[int, str]], source: Input, unit: str) -> Iterator[tuple[int, str]]:
-    """``lines`` but those whose bytes cannot be read, which ``source`` counts."""
-    from fastflow.files.read.encodings import is_unreadable  # few runs skip any
+    from fastflow.files.read.encodings import is_unreadable
 
     for number, line in lines:
         if is_unreadable(line):
@@ -114,7 +113,7 @@ def _without_unreadable(lines: Iterator[tuple[int, str]], source: Input, unit: s
 
 
 def check_layout(path: str, kind: str, layout: Layout) -> None:
-    """Raise a UsageError for an option that a file of the format ``kind`` cannot obey."""
+    """Raise a UsageError for an option that a file of the format ``kind`` does not have."""
     fields = {"--text-field": layout.field, "--id-field": layout.id_field, "--keep": ",".join(layout.keep)}
     if kind == "txt" and (asked := [f"{option} {name}" for option, name in fields.items() if name]):
         raise UsageError(f"{path}: a txt file has no fields, so {asked[0]} cannot be read from it")
@@ -155,7 +154,7 @@ def _json_record(line: str, path: str, number: int, layout: Layout) -> Record:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a key that comes twice is an error, for only one of its values could be read."""
+    """Make a JSON object; raises ValueError for a repeated key."""
     made = dict(pairs)
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
@@ -165,7 +164,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _without_blank_end(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """``lines`` without the blank ones at their end; one before a filled line is given, and so found at fault."""
+    """Drop blank lines at the end; one before a filled line is yielded, and is an error later."""
     blank: tuple[int, str] | None = None
     for number, line in lines:
         if not line.strip():
@@ -186,7 +185,7 @@ def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -
 
 
 def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
-    """``text``, or U+FFFD for half a surrogate pair, which JSON can spell and UTF-8 cannot such as \\ud800."""
+    """Return ``text``; half a surrogate pair, which UTF-8 cannot spell, becomes U+FFFD or is a RowFault."""
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace" if errors == "replace" else "strict")
     except UnicodeDecodeError as error:
@@ -197,7 +196,6 @@ def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
 
 
 def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Identity:
-    """The id in its JSON type; a list, an object and a value that JSON cannot write are refused."""
     name = layout.id_field
     if name is None:
         return None
@@ -211,9 +209,8 @@ def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Ident
 
 
 def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Layout) -> Any:
-    """Any JSON value; None if a later line than the first has no such field, which many files leave out."""
     if name not in row and line == 1:
-        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {listed(list(row))}")
+        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {list_names(list(row))}")
     value = row.get(name)
     if isinstance(value, str):
         return _paired(value, layout.errors, name, path, line)

@@ -1,12 +1,11 @@
-"""The user's cache of pooled embeddings and of trials of int8: which files are its own, who is using them.
+"""The user's cache of pooled embeddings and trials of int8: its files, and who uses them.
 
-    KEY.npy       the embeddings of one corpus by one encoder; KEY is the sha256 of both and of how they were pooled
+    KEY.npy       the embeddings of one corpus by one encoder; KEY is the sha256 of both and of the pooling
     KEY.partial   the same, unfinished: a run with the same KEY continues it
-    KEY.json      the encoder and the corpus by name, for ``fastflow cache``
+    KEY.json      encoder and corpus by name, for ``fastflow cache``
     KEY.int8      a trial of int8: ``backends.trials``
 
-A file in use is locked (flock) for as long as it is written or mapped. KEY.PID.partial is the name that earlier
-versions gave an unfinished file, which nothing continues.
+A file in use is locked (flock). Earlier versions named unfinished files KEY.PID.partial; no run continues them.
 """
 
 from __future__ import annotations
@@ -29,23 +28,22 @@ from fastflow.files.write.locks import open_locked, try_lock
 
 OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial|int8)")
 MAGIC = b"\x93NUMPY"
-WAIT = 0.5  # seconds between looks at a lock that another process holds
+WAIT = 0.5  # seconds between looks at a lock
 DAY = 86_400.0
 
 
 def bytes_for_people(size: int) -> str:
-    """A size in words: ``12 MB``."""
+    """Return a size in words: ``12 MB``."""
     if size < 1e6:
         return f"{-(-size // 1000)} kB"
     return f"{size / 1e6:,.1f} MB" if size < 1e7 else f"{size / 1e6:,.0f} MB"
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
-    """``path`` open without a buffer to read and write, made if absent, and locked against other processes and threads.
+def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
+    """Open ``path`` unbuffered for reading and writing, made if absent, locked; waits for another holder.
 
-    ``waiting`` is called once if another holds the lock; then this waits for it. Raises OSError if a file cannot be
-    made or locked.
+    ``waiting`` is called once before it waits. Raises OSError if a file cannot be made or locked.
     """
     handle = open_locked(path, OWN)
     if handle is None:
@@ -58,29 +56,28 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
-    """Write the origin of an entry next to its array or partial ``path``, for ``entries``."""
+    """Write the origin of the array at ``path`` next to it, for ``entries``."""
     replace_text(path.with_suffix(".json"), json.dumps({"fastflow_cache": 1, **about}), OWN)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of the cache, finished or not, or one trial of int8."""
+    """An array of the cache, finished or not, or a trial of int8."""
 
     path: Path
     key: str
-    pid: int | None  # of the process that wrote it, if its name has one
+    pid: int | None  # the process in its name
     size: int
-    made: float  # seconds since the epoch
+    made: float
     about: dict[str, Any]
     in_use: bool
 
     @property
     def finished(self) -> bool:
-        """Whether it is whole."""
         return self.path.suffix == ".npy"
 
     def describe(self, now: float) -> str:
-        """One line: key, size, age, state, and encoder and corpus if they are known."""
+        """Return one line: key, size, age, state, encoder and corpus."""
         size, age = bytes_for_people(self.size), _age(now - self.made)
         state = ("finished" if self.finished else "unfinished") + ", in use" * self.in_use
         of = "of an unknown corpus"
@@ -91,7 +88,7 @@ class Entry:
         return f"{self.path.name[:12]}  {size:>8}  {age:>10}  {state:18}  {of}"
 
     def json(self) -> dict[str, Any]:
-        """The facts of ``describe``, as data for JSON."""
+        """Return the facts of ``describe`` as data for JSON."""
         kind = {".npy": "embeddings", ".int8": "trial of int8"}.get(self.path.suffix, "unfinished embeddings")
         facts = {"file": self.path.name, "kind": kind, "bytes": self.size, "made": self.made, "in_use": self.in_use}
         return facts | {"about": self.about}
@@ -105,12 +102,12 @@ def _age(seconds: float) -> str:
 
 
 def counted(found: list[Entry]) -> str:
-    """Number and size in words: ``2 entries, 3.1 MB``."""
+    """Return number and size in words: ``2 entries, 3.1 MB``."""
     return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {bytes_for_people(sum(e.size for e in found))}"
 
 
 def entries(directory: Path) -> list[Entry]:
-    """The entries of ``directory``, oldest first; files that fastflow did not make are left out."""
+    """Return the entries of ``directory``, oldest first; other files are left out."""
     try:
         paths = sorted(directory.iterdir()) if directory.exists() else []
     except OSError as error:
@@ -147,7 +144,7 @@ def _in_use(path: Path, pid: int | None) -> bool:
 
 
 def _is_open_in(pid: int, path: Path) -> bool:
-    """Whether process ``pid``, which takes no lock, has ``path`` open; so too if that cannot be seen."""
+    """Whether process ``pid``, which takes no lock, has ``path`` open; True if that cannot be seen."""
     try:
         held = list(Path(f"/proc/{pid}/fd").iterdir())
     except FileNotFoundError:
@@ -158,7 +155,6 @@ def _is_open_in(pid: int, path: Path) -> bool:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """The record that ``describe`` wrote; empty when it is absent or not ours."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -168,14 +164,13 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _about_trial(path: Path) -> dict[str, Any]:
-    """The entry of a trial, with the model as it was named; empty if it is damaged."""
-    from fastflow.backends.trials import read_trial  # not for the cache of training
+    from fastflow.backends.trials import read_trial
 
     return {} if (read := read_trial(path)) is None else read[0]
 
 
 def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Remove the entries ``found``; returns those removed and those kept because they are in use."""
+    """Remove the entries ``found``; returns (removed, kept because in use)."""
     removed: list[Entry] = []
     kept: list[Entry] = []
     for entry in found:
@@ -184,7 +179,6 @@ def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
 
 
 def _remove(entry: Entry) -> bool:
-    """Whether ``entry`` could be locked, and so was removed with its description."""
     path = entry.path
     try:
         with path.open("rb") as handle:

@@ -1,7 +1,7 @@
-"""``--dedupe``: the vectors of all texts of a run, on disk, in files without a name that end with the process.
+"""``--dedupe``: the vectors of all texts of a run in unnamed files, which end with the process.
 
-A table of places is mapped into memory, and its pages are the system's to write and to drop: the memory of the process
-itself does not grow. The rows lie in sequence in a second file.
+A table of places is mapped into memory; its pages are the system's to write and drop, so the memory of the process
+stays constant. The rows are in sequence in a second file.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from fastflow.files.write.partial import cannot_write
 
 ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # place 0: the slot is free
 FIRST_SLOTS = 1 << 16
-FULLEST = 2 / 3  # share of the slots that may be taken: beyond, probes get long
+FULLEST = 2 / 3  # the largest share of taken slots: beyond it probes get long
 MOVED = 1 << 16  # entries that move into more slots at a time
 
 
 class Slots:
-    """key -> place, from 0, in a mapped file: open addressing, linear probing, many keys in one call."""
+    """key -> place, from 0, in a mapped file: open addressing with linear probing, many keys in one call."""
 
     def __init__(self, folder: Path | None, slots: int = FIRST_SLOTS) -> None:
-        """``slots``: a power of two. Raises OSError if the disk has no room for them."""
+        """``slots``: a power of two. Raises OSError if the disk has no room."""
         self._folder, self._mask, self.entries = folder, np.uint64(slots - 1), 0
-        with unnamed(folder) as handle:
+        with open_unnamed(folder) as handle:
             os.posix_fallocate(
                 handle.fileno(), 0, slots * ENTRY.itemsize
-            )  # a page without room on the disk would be SIGBUS
+            )  # a page without room on the disk raises SIGBUS
             self._map = mmap.mmap(handle.fileno(), slots * ENTRY.itemsize)
         self._map.madvise(mmap.MADV_RANDOM)
         self._slots = np.frombuffer(self._map, ENTRY)
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The places of ``keys`` (n, 2), -1 for those that are not there."""
+        """Return the places of ``keys`` (n, 2), -1 for absent ones."""
         found, slots, open_ = np.full(len(keys), -1), keys[:, 0] & self._mask, np.arange(len(keys))
         while len(open_):
             entries = self._slots[slots[open_]]
@@ -53,7 +53,7 @@ class Slots:
         return found
 
     def add(self, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> None:
-        """Enter ``keys``, distinct and not there yet. Raises OSError if the disk is full."""
+        """Enter ``keys``, distinct and absent. Raises OSError if the disk is full."""
         while self.entries + len(keys) > FULLEST * len(self._slots):
             self._grow()
         entries = np.empty(len(keys), ENTRY)
@@ -76,18 +76,18 @@ class Slots:
         self._map, self._slots, self._mask = larger._map, larger._slots, larger._mask
 
     def close(self) -> None:
-        """Unmap the file, which ends with that."""
+        """Unmap the file."""
         del self._slots
         self._map.close()
 
 
 class Repeats(Store):
-    """The rows of a run, of ``size`` bytes each, in files in ``folder`` (None: that of temporary files)."""
+    """The rows of a run, of ``size`` bytes each, in files in ``folder`` (None: the temporary folder)."""
 
     def __init__(self, folder: Path | None, size: int) -> None:
         self._folder, self._size = folder or Path(tempfile.gettempdir()), size
         try:
-            self._table, self._rows = Slots(folder), unnamed(folder)
+            self._table, self._rows = Slots(folder), open_unnamed(folder)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -116,8 +116,8 @@ class Repeats(Store):
         return cannot_write(self._folder / "(temporary file of --dedupe)", error)
 
 
-def unnamed(folder: Path | None) -> IO[bytes]:
-    """A file in ``folder`` that nobody else can open, and that is gone when it is closed or the process ends."""
+def open_unnamed(folder: Path | None) -> IO[bytes]:
+    """Open a file in ``folder`` that has no name and ends with the process."""
     return tempfile.TemporaryFile(prefix="fastflow-", dir=folder)
 
 

@@ -1,8 +1,7 @@
-"""Pooled vectors that are used again: the keys of texts, what is kept of one, and the interface of the two stores.
+"""Pooled vectors that are used again: keys of texts, rows of bytes, and the interface of both stores.
 
-A key is a hash of 128 bits of the whole text and of everything that decides its pooled vector: the model, the
-arithmetic, the prompt, the version of fastflow. Dimensions, length, precision and log-density are made of the pooled
-vector afterwards, by the steps that a run without a store takes.
+A key is a hash of 128 bits of the text and of everything else that decides its pooled vector: model, arithmetic,
+prompt, version of fastflow. Dimensions, length, precision and log-density are computed from the pooled vector later.
 """
 
 from __future__ import annotations
@@ -19,44 +18,44 @@ from numpy.typing import NDArray
 from fastflow.runtime import Runtime
 from fastflow.version import __version__
 
-KEY = 16  # bytes of a key
+KEY = 16
 CHECK = 8  # bytes that bind a kept vector to its key
 
 
 class Store(ABC):
     """Rows of bytes by key, all of one size.
 
-    ``since``: the number of the last row that a finished run has stored, None if runs share no rows.
+    ``since``: the number of the last row that a finished run stored, None if runs share no rows.
     """
 
     since: int | None = None
 
     @abstractmethod
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The rows of the ``keys`` that are there."""
+        """Return the rows of the ``keys`` that the store has."""
 
     @abstractmethod
     def add(self, rows: Mapping[bytes, bytes]) -> None:
-        """Keep ``rows``, whose keys ``find`` has just not found."""
+        """Keep ``rows``, new keys that ``find`` did not find."""
 
     def describe(self) -> str:
-        """The content in words; empty if nothing is kept after the run."""
+        """Return the content in words; empty if it ends with the run."""
         return ""
 
     def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
-        """The ``keys`` of rows with a number up to ``since``."""
+        """Return the ``keys`` of rows with a number up to ``since``."""
         return set()
 
     def finish(self) -> None:  # noqa: B027 (nothing to note, if runs share no rows)
-        """Note that a run has written all of its rows."""
+        """Note that a run wrote all of its rows."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files."""
+        """Close the files."""
 
 
 def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
-    """Everything but the text that decides the bits of a pooled vector."""
+    """Return everything except the text that decides the bits of a pooled vector."""
     info = runtime.info()
     return {
         "fastflow": __version__,
@@ -70,24 +69,24 @@ def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
 
 
 def keys_of(texts: Iterable[str], decided: Mapping[str, Any]) -> list[bytes]:
-    """The key of each text."""
+    """Return the key of each text."""
     run = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).digest()
     return [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY, key=run).digest() for text in texts]
 
 
-def packed(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
-    """A row for each vector of (B, D); ``cut`` are the numbers of texts that were cut at the model's limit."""
+def pack_rows(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
+    """Return a row for each vector of (B, D); ``cut``: the numbers of texts cut at the model's limit."""
     numbers = set(cut)
     return [bytes([at in numbers]) + vector.tobytes() for at, vector in enumerate(np.ascontiguousarray(pooled))]
 
 
-def unpacked(rows: Sequence[bytes], dim: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
-    """(B, D) pooled vectors of ``rows``, and how many of the texts were cut."""
+def unpack_rows(rows: Sequence[bytes], dim: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+    """Return (B, D) pooled vectors of ``rows``, and the number of texts that were cut."""
     data = bytearray().join(memoryview(row)[1:] for row in rows)  # torch would warn of an array it may not write
     pooled = np.frombuffer(data, dtype).reshape(len(rows), dim)
     return pooled, sum(row[0] for row in rows)
 
 
 def check_of(key: bytes, row: bytes) -> bytes:
-    """CHECK bytes that another key or a changed row does not have."""
+    """Return CHECK bytes that bind a row to its key."""
     return hashlib.blake2b(row, digest_size=CHECK, key=key).digest()

@@ -1,11 +1,11 @@
-"""``--cache FILE.db``: pooled vectors of texts that any run embedded, in an SQLite file that runs may share.
+"""``--cache FILE.db``: pooled vectors in an SQLite file that runs may share.
 
     runs      the settings that decide a vector, as JSON, and how many vectors they have
     keys      key of text and settings -> number of the vector
-    vectors   a check and the row (see ``reuse``)
-    known     the last number when a run had finished: vectors up to it are of runs that wrote all of their rows
+    vectors   a check and the row (``store``)
+    known     the last number when a run had finished: vectors up to it are of finished runs
 
-Every row is checked when it is read: one that is not what was stored for its key is an error, never a vector.
+Every row is checked when it is read: one that was not stored for its key is an error.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fastflow.files.reuse.store import CHECK, Store, check_of
 
 APPLICATION = 0x66665643  # "ffVC", in the header of the file
 VERSION = 1
-SQLITE = b"SQLite format 3\0"  # a file of SQLite begins with it
-APPLICATION_AT = slice(68, 72)  # of that file
-WAIT = 60.0  # seconds for another process to finish what it stores
-ASKED = 500  # keys of one query
+SQLITE = b"SQLite format 3\0"  # the first bytes of a file
+APPLICATION_AT = slice(68, 72)
+WAIT = 60.0  # seconds to wait for another process
+ASKED = 500
 TABLES = """
 CREATE TABLE runs (number INTEGER PRIMARY KEY, settings TEXT UNIQUE NOT NULL, vectors INTEGER NOT NULL);
 CREATE TABLE vectors (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
@@ -38,10 +38,9 @@ LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
 class VectorCache(Store):
-    """The cache at ``path``, made if it is absent, for one run: its rows have ``size`` bytes, and ``decided`` is
-    everything but the text that decides them.
+    """The cache at ``path``, made if absent, for one run: rows of ``size`` bytes, keyed by ``decided``.
 
-    Raises a FastflowError for a file that is no such cache, is damaged, stays locked, or cannot be read and written.
+    Raises a FastflowError for a file that is not such a cache, is damaged, stays locked, or cannot be read and written.
     """
 
     def __init__(self, path: Path, decided: Mapping[str, Any], size: int) -> None:
@@ -51,7 +50,7 @@ class VectorCache(Store):
             with self._changing():
                 if not _version(self._db, path):
                     _create(self._db)
-                self._db.execute(KNOWN)  # a cache of an earlier version has none: its runs are taken to have finished
+                self._db.execute(KNOWN)  # a cache of an earlier version lacks it: its runs count as finished
                 self._db.execute(f"INSERT INTO known SELECT ({LAST}) WHERE NOT EXISTS (SELECT * FROM known)")  # noqa: S608
                 (self.since,) = self._db.execute("SELECT last FROM known").fetchone()
         except BaseException:
@@ -75,20 +74,20 @@ class VectorCache(Store):
     def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(keys), ASKED):
             some = keys[start : start + ASKED]
-            # fetched at once: a cursor that is dropped half-way, for a damaged row, would complain of the closed file
+            # fetched at once: a cursor dropped at a damaged row would complain of the closed file
             yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some).fetchall()
 
     def _checked(self, key: bytes, data: Any) -> bytes:
         row = data[CHECK:] if isinstance(data, bytes) else b""
         if len(row) != self._size or check_of(key, row) != data[:CHECK]:
-            raise damaged(self.path)
+            raise describe_damage(self.path)
         return row
 
     def add(self, rows: Mapping[bytes, bytes]) -> None:
         if not rows:
             return
         with self._changing():
-            # another run may have been faster; sorted, neighbours in the index are written together
+            # another run may have been faster; sorted keys are written together
             there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
             new = sorted(rows.keys() - there)
             (last,) = self._db.execute(LAST).fetchone()
@@ -102,7 +101,6 @@ class VectorCache(Store):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """A transaction for this process alone; undone if it fails."""
         with _plain(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             with self._db:
@@ -112,35 +110,32 @@ class VectorCache(Store):
         self._db.close()
 
     def describe(self) -> str:
-        """Vectors and size in words."""
+        """Return vectors and size in words."""
         with _plain(self.path):
             return f"{self.path} holds {_counted(self._db, self.path)}"
 
 
 def report(path: Path) -> list[str]:
-    """The cache at ``path`` in lines: its size, then the vectors of each model with its settings.
-
-    Raises as ``VectorCache`` does.
-    """
+    """Return the cache at ``path`` in lines: size, then vectors by model. Raises as ``VectorCache``."""
     found = contents(path)
     if not found["version"]:
         return [f"{path}: empty"]
     head = f"{path}: {found['vectors']:,} vectors, {bytes_for_people(found['bytes'])}"
     try:
         return [head, *(_line(run["settings"], run["vectors"]) for run in found["runs"])]
-    except (LookupError, TypeError, AttributeError) as error:  # settings that no run has written
-        raise damaged(path) from error
+    except (LookupError, TypeError, AttributeError) as error:  # not written by a run
+        raise describe_damage(path) from error
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """The runs of a cache, as data for JSON; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
+    """Return the runs of a cache as data for JSON; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
     with contextlib.closing(_opened(path, "ro")) as db, _plain(path):
         version = _version(db, path)
         held = db.execute("SELECT settings, vectors FROM runs").fetchall() if version else []
     try:
         runs = [{"settings": json.loads(text), "vectors": int(count)} for text, count in held]
-    except (ValueError, TypeError) as error:  # settings that no run has written
-        raise damaged(path) from error
+    except (ValueError, TypeError) as error:  # not written by a run
+        raise describe_damage(path) from error
     vectors = sum(run["vectors"] for run in runs)
     about = {"place": str(path), "version": version, "bytes": path.stat().st_size}
     return {**about, "vectors": vectors, "runs": runs}
@@ -159,8 +154,8 @@ def _line(settings: dict[str, Any], vectors: int) -> str:
     )
 
 
-def damaged(path: Path) -> FastflowError:
-    """The sentence for a file that SQLite or a check refuses; only a cache of ours may be removed for it."""
+def describe_damage(path: Path) -> FastflowError:
+    """Return the error for a file that SQLite or a check refuses; only our own cache may be removed for it."""
     try:
         with path.open("rb") as file:
             head = file.read(APPLICATION_AT.stop)
@@ -178,12 +173,12 @@ def _foreign(path: Path) -> FastflowError:
 
 
 def _opened(path: Path, mode: str) -> Any:
-    """A connection without transactions of its own; ``mode``: ro, or rwc to make the file if it is absent."""
+    """Open a connection without transactions of its own; ``mode``: ro, or rwc to make the file."""
     try:
         import sqlite3
     except ImportError as error:
         raise FastflowError("--cache needs sqlite3, which this Python was built without; leave it out") from error
-    if mode == "rwc":  # SQLite gives its other files the same mode; if this fails, SQLite names the reason
+    if mode == "rwc":  # SQLite's other files get the same mode; if this fails, SQLite names the reason
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWN))
     with _plain(path):
@@ -192,7 +187,7 @@ def _opened(path: Path, mode: str) -> Any:
 
 
 def _version(db: Any, path: Path) -> int:
-    """The version of a cache, 0 of an empty file; raises a FastflowError for anything else."""
+    """Return the version of a cache, 0 for an empty file; raises a FastflowError for another file."""
     (application,), (version,), (tables,) = (
         db.execute(f"{query}").fetchone()
         for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
@@ -217,17 +212,16 @@ def _create(db: Any) -> None:
 
 @contextlib.contextmanager
 def _plain(path: Path) -> Iterator[None]:
-    """SQLite's errors as sentences that name ``path``."""
     import sqlite3
 
     try:
         yield
     except UnicodeDecodeError as error:  # SQLite quotes damaged text, which Python cannot read
-        raise damaged(path) from error
+        raise describe_damage(path) from error
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest gives the place in SQLite
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest names the place in SQLite
         if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: Python cannot read it
-            raise damaged(path) from error
+            raise describe_damage(path) from error
         reasons = {
             sqlite3.SQLITE_BUSY: f"another process has held it for {WAIT:.0f} seconds; wait for that",
             sqlite3.SQLITE_FULL: "the disk is full; free some space",

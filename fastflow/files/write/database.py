@@ -1,8 +1,7 @@
-"""Writing embeddings to a SQLite database: the rows grow as plain records, and become a table at the end.
+"""Write embeddings to a SQLite database: records grow in sequence, and become a table at the end.
 
-SQLite changes pages anywhere in its file; records are in sequence, and a resumed run cuts them after the last
-whole window. So an interrupted run gives the bytes of an uninterrupted one. At the end the rows lie on the disk twice
-for a while.
+A resumed run cuts the records after the last whole window, so its output has the bytes of an uninterrupted run. At the
+end the rows are on the disk twice for a while.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.files.read.records import plain
-from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, folded, quoted
+from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, fold_case, quote_name
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import Block
 from fastflow.version import __version__
@@ -27,18 +26,18 @@ from fastflow.version import __version__
 HEAD = struct.Struct("<QQ")  # bytes of a record's JSON and of its vectors
 FIXED = {"row": " INTEGER PRIMARY KEY", "text": " TEXT NOT NULL", "vector": " BLOB NOT NULL"}
 AFFINITY = {frozenset({str}): " TEXT", frozenset({int}): " INTEGER", frozenset({float}): " REAL"}
-PRECISIONS = {"float32": "float32", "float16": "float16", "int8": "int8", "uint8": "ubinary"}  # by dtype
-WHOLE = range(-(2**63), 2**63)  # the integers of SQLite
+PRECISIONS = {"float32": "float32", "float16": "float16", "int8": "int8", "uint8": "ubinary"}
+WHOLE = range(-(2**63), 2**63)
 
 
 class DatabaseFile(OutputFile):
-    """.db: a SQLite table ``texts`` with ``row``, ``text``, a column for the id and for every field to keep,
-    ``log_prob`` where asked for and ``vector``, a BLOB of little-endian numbers; a table ``run`` describes the run.
+    """.db: a table ``texts`` with ``row``, ``text``, id, kept fields, ``log_prob`` and ``vector``, a little-endian
+    BLOB.
 
-    A column whose values are all text, whole numbers or floats is declared so; one that mixes them has no type.
+    A table ``run`` describes the run. A column of text, of whole numbers or of floats only is declared so; a mixed one
+    has no type.
     """
 
-    keeps_ids = True
     own = ("row", "text", "log_prob", "vector")
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
@@ -47,17 +46,17 @@ class DatabaseFile(OutputFile):
 
     @staticmethod
     def same(name: str) -> str:
-        return folded(name)
+        return fold_case(name)
 
     def note(self, block: Block) -> None:
-        """Note the types of the values, which the declarations at the end go by."""
+        """Record value types; they declare the columns when the table is made."""
         for name, values in _columns(block).items():
             self._kinds.setdefault(name, set()).update(type(v) for v in values if v is not None)
         if block.log_probs is not None:
             self._kinds["log_prob"] = {float}
 
     def encode(self, block: Block) -> bytes:
-        """A record: two sizes, the columns but the last as JSON, and the vectors."""
+        """Return a record: two sizes, all columns except the vectors as JSON, and the vectors."""
         self._numbers, self._width = block.vectors.dtype.name, block.vectors.shape[1]
         columns = {"row": list(block.rows), "text": list(block.texts)} | _columns(block)
         if block.log_probs is not None:
@@ -66,7 +65,7 @@ class DatabaseFile(OutputFile):
         return HEAD.pack(len(text), block.vectors.nbytes) + text + block.vectors.tobytes()
 
     def finish(self) -> None:
-        """Put the records into a database, and give that the final name."""
+        """Build the table from the records, and give it the final name."""
         self.sync()
         try:
             with self.apart() as path:
@@ -82,7 +81,7 @@ class DatabaseFile(OutputFile):
         records = self._records()
         names, first = next(records)  # an empty input has one too
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            # nobody reads the file before it has its name, so SQLite need not guard it against a crash
+            # the file is not read before it has its name, so SQLite need not guard it against a crash
             for pragma in (f"page_size = {PAGE}", "encoding = 'UTF-8'", "journal_mode = off", "synchronous = off"):
                 db.execute(f"PRAGMA {pragma}")
             db.execute("BEGIN")
@@ -97,7 +96,6 @@ class DatabaseFile(OutputFile):
             db.execute("COMMIT")
 
     def _records(self) -> Iterator[tuple[list[str], Iterable[Sequence[Any]]]]:
-        """The names of the columns and the rows, record after record."""
         self._handle.seek(0)
         while head := self._handle.read(HEAD.size):
             text, size = HEAD.unpack(head)
@@ -107,17 +105,15 @@ class DatabaseFile(OutputFile):
             yield list(columns), zip(*columns.values(), strict=True)
 
     def _declared(self, name: str) -> str:
-        """A column of the table, with its type."""
-        return quoted(name) + (FIXED.get(name) or AFFINITY.get(frozenset(self._kinds.get(name, ())), ""))
+        return quote_name(name) + (FIXED.get(name) or AFFINITY.get(frozenset(self._kinds.get(name, ())), ""))
 
 
 def _columns(block: Block) -> dict[str, list[Any]]:
-    """Ids and fields to keep, as SQLite stores them."""
-    return {name: [stored(value) for value in values] for name, values in block.columns().items()}
+    return {name: [to_column(value) for value in values] for name, values in block.columns().items()}
 
 
-def stored(value: Any) -> str | int | float | None:
-    """A JSON value in a column: true and false are 1 and 0; lists, objects and what 64 bits cannot hold are JSON."""
+def to_column(value: Any) -> str | int | float | None:
+    """Return a JSON value for a column: lists, objects and integers beyond 64 bits as JSON text."""
     value = plain(value)
     if value is None or isinstance(value, (str, float)):
         return value

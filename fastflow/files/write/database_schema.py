@@ -1,4 +1,4 @@
-"""The schema of embeddings in a SQLite file: its names, opening it to read only, and its rows and its run."""
+"""Read a SQLite file of embeddings: open it read-only, check its schema, and yield its rows."""
 
 from __future__ import annotations
 
@@ -17,34 +17,32 @@ from fastflow.files.write.printing import Block
 from fastflow.values import open_regular, short
 
 FORMAT = 1
-PAGE = 16_384  # bytes: a row of 768 floats takes 3.3 kB with it, 4.1 kB with SQLite's 4,096
+PAGE = 16_384  # bytes; a row of 768 floats takes 3.3 kB, with SQLite's 4,096 it takes 4.1 kB
 TABLE = "texts"
 RUN = "run"
-STEPS = 10_000  # of SQLite's machine between two looks for a signal: about a millisecond
+STEPS = 10_000  # steps of SQLite between two looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
-ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # of a run, that the manifest of a part does not have
+ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # fields of a run that a manifest lacks
 ROWS = 512  # read at a time: more would leave the caches
-DTYPES = {  # of a vector, by the run's precision
+DTYPES = {  # by the run's precision
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
 }  # fmt: skip
 
 
-def quoted(name: str) -> str:
-    """``name`` as SQL spells the name of a column."""
+def quote_name(name: str) -> str:
+    """Quote ``name`` as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def folded(name: str) -> str:
-    """Names of columns are one to SQLite if they differ in the case of ASCII letters alone."""
+def fold_case(name: str) -> str:
+    """Lower the ASCII letters of ``name``, because SQLite ignores their case."""
     return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 class Heard:
-    """Signals that come while SQLite computes, which would else wait for the end of a statement: ``error`` is what
-    their handler raised.
+    """Signals that arrive while SQLite runs a statement: ``error`` is the exception of their handler.
 
-    SQLite calls the step of a generator now and then; Python hears signals when that goes on, inside ``try``. The
-    statement ends then, with an error of SQLite's.
+    SQLite calls the step of a generator now and then; Python runs handlers inside its ``try``, and the statement ends.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -59,7 +57,7 @@ class Heard:
                 yield 0
             except GeneratorExit:
                 return
-            except BaseException as error:  # of a signal's handler; raised again by ``reading``
+            except BaseException as error:  # raised again by ``reading``
                 self.error = error
         while True:
             yield 1
@@ -67,10 +65,9 @@ class Heard:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database at ``path``, of which only the tables ``texts`` and ``run`` can be read: it may be anybody's.
+    """Open the database at ``path``, which may be hostile, for reading the tables ``texts`` and ``run`` only.
 
-    Signals are heard while a statement runs. Raises a FastflowError if there is no such file or one of the names is a
-    view or a virtual table, which could compute without end.
+    Raises a FastflowError if the file is absent, or one of the names is a view or virtual table.
     """
     try:
         with open_regular(path):  # SQLite would call any failure 'unable to open', and wait for a pipe
@@ -91,15 +88,14 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
-    """Bound what ``db`` may hold, and raise a FastflowError unless ``texts`` and ``run`` are plain tables."""
-    if hasattr(db, "setlimit"):  # Python 3.11
+    if hasattr(db, "setlimit"):
         for limit, most in LIMITS.items():
             db.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{limit}"), most)
     try:
         db.execute("PRAGMA trusted_schema = OFF")
         sql = "SELECT name, type, sql FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)"
         found = {name: (kind, str(made)) for name, kind, made in db.execute(sql, (TABLE, RUN))}
-    except (sqlite3.Error, ValueError) as error:  # a ValueError: a name that is no text
+    except (sqlite3.Error, ValueError) as error:  # ValueError: a name is not text
         raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}; make it again") from error
     for name, (kind, made) in found.items():
         if kind != "table" or not made.upper().startswith("CREATE TABLE"):
@@ -107,9 +103,9 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_only(db: sqlite3.Connection, *tables: str) -> None:
-    """From now on ``db`` reads ``tables`` and calls functions; all else is refused when it is prepared.
+    """Allow ``db`` from now on only to read ``tables`` and call functions.
 
-    The names of columns can be listed as long as RUN can be read: not by a condition that a user gives.
+    Names of columns can be listed only as long as RUN can be read: not by the condition of a user.
     """
 
     def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
@@ -123,7 +119,7 @@ def read_only(db: sqlite3.Connection, *tables: str) -> None:
 
 
 def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """The table ``run``; raises a FastflowError for a file that fastflow embed did not make, or that is damaged."""
+    """Return the table ``run``; raises a FastflowError for a file that is damaged or not of fastflow embed."""
     try:
         run = dict(db.execute("SELECT name, value FROM run"))
         columns_of(db)
@@ -144,7 +140,7 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 def columns_of(db: sqlite3.Connection) -> list[str]:
-    """The names of the table's columns, but ``vector``."""
+    """Return the names of the columns except ``vector``."""
     names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({TABLE})")]
     for own in ("row", "text", "vector"):
         if own not in names:
@@ -153,22 +149,21 @@ def columns_of(db: sqlite3.Connection) -> list[str]:
 
 
 def width_of(run: dict[str, Any]) -> int:
-    """The numbers in a stored vector; of bits the bytes."""
+    """Return the numbers of a stored vector; its bytes if it holds bits."""
     return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """The fields of a part's table ``run`` that its manifest does not have."""
+    """Return the fields of a part's table ``run`` that its manifest does not have."""
     with reading(path) as db:
         run = run_of(db, path)
         return {name: run.get(name) for name in ABOUT}
 
 
 def blocks(path: Path, scored: bool) -> Iterator[Block]:
-    """All rows, ROWS at a time, for another database; no rows are a block too, for it has width and dtype.
+    """Yield all rows, ROWS at a time, first a block of no rows, which has width and dtype.
 
-    ``scored``: the column ``log_prob`` is of the run, and no field that was kept.
-    Raises ValueError for a table that is damaged.
+    ``scored``: the column ``log_prob`` is of the run and not a kept field. Raises ValueError for a damaged table.
     """
     with reading(path) as db:
         run = run_of(db, path)
@@ -177,7 +172,7 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
         names, last = ["row", "text", "vector", *["log_prob"] * scored, *kept], -1
         yield Block([], [], None, np.zeros((0, width), dtype), np.zeros(0) if scored else None, {n: [] for n in kept})
         try:
-            cursor = db.execute(f"SELECT {', '.join(map(quoted, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
+            cursor = db.execute(f"SELECT {', '.join(map(quote_name, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
             while rows := cursor.fetchmany(ROWS):
                 numbers, texts, vectors, *rest = zip(*rows, strict=True)
                 last = check_rows(numbers, last)
@@ -190,7 +185,7 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
 
 
 def check_rows(numbers: Sequence[Any], last: int) -> int:
-    """The last of ``numbers``; raises ValueError unless each is a whole number above the one before, ``last`` first."""
+    """Return the last of ``numbers``; raises ValueError unless each is an int above the one before, ``last`` first."""
     for number in numbers:
         if type(number) is not int or number <= last:
             raise ValueError(f"row {short(number)} comes after row {last}, and rows are whole numbers that grow")
@@ -199,16 +194,14 @@ def check_rows(numbers: Sequence[Any], last: int) -> int:
 
 
 def check_texts(numbers: Sequence[int], texts: Sequence[Any]) -> None:
-    """Raise ValueError for a text of another type."""
+    """Raise ValueError for a text that is not a str."""
     for number, text in zip(numbers, texts, strict=True):
         if type(text) is not str:
             raise ValueError(f"row {number}: its text is {type(text).__name__}, not text")
 
 
 def matrix(numbers: Sequence[int], vectors: Sequence[Any], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
-    """The vectors of the rows ``numbers``, as they are stored, as (n, width); raises ValueError for one of another
-    length, or that holds NaN or infinity.
-    """
+    """Return stored vectors as (n, width); raises ValueError for another length, NaN or infinity."""
     for number, vector in zip(numbers, vectors, strict=True):
         if type(vector) is not bytes or len(vector) != width * dtype.itemsize:
             raise ValueError(f"row {number}: its vector is not {width} numbers of {dtype}")

@@ -1,9 +1,7 @@
-"""Columns of Parquet whose values come from JSON: their type is known when the last value has been read.
+"""Parquet columns of JSON values: text while they grow, and typed when all values are known.
 
-Until then such a column is text, and a value that is no text is written as JSON. ``Kinds`` remembers what values there
-were, in memory that does not grow with the rows; at the end the column gets the type that holds all. A part of
-a run has not seen the values of the others: its columns stay text, and their fields in the schema carry the kinds, so
-that joining the parts gives the columns of one run.
+``Kinds`` remembers the kinds of values in constant memory. The columns of a part stay text and carry their kinds in the
+schema, so that joined parts equal one run.
 """
 
 from __future__ import annotations
@@ -16,43 +14,43 @@ from fastflow.files.read.parquet import arrow
 from fastflow.files.read.records import plain
 
 KEY = b"fastflow_kinds"  # of a field's metadata
-LARGEST = 2**63 - 1  # of int64
+LARGEST = 2**63 - 1
 EXACT = 2**53  # every whole number up to this is a float64
-Kinds = dict[str, set[str]]  # by the name of the column
+Kinds = dict[str, set[str]]
 
 
 def look(kinds: Kinds, name: str, values: Iterable[Any]) -> None:
-    """Add the kinds of ``values`` to those of the column ``name``."""
+    """Add the kinds of ``values`` to the column ``name``."""
     kinds.setdefault(name, set()).update(kind for kind in map(_kind, values) if kind)
 
 
 def as_text(values: Iterable[Any]) -> list[str | None]:
-    """Values as they lie in a column of text: those that are no text as JSON, and null as null."""
+    """Return values as text: other values as JSON, null as None."""
     return [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)]
 
 
-def typed(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """``schema``, in which the columns of ``kinds`` have the type that holds all of their values."""
+def set_types(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
+    """Return ``schema`` with the type of each column in ``kinds``."""
     pa, _ = arrow("writing Parquet")
     fields = [pa.field(f.name, _type(kinds[f.name])) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
-def marked(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """``schema``, in which the columns of ``kinds`` carry them."""
+def mark_kinds(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
+    """Return ``schema`` with the kinds as metadata of their columns."""
     pa, _ = arrow("writing Parquet")
     fields = [f.with_metadata({KEY: " ".join(sorted(kinds[f.name]))}) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
-def joined(schemas: Sequence[Any]) -> Any | None:
-    """The schema of one run, from those of its parts; None if these do not belong together."""
+def join_schemas(schemas: Sequence[Any]) -> Any | None:
+    """Return the schema of one run from the schemas of its parts; None if they do not belong together."""
     kinds: Kinds = {}
     for schema in schemas:
         for field in schema:
             if KEY in (field.metadata or {}):
                 kinds.setdefault(field.name, set()).update(field.metadata[KEY].decode().split())
-    found = [typed(schema, kinds) for schema in schemas]
+    found = [set_types(schema, kinds) for schema in schemas]
     # a column that carries kinds in one part carries them in all
     marks = [[field.name for field in schema if KEY in (field.metadata or {})] for schema in schemas]
     same = all(each.equals(found[0], check_metadata=True) for each in found)
@@ -60,13 +58,12 @@ def joined(schemas: Sequence[Any]) -> Any | None:
 
 
 def cast(batch: Any, schema: Any) -> Any:
-    """A batch of rows, whose columns get the types of ``schema``."""
+    """Cast the columns of a batch to ``schema``."""
     pa, _ = arrow("writing Parquet")
-    return pa.record_batch(batch.columns, schema=schema)  # which casts if the types differ
+    return pa.record_batch(batch.columns, schema=schema)
 
 
 def _kind(value: Any) -> str:
-    """The kind of a JSON value that decides a column's type; nothing for null."""
     value = plain(value)
     if value is None:
         return ""
@@ -76,7 +73,6 @@ def _kind(value: Any) -> str:
 
 
 def _type(kinds: set[str]) -> Any:
-    """The type of a column: whole numbers mixed with others are float64, if that changes none; else it is text."""
     pa, _ = arrow("writing Parquet")
     if kinds and kinds <= {"int", "long"}:
         return pa.int64()

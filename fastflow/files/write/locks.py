@@ -1,4 +1,4 @@
-"""Files that one run at a time may hold, by the kernel's lock (flock): it ends with the process that took it."""
+"""Locks of files (flock): one run at a time holds one, and it ends with the process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ def try_lock(handle: IO[bytes] | FileIO) -> bool:
 
 
 def open_locked(path: Path, mode: int = 0o666) -> FileIO | None:
-    """``path`` to read and write, locked, made with ``mode`` if it is absent, its content untouched; None if it is
-    held.
+    """Open ``path`` for reading and writing, locked, made with ``mode`` if absent; None if another holds it.
 
-    A link is not followed. Raises OSError if the file cannot be made or locked.
+    Links are not followed. Raises OSError if the file cannot be made or locked.
     """
     while True:
         handle = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "r+b")

@@ -1,7 +1,6 @@
 """Write embeddings to a .npy or .jsonl file, and the base of all output files.
 
-A file is written under NAME.partial next to the target and renamed when whole, so the final name never holds half a
-result. Blocks go to disk as they come: memory does not grow with the input.
+A file grows as NAME.partial next to the target and is renamed when whole. Memory does not grow with the input.
 """
 
 from __future__ import annotations
@@ -11,34 +10,33 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 
-from fastflow.files.write.partial import archive_path, cannot_write, open_partial, partial_path
+from fastflow.console import add_note, say
+from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path, run_path
 from fastflow.files.write.printing import FIELDS, Block, json_lines
 
 
 class OutputFile:
-    """A growing NAME.partial, held for this run alone; subclasses turn rows into bytes, and write header and end."""
+    """A growing NAME.partial, locked for this run; subclasses encode rows and write header and end."""
 
     header_bytes = 0
-    keeps_ids = False
-    keeps_log_prob = True
+    keeps_fields = True  # whether it has a place for ids, fields and log_prob
     own: tuple[str, ...] = ()  # fields that the output has itself
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
-        """``meta`` describes the run (fingerprint, precision ...). Nothing is changed before ``begin``."""
+        """Open and lock NAME.partial; ``meta`` describes the run. ``begin`` makes the first change."""
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
-        self.named = False  # whether the whole file has its final name
+        self.named = False
         self.started: Callable[[], None] | None = None  # called before the first rows are written
-        self.seal: Callable[[Path], None] | None = None  # called with the whole file before it gets its name
-        self.types: dict[str, Any] = {}  # of the input's columns, if they have types
-        self.of_shard = False  # whether this is one part of a run, which is joined with the others later
-        self.about: dict[str, Any] = {}  # more of the run, for a file that has a place for it
+        self.seal: Callable[[Path], None] | None = None  # called with the whole file before it is renamed
+        self.types: dict[str, Any] = {}  # Arrow types of the input's columns
+        self.of_shard = False  # whether this is a part of a run
+        self.about: dict[str, Any] = {}  # more of the run, for .db
         self._handle: BinaryIO = open_partial(target)
 
     @classmethod
@@ -47,11 +45,11 @@ class OutputFile:
 
     @staticmethod
     def same(name: str) -> str:
-        """The form of a field's name by which the format tells fields apart: equal forms clash. Here, ``name``."""
+        """Return the form of a field's name that is unique in the format."""
         return name
 
     def begin(self, resume_at: int | None = None) -> None:
-        """Start empty, or go on after ``resume_at`` bytes of an interrupted run."""
+        """Start empty, or after ``resume_at`` bytes of an interrupted run."""
         try:
             self._handle.truncate(resume_at or 0)
             self._handle.seek(resume_at or self.header_bytes)
@@ -68,7 +66,7 @@ class OutputFile:
         self.note(block)
 
     def append(self, data: bytes) -> None:
-        """Append rows as they lie in the file."""
+        """Append encoded rows."""
         try:
             self._handle.write(data)
             self._handle.flush()
@@ -76,17 +74,17 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def skip(self, block: Block) -> None:
-        """Count rows that an interrupted run has written already; their vectors are not there."""
+        """Count rows that an interrupted run has written; ``block`` has no vectors."""
         self.rows += len(block.rows)
         self.note(block)
 
     def note(self, block: Block) -> None:
-        """Values that a format needs of all rows when it ends, of this run or before; nothing by default."""
+        """Note values that the end of the format needs, of this run or an earlier one; none by default."""
 
     def sync(self) -> int:
-        """Make sure that the written rows outlive a power cut; returns its size in bytes."""
+        """Flush the rows to the disk; returns the size in bytes."""
         try:
-            self._handle.flush()  # a header that was patched last is in Python's buffer still
+            self._handle.flush()  # a patched header may be in Python's buffer
             os.fsync(self._handle.fileno())
         except OSError as error:
             raise cannot_write(self.target, error) from error
@@ -102,7 +100,7 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def name(self, whole: Path) -> None:
-        """Give the file ``whole`` its final name."""
+        """Give the file ``whole`` the name of the target."""
         if self.seal is not None:
             self.seal(whole)
         whole.replace(self.target)
@@ -110,10 +108,10 @@ class OutputFile:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
-        """Where the whole file is put together next to the partial one; at the end of the block it gets its name."""
+        """Give a path for the whole file next to the partial one; it is renamed after the block."""
         path = archive_path(self.target)
         try:
-            path.unlink(missing_ok=True)  # of a run that was killed
+            path.unlink(missing_ok=True)  # a killed run left it
             yield path
             self.name(path)
         except OSError as error:
@@ -124,30 +122,26 @@ class OutputFile:
                 self.remove()
 
     def remove(self) -> None:
-        """Remove the partial file."""
         self.partial.unlink(missing_ok=True)
 
     def __enter__(self) -> OutputFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of the partial file, which stays where it is unless it was finished or removed."""
-        with contextlib.suppress(OSError):  # of a full disk, which write() has reported
+    def __exit__(self, *error: object) -> None:
+        """Close the partial file, which stays unless it was finished or removed."""
+        with contextlib.suppress(OSError):  # write() has reported the full disk
             self._handle.close()
 
     def encode(self, block: Block) -> bytes:
         raise NotImplementedError
 
     def complete(self, handle: BinaryIO) -> None:
-        """Patch headers; nothing by default."""
+        """Patch headers; none by default."""
 
 
 class JsonLinesFile(OutputFile):
-    """.jsonl: the lines that standard output would get."""
+    """.jsonl: the lines of standard output."""
 
-    keeps_ids = True
     own = FIELDS
 
     def encode(self, block: Block) -> bytes:
@@ -155,10 +149,10 @@ class JsonLinesFile(OutputFile):
 
 
 class NpyFile(OutputFile):
-    """.npy of shape (rows, D'): little-endian rows after a header that is filled in at the end."""
+    """.npy of shape (rows, D'): little-endian rows after a header that is written at the end."""
 
     header_bytes = 128
-    keeps_log_prob = False
+    keeps_fields = False
 
     def encode(self, block: Block) -> bytes:
         self.dtype, self.width = block.vectors.dtype, block.vectors.shape[1]
@@ -170,6 +164,38 @@ class NpyFile(OutputFile):
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
-    """A version 1.0 .npy header of exactly ``size`` bytes (a multiple of 64)."""
+    """Return a version 1.0 .npy header of exactly ``size`` bytes (a multiple of 64)."""
     fields = f"{{'descr': {npy.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     return npy.magic(1, 0) + struct.pack("<H", size - 10) + fields.ljust(size - 11).encode("latin1") + b"\n"
+
+
+@contextlib.contextmanager
+def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
+    """Begin ``writer``, or continue it with ``resume``; gives the number of rows that an earlier run finished.
+
+    If the block fails, the finished rows stay in NAME.partial, and a note of the error names them. A finished file that
+    is not a part gets a record, so that the same command with --resume has no work.
+    """
+    if not resume:
+        run_path(writer.target).unlink(missing_ok=True)
+    if not writer.of_shard:
+        writer.seal = lambda whole: state.done(whole, writer.rows)
+    if not resume and (lost := state.left()):
+        say(f"fastflow: starts again and replaces {lost}")
+    rows, position = state.load() if resume else state.forget()
+    writer.begin(position)
+    try:
+        yield rows
+    except BaseException as error:
+        if writer.named:  # interrupted after the last byte
+            state.forget()
+            add_note(error, f"{writer.target} is whole")
+        elif state.rows or writer.rows:
+            add_note(error, state.kept(writer.rows, error))
+        else:
+            writer.remove()
+            state.forget()
+            if isinstance(error, KeyboardInterrupt):  # another error has a sentence of its own
+                add_note(error, f"no rows of {writer.target} were finished; the same command begins again")
+        raise
+    state.forget()

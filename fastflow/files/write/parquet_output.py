@@ -1,8 +1,7 @@
-"""Writing embeddings to Parquet: the rows grow as an Arrow stream, and become row groups of one size at the end.
+"""Write embeddings to Parquet: rows grow as an Arrow stream, and become row groups at the end.
 
-A Parquet file ends with the list of its row groups and cannot be continued without it; an Arrow stream is one message
-after another, which a resumed run cuts after the last whole window and goes on with. So an interrupted run gives the
-bytes of an uninterrupted one. At the end the rows lie on the disk twice for a while.
+A Parquet file cannot be continued without its footer; an Arrow stream can be cut after the last whole window. So a
+resumed run gives the bytes of an uninterrupted one. At the end the rows are on the disk twice for a while.
 """
 
 from __future__ import annotations
@@ -18,19 +17,16 @@ from fastflow.files.write import json_columns
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import Block
 
-GROUP = 16_384  # rows of a row group
+GROUP = 16_384
 
 
 class ParquetOutput(OutputFile):
-    """.parquet: the id, the fields to keep, ``log_prob`` where asked for and ``embedding``, a list of
-    fixed size; the run's description is JSON under ``fastflow`` in the schema's metadata.
+    """.parquet: id, kept fields, ``log_prob`` and ``embedding``, a list of fixed size; the run is JSON in the metadata.
 
-    The columns of a Parquet input keep their types. A column of JSON values gets one at the end, when all were read:
-    int64, float64, bool or text if that holds every value, null if there is none; else it is text, and values
-    that are no text are JSON. In a part of a run all are text until the parts are joined.
+    Columns of a Parquet input keep their types. A column of JSON values gets int64, float64, bool or null at the end if
+    that holds every value, else text. In a part of a run it stays text until the parts are joined.
     """
 
-    keeps_ids = True
     own = ("log_prob", "embedding")
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
@@ -44,13 +40,13 @@ class ParquetOutput(OutputFile):
         arrow(f"{target}: writing Parquet")
 
     def note(self, block: Block) -> None:
-        """Note the kinds of values in columns without a type, which they get at the end."""
+        """Note the kinds of values in columns without a type."""
         for name, values in block.columns().items():
             if name not in self.types:
                 json_columns.look(self._kinds, name, values)
 
     def encode(self, block: Block) -> bytes:
-        """The rows as a message; the schema before the first."""
+        """Return the rows as an Arrow message, the schema before the first."""
         first = self._handle.tell() == 0
         if self._schema is None:
             self._schema = self._schema_of(block)
@@ -58,15 +54,15 @@ class ParquetOutput(OutputFile):
         return head + (self._batch(block).serialize().to_pybytes() if len(block.rows) else b"")
 
     def finish(self) -> None:
-        """Put the stream into row groups, and give them the final name."""
+        """Write the stream in row groups, and give them the final name."""
         self.sync()
         self._handle.seek(0)
         with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
-            schema = (json_columns.marked if self.of_shard else json_columns.typed)(stream.schema, self._kinds)
+            schema = (json_columns.mark_kinds if self.of_shard else json_columns.set_types)(stream.schema, self._kinds)
             self.put(schema, (json_columns.cast(batch, schema) for batch in stream))
 
     def put(self, schema: Any, batches: Iterable[Any]) -> None:
-        """Write ``batches`` in row groups, in another file, and give that the final name."""
+        """Write ``batches`` in row groups to another file, and give it the final name."""
         with self.apart() as path:
             write_groups(path, schema, batches)
 
@@ -75,7 +71,7 @@ class ParquetOutput(OutputFile):
         fields = [(name, self.types.get(name, pa.string())) for name in block.columns()]
         fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
         kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
-        # the name that Parquet gives to the numbers of a list, so that the schema is the same when it is read back
+        # Parquet's name for the numbers of a list, so that the schema read back is equal
         fields.append(("embedding", pa.list_(pa.field("element", kind), block.vectors.shape[1])))
         return pa.schema(fields, metadata={"fastflow": json.dumps(self.meta)})
 
@@ -93,9 +89,9 @@ class ParquetOutput(OutputFile):
 
 
 def write_groups(path: Path, schema: Any, batches: Iterable[Any]) -> None:
-    """Write ``batches``, of any sizes, to a Parquet file in row groups of GROUP rows; equal rows give equal bytes."""
+    """Write ``batches`` of any sizes in row groups of GROUP rows; equal rows give equal bytes."""
     pa, parquet = arrow(f"{path}: writing Parquet")
-    # a dictionary stores int8 as one byte a number, where Parquet's plain integers take four; floats do not repeat
+    # a dictionary stores int8 in one byte a number, plain integers of Parquet take four
     texts = [field.name for field in schema if field.name != "embedding"]
     small = schema.field("embedding").type.value_type.bit_width == 8
     packed = [*texts, *["embedding.list.element"] * small]

@@ -1,4 +1,4 @@
-"""NAME.partial, the file that grows next to NAME until it is whole, held by one run at a time; and how far it got."""
+"""NAME.partial, the file that grows next to NAME until it is whole, and the record of its progress."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from fastflow.files.write.locks import open_locked
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FAULTS = (OSError, ValueError, KeyError, TypeError, RecursionError)  # of a damaged record
 STRICT = {"errors": "strict", "truncate": "error"}  # options of a run -> the value that refuses rows
 
 
 def partial_path(target: Path) -> Path:
-    """Where ``target`` grows until it is whole."""
+    """Return the path of the growing ``target``."""
     return target.with_name(target.name + ".partial")
 
 
 def state_path(target: Path) -> Path:
-    """Where a run records how far ``partial_path`` has got."""
+    """Return the path of the progress of ``partial_path``."""
     return target.with_name(target.name + ".partial.json")
 
 
 def run_path(target: Path) -> Path:
-    """Where a run records what the finished ``target`` is of."""
+    """Return the path of the record of a finished ``target``."""
     return target.with_name(target.name + ".run.json")
 
 
-def unfinished(target: Path) -> bool:
-    """Whether an interrupted run left rows of ``target`` that --resume continues."""
+def is_unfinished(target: Path) -> bool:
+    """Whether an interrupted run left rows of ``target`` for --resume."""
     return state_path(target).is_file() and partial_path(target).is_file()
 
 
 def check_known(target: Path) -> None:
-    """Raise a UsageError if ``target`` is finished and no record names its run: it may be another one."""
-    if target.exists() and not unfinished(target) and not run_path(target).is_file():
-        if not partial_path(target).exists():  # of a run that was killed right after the target got its name
+    """Raise a UsageError if ``target`` is finished and no record names its run."""
+    if target.exists() and not is_unfinished(target) and not run_path(target).is_file():
+        if not partial_path(target).exists():  # a killed run left it after the target got its name
             state_path(target).unlink(missing_ok=True)
         raise UsageError(
             f"{target} is finished, and there is no {run_path(target).name}, which names its run: leave out --resume "
@@ -52,7 +53,7 @@ def check_known(target: Path) -> None:
 
 
 def open_partial(target: Path) -> BinaryIO:
-    """``partial_path(target)`` for this run alone, made if it is absent, its content untouched.
+    """Open ``partial_path(target)``, locked, made if absent.
 
     Raises a FastflowError if another run holds it or it cannot be written.
     """
@@ -71,7 +72,7 @@ def open_partial(target: Path) -> BinaryIO:
 
 
 def check_output(target: Path, source: str) -> None:
-    """Raise a UsageError if the input ``source`` is ``target`` or a file that is written on the way to it."""
+    """Raise a UsageError if the input ``source`` is ``target`` or a file on the way to it."""
     written = (target, partial_path(target), state_path(target), archive_path(target))
     try:
         if source == "-" or not os.path.exists(source):
@@ -85,12 +86,12 @@ def check_output(target: Path, source: str) -> None:
 
 
 def archive_path(target: Path) -> Path:
-    """The place in which a .parquet or .db is put together."""
+    """Return the path at which a .parquet or .db is put together."""
     return target.with_name(target.name + ".partial.zip")
 
 
 def cannot_write(path: Path, error: OSError) -> FastflowError:
-    """The sentence for a file that could not be written, with a remedy for the cause."""
+    """Return the error for a file that could not be written, with a remedy for the cause."""
     help = "choose another place with -o"
     if error.errno in NO_ROOM:
         help = f"free some space or {help}"
@@ -100,15 +101,10 @@ def cannot_write(path: Path, error: OSError) -> FastflowError:
 
 
 def _may_pass(cause: BaseException | None) -> bool:
-    """Whether the cause of an error is the system, such as a full disk; else it is a row, which stays as it is."""
     return (isinstance(cause, OSError) and cause.errno is not None) or "sqlite3" in type(cause).__module__
 
 
 def _loosened(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The options of the run ``saved``, but those by which it refused rows have the values that they have ``now``.
-
-    No row that it finished depends on these.
-    """
     out = dict(saved)
     for name in saved.keys() & now.keys():
         if isinstance(saved[name], dict) and isinstance(now[name], dict):
@@ -119,7 +115,6 @@ def _loosened(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flatten(options: Any) -> dict[str, Any]:
-    """The options of a run, with those of its input's layout among them."""
     found = dict(options) if isinstance(options, dict) else {}
     layout = found.pop("layout", None)
     return found | layout if isinstance(layout, dict) else found
@@ -131,29 +126,28 @@ def _identity(path: Path) -> list[int]:
 
 
 class State:
-    """NAME.partial.json: progress, input, model and options of a run. The run that holds NAME.partial alone touches it.
+    """NAME.partial.json: progress, input, model and options of the run that holds NAME.partial.
 
-    ``source`` is the identity of the input, None of a pipe, which cannot be read again and so is never continued, and
-    a list, one for each of ``paths``, if these are given; ``run`` is everything else that must be the same for a run
-    to be continued. ``rows`` counts those recorded.
+    ``source``: the identity of the input, a list for several ``paths``, None for a pipe, which cannot be continued.
+    ``run``: everything else that must be equal to continue. ``rows`` counts recorded rows.
     """
 
     def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
         self.target, self.path, self._partial = target, state_path(target), partial_path(target)
         self.rows = 0
-        self.since: int | None = None  # the vectors of a cache that the run takes as known, if it looks for new texts
+        self.since: int | None = None  # the last vector of a cache that --only-new takes as known
         self._again, self._paths = source is not None, paths
-        self._run = json.loads(json.dumps({"input": source, **run}))  # as it will be read back
+        self._run = json.loads(json.dumps({"input": source, **run}))
 
     def load(self) -> tuple[int, int | None]:
-        """(rows, bytes) to continue from; (0, None) when there is nothing yet. Raises if it was another run."""
+        """Return (rows, bytes) to continue from, (0, None) for a new run; raises a FastflowError for another run."""
         size = self._partial.stat().st_size
         if not self.path.is_file() or not size:
             return self.forget()
         try:
-            saved = json.loads(self.path.read_text(encoding="utf-8"))
-            same, rows, position = self._continues(saved["run"]), int(saved["rows"]), int(saved["bytes"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            saved, rows, same = self._read(self.path)
+            position = int(saved["bytes"])
+        except FAULTS as error:
             raise FastflowError(f"{self.path} is damaged; remove it and {self._partial} to start again") from error
         if not same or size < position:
             raise FastflowError(
@@ -164,19 +158,18 @@ class State:
         return rows, position
 
     def is_done(self) -> int | None:
-        """The rows of the target if a run with the same input, model and options finished it; None: it is not finished.
+        """Return the rows of the target if an equal run finished it, None if it is not finished.
 
-        Raises a UsageError for one of another run, or that was changed since.
+        Raises a UsageError if another run made it or it was changed since.
         """
         target = self.target
-        if not target.exists() or unfinished(target):
+        if not target.exists() or is_unfinished(target):
             return None
         try:
-            saved = json.loads(run_path(target).read_text(encoding="utf-8"))
-            rows, whole = int(saved["rows"]), saved["file"] == _identity(target)
-            same = self._continues(saved["run"])
+            saved, rows, same = self._read(run_path(target))
+            whole = saved["file"] == _identity(target)
             other = None if same else f"from a run with another {self._difference(saved['run'])}"
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except FAULTS as error:
             raise FastflowError(f"{run_path(target)} is damaged; remove it and {target} to start again") from error
         if other or not whole:
             found = other or f"not as {run_path(target).name} describes it"
@@ -187,7 +180,7 @@ class State:
         return rows
 
     def done(self, whole: Path, rows: int) -> None:
-        """Record for a run with --resume what the file ``whole`` is of, just before it gets the target's name."""
+        """Record the run of the file ``whole`` just before it gets the target's name."""
         if not self._again:
             return
         path = run_path(self.target)
@@ -197,14 +190,13 @@ class State:
             raise cannot_write(path, error) from error
 
     def left(self) -> str:
-        """The finished rows that an earlier run left here, in words; empty if its record cannot be read.
+        """Describe the finished rows that an earlier run left; empty if its record cannot be read.
 
-        The same run, which begins again, takes the same vectors of a cache as known.
+        An equal run that begins again takes the same vectors of a cache as known.
         """
         try:
-            saved = json.loads(self.path.read_text(encoding="utf-8"))
-            rows, same = int(saved["rows"]), self._continues(saved["run"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            saved, rows, same = self._read(self.path)
+        except FAULTS:
             return ""
         whose = "; --resume would have kept them"
         if same:
@@ -213,12 +205,15 @@ class State:
             whose = f", of a run with another {self._difference(saved['run'])}"
         return f"{rows:,} finished rows in {self._partial}{whose}" if rows else ""
 
+    def _read(self, path: Path) -> tuple[dict[str, Any], int, bool]:
+        """Return (record, rows, whether this run may follow); raises one of FAULTS for a damaged record."""
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return saved, int(saved["rows"]), self._continues(saved["run"])
+
     def _continues(self, saved: Any) -> bool:
-        """Whether this run may follow the run ``saved``: it is the same, or refused rows that this one mends."""
         return isinstance(saved, dict) and _loosened(saved, self._run) == self._run
 
     def _difference(self, other: Any) -> str:
-        """The parts of the run that differ, in words."""
         names = {"input": "input", "options": "set of options", "fingerprint": "model"}
         if not isinstance(other, dict):
             return "version of fastflow"
@@ -246,7 +241,7 @@ class State:
         self.rows = rows
 
     def kept(self, written: int, error: BaseException) -> str:
-        """Where the finished rows of a run that failed are, and how to go on; ``written`` counts those of a pipe."""
+        """Describe the finished rows of a failed run and how to continue; ``written`` counts the rows of a pipe."""
         if not self._again:
             return f"{written:,} finished rows are in {self._partial}, but a pipe cannot be read again to continue them"
         where = f"{self.rows:,} finished rows are in {self._partial}"
@@ -259,7 +254,7 @@ class State:
         return f"{where}; {again}, if input, model and options stay as they are"
 
     def forget(self) -> tuple[int, None]:
-        """Nothing is to be continued."""
+        """Remove the record."""
         self.path.unlink(missing_ok=True)
         self.rows = 0
         return 0, None

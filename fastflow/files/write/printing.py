@@ -1,4 +1,4 @@
-"""Printing embeddings: JSON Lines to standard output, and to a terminal a line a row."""
+"""Print embeddings: JSON Lines to standard output, short lines to a terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from fastflow.files.read.records import Identity, plain
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FIELDS = ("index", "text", "log_prob", "embedding")  # of an object
+FIELDS = ("index", "text", "log_prob", "embedding")
 FIRST = 3  # numbers of a vector that a terminal shows
 
 
 class Block:
-    """Consecutive rows ready to write: their input row numbers, texts, ids and log-densities (None: not asked for),
-    vectors (b, D'), and the values of the fields to keep by name; ``id_field`` names the column of the ids.
+    """Consecutive rows to write: row numbers, texts, ids, vectors (b, D'), log-densities (b,), kept fields by name.
+
+    ``id_field`` names the column of the ids. None: not asked for.
     """
 
     def __init__(
@@ -38,12 +39,12 @@ class Block:
         self.named_ids = {} if ids is None else {id_field: ids}
 
     def columns(self) -> dict[str, Sequence[Any]]:
-        """The values of ids and fields to keep by the names of their columns."""
+        """Return the values of ids and kept fields by column."""
         return {**self.named_ids, **self.kept}
 
 
 def json_lines(block: Block) -> str:
-    """One object a row; nine significant digits give float32 back exactly."""
+    """Return an object a row; nine significant digits give float32 back exactly."""
     lines = []
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
         head = {"index": row} | {name: ids[at] for name, ids in block.named_ids.items()}
@@ -67,7 +68,7 @@ class StandardOutput:
         check_stdout()
 
     def write(self, block: Block) -> None:
-        """Print the rows; a reader that has gone away (``| head``) is left to the caller."""
+        """Print the rows; raises BrokenPipeError if the reader left (``| head``)."""
         try:
             sys.stdout.buffer.write(self.encode(block).encode("utf-8"))
             sys.stdout.buffer.flush()
@@ -80,11 +81,11 @@ class StandardOutput:
         return json_lines(block)
 
     def finish(self) -> None:
-        """Nothing is pending: every block was flushed."""
+        """Every block was flushed."""
 
 
 class Terminal(StandardOutput):
-    """A line a row for a person to look at: its number, the start of its text, its first numbers and log-density."""
+    """A short line a row: its number, text, first numbers and log-density."""
 
     def encode(self, block: Block) -> str:
         rest = f"… {block.vectors.shape[1]} numbers]"
@@ -100,5 +101,4 @@ class Terminal(StandardOutput):
         return "".join(lines)
 
     def finish(self) -> None:
-        """Say that this was not everything."""
         say("fastflow: rows are shortened on a terminal; -o FILE, or a pipe, gets whole vectors")

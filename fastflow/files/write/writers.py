@@ -1,4 +1,4 @@
-"""Which class writes an output file: its suffix decides."""
+"""The class that writes an output file, by its suffix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 from fastflow.errors import UsageError
 from fastflow.files.write.outputs import OutputFile
 
-WRITERS = {  # suffix -> module of this room, imported when it is asked for, and class
+WRITERS = {  # suffix -> module, imported when needed, and class
     ".npy": ("outputs", "NpyFile"),
     ".jsonl": ("outputs", "JsonLinesFile"),
     ".parquet": ("parquet_output", "ParquetOutput"),
@@ -21,7 +21,7 @@ FORMER = (".npz", ".safetensors")  # suffixes that earlier versions wrote
 
 
 def check_former(path: Path) -> None:
-    """Raise a UsageError for an output, or a part of one, in a format that earlier versions wrote."""
+    """Raise a UsageError for an output or part in a format that earlier versions wrote."""
     if path.suffix in FORMER:
         raise UsageError(
             f"{path}: fastflow no longer writes or joins {path.suffix}; use .npy for vectors only, or .parquet, .jsonl "
@@ -30,7 +30,7 @@ def check_former(path: Path) -> None:
 
 
 def writer_for(target: Path) -> type[OutputFile]:
-    """The class that writes ``target``, by its suffix."""
+    """Return the class that writes ``target``; raises a UsageError for an unknown suffix."""
     check_former(target)
     if target.suffix not in WRITERS:
         raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(WRITERS)}")

@@ -28,7 +28,7 @@ def make_parts(suffix: str) -> Path:
         part, counted = folder / f"{shard}{suffix}", [Counted(outputs.ROWS, 9, "0" * 64)]
         manifest = manifest_of(part, (shard, 2), ["in.txt"], counted, run, ["in.txt"])
         outputs.write(part, range(*manifest.rows), {"fingerprint": "f"})
-        manifest.sealed(part).write(part)
+        manifest.add_hash(part).write(part)
     return folder
 
 

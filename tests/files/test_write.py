@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.reuse import cache
+from fastflow.files.write import locks
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.outputs import JsonLinesFile, NpyFile, npy_header
 from fastflow.files.write.parquet_output import ParquetOutput
-from fastflow.files.write.printing import Block
+from fastflow.files.write.partial import State, check_known, partial_path, state_path
+from fastflow.files.write.printing import Block, StandardOutput, Terminal, json_lines
 from fastflow.files.write.writers import WRITERS, writer_for
 
 from support.databases import read
@@ -52,9 +60,9 @@ def write(path: Path, vectors: np.ndarray, cuts: tuple[int, ...] = (3,)) -> Path
         writer.begin()
         for start, stop in zip((0, 0, *cuts), (0, *cuts, len(vectors)), strict=True):
             at = slice(start, stop)
-            ids = COLUMNS["id"][at] if kind.keeps_ids else None
-            kept = {name: COLUMNS[name][at] for name in ("title", "may", "n", "x") if kind.keeps_ids}
-            scores = SCORES[: len(vectors)][at] if kind.keeps_log_prob else None
+            ids = COLUMNS["id"][at] if kind.keeps_fields else None
+            kept = {name: COLUMNS[name][at] for name in ("title", "may", "n", "x") if kind.keeps_fields}
+            scores = SCORES[: len(vectors)][at] if kind.keeps_fields else None
             writer.write(Block(range(len(vectors))[at], ODD[at], ids, vectors[at], scores, kept))
         assert not path.exists()
         writer.finish()
@@ -72,8 +80,8 @@ def test_everything_is_read_back_bit_for_bit(tmp_path, suffix, dtype):
     else:
         assert (found.tobytes(), found.dtype) == (vectors.tobytes(), dtype)
     kind = writer_for(Path(f"x{suffix}"))
-    want = dict(COLUMNS) if kind.keeps_ids else {}
-    want |= {"log_prob": SCORES.tolist()} if kind.keeps_log_prob else {}
+    want = dict(COLUMNS) if kind.keeps_fields else {}
+    want |= {"log_prob": SCORES.tolist()} if kind.keeps_fields else {}
     want |= {"index": list(range(8))} if suffix in (".jsonl", ".db") else {}
     want |= {"text": ODD} if suffix in (".jsonl", ".db") else {}
     assert {name: list(map(repr, values)) for name, values in columns.items()} == {
@@ -186,3 +194,112 @@ def test_the_suffix_decides():
     for name in ("x.npz", "x.safetensors"):
         with pytest.raises(UsageError, match=rf"^{name}: fastflow no longer writes .* use \.npy for vectors"):
             writer_for(Path(name))
+
+
+def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):
+    """The target had its name, and the record was still there; --resume has nothing to do."""
+    target = tmp_path / "x.npy"
+    target.write_bytes(b"whole")
+    state_path(target).write_text("{}")
+    with pytest.raises(UsageError, match=r"x\.npy is finished, and there is no x\.npy\.run\.json, which names"):
+        check_known(target)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_partial_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    partial_path(tmp_path / "x.npy").symlink_to(tmp_path / "precious")
+    with pytest.raises(FastflowError, match=r"x\.npy\.partial cannot be written: Too many levels of symbolic links"):
+        NpyFile(tmp_path / "x.npy", META)
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "out.npy.partial.json.tmp").symlink_to(precious)
+    State(tmp_path / "out.npy", [1, 2], {}).save(3, 7)
+    assert precious.read_text() == "kept"
+    assert json.loads((tmp_path / "out.npy.partial.json").read_text())["rows"] == 3
+
+
+KEYS = ["a" * 64, "b" * 64, "c" * 64]
+
+
+def test_a_file_replaced_while_it_is_waited_for_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
+    path, waited = tmp_path / f"{KEYS[0]}.partial", []
+    with cache.wait_for_lock(path, lambda: None) as first:
+        os.write(first.fileno(), b"first")
+
+        def end(seconds):
+            path.rename(tmp_path / "done")
+
+        monkeypatch.setattr(cache.time, "sleep", end)
+        with cache.wait_for_lock(path, lambda: waited.append(1)) as second:
+            assert os.fstat(second.fileno()).st_size == 0
+    assert waited == [1]
+    assert (tmp_path / "done").read_bytes() == b"first"
+
+
+def test_a_file_replaced_between_opening_and_locking_is_let_go_of(tmp_path, monkeypatch):
+    path, lock = tmp_path / f"{KEYS[0]}.partial", locks.try_lock
+
+    def late(handle):
+        if not (tmp_path / "done").exists():
+            path.rename(tmp_path / "done")
+        return lock(handle)
+
+    monkeypatch.setattr(locks, "try_lock", late)
+    with cache.wait_for_lock(path, lambda: None) as handle:
+        assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+
+
+@settings(deadline=None, derandomize=True)
+@given(arrays.arrays(np.float32, (3, 4), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
+def test_nine_digits_give_float32_back_exactly(vectors):
+    rows = [json.loads(line)["embedding"] for line in json_lines(block(vectors)).splitlines()]
+    assert np.array_equal(np.array(rows, np.float32), vectors)
+
+
+def test_json_lines_hold_index_id_text_and_numbers():
+    odd = 'quote " backslash \\ tab \t é \u2028 \U0001f600 \x00'
+    lines = json_lines(Block([4, 6], [odd, ""], ["k", 7], np.array([[1.5, -0.25], [0, 3e-9]], np.float32)))
+    first, second = (json.loads(line) for line in lines.removesuffix("\n").split("\n"))
+    assert first == {"index": 4, "id": "k", "text": odd, "embedding": [1.5, -0.25]}
+    assert second == {"index": 6, "id": 7, "text": "", "embedding": [0, 3.00000003e-09]}
+    assert json.loads(json_lines(Block([4], ["a"], None, np.zeros((1, 1))))) == {
+        "index": 4,
+        "text": "a",
+        "embedding": [0],
+    }
+    assert lines.startswith('{"index": 4, "id": "k", "text": ')
+
+
+def test_standard_output_is_utf8_whatever_the_locale(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    StandardOutput().write(Block([0], ["é\u4e2d"], None, np.array([[math.pi]], np.float32)))
+    assert json.loads(raw.getvalue().decode("utf-8")) == {"index": 0, "text": "é\u4e2d", "embedding": [3.14159274]}
+
+
+def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="utf-8"))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
+    vectors = np.linspace(-9, 9, 3 * 256, dtype=np.float32).reshape(3, 256)
+    out = Terminal()
+    out.write(Block([0, 1, 2], ["short", "long " * 40, "tab\tbell\x07"], None, vectors))
+    out.finish()
+    lines = raw.getvalue().decode().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert [line.split()[:2] for line in lines] == [["0", "short"], ["1", "long"], ["2", "tab"]]
+    assert "[ -9.00  -8.98  -8.95 … 256 numbers]" in lines[0]
+    assert "\x07" not in lines[2]
+    assert "-o FILE, or a pipe, gets whole vectors" in capsys.readouterr().err
+
+
+def test_a_terminal_shows_the_log_density_after_the_numbers(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    (line,) = Terminal().encode(Block([3], ["a text"], None, np.zeros((1, 5)), np.array([-12.34]))).splitlines()
+    assert line.endswith("5 numbers] -12.3")
+    assert len(line) <= 80

@@ -1,0 +1,376 @@
+"""Vectors that are reused: keys, repeated texts of a run, and the cache of training."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fastflow import Runtime
+from fastflow.cli import main
+from fastflow.errors import FastflowError
+from fastflow.files.reuse import cache, repeats
+from fastflow.files.reuse.cache import describe, wait_for_lock
+from fastflow.files.reuse.repeats import FULLEST, Repeats, Slots
+from fastflow.files.reuse.store import CHECK, KEY, check_of, decides, keys_of, pack_rows, unpack_rows
+from fastflow.train.data.embeddings import embed_corpus, open_encoder
+
+from support.refusals import refuses
+
+
+@pytest.fixture(scope="module")
+def runtime(model):
+    return Runtime(model)
+
+
+def test_a_key_is_of_the_whole_text(runtime):
+    decided = decides(runtime, None)
+    texts = ["", " ", "a", "A", "a ", "a" * 100_000, "a" * 99_999 + "b", "b" + "a" * 99_999, "é", "e\u0301", "\ud800"]
+    keys = keys_of(texts, decided)
+    assert len(set(keys)) == len(texts)
+    assert {len(key) for key in keys} == {KEY}
+    assert KEY >= 16
+    assert keys_of(texts[::-1], decided) == keys[::-1]
+
+
+def test_everything_that_decides_a_pooled_vector_is_in_the_key(runtime, model, bert, monkeypatch):
+    one = decides(runtime, None)
+    assert {"fingerprint", "backend", "dtype", "arithmetic", "prompt", "max_length", "fastflow"} == set(one)
+    for name, value in one.items():
+        assert keys_of(["a"], one) != keys_of(["a"], one | {name: f"{value}."}), name
+    others = [decides(Runtime(bert), None), decides(runtime, "so "), decides(Runtime(model, backend="reference"), None)]
+    others.append(decides(Runtime(model, dtype="float64", backend="reference"), None))
+    monkeypatch.setattr("fastflow.files.reuse.store.__version__", "9")
+    others.append(decides(runtime, None))
+    assert len({keys_of(["a"], each)[0] for each in [one, *others]}) == 6
+
+
+def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
+    """Bits differ between them, and a file may move to another machine."""
+    forced = decides(Runtime(model, backend="cpu"), None)
+    assert forced["arithmetic"]
+    other = "portable" if forced_isa != "portable" else "avx2"
+    from conftest import usable
+
+    usable(other)
+    monkeypatch.setenv("FASTFLOW_ISA", other)
+    assert keys_of(["a"], forced) != keys_of(["a"], decides(Runtime(model, backend="cpu"), None))
+
+
+def test_a_prompt_is_no_part_of_the_text(runtime):
+    assert keys_of(["so a"], decides(runtime, None)) != keys_of(["a"], decides(runtime, "so "))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_hold_the_bits_of_a_vector_and_whether_the_text_was_cut(dtype):
+    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(dtype)
+    vectors[0, 0], vectors[1, 0] = -0.0, 5e-324
+    rows = pack_rows(vectors, [1, 3])
+    assert {len(row) for row in rows} == {1 + vectors[0].nbytes}
+    found, cut = unpack_rows(rows[1:], 3, vectors.dtype)
+    assert found.tobytes() == vectors[1:].tobytes()
+    assert cut == 2
+    assert unpack_rows([], 3, vectors.dtype)[0].shape == (0, 3)
+
+
+def test_a_check_binds_a_row_to_its_key():
+    key, row = bytes(range(KEY)), b"row"
+    check = check_of(key, row)
+    assert len(check) == CHECK
+    assert check != check_of(key[::-1], row)
+    assert check != check_of(key, b"raw")
+
+
+def keys_of_repeats(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, (count, 2), np.uint64)
+
+
+def test_a_table_finds_every_key_and_no_other(tmp_path):
+    keys, table = keys_of_repeats(5000), Slots(tmp_path, 8)
+    for start in range(0, 5000, 700):
+        part = np.arange(start, min(start + 700, 5000))
+        assert (table.find(keys[part]) == -1).all()
+        table.add(keys[part], part)
+        assert table.entries <= FULLEST * len(table._slots)
+    assert np.array_equal(table.find(keys[::-1]), np.arange(5000)[::-1])
+    assert (table.find(keys_of_repeats(5000, seed=1)) == -1).all()
+    assert table.find(keys[:0]).shape == (0,)
+    table.close()
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_both_halves_of_a_key_count(tmp_path, column):
+    """Keys that begin in one slot, as all that agree in their first half do."""
+    keys, table = keys_of_repeats(300), Slots(tmp_path, 1024)
+    keys[:, 0] = 1023  # the last slot: probing goes on at the first
+    table.add(keys[:200], np.arange(200))
+    assert np.array_equal(table.find(keys), [*range(200), *[-1] * 100])
+    other = keys[:200].copy()
+    other[:, column] ^= np.uint64(1 << 63)
+    assert (table.find(other) == -1).all()
+    table.close()
+
+
+def test_a_key_of_zeros_is_not_a_free_slot(tmp_path):
+    zeros, table = np.zeros((1, 2), np.uint64), Slots(tmp_path, 8)
+    assert table.find(zeros)[0] == -1
+    table.add(zeros, np.array([0]))
+    assert table.find(zeros)[0] == 0
+    table.close()
+
+
+def test_rows_come_back_and_nothing_lies_in_the_folder(tmp_path):
+    store = Repeats(tmp_path, 5)
+    rows = {os.urandom(KEY): os.urandom(5) for _ in range(1000)}
+    listed = list(rows)
+    assert store.find(listed) == {}
+    store.add({key: rows[key] for key in listed[:600]})
+    store.add({})
+    store.add({key: rows[key] for key in listed[600:900]})
+    assert store.find(listed[::-1]) == {key: rows[key] for key in listed[:900]}
+    assert list(tmp_path.iterdir()) == []  # nothing to be left by a process that is killed
+    store.close()
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_texts(tmp_path, monkeypatch):
+    """Bytes that the interpreter and NumPy allocate, counted; four times as many texts, and the table grows twice."""
+    monkeypatch.setattr(repeats, "FIRST_SLOTS", 1 << 10)
+
+    def peak(windows: int) -> int:
+        store = Repeats(tmp_path, 400)
+        tracemalloc.start()
+        try:
+            for _ in range(windows):
+                rows = {os.urandom(KEY): bytes(400) for _ in range(500)}
+                assert store.find(list(rows)) == {}
+                store.add(rows)
+            assert len(store.find(list(rows))) == 500
+            assert store._table.entries == 500 * windows
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            store.close()
+
+    monkeypatch.setattr(repeats, "MOVED", 1 << 9)
+    peak(2)
+    few, many = peak(20), peak(80)
+    assert many <= 1.02 * few + 20_000, (
+        "a text more must not cost a byte more; 30,000 more texts are 720,000 entries' bytes"
+    )
+
+
+@pytest.mark.parametrize("at", ["table", "rows"])
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch, at):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    if at == "table":
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(FastflowError, match=r"temporary file of --dedupe\) cannot be written: No space left on"):
+            Repeats(tmp_path, 5)
+    else:
+        store = Repeats(tmp_path, 5)
+        monkeypatch.setattr(store._table, "add", full)
+        with pytest.raises(FastflowError, match="No space left on device; free some space or choose another place"):
+            store.add({bytes(KEY): bytes(5)})
+        store.close()
+
+
+def test_a_file_that_lost_its_end_is_an_error(tmp_path):
+    store = Repeats(tmp_path, 5)
+    store.add({bytes(KEY): bytes(5)})
+    store._rows.truncate(3)
+    with pytest.raises(FastflowError, match="was cut short"):
+        store.find([bytes(KEY)])
+    store.close()
+
+
+DAYS = 86_400
+
+
+KEYS = ["a" * 64, "b" * 64, "c" * 64]
+
+
+@pytest.fixture
+def kept(bert, sentences, tmp_path):
+    """A cache of one finished entry, named, and its path."""
+    embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), tmp_path / "kept", corpus="corpus.txt")
+    (path,) = (tmp_path / "kept").glob("*.npy")
+    return path
+
+
+def run(*arguments):
+    done = CliRunner().invoke(main, ["cache", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def aged(path, days, now):
+    os.utime(path, (now - days * DAYS,) * 2)
+    return path
+
+
+def array(path, rows=3):
+    with path.open("wb") as handle:
+        np.save(handle, np.zeros((rows, 1000), np.float32))
+    return path
+
+
+def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
+    lines = run(kept.parent).stdout.splitlines()
+    assert lines[0] == f"{kept.parent}: 1 entry, 33 kB"
+    assert lines[1].split(None, 5) == [
+        kept.name[:12], "33", "kB", "just", "now", f"finished            256 texts of corpus.txt, encoder {bert}"
+    ]  # fmt: skip
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age"),
+    [(-9, "just now"), (59.9, "just now"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1 hour"), (DAYS, "1 day")],
+)
+def test_an_age_is_in_its_largest_whole_unit(seconds, age):
+    assert cache._age(seconds) == age
+
+
+def test_age_size_and_state(tmp_path, monkeypatch):
+    now = 1_800_000_000.0
+    monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
+    for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".12345678.partial"), strict=True):
+        aged(array(tmp_path / (key + name), rows=3000), days, now)
+    lines = [line.split(None, 1)[1] for line in run(tmp_path).stdout.splitlines()[1:]]
+    assert [" ".join(line.split()) for line in lines] == [
+        "12 MB 40 days finished of an unknown corpus",
+        "12 MB 1 day unfinished of an unknown corpus",
+        "12 MB 4 hours unfinished of an unknown corpus",
+    ]
+    assert run(tmp_path, "--older-than", 30).stdout.startswith(f"{tmp_path}: 1 entry, 12 MB\n")
+    done = run(tmp_path, "--clear", "--older-than", 0.5)
+    assert done.stderr == f"fastflow: removed 2 entries, 24 MB from {tmp_path}\n"
+    assert [path.name for path in tmp_path.iterdir()] == [KEYS[2] + ".12345678.partial"]
+    run(tmp_path, "--clear")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clearing_takes_the_description_along(kept):
+    assert len(list(kept.parent.iterdir())) == 2
+    assert "removed 1 entry, 33 kB" in run(kept.parent, "--clear").stderr
+    assert list(kept.parent.iterdir()) == []
+
+
+def test_the_description_stays_while_another_array_has_it(kept):
+    partial = array(kept.with_suffix(".partial"))
+    cache.clear([entry for entry in cache.entries(kept.parent) if entry.path == partial])
+    assert sorted(path.suffix for path in kept.parent.iterdir()) == [".json", ".npy"]
+
+
+FOREIGN = {
+    "notes.txt": b"mine",
+    "vectors.npy": cache.MAGIC + b"mine",
+    KEYS[0][:-1] + ".npy": cache.MAGIC,
+    KEYS[0] + ".npz": cache.MAGIC,
+    KEYS[0].upper() + ".npy": cache.MAGIC,
+    KEYS[0] + ".123.npy": cache.MAGIC,
+    KEYS[1] + ".npy": b"no array at all",
+    KEYS[1] + ".json": b'{"mine": 1}',
+    KEYS[2] + ".partial": b"an unfinished download of another program",
+}
+
+
+def test_files_of_others_are_neither_listed_nor_removed(tmp_path):
+    for name, content in FOREIGN.items():
+        (tmp_path / name).write_bytes(content)
+    outside = array(tmp_path.parent / "outside.npy")
+    (tmp_path / (KEYS[2] + ".npy")).symlink_to(outside)
+    (tmp_path / (KEYS[0] + ".partial")).mkdir()
+    assert run(tmp_path).stdout == f"{tmp_path}: 0 entries, 0 kB\n"
+    run(tmp_path, "--clear")
+    assert len(list(tmp_path.iterdir())) == len(FOREIGN) + 2
+    assert outside.exists()
+
+
+def test_a_foreign_description_outlives_an_entry(kept):
+    kept.with_suffix(".json").write_text('{"mine": 1}')
+    assert "of an unknown corpus" in run(kept.parent).stdout
+    run(kept.parent, "--clear")
+    assert [path.suffix for path in kept.parent.iterdir()] == [".json"]
+
+
+def test_an_entry_in_use_is_kept(kept, bert, sentences):
+    array_in_use = embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), kept.parent)
+    assert "finished, in use" in run(kept.parent).stdout
+    done = run(kept.parent, "--clear")
+    assert "removed 0 entries, 0 kB" in done.stderr
+    assert "kept 1 entry, 33 kB in use by a running process" in done.stderr
+    assert kept.exists()
+    assert kept.with_suffix(".json").exists()
+    del array_in_use
+    run(kept.parent, "--clear")
+    assert not kept.exists()
+
+
+def test_an_unfinished_file_that_is_being_written_is_kept(tmp_path):
+    path = tmp_path / f"{KEYS[0]}.partial"
+    with cache.wait_for_lock(path, lambda: None):
+        assert "unfinished, in use" in run(tmp_path).stdout
+        run(tmp_path, "--clear")
+        assert path.exists()
+    run(tmp_path, "--clear")
+    assert not path.exists()
+
+
+WRITER = "import sys; handle = open(sys.argv[1], 'wb'); print('open', flush=True); sys.stdin.read()"
+
+
+def test_an_old_unfinished_file_is_in_use_while_its_process_has_it_open(tmp_path):
+    """Earlier versions took no lock but named their process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "import os, sys; os.execv(sys.executable, ['python', '-c', sys.argv[1], "
+         "f'{sys.argv[2]}.{os.getpid()}.partial'])", WRITER, str(tmp_path / KEYS[0])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as writer:  # fmt: skip
+        assert writer.stdout.readline() == b"open\n"
+        (path,) = tmp_path.iterdir()
+        assert path.name == f"{KEYS[0]}.{writer.pid}.partial"
+        run(tmp_path, "--clear")
+        assert path.exists()
+        other = array(tmp_path / f"{KEYS[1]}.{writer.pid}.partial")  # a live process, but not its file
+        run(tmp_path, "--clear")
+        assert not other.exists()
+    run(tmp_path, "--clear")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert run().stdout == f"{tmp_path / 'fastflow'}: 0 entries, 0 kB\n"
+    (tmp_path / "fastflow").mkdir()
+    array(tmp_path / "fastflow" / f"{KEYS[0]}.npy")
+    assert "1 entry" in run().stdout
+    assert "1 entry" in run("--clear").stderr
+
+
+def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(kept), "unlink", refuse)
+    refuses(cache.clear, cache.entries(kept.parent), ".npy cannot be removed: Permission denied")
+
+
+def test_an_entry_is_its_owners_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        path = tmp_path / ("0" * 64 + ".partial")
+        with wait_for_lock(path, lambda: None):
+            describe(path, {"corpus": "in.txt"})
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
