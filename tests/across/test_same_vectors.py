@@ -26,7 +26,7 @@ def opened(tmp_path_factory, encoders, sentences, model):
         if make not in paths:
             paths[make] = make(tmp_path_factory.mktemp("same") / "m", encoders, sentences)
         if name not in made:
-            made[name] = same.Session(name, paths[make])
+            made[name] = same.Open(name, paths[make])
         return made[name]
 
     return get

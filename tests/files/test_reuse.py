@@ -19,7 +19,8 @@ from fastflow.files.reuse import cache, repeats
 from fastflow.files.reuse.cache import describe, wait_for_lock
 from fastflow.files.reuse.repeats import FULLEST, Repeats, Slots
 from fastflow.files.reuse.store import CHECK, KEY, check_of, decides, keys_of, pack_rows, unpack_rows
-from fastflow.train.data.embeddings import embed_corpus, open_encoder
+from fastflow.train.data.embeddings import embed_corpus
+from fastflow.train.data.encoder import open_encoder
 
 from support.refusals import refuses
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow
 
 from fastflow import Runtime
 from fastflow.files.write.writers import WRITERS
-from fastflow.integrations.ray import Embedder, job_of
 
 from support.builders import make_sentences
 from support.commands import run
@@ -79,7 +77,7 @@ SUBJECTS = {
 }
 
 
-class Session:
+class Open:
     """A subject with its vectors, and ways to compute them again."""
 
     def __init__(self, name: str, path: Path) -> None:
@@ -106,7 +104,7 @@ class Session:
             assert np.abs(found - wanted).max() <= COMPANY["float32"] * scale, name
 
 
-def company(of: Session) -> Iterator[tuple[str, Any]]:
+def company(of: Open) -> Iterator[tuple[str, Any]]:
     yield "one by one", np.concatenate([of.compute(of.rows[i : i + 1]) for i in range(len(of.rows))])
     yield "reversed", of.compute(of.rows[::-1])[::-1]
     yield "twice", of.compute([*of.rows, *of.rows])[len(of.rows) :]
@@ -120,7 +118,7 @@ def company(of: Session) -> Iterator[tuple[str, Any]]:
         yield "a list of vectors", of.compute(of.rows, convert_to_numpy=False)
 
 
-def threads(of: Session) -> Iterator[tuple[str, Any]]:
+def threads(of: Open) -> Iterator[tuple[str, Any]]:
     """Other numbers of threads, and callers at once."""
     for count in (1, 3):
         yield f"{count} threads", of.compute(runtime=of.open(threads=count))
@@ -143,7 +141,7 @@ def threads(of: Session) -> Iterator[tuple[str, Any]]:
         yield f"eight callers, turn {turn}", both
 
 
-def processes(of: Session) -> Iterator[tuple[str, Any]]:
+def processes(of: Open) -> Iterator[tuple[str, Any]]:
     yield "pickled", of.compute(runtime=pickle.loads(pickle.dumps(of.runtime)))
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
@@ -161,7 +159,7 @@ def processes(of: Session) -> Iterator[tuple[str, Any]]:
     yield "in its parent", of.compute()
 
 
-def streams(of: Session) -> Iterator[tuple[str, Any]]:
+def streams(of: Open) -> Iterator[tuple[str, Any]]:
     if of.subject.call == "transform":
         return
     settings, call = of.subject.settings, of.runtime.stream
@@ -177,7 +175,7 @@ def streams(of: Session) -> Iterator[tuple[str, Any]]:
         yield "in two steps", of_vectors(of.runtime.pool(of.rows), **settings)
 
 
-def files(of: Session, folder: Path) -> Iterator[tuple[str, Any]]:
+def files(of: Open, folder: Path) -> Iterator[tuple[str, Any]]:
     source, model = folder / "in.txt", ("-m", of.path, "--quiet")
     source.write_text("".join(f"{text}\n" for text in of.rows), encoding="utf-8")
 
@@ -200,11 +198,8 @@ def files(of: Session, folder: Path) -> Iterator[tuple[str, Any]]:
     yield "merged shards", np.load(folder / "merged.npy")
 
 
-def services(of: Session) -> Iterator[tuple[str, Any]]:
+def services(of: Open) -> Iterator[tuple[str, Any]]:
     with serving(of.path) as server:
         answer = server.post("/embed", {"inputs": of.rows, "normalize": False, "truncate": True})
     assert answer.status == 200, answer.body
     yield "a server", np.array(answer.json, np.float32)
-    job = job_of(of.path, "auto", "text", "embedding", {}, 1)
-    column = Embedder(job)(pyarrow.table({"text": of.rows})).column("embedding").combine_chunks()
-    yield "an actor", column.flatten().to_numpy(zero_copy_only=False).reshape(of.wanted.shape)
