@@ -73,7 +73,7 @@ def make_environment(where: Path, requirement: str, *more: str) -> list[str]:
     return pip
 
 
-def install(package: str, where: Path) -> dict[str, Any]:
+def install_package(package: str, where: Path) -> dict[str, Any]:
     """Make the environment ``where``, unless it is there; return its megabytes and packages without pip."""
     record = where / "installed.json"
     if record.is_file():
@@ -93,7 +93,7 @@ def distil(model: Path, work: Path) -> Path:
     """Make model2vec's table of ``model`` in an environment of its own."""
     where = work / "model2vec-distill"
     if not where.exists():
-        version = install("model2vec", work / "model2vec")["version"]
+        version = install_package("model2vec", work / "model2vec")["version"]
         make_environment(where, f"model2vec[distill,quantization]=={version}")
     return Path(distil_by_model2vec(str(where / "bin" / "python"), MODEL, str(model), work))
 
@@ -140,7 +140,7 @@ def score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
 def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
     """Time the engines in turn; return the packages, and a row for each engine."""
     pythons = {engine.package: work / engine.package / "bin" / "python" for engine in engines}
-    packages = {name: install(name, work / name) for name in pythons}
+    packages = {name: install_package(name, work / name) for name in pythons}
     source = work / "texts.txt"
     source.write_text("\n".join(texts), encoding="utf-8")
     neighbours = Neighbours()

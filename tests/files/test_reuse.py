@@ -57,9 +57,9 @@ def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
     forced = decides(Runtime(model, backend="cpu"), None)
     assert forced["arithmetic"]
     other = "portable" if forced_isa != "portable" else "avx2"
-    from conftest import usable
+    from conftest import require_isa
 
-    usable(other)
+    require_isa(other)
     monkeypatch.setenv("FASTFLOW_ISA", other)
     assert keys_of(["a"], forced) != keys_of(["a"], decides(Runtime(model, backend="cpu"), None))
 
