@@ -257,7 +257,7 @@ def test_a_run_that_is_interrupted_before_its_first_rows_says_so(
     code = f"""
 import os, signal, sys
 from fastflow.session import Session
-Session.stream = lambda *given: os.kill(os.getpid(), signal.{number})
+Session.blocks = lambda *given: os.kill(os.getpid(), signal.{number})
 from fastflow.cli import main
 main(sys.argv[1:])
 """

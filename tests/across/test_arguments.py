@@ -9,7 +9,6 @@ from support.places import ROOT
 
 MOST = 8
 PUBLIC = {  # what a user calls, with an argument for each choice
-    "fastflow/integrations/ray.py": {"embed"},
     "fastflow/runtime.py": {"encode", "stream"},
     "train/__init__.py": {"fit"},
 }
