@@ -1,4 +1,4 @@
-"""The cpu backend: compiled kernels, no PyTorch."""
+"""The cpu backend: compiled kernels."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from fastflow.kernels.table.cpu import CpuTable
     from fastflow.model.encoder.int8 import Int8
 
-LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
+LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by default
 
 
 def auto_dtype(model: Model) -> tuple[str, str]:
-    """The fastest dtype that needs no asking for ``model`` on this machine, and why in one line.
+    """Return the fastest default dtype for ``model`` on this machine, and the reason.
 
-    bfloat16 if the processor multiplies it and the model's training recorded at least LEAST_COSINE against float32.
-    int8 never: its cost shows only against labels.
+    bfloat16 needs processor support and a recorded cosine to float32 of at least LEAST_COSINE. int8 is never the
+    default:
+    its cost shows only against labels.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 
@@ -52,37 +53,37 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
 
 
-CUTS = 8  # widths that are kept folded: a server's clients may ask for any
+CUTS = 8  # widths kept folded: a server's clients may ask for any
 
 
 class CpuCalibration:
-    """The folded calibration of a model on vectors (B, D) as one compiled call, and each cut as another."""
+    """The folded calibration (B, D) -> (B, D') as one compiled call, and one for each cut.
+
+    A row has the same bits in any batch.
+    """
 
     def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
-        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, the last used at the end
-        self._latent: Any = None  # the stages that give the density, made when first asked for
+        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
+        self._latent: Any = None  # the stages of the density, made when first asked for
         try:
             self._flow = self._folded(model.calibration, threads)
-        except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
+        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
         self.threads, self.isa = self._flow.threads, self._flow.isa
 
     def __call__(self, x: Floats, normalize: bool, truncate: int | None) -> Floats:
-        """As the reference, without intermediate arrays; same bits for a row whatever its company."""
         flow, truncate = self._flow_for(truncate)
         return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
 
     def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
-        """(B,) log-densities of ``pooled`` (B, D) under ``plans``, run in turn, which have no gates: their
-        log-determinants are the same for every row. The plans of the first call are kept; every call must give them.
-        """
+        """Compute (B,) float64 log-densities of (B, D) under gate-free ``plans``, the same in every call."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
         if self._latent is None:
             self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
         z = self._latent(np.ascontiguousarray(pooled, np.float32))
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
 
     def _folded(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
@@ -91,7 +92,7 @@ class CpuCalibration:
         return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
 
     def _flow_for(self, width: int | None) -> tuple[CpuFlow, int | None]:
-        """Return the compiled call of embeddings cut to ``width``, and the columns to keep of its result."""
+        """Returns the columns to keep of the call's result too."""
         if width is None or self._order is None:
             return self._flow, width
         with making:  # changes _cuts
@@ -126,33 +127,32 @@ class CpuCalibrator(Calibrator):
     _calibration: CpuCalibration
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
         return self._calibration(pooled, normalize, truncate)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities; compiled, but those of affine couplings, whose gates are summed in NumPy."""
+        """Return (B,) log-densities of (B, D); affine couplings run in NumPy."""
         if any(plan.R is not None for plan in self.density_plans):
             return super().log_prob(pooled)
         return self._calibration.log_prob(pooled, self.density_plans)
 
     @late
     def density_plans(self) -> tuple[Plan, ...]:
-        """The fewest products, if they keep the log-determinant: of a dense matrix among the couplings they do not."""
+        """Fewest products, except with a dense matrix among affine couplings, which would lose the log-determinant."""
         plans = fold(self.density.stages, self.pooled_dim, sparse=True)
         return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
 
 
 class CpuBackend(CpuCalibrator, Backend):
-    """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
+    """Encoder and pooling as one compiled call without padding, the folded calibration as another.
 
-    A text has the same bits whatever its company, the order and the number of threads. bfloat16 and int8 are the
-    precision of the products in the encoder's layers; ``auto_dtype`` decides when bfloat16 runs without being named.
+    A text has the same bits in any batch, order and number of threads. bfloat16 and int8 are dtypes of the encoder's
+    products.
     """
 
     name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
     gated: ClassVar[bool] = True  # whether int8 is refused if it changes the embeddings too much
-    int8: Int8 | None = None  # what a trial of int8 found, of a backend in int8
+    int8: Int8 | None = None  # findings of the trial, in int8
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
@@ -166,10 +166,10 @@ class CpuBackend(CpuCalibrator, Backend):
         self._encoder = self._packed(model, shape, weights, threads, tried)
         if tried is not None and not tried.holds():
             self._encoder = self._packed(model, shape, weights, threads, tried)
-        # after the encoder, since NumPy's threads spin for a while after the products of folding
+        # after the encoder: NumPy's threads spin for a while after folding
         self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         self.arithmetic = self._encoder.how
-        trim()  # the copies made on the way would else stay in the C library's heap
+        trim()  # returns freed copies to the system
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )
@@ -183,20 +183,18 @@ class CpuBackend(CpuCalibrator, Backend):
                 self.details.append(tried.cost(self.int8))
 
     def _tried(self, model: Model, weights: MappedWeights) -> Tried:
-        """The trial of int8 with which ``model`` opens."""
         from fastflow.backends.trials import Tried
         from fastflow.kernels.encoder.cpu import choose, describe
 
         try:
             arithmetic = describe(*choose("int8"))
-        except ValueError as error:  # as in CpuCalibration
+        except ValueError as error:
             raise UsageError(str(error)) from error
         return Tried(model, weights, arithmetic)
 
     def _packed(
         self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
     ) -> CpuEncoder:
-        """The compiled encoder; in int8 with what ``tried`` found."""
         from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
         from fastflow.kernels.panels import NotFinite
 
@@ -209,15 +207,14 @@ class CpuBackend(CpuCalibrator, Backend):
             )
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
-        except ValueError as error:  # as in CpuCalibration
+        except ValueError as error:
             raise UsageError(str(error)) from error
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        """As in ``Backend``, for an encoder whose layers are not computed."""
+        """Join the steps if no encoder layer is computed."""
         return self._calibration.fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""
         try:
             pooled = np.asarray(self._encoder(tokens.ids, tokens.offsets, tokens.skip))
         except ValueError as error:

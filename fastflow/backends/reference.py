@@ -1,4 +1,4 @@
-"""The reference backend: NumPy, from the equations."""
+"""The reference backend: the equations in NumPy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fastflow.stages.vectors import shorten
 
 
 def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head: Head) -> Floats:
-    """(B, P) pooled vectors of hidden states {layer: (N, D)}, after ``head``, in their dtype; not for pooler."""
+    """Pool hidden states {layer: (N, D)} -> (B, P), then apply ``head``; not for pooler."""
     weights = None if how.weights is None else how.weights[tokens.ids]
-    with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+    with np.errstate(over="ignore", invalid="ignore"):
         parts = []
         for mode in how.parts:
             layers = [texts.pool(hidden[i], tokens.offsets, mode, weights, tokens.skip) for i in how.layers]
@@ -39,18 +39,16 @@ class ReferenceCalibrator(Calibrator):
     _stages: list[Stage]
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        with np.errstate(over="ignore", invalid="ignore"):
             z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
             return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
         return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)
 
 
 class ReferenceBackend(ReferenceCalibrator, Backend):
-    """NumPy, from the equations: the oracle, and the fallback without compiled kernels. float32 or float64."""
+    """The equations in NumPy, float32 or float64: the oracle, and the fallback without compiled kernels."""
 
     name = "reference"
     dtypes = ("float32", "float64")
@@ -66,24 +64,22 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
         self._stages = [stage.astype(self.floats) for stage in model.calibration]
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
-        """The canonical arrays that ``kernels.encoder.reference`` names."""
+        """Load the arrays that ``kernels.encoder.reference`` names."""
         return load_weights(model.encoder, config, self._shape, self.floats)
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch."""
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> dict[int, Floats]:
-        """Hidden states of the layers that pooling needs, {layer: (N, D)}."""
+        """Return the hidden states of the pooled layers, {layer: (N, D)}."""
         tokens.check(len(self._weights["word"]))
         layers = self._pooling.layers
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        with np.errstate(over="ignore", invalid="ignore"):
             return reference.encode(
                 self._weights, tokens.ids, tokens.offsets, self._shape, layers, self.floats, self.watch
             )
 
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors."""
         if self._pooling.mode == "pooler":
             first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
             return reference.pooler(first, self._weights)

@@ -1,4 +1,4 @@
-"""The backends of a static encoder: the mean of a text's rows of a token table, then what follows any pooling."""
+"""The backends of a static encoder: the mean of a text's rows of a token table, then its other modules."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 
 
 class CpuTable(CpuCalibrator, Backend):
-    """The compiled kernels on rows that lie in the mapped file. float32.
+    """Compiled kernels on rows of the mapped file, float32.
 
-    A text has the same bits whatever its company, the order and the number of threads.
+    A text has the same bits in any batch, order and number of threads.
     """
 
     name = "cpu"
@@ -34,7 +34,7 @@ class CpuTable(CpuCalibrator, Backend):
         table = open_table(model.encoder)
         try:
             self._table = cpu.CpuTable(table, self._pooling.weights, threads)
-        except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
+        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
         self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         self.arithmetic = self._table.isa
@@ -44,11 +44,10 @@ class CpuTable(CpuCalibrator, Backend):
         )
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        """As in ``Backend``, for a table without modules after it."""
+        """Join the steps for a table without other modules."""
         return None if self._head else self._calibration.fuse(tokenizer, self._table)
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors: the mean of each text's rows, 0 without tokens, then the modules after it."""
         try:
             pooled = self._table(tokens.ids, tokens.offsets)
         except ValueError as error:
@@ -56,18 +55,18 @@ class CpuTable(CpuCalibrator, Backend):
         return apply_head(self._head, pooled, self._product)
 
     def _product(self, x: Floats, weight: Floats) -> Floats:
-        """x W^T: BLAS would give a row other bits in other company."""
+        """BLAS would give a row other bits in another batch."""
         from fastflow.kernels.search.cpu import products
 
         return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """(B, D) pooled vectors of ``tokens``; ``batches`` are not used, for nothing is padded."""
+        """Pool ``tokens`` at once: a mean needs no padding."""
         return self.pool(tokens)
 
 
 class ReferenceTable(ReferenceCalibrator, Backend):
-    """NumPy, from the equations. float32 or float64."""
+    """The equations in NumPy, float32 or float64."""
 
     name = "reference"
     dtypes = ("float32", "float64")
@@ -80,9 +79,8 @@ class ReferenceTable(ReferenceCalibrator, Backend):
         self._stages = [stage.astype(self.floats) for stage in model.calibration]
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors: the mean of each text's rows, 0 without tokens, then the modules after it."""
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+            with np.errstate(over="ignore", invalid="ignore"):
                 pooled = reference.pool(
                     self._table, tokens.ids, tokens.offsets, self._pooling.weights, self.floats.type
                 )

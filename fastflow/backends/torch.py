@@ -1,4 +1,4 @@
-"""The torch backend: the encoder through PyTorch and transformers, the calibration unfused."""
+"""The torch backend: the encoder through transformers, the calibration unfused."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from fastflow.values import panics, reason
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
-    """The transformers model of a local encoder directory, frozen, in ``dtype``; quiet, and never from the network.
+    """Load the transformers model of a local directory, frozen and silent, in ``dtype``.
 
-    Raises a FastflowError that names the tensor for weights that are missing or not finite.
+    Raises a FastflowError that names the tensor for missing or non-finite weights.
     """
     import torch
     from transformers import AutoModel
@@ -47,21 +47,21 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
                 dtype=getattr(torch, dtype),
                 output_loading_info=True,
             )
-    except Exception as error:  # transformers has errors of its own, and any of Python's for a field that it trusts
+    except Exception as error:  # of transformers, and any of Python's for an invalid field
         raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
-    # transformers fills a missing tensor with random numbers and goes on; a pooler is asked for where it is used
+    # transformers fills missing tensors with random numbers; a missing pooler is refused when it is used
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
         raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
     for name, tensor in encoder.named_parameters():
-        if not (tensor.abs() <= LARGEST).all():  # NaN is not
+        if not (tensor.abs() <= LARGEST).all():  # false for NaN
             raise FastflowError(f"{directory}: tensor {name} {BAD}")
     for tensor in (*encoder.parameters(), *encoder.buffers()):
-        tensor.data = tensor.data.clone()  # else it may lie in the mapped file, and change or end with it
+        tensor.data = tensor.data.clone()  # else it stays in the mapped file
     return encoder.requires_grad_(False)
 
 
 class TorchCalibration:
-    """The calibration of a model unfused in PyTorch, in float32 or float64."""
+    """An unfused calibration in PyTorch, float32 or float64."""
 
     def __init__(self, model: Calibrated, dtype: str, device: str, threads: int | None) -> None:
         import torch
@@ -77,7 +77,6 @@ class TorchCalibration:
         self._order = model.truncation
 
     def __call__(self, pooled: Floats, normalize: bool, truncate: int | None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         self.mind_fork()
         with self._torch.inference_mode():
             x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
@@ -85,7 +84,7 @@ class TorchCalibration:
         return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats, density: Density) -> Densities:
-        """(B, D) -> (B,) log-densities, squares and their sum in float64."""
+        """Compute (B,) log-densities of (B, D), squares and their sum in float64."""
         self.mind_fork()
         with self._torch.inference_mode():
             x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
@@ -93,18 +92,18 @@ class TorchCalibration:
         return log_normal(z, log_det)
 
     def mind_fork(self) -> None:
-        """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""
+        """Use one thread in a forked child, which lacks PyTorch's thread pool and would wait for it."""
         if os.getpid() != self._process:
             self._torch.set_num_threads(1)
             self._process = os.getpid()
 
     def tensor(self, array: NDArray[Any]) -> Any:
-        """``array`` on the device, floats in the calibration's dtype."""
+        """Copy ``array`` to the device, floats in the calibration's dtype."""
         tensor = self._torch.tensor(np.array(array), device=self._device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def numpy(self, tensor: Any) -> Floats:
-        """``tensor`` as an array in the calibration's dtype."""
+        """Convert ``tensor`` to an array in the calibration's dtype."""
         return np.asarray(tensor.to(self.dtype).cpu().numpy())
 
 
@@ -114,16 +113,14 @@ class TorchCalibrator(Calibrator):
     _calibration: TorchCalibration
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         return self._calibration(pooled, normalize, truncate)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
         return self._calibration.log_prob(pooled, self.density)
 
 
 class TorchBackend(TorchCalibrator, Backend):
-    """PyTorch and transformers, padded and unfused: the reference to beat."""
+    """PyTorch and transformers, padded and unfused."""
 
     name = "torch"
     dtypes = ("float32", "bfloat16", "float64")
@@ -137,9 +134,7 @@ class TorchBackend(TorchCalibrator, Backend):
         self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
         self._flow_dtype = self._calibration.dtype
         config = read_config(model.encoder)
-        with suppress(
-            UnsupportedArchitecture
-        ):  # if the native reader supports the weights, its error is the better one
+        with suppress(UnsupportedArchitecture):  # if the native reader supports the weights, its error is better
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)
         self._words: Any = None
@@ -148,7 +143,7 @@ class TorchBackend(TorchCalibrator, Backend):
             self._words = words_of(self._encoder, longest, model.encoder)
 
     def train_mode(self, dropout: float | None = None) -> None:
-        """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
+        """Enable the encoder's dropout for training, at the rate ``dropout`` if given."""
         for part in (self._encoder, self._words or self._encoder):
             part.train()
             if dropout is not None:
@@ -157,11 +152,10 @@ class TorchBackend(TorchCalibrator, Backend):
                         module.p = dropout
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch."""
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> Any:
-        """{layer: (B, T, D)} hidden states that pooling needs, or (B, D) of a pooler, and the padding mask (B, T)."""
+        """Return {layer: (B, T, D)} hidden states, or (B, D) of a pooler, and the padding mask (B, T)."""
         torch = self._torch
         self._calibration.mind_fork()
         tokens.check(self._encoder.get_input_embeddings().num_embeddings)
@@ -182,7 +176,7 @@ class TorchBackend(TorchCalibrator, Backend):
             return states, mask
 
     def pooling(self, hidden: Any, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors, summed in float32 or better."""
+        """Pool -> (B, D), summed in float32 or better."""
         found, mask = hidden
         if self._pooling.mode == "pooler":
             return self._calibration.numpy(found[self._pooling.layers[0]])

@@ -17,7 +17,7 @@ from fastflow.model.tokenizer.encode import Tokens
 
 
 class TorchTable(TorchCalibrator, Backend):
-    """PyTorch's EmbeddingBag, on a CPU or a GPU. float32 or float64."""
+    """PyTorch's EmbeddingBag on a CPU or GPU, float32 or float64."""
 
     name = "torch"
     dtypes = ("float32", "float64")
@@ -41,11 +41,10 @@ class TorchTable(TorchCalibrator, Backend):
         self._dropout = 0.0
 
     def train_mode(self, dropout: float | None = None) -> None:
-        """Drop each number of a token's vector with the probability ``dropout``; for training, never when embedding."""
+        """Enable dropout on token vectors for training."""
         self._dropout = dropout or 0.0
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors: the mean of each text's rows, 0 without tokens, then the modules after it."""
         self._calibration.mind_fork()
         tokens.check(len(self._vectors))
         torch = self._torch
@@ -61,7 +60,7 @@ class TorchTable(TorchCalibrator, Backend):
             return self._finished(torch.where(total > 0, sums / total, sums))
 
     def _sums(self, vectors: Any, starts: Any, mode: str, weights: Any = None) -> Any:
-        """(B, D): the rows of ``vectors`` (N, D) of each text in one; 0 for a text without."""
+        """(B, D) sums or means of ``vectors`` (N, D) by text; 0 for a text without tokens."""
         rows = self._torch.arange(len(vectors), device=self.device)
         bag = self._torch.nn.functional.embedding_bag
         weights = None if weights is None else weights.to(self._summed)

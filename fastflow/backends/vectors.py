@@ -1,4 +1,4 @@
-"""The backends of a model without an encoder: each only calibrates vectors that were made elsewhere."""
+"""The backends of a model without an encoder: they only calibrate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastflow.model.kinds import VectorModel
 
 
 class CpuVectors(CpuCalibrator):
-    """The compiled kernels: a row has the same bits whatever its company, the order and the number of threads."""
+    """Compiled kernels; a row has the same bits in any batch, order and number of threads."""
 
     name = "cpu"
     dtypes = ("float32",)
@@ -21,7 +21,7 @@ class CpuVectors(CpuCalibrator):
 
 
 class ReferenceVectors(ReferenceCalibrator):
-    """NumPy, from the equations. float32 or float64."""
+    """The equations in NumPy, float32 or float64."""
 
     name = "reference"
     dtypes = ("float32", "float64")
@@ -34,7 +34,7 @@ class ReferenceVectors(ReferenceCalibrator):
 
 
 class TorchVectors(TorchCalibrator):
-    """PyTorch, unfused, on a CPU or a GPU. float32 or float64."""
+    """PyTorch, unfused, on a CPU or GPU, float32 or float64."""
 
     name = "torch"
     dtypes = ("float32", "float64")

@@ -1,4 +1,4 @@
-"""The layer WORDS of an encoder of transformers: its own embedding layer, all rows of its position table the mean."""
+"""The layer WORDS of a transformers encoder: its embedding layer with the mean position for every token."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # o
 
 
 def words_of(encoder: Any, longest: int, where: object) -> Any:
-    """A torch.nn.Module, ids (B, T) -> the layer WORDS (B, T, D); None for an encoder whose layer 0 has no positions.
+    """Make a torch.nn.Module, ids (B, T) -> layer WORDS (B, T, D); None if layer 0 has no positions.
 
-    It shares the table of words with ``encoder``. ``longest``: tokens of the longest text, for which the position
-    table has its last rows. Whether the embedding layer is one that can be computed is tried, not looked up: raises a
-    UsageError that names ``where`` if it is not.
+    The word table is shared with ``encoder``. ``longest``: tokens of the longest text, which uses the last rows of the
+    position table. Raises a UsageError that names ``where`` if a trial run of the layer fails.
     """
     import torch
 
-    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)  # three times one token
+    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)  # one token three times
     modules = dict(encoder.named_modules())
     projection = [modules[name] for name in PROJECTIONS if name in modules]
     with torch.inference_mode():
@@ -37,14 +36,15 @@ def words_of(encoder: Any, longest: int, where: object) -> Any:
 
 
 def states_of(output: Any) -> Any:
-    """The hidden states by layer. The last is listed by transformers 4 before ModernBERT's final LayerNorm, and not at
-    all for an encoder without layers.
+    """Return the hidden states by layer.
+
+    Transformers 4 lists ModernBERT's last one before the final LayerNorm, and none for an encoder without layers.
     """
     return (*(output.hidden_states or ())[:-1], output.last_hidden_state)
 
 
 def _without_positions(layer: Any, longest: int) -> Any:
-    """A copy of the embedding ``layer`` but for its table of words, with the mean in all rows of the position table."""
+    """All rows of the position table become its mean; the word table is not copied."""
     words = layer.word_embeddings
     copy = deepcopy(layer, {id(words): words})
     table = copy.position_embeddings.weight.data

@@ -1,9 +1,8 @@
-"""The model on disk: a directory that holds encoder, tokenizer, pooling and calibration, hashed and checked.
+"""The directory of a saved model, opened and checked.
 
-    MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
+MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
 
-Nothing here runs code from the directory or opens a pickle. Nothing touches the network but ``allow_download``, for a
-model whose encoder was left on the Hub.
+Opening runs no code of the directory and reads no pickle. Only ``allow_download`` uses the network.
 """
 
 from __future__ import annotations
@@ -67,34 +66,34 @@ DEFAULT = PACKAGED["default"]
 
 
 def named(model: str | Path | None) -> Path:
-    """The directory of a model as commands name it: None is the default; a name of PACKAGED if no such directory is."""
+    """Return a model's directory: None is the default; a name of PACKAGED is used if no such path exists."""
     if model is None:
         return DEFAULT
     return PACKAGED[str(model)] if str(model) in PACKAGED and not Path(model).exists() else Path(model)
 
 
 def packaged_name(directory: Path) -> str | None:
-    """The name of the model in the package whose directory this is, None for any other."""
+    """Return a packaged model's name by its directory; None for any other."""
     return next((name for name, place in PACKAGED.items() if place == directory), None)
 
 
 def located(model: str | Path | None, allow_download: bool = False) -> Path:
-    """``named``, or the local folder of a Hub id if no such directory is.
+    """Find a model's directory, or the local folder of a Hub id if no such directory exists.
 
-    Raises a FastflowError for a name that may be a Hub id, and is neither there nor here.
+    Raises a FastflowError for a possible Hub id that is neither there nor here.
     """
     directory = named(model)
-    if str(model).startswith(("./", "../")):  # a Path has lost it, and a Hub id has none
+    if str(model).startswith(("./", "../")):  # a Path drops it, and no Hub id begins so
         return directory
     if os.path.exists(directory):
         return directory
-    from fastflow.model.hub import hub_model  # most models are a directory
+    from fastflow.model.hub import hub_model
 
     return hub_model(str(directory), allow_download) or directory
 
 
 def given(model: Any, allow_download: bool) -> Path | Model | VectorModel | None:
-    """The model that an argument stands for: an open one itself, the path of a directory, None for the default one.
+    """Resolve the argument ``model``: an open one is returned, a path becomes absolute, None is the default model.
 
     Raises a UsageError for anything else.
     """
@@ -107,12 +106,10 @@ def given(model: Any, allow_download: bool) -> Path | Model | VectorModel | None
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
-    """The model of texts at ``path``, as ``named``; a plain Hugging Face encoder is accepted too, and the Hub id of
-    either if no such directory is.
+    """Open a model of texts: a saved directory, a plain Hugging Face encoder, or the Hub id of either.
 
-    ``allow_download``: a Hub id, and the encoder of a model that only names it, may be fetched from the Hub, not just
-    from its cache.
-    Raises a UsageError for a model without an encoder, which ``open_model`` gives too.
+    ``allow_download`` permits fetching from the Hub; without it only its cache is read. Raises a UsageError for a model
+    without an encoder, which ``open_model`` accepts.
     """
     model = open_model(path, allow_download)
     if isinstance(model, VectorModel):
@@ -121,19 +118,18 @@ def load_model(path: str | Path | None = None, allow_download: bool = False) -> 
 
 
 def open_model(path: str | Path | None = None, allow_download: bool = False) -> Model | VectorModel:
-    """As ``load_model``, of a model with an encoder or without."""
+    """Open a model as ``load_model`` does, with an encoder or without."""
     with Opening(path, allow_download) as opening:
         pass
     return opening.model
 
 
 class Opening:
-    """``open_model`` in two steps, so that a block which takes a model's weights does not wait for their sha256.
+    """Open a model while its weights are hashed in a thread.
 
-    ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
-    which are computed while the block runs. At its end they are checked, and the fingerprint of a directory without
-    a manifest is known; a file that differs from its hash is reported before an error that it caused there. A model is
-    taken as it is. ``allow_download`` is that of ``load_model``.
+    ``with Opening(path) as opening:`` gives ``opening.model``, checked but for the hashes of its weights. They are
+    checked
+    when the block ends, and before an error that a wrong file caused in it. An open model is used as it is.
     """
 
     model: Model | VectorModel
@@ -169,7 +165,6 @@ class Opening:
             self.model = replace(self.model, awaited=self._fingerprint)
 
     def _fingerprint(self) -> str:
-        """The identity of a directory without a manifest, once its files are hashed."""
         root = None if self.model.modules is None else self.model.path
         return combined(self._identity, self._hashes, root)
 
@@ -193,8 +188,7 @@ class Opening:
         self._hashes.start(files)
 
     def _sentence(self, directory: Path) -> Model:
-        """The model of a directory that Sentence Transformers saved."""
-        from fastflow.model.sentence.directory import read_modules  # few models need its many readers
+        from fastflow.model.sentence.directory import read_modules
         from fastflow.model.sentence.weights import files_of
 
         modules = read_modules(directory)
@@ -212,11 +206,10 @@ class Opening:
         return Model(directory, directory, pooling, size.max_tokens, (), "", note=note)
 
     def _table(self, directory: Path) -> Model:
-        """The model of a directory that model2vec saved."""
-        from fastflow.model.static.table import check_modules, open_table, read_rules  # as in _sentence
+        from fastflow.model.static.table import check_modules, open_table, read_rules
 
         check_modules(directory)
-        open_table(directory)  # raises if it is missing or misshapen
+        open_table(directory)
         rules, later = read_rules(directory), Later(encoder_files(directory))
         head = (Unit(),) if rules.normalize else ()
         return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, (), later, head=head)
@@ -237,7 +230,6 @@ class Opening:
         return _model(directory, manifest, self._resolve_encoder(directory, manifest))
 
     def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
-        """The encoder next to the manifest, or the Hub's of the recorded revision, whose hash will be checked."""
         if (directory / ENCODER).is_dir():
             return directory / ENCODER
         encoder = manifest["encoder"]
@@ -261,7 +253,6 @@ class Opening:
 
 
 def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
-    """The model of texts of a manifest whose small files are as they were saved."""
     check_listed(directory, manifest, encoder)
     size = size_of(encoder)
     arrays = _arrays(directory, manifest)
@@ -279,7 +270,6 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
 
 
 def _uncalibrated(directory: Path, modules: Modules) -> Model:
-    """The model of the modules alone."""
     from fastflow.model.sentence.weights import head_of, pooling_of
 
     encoder = modules.transformer.directory
@@ -291,7 +281,6 @@ def _uncalibrated(directory: Path, modules: Modules) -> Model:
 
 
 def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
-    """The model of a manifest that calibrates the vectors of a directory of Sentence Transformers, kept next to it."""
     from fastflow.model.sentence.directory import read_modules
     from fastflow.model.sentence.weights import files_of
 
@@ -317,11 +306,10 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
 
 
 def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
-    """The model without an encoder of a manifest whose files are as they were saved."""
     dim, where = manifest["input_dim"], f"{directory / MANIFEST}, field"
     if not is_whole(dim, 1):
         raise FastflowError(f"{where} input_dim: must be a whole number of at least 1, not {short(dim)}")
-    if not manifest["calibration"]:  # whose arrays also prove input_dim
+    if not manifest["calibration"]:  # its arrays also prove input_dim
         raise FastflowError(f"{where} calibration: a model without an encoder needs a stage, and there is none")
     stages, truncation, spread = _calibration(directory, manifest, _arrays(directory, manifest), dim)
     return VectorModel(
@@ -330,14 +318,13 @@ def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
 
 
 def _arrays(directory: Path, manifest: dict[str, Any]) -> Arrays:
-    """The arrays of a file that the manifest does not list are ignored; a missing required array is an error later."""
+    """Only a file that the manifest lists is read; a missing array is reported when it is needed."""
     return read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
 
 
 def _calibration(
     directory: Path, manifest: dict[str, Any], arrays: Arrays, inputs: int
 ) -> tuple[tuple[Stage, ...], Truncation | None, NDArray[np.float32] | None]:
-    """The stages on vectors of ``inputs`` numbers, what truncate_dim keeps, and how wide dimensions spread: checked."""
     stages = read_stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, inputs)
@@ -352,7 +339,7 @@ def _calibration(
 def _truncation(arrays: Arrays, dim: int, where: str) -> Truncation | None:
     if not any(name.startswith("truncation.") for name in arrays):
         return None
-    from fastflow.stages.truncation import read_truncation  # a model whose calibration ends in a flow has one
+    from fastflow.stages.truncation import read_truncation
 
     return read_truncation(arrays, dim, where)
 
@@ -360,16 +347,15 @@ def _truncation(arrays: Arrays, dim: int, where: str) -> Truncation | None:
 def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     if "int8" not in manifest:
         return None
-    from fastflow.model.encoder.int8 import read_int8  # few models record a trial
+    from fastflow.model.encoder.int8 import read_int8
 
     return read_int8(directory, manifest)
 
 
 def verify(path: Path) -> list[str]:
-    """Check every file of a saved model, card included, and that it loads; returns what was checked, a line each.
+    """Check every file of a saved model and open it; returns a line for each check.
 
-    Of a plain encoder or a directory of Sentence Transformers: that every setting is known, and weights are whole and
-    finite.
+    A directory without a manifest is checked for unknown settings and for weights that are missing or not finite.
     """
     if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
         from fastflow.model.sentence import verify as without
@@ -389,7 +375,7 @@ def verify(path: Path) -> list[str]:
     if isinstance(saved, Model) and is_static(saved.encoder):
         from fastflow.model.static.table import check_rows
 
-        check_rows(saved.encoder)  # others are checked when a backend opens them
+        check_rows(saved.encoder)  # backends check other weights when they open them
     return [
         f"{len(manifest['files'])} files match their sha256",
         f"calibration {calibrations.describe(saved.calibration)}: shapes, dtypes and values are sound",

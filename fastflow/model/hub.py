@@ -11,7 +11,7 @@ from fastflow.model.hashing import MANIFEST
 from fastflow.values import reason
 
 OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
-OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]  # Sentence Transformers'
+OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]
 PATTERNS = [
     *OF_ENCODER,
     *OF_MODULES,
@@ -29,24 +29,24 @@ class NotCached(FastflowError):
 
 
 def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
-    """The local folder of a Hub encoder, from the cache when it is there, else downloaded (safetensors only)."""
+    """Return the local folder of a Hub encoder; fetches its safetensors files if the cache lacks it."""
     return cached_snapshot(hub_id, revision) or _snapshot(hub_id, revision)
 
 
 def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
-    """The folder of a Hub encoder in the local cache; None if it is not there, or not whole. No network."""
+    """Return a Hub encoder's complete folder in the local cache, or None; uses no network."""
     try:
         found = _snapshot(hub_id, revision, local_files_only=True)
     except NotCached:
         return None
-    folders = [found, *(path for path in found.iterdir() if path.is_dir())]  # of Sentence Transformers' modules
+    folders = [found, *(path for path in found.iterdir() if path.is_dir())]  # folders of Sentence Transformers' modules
     names = ("config.json", "tokenizer.json")  # a StaticEmbedding has no config.json
     whole = any(any((path / name).is_file() for name in names) and any(path.glob("*.safetensors")) for path in folders)
-    return found if whole else None  # not a tokenizer alone
+    return found if whole else None
 
 
 def hub_model(name: str, allow_download: bool) -> Path | None:
-    """The folder of the Hub's repository ``name``, from the local cache or, if allowed, fetched; None: no Hub id.
+    """Return the folder of the Hub repository ``name``, fetched if allowed; None if it is not a Hub id.
 
     Raises a FastflowError if there is none.
     """
@@ -62,9 +62,10 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
 
 
 def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
-    """The folder of the encoder that the model at ``directory`` names in its field encoder, whose hash is yet to check.
+    """Return the folder of the encoder that a model's field encoder names, fetched if allowed; its hash is not
+    checked.
 
-    It comes from the local cache; it is fetched if the caller allows it. Raises a FastflowError if there is none.
+    Raises a FastflowError if there is none.
     """
     hub_id, revision = entry.get("hub_id"), entry.get("revision")
     if not isinstance(hub_id, str) or not isinstance(revision, str):
@@ -85,7 +86,7 @@ def _snapshot(hub_id: str, revision: str | None, **options: Any) -> Path:
         raise FastflowError(f"{hub_id} is on the Hub, which needs: pip install huggingface-hub") from error
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=PATTERNS, **options))
-    except Exception as error:  # the hub client raises its own, requests' and urllib's errors
+    except Exception as error:  # errors of the hub client, requests and urllib
         kind = NotCached if options and isinstance(error, FileNotFoundError) else FastflowError
         raise kind(
             f"encoder {hub_id!r} is neither a local directory nor to be had from the Hub: {reason(error)}"

@@ -1,4 +1,4 @@
-"""A matrix that stays a diagonal with a gather index as long as it can, and the extents of arrays."""
+"""A matrix that stays a diagonal with a gather index as long as possible."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ Array = NDArray[Any]
 
 
 class Linear:
-    """A matrix (N, M): ``scale`` and ``gather``, (N,) each, for diagonal times gather, until it has to be ``dense``."""
+    """A matrix (N, M): diagonal ``scale`` and ``gather``, (N,) each, until it becomes ``dense``."""
 
     def __init__(self, size: int) -> None:
-        """The identity."""
         self.columns = size
         self.scale: Array = np.ones(size)
         self.gather: Array = np.arange(size)
@@ -30,13 +29,13 @@ class Linear:
         return self.place(np.diag(self.scale), slice(None))
 
     def place(self, weight: Array, rows: slice) -> Array:
-        """(n, len(rows)) -> (n, M): columns moved to where ``rows`` gather from, zero elsewhere. Diagonal only."""
+        """Move columns (n, len(rows)) -> (n, M) to the channels that ``rows`` gather from. Diagonal only."""
         out = np.zeros((len(weight), self.columns))
         out[:, self.gather[rows]] = weight
         return out
 
     def read(self, weight: Array, rows: slice) -> tuple[Array, tuple[int, int]]:
-        """``weight`` @ self[rows], (n, M), and the range of columns that may be nonzero."""
+        """Return ``weight`` @ self[rows], (n, M), and the range of columns that may be nonzero."""
         if self.dense is not None:
             return weight @ self.dense[rows], (0, self.columns)
         return self.place(weight * self.scale[rows], rows), hull(self.gather[rows])
@@ -57,16 +56,16 @@ class Linear:
 
 
 def hull(indices: Array) -> tuple[int, int]:
-    """The smallest range (lo, hi), hi exclusive, that holds all ``indices``; contiguous ones give exactly theirs."""
+    """Return the smallest range (lo, hi), hi exclusive, that holds all ``indices``."""
     return int(indices.min()), int(indices.max()) + 1
 
 
 def width(rows: Array) -> int:
-    """The length of the smallest range that holds all true ``rows``."""
+    """Return the length of the smallest range that holds all true ``rows``."""
     low, high = hull(np.flatnonzero(rows))
     return high - low
 
 
 def magnitude(array: Array) -> float:
-    """The largest absolute value, NaN if one is there; without np.abs, whose copy takes longer than the rest."""
+    """Return the largest absolute value, or NaN; np.abs would copy, which takes longer."""
     return max(float(array.max(initial=0)), -float(array.min(initial=0)))

@@ -1,7 +1,4 @@
-"""The calibration: the fitted stages that turn a pooled embedding (B, D) into the embedding (B, D').
-
-A stage is plain data, so that training (PyTorch), the model directory and every backend share one description.
-"""
+"""The calibration: fitted stages, as plain data, that map a pooled vector (B, D) to an embedding (B, D')."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from fastflow.errors import FastflowError
 from fastflow.values import is_whole, short
 
 KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
-SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what each may be
+SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with allowed values
     "levels": int, "depth": int, "width": int,
     "coupling": ("additive", "affine"), "permutation": ("reversal", "random", "lu"),
 }  # fmt: skip
@@ -27,24 +24,24 @@ BELOW_ONE = float(np.nextafter(1.0, 0.0))
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stage:
-    """One fitted transform: ``kind`` of KINDS, its settings, its arrays by name (see ``kernels.flow.equations``)."""
+    """One fitted transform: a kind of KINDS, settings, and arrays by name (see ``kernels.flow.equations``)."""
 
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
 
     def astype(self, dtype: Any) -> Stage:
-        """The same stage with its floating-point arrays in ``dtype``."""
+        """Return the stage with its floating-point arrays in ``dtype``."""
         params = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in self.params.items()}
         return Stage(self.kind, self.settings, params)
 
     def dims(self, inputs: int) -> int:
-        """The width D' that the stage makes of ``inputs``."""
+        """Return the output width for ``inputs`` columns."""
         return int(self.params["matrix"].shape[1]) if self.kind == "whiten" else inputs
 
 
 def apply(stages: Sequence[Stage], x: Any) -> Any:
-    """Run the chain of stages on pooled vectors ``x`` (B, D), a NumPy array or PyTorch tensor of the stages' dtype."""
+    """Apply the stages to ``x`` (B, D), a NumPy array or PyTorch tensor of their dtype."""
     from fastflow.kernels.flow import equations  # backends run the folded plan instead
 
     for stage in stages:
@@ -56,15 +53,15 @@ def apply(stages: Sequence[Stage], x: Any) -> Any:
 
 
 def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
-    """z (B, D) and log|det dz/dx| (B,) of a flow stage."""
-    from fastflow.kernels.flow import equations  # as in apply
+    """Compute z (B, D) and log|det dz/dx| (B,) of a flow."""
+    from fastflow.kernels.flow import equations
 
     s = stage.settings
     return equations.flow(x, stage.params, s["levels"], s["depth"], s["coupling"], s["permutation"])
 
 
 def log_volume(matrix: NDArray[Any]) -> float:
-    """log|det| of the square ``matrix`` (D, D) in float64; its columns of zeros, constant directions, are left out."""
+    """Compute log|det| of ``matrix`` (D, D) in float64, without its columns of zeros, which are constant directions."""
     kept = matrix[:, matrix.any(axis=0)].astype(np.float64)
     if kept.shape[1] == len(kept):
         return float(np.linalg.slogdet(kept)[1])
@@ -72,14 +69,14 @@ def log_volume(matrix: NDArray[Any]) -> float:
 
 
 def output_dim(stages: Sequence[Stage], inputs: int) -> int:
-    """D' of the whole chain for pooled width ``inputs``."""
+    """Return the output width of the stages for ``inputs`` columns."""
     for stage in stages:
         inputs = stage.dims(inputs)
     return inputs
 
 
 def describe(stages: Sequence[Stage]) -> str:
-    """The chain in words, such as ``whiten(128) -> flow(2x3, width 32, additive)``; ``none`` when empty."""
+    """Describe the stages, such as ``whiten(128) -> flow(2x3, width 32, additive)`` or ``none``."""
     words = []
     for stage in stages:
         s = stage.settings
@@ -100,9 +97,9 @@ def describe(stages: Sequence[Stage]) -> str:
 
 
 def keeps_mean(stages: Sequence[Stage]) -> bool:
-    """Whether the embeddings have a mean of their own: every stage only removes directions, or the last gives it back.
+    """Return whether embeddings have a mean: stages only remove directions, or the last restores the mean.
 
-    The first is nullspace with a mean of 0, which is fitted as components; the second is recolour with a mean share.
+    These are nullspace with mean 0, fitted as components, and recolour with a mean share.
     """
     if stages and stages[-1].kind == "recolour":
         return bool(stages[-1].params["shift"].any())
@@ -110,7 +107,7 @@ def keeps_mean(stages: Sequence[Stage]) -> bool:
 
 
 def check(stages: Sequence[Stage], inputs: int) -> None:
-    """Raise a FastflowError naming the stage and array whose shape, dtype or value cannot be right."""
+    """Raise a FastflowError that names the stage and array with an impossible shape, dtype or value."""
     for position, stage in enumerate(stages):
         _check_size(stage)
         expected = expected_shapes(stage, inputs)
@@ -127,7 +124,7 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
 
 
 def _check_size(stage: Stage) -> None:
-    """Raise for a flow of more steps than it has arrays, before a table of that size is made."""
+    """Before a table of that many steps is made."""
     if stage.kind == "flow":
         _check_settings(stage.settings)
         levels, depth = stage.settings["levels"], stage.settings["depth"]
@@ -143,14 +140,14 @@ def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) 
         raise FastflowError(f"{what}: shape {array.shape} does not fit {shape}")
     if array.dtype.kind not in ("i" if what.endswith("index") else "f"):
         raise FastflowError(f"{what}: unexpected dtype {array.dtype}")
-    if array.dtype.kind == "f" and not (np.abs(array) <= np.finfo(np.float32).max).all():  # NaN is not
+    if array.dtype.kind == "f" and not (np.abs(array) <= np.finfo(np.float32).max).all():  # false for NaN
         raise FastflowError(f"{what}: holds NaN or infinity, or what float32 cannot hold")
     if array.dtype.kind == "i" and not np.array_equal(np.sort(array), np.arange(len(array))):
         raise FastflowError(f"{what}: is not a permutation")
 
 
 def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]:
-    """Array name -> shape (None: any) that a stage on ``dim`` channels must hold."""
+    """Return array name -> shape (None: any) of a stage on ``dim`` channels."""
     if stage.kind == "standardize":
         return {"mean": (dim,), "deviation": (dim,)}
     if stage.kind == "nullspace":
@@ -175,7 +172,7 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise a FastflowError for a flow's setting that no code here can follow; a missing one is a KeyError."""
+    """A missing setting is a KeyError."""
     for name, known in SETTINGS.items():
         if not (settings[name] in known if isinstance(known, tuple) else is_whole(settings[name], 1)):
             wanted = " or ".join(known) if isinstance(known, tuple) else "a whole number of at least 1"
@@ -183,7 +180,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
 
 
 def _check_recolour(settings: dict[str, Any], dim: int) -> None:
-    """Raise a FastflowError for a setting that cannot be on ``dim`` channels; a missing one is a KeyError."""
+    """A missing setting is a KeyError."""
     if not is_whole(settings["demoted"], 0, dim - 1):
         raise FastflowError(
             f"calibration recolour, setting demoted: must be a whole number from 0 to {dim - 1}, "

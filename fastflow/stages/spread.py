@@ -1,7 +1,7 @@
-"""How wide the embedding of a model spreads in each dimension, if no calibration has made that 1.
+"""The spread of an embedding in each dimension, unless its calibration makes it 1.
 
-int8 and uint8 need a range that is fixed before any text is seen. Flow, whitening and standardization end in unit
-variance; raw vectors and those without their leading directions do not, and so a model may carry its measured spread.
+int8 and uint8 need a fixed range. Flow, whitening and standardization end in unit variance; for other calibrations the
+model may store a measured spread.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ SPREAD = "spread"  # the array of calibration.safetensors
 
 
 def unit_variance(stages: Sequence[Stage]) -> bool:
-    """Whether the calibration ends in dimensions of variance 1, which therefore need no measure."""
+    """Return whether the calibration ends in dimensions of variance 1."""
     return bool(stages) and stages[-1].kind in ("flow", "whiten", "standardize")
 
 
 def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
-    """(D',) root mean square, about 0, of the embeddings ``stages`` makes of a sample of pooled vectors (n, D).
+    """Measure the (D',) root mean square of each dimension over a sample of pooled vectors (n, D).
 
-    A dimension that is always 0 takes the largest of the others. None if the calibration ends in unit variance, and if
-    all are 0 or one is not finite: no range fits them.
+    A dimension that is always 0 gets the largest of the others. None if the calibration ends in unit variance, all are
+    0,
+    or one is not finite.
     """
-    from fastflow.stages.truncation import sampled  # of a fit alone
+    from fastflow.stages.truncation import sampled
 
     if unit_variance(stages):
         return None
@@ -45,9 +46,9 @@ def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | N
 
 
 def read_spread(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> NDArray[np.float32] | None:
-    """The result of ``fit_spread`` among a model's ``arrays``; None for a model saved without.
+    """Read the result of ``fit_spread`` from a model's ``arrays``; None if absent.
 
-    Raises a FastflowError that names the file ``where`` if the array cannot belong to ``dim`` dimensions.
+    Raises a FastflowError that names the file ``where`` if the array does not fit ``dim`` dimensions.
     """
     if SPREAD not in arrays:
         return None

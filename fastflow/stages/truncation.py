@@ -1,9 +1,8 @@
-"""The leading directions of a basis, which ``truncate_dim`` keeps of an embedding whose dimensions are in no order.
+"""The leading directions that ``truncate_dim`` keeps of an embedding with unordered dimensions.
 
-A flow's dimensions are interchangeable, so the first k are any k. A model may therefore carry an orthogonal
-basis, fitted without labels, whose columns are ordered by how much of the pooled vectors' variation they hold. All D'
-columns together keep every cosine, so the basis only runs if something is cut, folded into the plan: the whole
-embedding costs nothing more, and k dimensions some k x D products.
+A flow's dimensions are interchangeable. A model may store an orthogonal basis, fitted without labels, whose columns are
+ordered by the pooled vectors' variation in them. All D' columns keep every cosine, so the basis is folded into the plan
+only for a cut: k dimensions cost some k x D products.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from fastflow.stages.calibration import Stage, apply, output_dim
 if TYPE_CHECKING:
     from fastflow.stages.rows import Rows
 
-SAMPLE = 16384  # texts that embeddings are measured on, evenly spaced
+SAMPLE = 16384  # texts measured, evenly spaced
 BLOCK = 2048
-ORTHOGONAL = 1e-4  # float32 columns are orthonormal to within this
+ORTHOGONAL = 1e-4  # the tolerance for float32 columns
 
 
 class Truncation(NamedTuple):
@@ -32,24 +31,25 @@ class Truncation(NamedTuple):
     deviation: NDArray[Any]
 
     def stage(self, k: int) -> Stage:
-        """The linear map (B, D') -> (B, k) on the first k columns, as a stage to be folded after the others."""
+        """Return the linear map (B, D') -> (B, k) on the first k columns as a stage."""
         return Stage("whiten", {}, {"mean": np.zeros_like(self.basis[:, 0]), "matrix": self.basis[:, :k]})
 
 
 def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
-    """The basis for embeddings ``stages`` makes of pooled vectors (n, D); None unless a flow comes last.
+    """Fit the basis on pooled vectors (n, D); None unless the last stage is a flow.
 
-    Whitening and recolour end in this order already, and the other calibrations and raw vectors gained nothing by a
-    rotation on the sets that decided (bench/results/verdicts.md).
+    Whitening and recolour are already ordered; other calibrations gained nothing from a rotation
+    (bench/results/verdicts.md).
     """
     return leading_directions(stages, pooled) if stages and stages[-1].kind == "flow" else None
 
 
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
-    """The left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
+    """Return left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
 
-    The first k are the directions of the embedding that hold most of the pooled vector. Those in which the embedding
-    itself varies most would do for a flow, but not for one after a whitening, which varies equally in all.
+    The first k directions of the embedding hold most of the pooled vector. The embedding's own variance would not do:
+    after
+    a whitening it is equal in all directions.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
@@ -59,13 +59,13 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
         cross, square = cross + z.T @ x, square + z.T @ z
     basis = np.linalg.svd(cross / count - np.outer(z_sum, x_sum) / count**2)[0]
     largest = np.abs(basis).argmax(axis=0)
-    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # a singular vector's sign is arbitrary
+    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # fixes the arbitrary sign of a singular vector
     deviation = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", basis, square / count, basis, optimize=True), 0))
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
 
 
 def sampled(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Blocks of pooled vectors (b, D) and their embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
+    """Yield pooled vectors (b, D) and embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]
     for start in range(0, len(rows), BLOCK):
@@ -74,14 +74,14 @@ def sampled(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any
 
 
 def write_truncation(truncation: Truncation) -> dict[str, NDArray[Any]]:
-    """The arrays that a model's calibration.safetensors holds for the order."""
+    """Return the arrays that calibration.safetensors stores for ``truncation``."""
     return {f"truncation.{name}": np.ascontiguousarray(getattr(truncation, name)) for name in ("basis", "deviation")}
 
 
 def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> Truncation | None:
-    """The order of directions among a model's ``arrays``; None for a model saved without one.
+    """Read the truncation from a model's ``arrays``; None if absent.
 
-    Raises a FastflowError that names the file ``where`` and the array that cannot belong to ``dim`` dimensions.
+    Raises a FastflowError that names file ``where`` and the array that does not fit ``dim`` dimensions.
     """
     shapes = {"truncation.basis": (dim, dim), "truncation.deviation": (dim,)}
     if not any(name in arrays for name in shapes):

@@ -1,6 +1,6 @@
-"""The device as the triton backend uses it: memory, streams, events and captured graphs, and nothing else.
+"""The device of the triton backend: memory, streams, events and captured graphs.
 
-``CudaDevice`` is the real one; the tests have another that computes on the CPU.
+``CudaDevice`` is the real one; tests use one that computes on the CPU.
 """
 
 from __future__ import annotations
@@ -15,43 +15,39 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Graph:
-    """Captured work: ``replay`` does it again on the current contents of its buffers, of ``nbytes`` in all."""
+    """Captured work: ``replay`` repeats it on the current contents of its buffers."""
 
     replay: Work
     nbytes: int
 
 
 class Device(Protocol):
-    """Work is queued on streams in order; nothing here but ``synchronize`` and ``capture`` waits for the device."""
+    """Streams of queued work; only ``synchronize`` and ``capture`` wait for the device."""
 
     OutOfMemory: type[BaseException]
 
     def pinned(self, size: int, dtype: str) -> Tensor:
-        """(size,) in page-locked host memory, which copies asynchronously; its content is arbitrary."""
+        """Allocate (size,) in page-locked host memory."""
 
     def empty(self, size: int, dtype: str) -> Tensor:
-        """(size,) in device memory; its content is arbitrary. Raises ``OutOfMemory``."""
+        """Allocate (size,) in device memory. Raises ``OutOfMemory``."""
 
-    def stream(self) -> Any:
-        """A new queue of work."""
-
+    def stream(self) -> Any: ...
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
-        """Queue the launches of ``work`` on ``stream``; it is for ``tokens`` tokens. Raises ``OutOfMemory``."""
+        """Queue ``work``, for ``tokens`` tokens, on ``stream``. Raises ``OutOfMemory``."""
 
     def record(self, stream: Any) -> Any:
-        """An event that has happened when all that is queued on ``stream`` so far is done."""
+        """Return an event that happens when the work queued so far is done."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Whatever is queued on ``stream`` after this begins when ``event`` has happened."""
+        """Make later work on ``stream`` wait for ``event``."""
 
-    def synchronize(self, event: Any) -> None:
-        """Return when ``event`` has happened."""
-
+    def synchronize(self, event: Any) -> None: ...
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
         """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
 
     def release(self) -> None:
-        """Give memory that is kept for later back to the device."""
+        """Return cached memory to the device."""
 
 
 class CudaDevice:
@@ -69,7 +65,7 @@ class CudaDevice:
 
     def empty(self, size: int, dtype: str) -> Tensor:
         made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
-        self._torch.cuda.current_stream().synchronize()  # the memory may have been another's, still at work on it
+        self._torch.cuda.current_stream().synchronize()  # the memory may still be in use on that stream
         return made
 
     def stream(self) -> Any:
@@ -94,7 +90,7 @@ class CudaDevice:
 
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
         cuda = self._torch.cuda
-        self.run(stream, work)  # compiles kernels and opens libraries, which a capture must not do
+        self.run(stream, work)  # compiles kernels and loads libraries, which a capture must not do
         stream.synchronize()
         cuda.empty_cache()
         before, graph = cuda.memory_reserved(), cuda.CUDAGraph()

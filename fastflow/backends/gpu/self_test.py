@@ -1,7 +1,6 @@
-"""The self-test of a backend on a GPU: at opening, its bodies compute a few rows, which NumPy computes too.
+"""The self-test of a GPU backend at opening: a few rows are compared with NumPy.
 
-Kernels are compiled at their first launch, for the GPU at hand. A body that fails there, or has wrong numbers, is found
-before a user's text comes.
+Kernels are compiled at their first launch, so a faulty one is found before a user's text.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from fastflow.model.static.table import open_table
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.values import reason
 
-# tokens of the texts of a batch: one text, a graph of two, and more than a graph takes, with a long text
+# tokens of each text of a batch: one text, a graph of two, and more than a graph takes
 LENGTHS: Sequence[Sequence[int]] = ((5,), (2, 17), (*(1 for _ in range(32)), 65))
 SPECIAL = 4  # ids at the start of most vocabularies, padding among them
-ROWS: Sequence[int] = (1, 2, 1025)  # vectors that are calibrated at once: each body of the flow has one of them
-# of a vector's length: rounding is smaller, also in PyTorch's TF32, and the error of a wrong body is larger
+ROWS: Sequence[int] = (1, 2, 1025)  # numbers of calibrated vectors, one for each body of the flow
+# relative to a vector's length: above rounding, also of TF32, and below a wrong body's error
 LIMITS = {"float64": 0.01, "float32": 0.01, "float16": 0.1, "bfloat16": 0.25}
 
 
 class Check(NamedTuple):
-    """What is computed, in words; rows (B, ...) from the GPU and from NumPy; the largest error, relative."""
+    """A computation, its rows (B, ...) from GPU and NumPy, and the largest relative error."""
 
     what: str
     found: Any
@@ -47,16 +46,15 @@ def self_test(opened: Calibrator, model: Model | VectorModel) -> None:
     try:
         for check in _compute_checks(opened, model):
             error = _largest_error(check.found, check.wanted)
-            if not error <= check.limit:  # NaN is not
+            if not error <= check.limit:  # false for NaN
                 raise WrongOnGpu(f"{where}: {check.what} differ from NumPy's by {error:.2g}, relative; {remedy}")
     except FastflowError:
         raise
-    except Exception as error:  # whatever a compiler, a driver or PyTorch raises
+    except Exception as error:  # of a compiler, a driver or PyTorch
         raise WrongOnGpu(f"{where}: {type(error).__name__}: {reason(error)}; {remedy}") from error
 
 
 def _compute_checks(opened: Calibrator, model: Model | VectorModel) -> Iterator[Check]:
-    """Each Check, computed when it is asked for."""
     reference = _open_reference(model)
     if isinstance(opened, Backend) and isinstance(reference, Backend) and isinstance(model, Model):
         parts = []
@@ -75,7 +73,6 @@ def _compute_checks(opened: Calibrator, model: Model | VectorModel) -> Iterator[
 
 
 def _check_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> Iterator[Check]:
-    """The Checks of the calibration, and of its log-densities if it has any."""
     calls: list[tuple[str, Callable[[Calibrator, Floats], Any]]] = [("calibrated", lambda runs, x: runs.calibrate(x))]
     if _has_density(reference):
         calls.append(("log-densities of", lambda runs, x: np.stack([np.ones(len(x)), runs.log_prob(x)], 1)))  # may be 0
@@ -88,7 +85,7 @@ def _check_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> It
 
 
 def _open_reference(model: Model | VectorModel) -> Calibrator:
-    """The backend whose numbers are right: NumPy's, or PyTorch's on the CPU for an architecture that only it runs."""
+    """PyTorch on the CPU for an architecture that only it runs."""
     if isinstance(model, VectorModel):
         return ReferenceVectors(model, "float32", "cpu", None)
     if is_static(model.encoder):
@@ -102,7 +99,6 @@ def _open_reference(model: Model | VectorModel) -> Calibrator:
 
 
 def _draw_tokens(model: Model, lengths: Sequence[int]) -> Tokens:
-    """Tokens of texts of ``lengths`` tokens, the model's limit at most, drawn from the vocabulary."""
     kept = np.minimum(lengths, model.max_length)
     table = open_table(model.encoder).vocabulary if is_static(model.encoder) else 0
     size = table or whole_number(read_config(model.encoder), "vocab_size", model.encoder)
@@ -113,12 +109,12 @@ def _draw_tokens(model: Model, lengths: Sequence[int]) -> Tokens:
 def _has_density(reference: Calibrator) -> bool:
     try:
         return bool(reference.density.stages)
-    except UsageError:  # no flow, or one that leaves directions out: log_prob is refused
+    except UsageError:  # no density
         return False
 
 
 def _largest_error(found: Any, wanted: Any) -> float:
-    """The largest error of a row (B, D), relative to its length; rows that are not finite in NumPy do not count."""
+    """Relative to a row's length; rows that are not finite in NumPy do not count."""
     rows = np.isfinite(wanted).all(axis=1)
     error = np.linalg.norm(np.asarray(found[rows], np.float64) - wanted[rows], axis=1)
     return float((error / np.maximum(np.linalg.norm(wanted[rows], axis=1), 1e-6)).max(initial=0))

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint each canonical weight is, by architecture, and their shapes."""
+"""The checkpoint tensors and shapes of each canonical weight, by architecture."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Item = tuple[str, tuple[tuple[str, ...], tuple[int, ...]]]  # canonical name, na
 
 
 def word_tensor(family: str) -> str:
-    """The name of the table of words, less a prefix."""
+    """Return the name of the word table without prefix."""
     return "embeddings.tok_embeddings.weight" if family == "modernbert" else "embeddings.word_embeddings.weight"
 
 
 def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    """All weights that are read; a generator, since config.json may name any number of layers.
+    """Yield all weights; lazily, since config.json may name any number of layers.
 
-    ``has``: whether the checkpoint holds a tensor. Raises a FastflowError for one that config.json denies.
+    ``has`` tells whether the checkpoint holds a tensor. Raises a FastflowError for one that config.json denies.
     """
     if config["model_type"] == "modernbert":
         yield from _modernbert(has, config, shape, where)
@@ -47,7 +47,6 @@ def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderSha
 
 
 def _post_norm(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    """BERT's family and MPNet."""
     family = config["model_type"]
     yield from _embeddings(config, shape, where)
     if family == "mpnet":
@@ -85,12 +84,12 @@ def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -
 
 
 def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    from fastflow.model.encoder.modernbert import biases  # few encoders are one
+    from fastflow.model.encoder.modernbert import biases
 
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 
     def denied(name: str, why: str) -> None:
-        if has(name):  # transformers would leave it out in silence
+        if has(name):  # transformers would silently ignore it
             raise FastflowError(f"{where}: the weights hold tensor {name}, and {why}")
 
     def linear(name: str, stem: str, rows: int, columns: int, field: str) -> Iterator[Item]:

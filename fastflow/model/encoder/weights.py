@@ -1,8 +1,7 @@
-"""The weights of an encoder -> one canonical set of arrays.
+"""The weights of an encoder as one canonical set of arrays.
 
-Each architecture is the computation of ``kernels.encoder.reference`` under names of its own; ``tensor_names`` and the
-fields that ``architecture`` reads are the whole difference. Weights are read from safetensors only: a pickle is never
-opened.
+Architectures differ only in ``tensor_names`` and in the fields that ``architecture`` reads; the computation is
+``kernels.encoder.reference``. Weights are read from safetensors only, never from a pickle.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a file beside another may have this name; NUL and half a surrogate pair are not printable."""
+    """NUL and half a surrogate pair are not printable."""
     return 0 < len(name) <= 255 and Path(name).name == name and name.isprintable()
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files that hold the weights, sharded or not."""
-    if (adapter := directory / "adapter_config.json").is_file():  # transformers adds it if peft is installed
+    """List the safetensors files of the weights, sharded or not."""
+    if (adapter := directory / "adapter_config.json").is_file():  # transformers applies it if peft is installed
         raise FastflowError(f"{adapter}: adapters are not supported; save the model after merge_and_unload() of peft")
     index = directory / WEIGHT_INDEX
     if index.is_file():
@@ -51,18 +50,18 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def has_pooler(directory: Path) -> bool:
-    """Whether the weights hold BERT's pooler; without it transformers would invent a random one."""
+    """Return whether the weights hold BERT's pooler; transformers would fill a missing one randomly."""
     return any(
         n.endswith("pooler.dense.weight") for path in weight_files(directory) for n in MappedTensors(path).arrays
     )
 
 
 class MappedWeights:
-    """The canonical weights of an encoder as they are stored: those of ``load_weights``, not read yet.
+    """The canonical weights of ``load_weights``, unread, as stored.
 
-    ``stored`` is a ``cpu_layout.Stored``: views of the mapped files, ``qkv`` in three parts. The reader checks that
-    they are finite and not above LARGEST, and raises ``not_finite`` if they are not.
-    Raises a FastflowError that names the file and tensor for one that is missing or misshapen.
+    ``stored`` is a ``cpu_layout.Stored``: views of the mapped files, ``qkv`` in three parts. Its reader checks for
+    magnitudes above LARGEST and NaN, and raises ``not_finite``.
+    Raises a FastflowError that names file and tensor for a missing or misshapen one.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
@@ -72,11 +71,11 @@ class MappedWeights:
         source = _Source(directory, arrays, config["model_type"])
         self.stored: dict[str, NDArray[Any] | tuple[NDArray[Any], ...]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
-        for name, (tensors, size) in layout(source.has, config, shape, directory):  # ends at the first that is missing
+        for name, (tensors, size) in layout(source.has, config, shape, directory):  # ends at the first missing one
             parts = tuple(source(tensor, *size) for tensor in tensors)
             self._names[name] = tensors
             self.stored[name] = parts if len(parts) > 1 else parts[0]
-        table = self.stored.get("segment")  # of which only the first row is ever added
+        table = self.stored.get("segment")  # only its first row is used
         if isinstance(table, np.ndarray) and not usable(widen(table)):
             raise self.not_finite("segment", 0)
         if "position" in self.stored:
@@ -84,26 +83,26 @@ class MappedWeights:
             self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
 
     def columns(self, name: str) -> int:
-        """The columns of the canonical weight ``name``, a matrix; 0 if there is none."""
+        """Return the columns of the canonical matrix ``name``; 0 if there is none."""
         found = self.stored.get(name)
         first = found[0] if isinstance(found, tuple) else found
         return 0 if first is None or first.ndim != 2 else first.shape[1]
 
     def release(self) -> None:
-        """Release the memory of the pages that were read so far; raises a FastflowError if a file was cut meanwhile."""
+        """Release the memory of pages read so far; raises a FastflowError if a file was cut meanwhile."""
         for file in self._files:
             file.release()
 
     def not_finite(self, name: str, part: int) -> FastflowError:
-        """The error for part ``part`` of the canonical weight ``name``; parts may be cut out of one tensor."""
+        """Return the error for part ``part`` of the weight ``name``; parts may share one tensor."""
         names = self._names[name]
         return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
-    """The canonical arrays that ``kernels.encoder.reference`` names, in ``dtype``, but the word table as stored.
+    """Load the arrays that ``kernels.encoder.reference`` names in ``dtype``; the word table stays as stored.
 
-    Raises a FastflowError that names the file and tensor for one that is missing, misshapen or not finite.
+    Raises a FastflowError that names file and tensor for one that is missing, misshapen or not finite.
     """
     mapped, out = MappedWeights(directory, config, shape), {}
     for name, stored in mapped.stored.items():
@@ -117,7 +116,7 @@ def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, d
 
 
 class _Source:
-    """Raw tensors under any of the prefixes in use, each checked as it is taken."""
+    """Raw tensors under any known prefix, checked as they are taken."""
 
     def __init__(self, directory: Path, raw: Arrays, family: str) -> None:
         prefixes = ("", f"{family.removeprefix('xlm-')}.", "bert.", "roberta.", "model.")

@@ -1,6 +1,6 @@
-"""A directory saved by Sentence Transformers -> its modules, strictly: every setting is known or an error names it.
+"""A directory saved by Sentence Transformers -> its modules; an unknown setting is an error.
 
-modules.json                        the modules in their order, each with its folder and type
+modules.json                        the modules in order, with folder and type
 sentence_bert_config.json           of the Transformer: max_seq_length, do_lower_case
 1_Pooling/config.json, 2_Dense/...  of the other modules
 config_sentence_transformers.json   prompts, similarity
@@ -38,12 +38,12 @@ KNOWN = (
     *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),
     *("WordWeights", "WeightedLayerPooling", "StaticEmbedding"),
 )
-# sentence_transformers.models.Pooling, or since 5.4 sentence_transformers.base.modules.dense.Dense and the like
+# before 5.4: sentence_transformers.models.Pooling; later sentence_transformers.base.modules.dense.Dense and others
 TYPE = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\."
     rf"(?:(\w+)\.)?({'|'.join(KNOWN)})"
 )
-BEFORE = (  # the modules before the Pooling
+BEFORE = (  # modules before the Pooling
     ["Transformer"],
     ["Transformer", "WeightedLayerPooling"],
     ["Transformer", "WordWeights"],
@@ -53,7 +53,7 @@ FILES = {
     "WordWeights": "word_weights", "WeightedLayerPooling": "weighted_layer_pooling", "LayerNorm": "layer_norm",
     "StaticEmbedding": "static_embedding",
 }  # fmt: skip
-AFTER = ("Dense", "Normalize", "LayerNorm", "Dropout")  # the modules after a StaticEmbedding
+AFTER = ("Dense", "Normalize", "LayerNorm", "Dropout")  # modules after a StaticEmbedding
 
 
 After = DenseModule | LayerNormModule | NormalizeModule
@@ -61,10 +61,10 @@ After = DenseModule | LayerNormModule | NormalizeModule
 
 @dataclass(frozen=True)
 class Modules:
-    """Everything that decides an embedding of the directory: modules in their order, prompts and similarity.
+    """Modules in order, prompts and similarity of a directory.
 
-    ``layers`` and ``word_weights`` come before the pooling, ``after`` follow it. ``dim`` is the width of an embedding,
-    before ``truncate_dim``. ``folders``: of the modules after the Transformer.
+    ``layers`` and ``word_weights`` precede the pooling, ``after`` follow it. ``dim``: width of an embedding before
+    ``truncate_dim``. ``folders``: of the modules after the Transformer.
     """
 
     path: Path
@@ -81,12 +81,12 @@ class Modules:
     truncate_dim: int | None = None
 
     def names(self) -> list[str]:
-        """The modules after the Transformer, in words; a StaticEmbedding is the first."""
+        """The modules after the Transformer; a StaticEmbedding is included."""
         before = [module for module in (self.layers, self.word_weights) if module is not None]
         return [str(module) for module in (*before, self.pooling, *self.after)]
 
     def beyond_encoder(self) -> str:
-        """The modules and settings that an encoder alone does not have, by name."""
+        """Name the modules and settings that the encoder lacks."""
         named = self.names()[isinstance(self.pooling, StaticModule) :]
         if self.transformer.do_lower_case:
             named.append("do_lower_case")
@@ -101,7 +101,7 @@ class Modules:
         return ", ".join(named)
 
     def unused(self) -> str:
-        """The warning for a calibration that is fitted on the encoder alone."""
+        """Return the warning for a calibration fitted on the encoder only."""
         return (
             f"{self.path} was saved by Sentence Transformers: the calibration uses its encoder alone, without "
             f"{self.beyond_encoder()}"
@@ -109,10 +109,9 @@ class Modules:
 
 
 def read_modules(directory: Path) -> Modules | None:
-    """The modules of ``directory``, None if it has no modules.json, or one that model2vec wrote for others.
+    """Read the modules; None without a modules.json, or if model2vec wrote it for other libraries.
 
-    Raises a FastflowError that names file and field for a module or a setting that is unknown, missing, or does not
-    fit the others.
+    Raises a FastflowError that names file and field for a module or setting that is unknown, missing or contradictory.
     """
     if not is_file(directory / MODULES) or is_model2vec(directory):
         return None
@@ -151,7 +150,6 @@ def read_modules(directory: Path) -> Modules | None:
 
 
 def _read_static(directory: Path, entries: list[tuple[str, Path]]) -> Modules:
-    """The modules of a directory that begins with a StaticEmbedding: encoder and mean in one."""
     if odd := [kind for kind, _ in entries[1:] if kind not in AFTER]:
         raise FastflowError(f"{directory / MODULES}: {odd[0]} cannot come after a StaticEmbedding")
     folder = entries[0][1]
@@ -167,7 +165,6 @@ def _read_static(directory: Path, entries: list[tuple[str, Path]]) -> Modules:
 
 
 def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[After, ...], int]:
-    """The modules after the pooling, and the width they make of vectors of ``width`` numbers."""
     after: list[After] = []
     for kind, folder in entries:
         if kind == "Dense":
@@ -183,13 +180,12 @@ def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[Afte
 
 
 def encoder_folder(directory: Path) -> Path:
-    """The folder of the encoder: that of the Transformer if there is a modules.json, else ``directory``."""
+    """Return the folder of the Transformer in modules.json, else ``directory``."""
     modules = read_modules(directory)
     return directory if modules is None else modules.transformer.directory
 
 
 def _entries(directory: Path) -> list[tuple[str, Path]]:
-    """(kind, folder) of each module."""
     where = directory / MODULES
     found = read_json(where)
     if not isinstance(found, list) or not found:
@@ -224,7 +220,6 @@ def _entries(directory: Path) -> list[tuple[str, Path]]:
 
 
 def _kind(name: str, place: str) -> str:
-    """One of KNOWN."""
     match = TYPE.fullmatch(name)
     if match is None or match[1] not in (None, match[2], FILES.get(match[2], match[2].lower())):
         raise FastflowError(f"{place}, field type: {short(name)} is unknown; known modules are {', '.join(KNOWN)}")
@@ -232,7 +227,6 @@ def _kind(name: str, place: str) -> str:
 
 
 def _folder(directory: Path, path: str, place: str) -> Path:
-    """The folder ``path`` inside ``directory``; raises for a path that leads outside, on any system."""
     windows = PureWindowsPath(path)
     if windows.anchor or ".." in windows.parts or not path.isprintable() or "\\" in path:
         raise FastflowError(f"{place}, field path: {short(path)} lies outside the directory")

@@ -1,7 +1,4 @@
-"""The modules that Sentence Transformers saves: a folder of each -> its settings, of which every one must be known.
-
-Older releases and newer ones name settings differently; both are read. Nothing here reads weights.
-"""
+"""Read and check the settings of each module that Sentence Transformers saves, in its older and newer names."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from fastflow.values import is_whole, read_object, short
 
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)
-LEGACY_MODES = {  # in the order in which several are concatenated
+LEGACY_MODES = {  # in the order of concatenation
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -31,7 +28,7 @@ ACTIVATIONS = {
     "Hardtanh": "hardtanh", "Mish": "mish",
 }  # fmt: skip
 ACTIVATION = re.compile(rf"torch\.nn\.(?:modules\.\w+\.)?({'|'.join(ACTIVATIONS)})")
-# settings of the Transformer that have one value for an encoder of texts, and those that must be empty
+# Transformer settings that must have one value or be empty
 TRANSFORMER_FIXED: dict[str, Any] = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -45,7 +42,7 @@ TRANSFORMER_EMPTY = (
 
 @dataclass(frozen=True)
 class TransformerModule:
-    """The encoder: its folder, the limit of tokens (None: the encoder's own), whether texts are lowercased first."""
+    """The encoder's folder, token limit (None: the encoder's own), and whether texts are lowercased."""
 
     directory: Path
     max_seq_length: int | None
@@ -56,7 +53,7 @@ class TransformerModule:
 class PoolingModule:
     """Hidden states of the last layer (N, D) -> (B, D * modes), concatenated in the order of ``modes``.
 
-    ``include_prompt`` false leaves the tokens of a prompt out.
+    ``include_prompt`` false excludes the prompt's tokens.
     """
 
     modes: tuple[str, ...]
@@ -67,7 +64,7 @@ class PoolingModule:
 
 
 class StaticModule(PoolingModule):
-    """The mean of the rows of a token table; a prompt's are among them."""
+    """The mean of the rows of a token table, prompts included."""
 
     def __str__(self) -> str:
         return "StaticEmbedding"
@@ -75,7 +72,7 @@ class StaticModule(PoolingModule):
 
 @dataclass(frozen=True)
 class DenseModule:
-    """y = activation(W x + b), plus x, or R x if the widths differ, with ``residual``; weights in ``directory``."""
+    """y = activation(W x + b); ``residual`` adds x, or R x if the widths differ. Weights in ``directory``."""
 
     directory: Path
     in_features: int
@@ -108,7 +105,7 @@ class NormalizeModule:
 
 
 def read_transformer(folder: Path) -> TransformerModule:
-    """The Transformer in ``folder``; raises if no encoder is there, and for a setting that text does not have."""
+    """Read a Transformer; raises if its encoder is missing, and for a setting of other modalities."""
     if not is_file(folder / "config.json"):
         raise FastflowError(
             f"{folder} is not an encoder: it has no config.json, and modules.json names it the Transformer"
@@ -133,7 +130,7 @@ def read_transformer(folder: Path) -> TransformerModule:
 
 
 def _model_max_length(folder: Path) -> int | None:
-    """The tokenizer's own limit, None if there is none; a tokenizer without one holds a number beyond any text."""
+    """A tokenizer without a limit stores a huge number."""
     config = folder / "tokenizer_config.json"
     fields = read_object(config) if is_file(config) else {}
     found = fields.get("model_max_length", fields.get("max_len"))
@@ -141,7 +138,7 @@ def _model_max_length(folder: Path) -> int | None:
 
 
 def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
-    """The pooling of hidden states of that width, and the width it gives."""
+    """Read the pooling of hidden states of width ``hidden``; returns it and its output width."""
     found, place = module_config(folder, "Pooling")
     widths = ("embedding_dimension", "word_embedding_dimension")
     check_fields(found, (*widths, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
@@ -161,7 +158,7 @@ def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
 
 
 def read_dense(folder: Path, width: int) -> DenseModule:
-    """The Dense in ``folder``, to which vectors of that width come."""
+    """Read a Dense on vectors of ``width`` numbers."""
     found, place = module_config(folder, "Dense")
     names = ("module_input_name", "module_output_name")
     check_fields(found, ("in_features", "out_features", "bias", "activation_function", "use_residual", *names), place)
@@ -170,7 +167,7 @@ def read_dense(folder: Path, width: int) -> DenseModule:
     if not is_whole(out := found.get("out_features"), 1):
         raise FastflowError(f"{place}, field out_features: missing or not a whole number above 0: {short(out)}")
     _check_whole_embedding(found, names, place)
-    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")  # the module's own default
+    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")  # the module's default
     match = ACTIVATION.fullmatch(given) if isinstance(given, str) else None
     if match is None:
         known = ", ".join(ACTIVATIONS)
@@ -182,7 +179,7 @@ def read_dense(folder: Path, width: int) -> DenseModule:
 
 
 def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
-    """The LayerNorm in ``folder``, to which vectors of that width come."""
+    """Read a LayerNorm on vectors of ``width`` numbers."""
     found, place = module_config(folder, "LayerNorm")
     check_fields(found, ("dimension",), place)
     if found.get("dimension") != width:
@@ -191,7 +188,7 @@ def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
 
 
 def read_normalize(folder: Path) -> None:
-    """Check the settings of a newer Normalize; an older one has neither settings nor, on the Hub, a folder."""
+    """Check the settings of a newer Normalize; an older one has no settings."""
     if is_file(folder / "config.json"):
         found, place = module_config(folder, "Normalize")
         names = ("module_input_name", "module_output_name")
@@ -206,7 +203,7 @@ def _check_whole_embedding(found: dict[str, Any], names: tuple[str, ...], place:
 
 
 def module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
-    """The config.json of a module, and its name for messages."""
+    """Read a module's config.json; returns it and its name for messages."""
     path = folder / "config.json"
     if not is_file(path):
         raise FastflowError(f"{path} is missing: modules.json names its folder as a {kind}; copy the whole directory")
@@ -220,7 +217,7 @@ def check_fields(found: dict[str, Any], known: tuple[str, ...], place: str) -> N
 
 
 def flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
-    """The field ``name``, true or false; raises a FastflowError for anything else."""
+    """Return a boolean field; raises a FastflowError for another type."""
     value = found.get(name, default)
     if not isinstance(value, bool):
         raise FastflowError(f"{place}, field {name}: must be true or false, not {short(value)}")

@@ -1,4 +1,4 @@
-"""config_sentence_transformers.json: prompts, similarity and truncate_dim, of which every field must be known."""
+"""config_sentence_transformers.json: prompts, similarity and truncate_dim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIMILARITIES = {
 
 
 def read_settings(directory: Path, width: int) -> dict[str, Any]:
-    """prompts, default_prompt, similarity and truncate_dim, as Modules takes them."""
+    """Read prompts, default_prompt, similarity and truncate_dim as Modules has them; an unknown field is an error."""
     where = directory / SETTINGS
     if not is_file(where):
         return {}

@@ -1,7 +1,4 @@
-"""The modules that Sentence Transformers puts between the encoder and the pooling: weights of layers and of tokens.
-
-Settings are read strictly, as in ``sentence_modules``; the numbers are read with the model's other weights.
-"""
+"""Sentence Transformers' modules before the pooling: weights of layers and of tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from fastflow.values import is_whole, short
 
 @dataclass(frozen=True)
 class WordWeightsModule:
-    """Token weights by id: states are multiplied by them, and a mean is over their sum."""
+    """Token weights by id: states are multiplied by them, and a mean divides by their sum."""
 
     directory: Path
 
@@ -31,7 +28,7 @@ class WordWeightsModule:
 
 @dataclass(frozen=True)
 class LayersModule:
-    """The mean of the layers from ``start`` to ``last``, each by its weight; weights in ``directory``."""
+    """The weighted mean of the layers ``start`` to ``last``; weights in ``directory``."""
 
     directory: Path
     start: int
@@ -42,7 +39,7 @@ class LayersModule:
 
 
 def read_layers(folder: Path, config: dict[str, Any], encoder: Path, hidden: int, depth: int) -> LayersModule:
-    """The WeightedLayerPooling in ``folder`` of an encoder of ``depth`` layers, ``hidden`` wide, and its config."""
+    """Read a WeightedLayerPooling for an encoder of ``depth`` layers of width ``hidden``."""
     found, place = module_config(folder, "WeightedLayerPooling")
     widths = ("embedding_dimension", "word_embedding_dimension")
     check_fields(found, (*widths, "layer_start", "num_hidden_layers"), place)
@@ -64,10 +61,10 @@ def read_layers(folder: Path, config: dict[str, Any], encoder: Path, hidden: int
 
 
 def read_word_weights(folder: Path, vocabulary: int) -> NDArray[np.float32]:
-    """(vocabulary,) weights by id of the WordWeights in ``folder``, as its vocab and word_weights give them.
+    """Read a WordWeights module; returns (vocabulary,) float32 weights by id.
 
-    Raises a FastflowError for a weight that is neither 0 nor LEAST to HEAVIEST: a sum of others may be rounded or
-    cut off differently by Sentence Transformers.
+    Raises a FastflowError for a weight that is neither 0 nor LEAST to HEAVIEST: Sentence Transformers may round others
+    differently.
     """
     found, place = module_config(folder, "WordWeights")
     check_fields(found, ("vocab", "word_weights", "unknown_word_weight"), place)

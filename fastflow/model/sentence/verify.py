@@ -1,4 +1,4 @@
-"""The check of a plain encoder, or of a directory of Sentence Transformers or model2vec: no hashes to go by."""
+"""Checks of directories without hashes: plain encoders, Sentence Transformers, model2vec."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fastflow.model.static.table import check_rows
 
 
 def verify_modules(model: Model) -> list[str]:
-    """Check the encoder's weights and the tokenizer of an opened directory; returns what was checked, a line each.
+    """Check the encoder's weights and the tokenizer; returns a line for each check.
 
-    Settings and the modules' weights were checked when it was opened. Raises a FastflowError that names the file.
+    Opening has checked settings and the modules' weights. Raises a FastflowError that names the file.
     """
     assert model.modules is not None  # noqa: S101 - for the type checker: the caller looked for modules.json
     _check_encoder(model)
@@ -29,7 +29,7 @@ def verify_modules(model: Model) -> list[str]:
 
 
 def verify_encoder(model: Model) -> list[str]:
-    """Check the weights and the tokenizer of a plain encoder, as ``verify_modules`` does."""
+    """Check the weights and tokenizer of a plain encoder, as ``verify_modules`` does."""
     _check_encoder(model)
     return ["a plain encoder: weights are whole and finite", f"fingerprint {model.fingerprint}"]
 
@@ -45,7 +45,7 @@ def _check_encoder(model: Model) -> None:
 
 
 def verify_table(model: Model) -> list[str]:
-    """Check the table and the tokenizer of a directory that model2vec saved, as ``verify_modules`` does."""
+    """Check a model2vec table and its tokenizer, as ``verify_modules`` does."""
     model.tokenizer()
     rows = check_rows(model.encoder)
     return [

@@ -1,4 +1,4 @@
-"""The modules of a directory of Sentence Transformers, with their weights, as a backend runs them."""
+"""The modules of Sentence Transformers, with weights, as a backend runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PICKLE = "pytorch_model.bin"
 
 
 def head_of(modules: Modules) -> Head:
-    """The modules after the pooling, in float32; raises a FastflowError that names file and tensor."""
+    """Read the modules after the pooling in float32; raises a FastflowError that names file and tensor."""
     head: list[Dense | Unit | Norm] = []
     for module in modules.after:
         if isinstance(module, DenseModule):
@@ -38,7 +38,7 @@ def head_of(modules: Modules) -> Head:
 
 
 def pooling_of(modules: Modules, depth: int) -> Pooling:
-    """The pooling of the hidden states of an encoder of ``depth`` layers, with the weights of layers and tokens."""
+    """Return the pooling for an encoder of ``depth`` layers, with weights of layers and tokens."""
     if isinstance(modules.pooling, StaticModule):
         return Pooling("mean", (WORDS,))
     mode, layers = "+".join(modules.pooling.modes), [depth]
@@ -58,7 +58,7 @@ def pooling_of(modules: Modules, depth: int) -> Pooling:
 
 
 def files_of(modules: Modules) -> list[Path]:
-    """Every file that decides an embedding, in a fixed order."""
+    """List every file that decides an embedding, in a fixed order."""
     encoder = modules.transformer.directory
     own = [modules.path / MODULES, modules.path / SETTINGS, *(encoder / name for name in TRANSFORMER_FILES)]
     for folder in modules.folders:
@@ -67,7 +67,7 @@ def files_of(modules: Modules) -> list[Path]:
 
 
 def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
-    """The layers of a WeightedLayerPooling whose weight is not 0, and the share of each in the sum."""
+    """Layers of weight 0 are left out."""
     arrays, count = _tensors(module.directory), module.last + 1 - module.start
     weights = _take(arrays, module.directory, "layer_weights", (count,)).astype(np.float64)
     _check_all_used(arrays, module.directory)
@@ -97,7 +97,6 @@ def _dense(module: DenseModule) -> Dense:
 
 
 def _tensors(folder: Path) -> Arrays:
-    """The tensors of a module; raises for weights that are missing, or that only a pickle holds."""
     if is_file(folder / WEIGHTS):
         return read_tensors(folder / WEIGHTS)
     if is_file(folder / PICKLE):
@@ -109,7 +108,6 @@ def _tensors(folder: Path) -> Arrays:
 
 
 def _take(arrays: Arrays, folder: Path, name: str, size: tuple[int, ...]) -> NDArray[np.float32]:
-    """One tensor out of ``arrays``, as float32."""
     array, where = arrays.pop(name, None), f"{folder / WEIGHTS}: tensor {name}"
     if array is None:
         raise FastflowError(f"{where} is missing")
