@@ -14,7 +14,7 @@ from fastflow.late import late
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
-from fastflow.stages.density import Densities, Density, density_of, log_normal
+from fastflow.stages.calibration import Densities, Density, density_of, log_normal
 
 Floats = NDArray[np.floating[Any]]
 # (texts, normalize, truncate, pooled (B, D) to fill or None) -> (embeddings (B, D'), texts that were cut)

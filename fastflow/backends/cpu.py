@@ -18,8 +18,7 @@ from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
-from fastflow.stages.calibration import Stage
-from fastflow.stages.density import Densities, log_normal
+from fastflow.stages.calibration import Densities, Stage, log_normal
 
 if TYPE_CHECKING:
     from fastflow.backends.trials import Tried

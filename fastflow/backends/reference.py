@@ -15,8 +15,7 @@ from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage
-from fastflow.stages.density import Densities
+from fastflow.stages.calibration import Densities, Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.vectors import shorten
 

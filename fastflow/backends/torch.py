@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends.embedding_layer import build_words_layer, get_states
 from fastflow.backends.reference import pool_states
-from fastflow.backends.words import states_of, words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.kernels.panels import LARGEST
@@ -21,7 +21,7 @@ from fastflow.model.encoder.weights import BAD, load_weights
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
-from fastflow.stages.density import Densities, Density, log_normal
+from fastflow.stages.calibration import Densities, Density, log_normal
 from fastflow.stages.vectors import shorten
 from fastflow.values import panics, reason
 
@@ -140,7 +140,7 @@ class TorchBackend(TorchCalibrator, Backend):
         self._words: Any = None
         if WORDS in self._pooling.layers:
             longest = encoder_size(config, model.encoder).max_tokens
-            self._words = words_of(self._encoder, longest, model.encoder)
+            self._words = build_words_layer(self._encoder, longest, model.encoder)
 
     def train_mode(self, dropout: float | None = None) -> None:
         """Enable the encoder's dropout for training, at the rate ``dropout`` if given."""
@@ -172,7 +172,7 @@ class TorchBackend(TorchCalibrator, Backend):
                 if self._pooling.mode == "pooler":
                     return {self._pooling.layers[0]: output.pooler_output}, mask
                 others = (layer for layer in self._pooling.layers if layer not in states)
-                states |= {layer: states_of(output)[max(layer, 0)] for layer in others}
+                states |= {layer: get_states(output)[max(layer, 0)] for layer in others}
             return states, mask
 
     def pooling(self, hidden: Any, tokens: Tokens) -> Floats:

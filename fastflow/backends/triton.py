@@ -28,7 +28,7 @@ from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.plan.fold import fold
-from fastflow.stages.density import Densities, log_normal
+from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 
 PIECE = 65536  # pooled vectors that ``calibrate`` computes at a time

@@ -7,7 +7,6 @@ Opening runs no code of the directory and reads no pickle. Only ``allow_download
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import Unit
 from fastflow.model.encoder.architecture import is_model2vec, is_static, size_of
 from fastflow.model.encoder.weights import has_pooler
 from fastflow.model.hashing import (
-    HUB_RECORD,
     MANIFEST,
     MODULES,
     Hashes,
@@ -34,6 +32,7 @@ from fastflow.model.hashing import (
     is_file,
 )
 from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.locate import find_model
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -53,56 +52,12 @@ from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.stages import calibration as calibrations
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WORDS, Pooling
-from fastflow.stages.spread import read_spread
 from fastflow.values import is_whole, short
 
 if TYPE_CHECKING:
     from fastflow.model.encoder.int8 import Int8
     from fastflow.model.sentence.directory import Modules
     from fastflow.stages.truncation import Truncation
-
-PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
-DEFAULT = PACKAGED["default"]
-
-
-def named(model: str | Path | None) -> Path:
-    """Return a model's directory: None is the default; a name of PACKAGED is used if no such path exists."""
-    if model is None:
-        return DEFAULT
-    return PACKAGED[str(model)] if str(model) in PACKAGED and not Path(model).exists() else Path(model)
-
-
-def packaged_name(directory: Path) -> str | None:
-    """Return a packaged model's name by its directory; None for any other."""
-    return next((name for name, place in PACKAGED.items() if place == directory), None)
-
-
-def located(model: str | Path | None, allow_download: bool = False) -> Path:
-    """Find a model's directory, or the local folder of a Hub id if no such directory exists.
-
-    Raises a FastflowError for a possible Hub id that is neither there nor here.
-    """
-    directory = named(model)
-    if str(model).startswith(("./", "../")):  # a Path drops it, and no Hub id begins so
-        return directory
-    if os.path.exists(directory):
-        return directory
-    from fastflow.model.hub import hub_model
-
-    return hub_model(str(directory), allow_download) or directory
-
-
-def given(model: Any, allow_download: bool) -> Path | Model | VectorModel | None:
-    """Resolve the argument ``model``: an open one is returned, a path becomes absolute, None is the default model.
-
-    Raises a UsageError for anything else.
-    """
-    if model is None or isinstance(model, Model | VectorModel):
-        return model
-    if not isinstance(model, str | os.PathLike):
-        raise UsageError(f"a model is the path of a directory, not {short(model)}")
-    found = located(model if isinstance(model, str) else Path(model), allow_download)
-    return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
@@ -141,7 +96,7 @@ class Opening:
         if isinstance(path, Model | VectorModel):
             self.model = path
             return
-        directory = located(path, allow_download)
+        directory = find_model(path, allow_download)
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
@@ -332,16 +287,12 @@ def _calibration(
         raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
     if manifest["dim"] != (dim := calibrations.output_dim(stages, inputs)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
+    if not any(name.startswith(("truncation.", "spread")) for name in arrays):
+        return stages, None, None
+    from fastflow.stages.truncation import read_spread, read_truncation
+
     where = str(directory / CALIBRATION)
-    return stages, _truncation(arrays, dim, where), read_spread(arrays, dim, where)
-
-
-def _truncation(arrays: Arrays, dim: int, where: str) -> Truncation | None:
-    if not any(name.startswith("truncation.") for name in arrays):
-        return None
-    from fastflow.stages.truncation import read_truncation
-
-    return read_truncation(arrays, dim, where)
+    return stages, read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
 
 
 def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
@@ -350,34 +301,3 @@ def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     from fastflow.model.encoder.int8 import read_int8
 
     return read_int8(directory, manifest)
-
-
-def verify(path: Path) -> list[str]:
-    """Check every file of a saved model and open it; returns a line for each check.
-
-    A directory without a manifest is checked for unknown settings and for weights that are missing or not finite.
-    """
-    if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
-        from fastflow.model.sentence import verify as without
-
-        model = load_model(path)
-        if model.modules is not None:
-            return without.verify_modules(model)
-        return without.verify_table(model) if is_static(path) else without.verify_encoder(model)
-    manifest = read_manifest(path)
-    check_hashes(path, manifest, list(manifest["files"]))
-    known = {MANIFEST, HUB_RECORD, *manifest["files"]}
-    if extra := sorted(
-        str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
-    ):
-        raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
-    saved = open_model(path)
-    if isinstance(saved, Model) and is_static(saved.encoder):
-        from fastflow.model.static.table import check_rows
-
-        check_rows(saved.encoder)  # backends check other weights when they open them
-    return [
-        f"{len(manifest['files'])} files match their sha256",
-        f"calibration {calibrations.describe(saved.calibration)}: shapes, dtypes and values are sound",
-        f"fingerprint {saved.fingerprint}",
-    ]

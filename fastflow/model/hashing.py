@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.late import start_thread
 from fastflow.model.encoder.weights import WEIGHT_INDEX, weight_files
 from fastflow.model.tokenizer.settings import FILES as SETTINGS_FILES
 from fastflow.values import open_regular
@@ -50,17 +50,6 @@ def check_seen(path: Path, before: Seen) -> None:
         raise FastflowError(f"{path} was changed since the model was opened; open it again")
 
 
-def in_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
-    """Start ``work`` in a thread, or do it now if none can be started; call the result to wait for it."""
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no memory or no thread left
-        work()
-        return lambda: None
-    return thread.join
-
-
 class Hashes:
     """Hash files in a thread: ``start(paths)`` begins, ``hashes(path)`` waits for one sha256.
 
@@ -74,7 +63,7 @@ class Hashes:
 
     def start(self, paths: Sequence[Path]) -> None:
         self._seen |= {path: seen(path) for path in paths}
-        self._join |= dict.fromkeys(paths, in_thread(lambda: self._run(tuple(paths)), "fastflow-sha256"))
+        self._join |= dict.fromkeys(paths, start_thread(lambda: self._run(tuple(paths)), "fastflow-sha256"))
 
     def _run(self, paths: Sequence[Path]) -> None:
         for path in paths:

@@ -18,9 +18,8 @@ from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.hashing import Later
 from fastflow.model.manifest import Likelihood
 from fastflow.model.tokenizer.encode import Tokenizer
-from fastflow.stages.calibration import Stage
+from fastflow.stages.calibration import Stage, unit_variance
 from fastflow.stages.pooling import Pooling
-from fastflow.stages.spread import unit_variance
 from fastflow.values import short
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.encoder.architecture import vocabulary_of
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
-from fastflow.stages.calibration import Stage
-from fastflow.stages.density import density_of
+from fastflow.stages.calibration import Stage, density_of
 from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 

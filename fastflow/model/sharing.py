@@ -81,7 +81,7 @@ def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[
     the
     repository holds files that the model does not have.
     """
-    from fastflow.model.artifact import verify
+    from fastflow.model.verify import verify
 
     check_id(repository, "push takes the id of a repository, such as ORGANISATION/NAME")
     verify(directory)

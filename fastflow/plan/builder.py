@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
-from fastflow.plan.in_place import LARGEST, divides
-from fastflow.plan.linear import Linear, hull, magnitude, width
+from fastflow.plan.linear import LARGEST, Linear, divides, hull, magnitude, width
 
 Array = NDArray[Any]
 Layer = tuple[Array, Array]  # weight (out, in), bias (out,)

@@ -4,7 +4,7 @@ Additive couplings are linear except in their narrow hidden vectors, so every Ac
 away. The invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. An affine
 coupling multiplies by a data-dependent gate, which commutes only with a diagonal M. There the invariant is y = M u + t
 with M diagonal times gather, and u is updated; also for additive couplings with a diagonal M if that takes fewer
-products (``plan.in_place``). No dense matrix is inverted; diagonals are guarded (``plan.in_place.divides``).
+products (``plan.linear``). No dense matrix is inverted; diagonals are guarded (``plan.linear.divides``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.builder import Builder
-from fastflow.plan.in_place import LARGEST
-from fastflow.plan.linear import magnitude
+from fastflow.plan.linear import LARGEST, magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
 
 Array = NDArray[Any]

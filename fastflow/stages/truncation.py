@@ -1,8 +1,11 @@
-"""The leading directions that ``truncate_dim`` keeps of an embedding with unordered dimensions.
+"""Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and the spread.
 
 A flow's dimensions are interchangeable. A model may store an orthogonal basis, fitted without labels, whose columns are
 ordered by the pooled vectors' variation in them. All D' columns keep every cosine, so the basis is folded into the plan
 only for a cut: k dimensions cost some k x D products.
+
+int8 and uint8 need a fixed range. Flow, whitening and standardization end in unit variance; for other calibrations a
+model may store the measured spread of each dimension.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply, output_dim
+from fastflow.stages.calibration import Stage, apply, output_dim, unit_variance
 
 if TYPE_CHECKING:
     from fastflow.stages.rows import Rows
 
 SAMPLE = 16384  # texts measured, evenly spaced
 BLOCK = 2048
+SPREAD = "spread"  # the array of calibration.safetensors
 ORTHOGONAL = 1e-4  # the tolerance for float32 columns
 
 
@@ -100,3 +104,37 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
     if not np.abs(wide.T @ wide - np.eye(dim)).max(initial=0) <= ORTHOGONAL:
         raise FastflowError(f"{where}, array truncation.basis: its columns are not orthonormal; train the model again")
     return found
+
+
+def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
+    """Measure the (D',) root mean square of each dimension over a sample of pooled vectors (n, D).
+
+    A dimension that is always 0 gets the largest of the others. None if the calibration ends in unit variance, all are
+    0,
+    or one is not finite.
+    """
+    if unit_variance(stages):
+        return None
+    count, total = 0, np.zeros(1)
+    for _, z in sampled(stages, pooled):
+        count, total = count + len(z), total + np.square(z).sum(axis=0)
+    spread = np.sqrt(total / count).astype(np.float32)
+    spread = np.where(spread == 0, spread.max(), spread)
+    return spread if _sound(spread) else None
+
+
+def read_spread(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> NDArray[np.float32] | None:
+    """Read the result of ``fit_spread`` from a model's ``arrays``; None if absent.
+
+    Raises a FastflowError that names the file ``where`` if the array does not fit ``dim`` dimensions.
+    """
+    if SPREAD not in arrays:
+        return None
+    found = arrays[SPREAD]
+    if found.shape != (dim,) or found.dtype != np.float32 or not _sound(found):
+        raise FastflowError(f"{where}, array {SPREAD}: must be float32 of shape ({dim},), finite and above 0")
+    return found
+
+
+def _sound(spread: NDArray[Any]) -> bool:
+    return bool((np.isfinite(spread) & (spread > 0)).all())

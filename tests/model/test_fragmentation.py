@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 from fastflow import FastflowWarning, Runtime
-from fastflow.model.artifact import DEFAULT
 from fastflow.model.encoder.architecture import read_config
+from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, unsuited
 

@@ -14,7 +14,7 @@ import pytest
 
 from fastflow import FastflowError, Runtime, UsageError
 from fastflow.model import sharing
-from fastflow.model.artifact import verify
+from fastflow.model.verify import verify
 
 from support.hub import LARGE, Hub, serving
 from support.places import USERS

@@ -11,8 +11,9 @@ from safetensors.numpy import load_file, save_file
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import hashing
-from fastflow.model.artifact import load_model, verify
+from fastflow.model.artifact import load_model
 from fastflow.model.static.write import write_static
+from fastflow.model.verify import verify
 
 from support.builders import wordpiece
 from support.sentence_dirs import theirs

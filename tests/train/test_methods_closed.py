@@ -11,8 +11,7 @@ from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
 from fastflow.errors import FastflowError
 from fastflow.model.kinds import VectorModel
 from fastflow.plan.fold import fold
-from fastflow.stages.calibration import Stage, apply, check
-from fastflow.stages.density import density_of
+from fastflow.stages.calibration import Stage, apply, check, density_of
 from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.chain import fit_chain

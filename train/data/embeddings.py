@@ -24,12 +24,13 @@ from fastflow.cache_folder import cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files.reuse.cache import bytes_for_people, describe, locked
 from fastflow.kernels.encoder.shape import Head
-from fastflow.model.artifact import DEFAULT, PACKAGED, load_model
+from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config, size_of
 from fastflow.model.encoder.weights import has_pooler
 from fastflow.model.hashing import MANIFEST, encoder_hash
 from fastflow.model.hub import hub_snapshot
 from fastflow.model.kinds import Model, tokenizer_of
+from fastflow.model.locate import DEFAULT, PACKAGED
 from fastflow.model.sentence.directory import Modules, read_modules
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.late import late
 from fastflow.model.encoder.architecture import read_config, whole_number
-from fastflow.model.hashing import in_thread
 from fastflow.model.tokenizer.files import NotNativeError, Saved, lowercase_first, read_saved
 from fastflow.values import MOST, panics, reason
 
@@ -282,30 +281,6 @@ class Tokenizer:
             unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]
             ids = np.array([i for encoding in encodings for i in encoding.ids], np.int32)
         return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())
-
-
-class Loading:
-    """Make a tokenizer in a thread; a call waits and returns it, or raises the error of ``make``.
-
-    The library releases the interpreter while it reads a vocabulary, so weights are packed meanwhile.
-    """
-
-    def __init__(self, make: Callable[[], Tokenizer]) -> None:
-        self._make = make
-        self._found: Tokenizer | BaseException
-        self._join = in_thread(self._run, "fastflow-tokenizer")
-
-    def _run(self) -> None:
-        try:
-            self._found = self._make()
-        except BaseException as error:  # raised again by the call
-            self._found = error
-
-    def __call__(self) -> Tokenizer:
-        self._join()
-        if isinstance(self._found, BaseException):
-            raise self._found
-        return self._found
 
 
 def _natively(saved: Saved, lower: bool) -> Native:

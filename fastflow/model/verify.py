@@ -1,17 +1,22 @@
-"""Checks of directories without hashes: plain encoders, Sentence Transformers, model2vec."""
+"""Checks of a saved model by its hashes, and of directories without hashes."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
-from fastflow.errors import UnsupportedArchitecture
+from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.model.artifact import load_model, open_model
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
+from fastflow.model.hashing import HUB_RECORD, MANIFEST, MODULES, check_hashes, is_file
 from fastflow.model.kinds import Model
+from fastflow.model.manifest import read_manifest
 from fastflow.model.sentence.weights import files_of
 from fastflow.model.static.table import check_rows
+from fastflow.stages import calibration as calibrations
 
 
 def verify_modules(model: Model) -> list[str]:
@@ -51,4 +56,31 @@ def verify_table(model: Model) -> list[str]:
     return [
         f"token table of {rows:,} rows: whole and finite, and every setting is known",
         f"fingerprint {model.fingerprint}",
+    ]
+
+
+def verify(path: Path) -> list[str]:
+    """Check every file of a saved model and open it; returns a line for each check.
+
+    A directory without a manifest is checked for unknown settings and for weights that are missing or not finite.
+    """
+    if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
+        model = load_model(path)
+        if model.modules is not None:
+            return verify_modules(model)
+        return verify_table(model) if is_static(path) else verify_encoder(model)
+    manifest = read_manifest(path)
+    check_hashes(path, manifest, list(manifest["files"]))
+    known = {MANIFEST, HUB_RECORD, *manifest["files"]}
+    if extra := sorted(
+        str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
+    ):
+        raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
+    saved = open_model(path)
+    if isinstance(saved, Model) and is_static(saved.encoder):
+        check_rows(saved.encoder)  # backends check other weights when they open them
+    return [
+        f"{len(manifest['files'])} files match their sha256",
+        f"calibration {calibrations.describe(saved.calibration)}: shapes, dtypes and values are sound",
+        f"fingerprint {saved.fingerprint}",
     ]

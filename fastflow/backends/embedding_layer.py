@@ -11,7 +11,7 @@ TABLE = "embeddings.position_embeddings"
 PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # of ELECTRA and ALBERT
 
 
-def words_of(encoder: Any, longest: int, where: object) -> Any:
+def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
     """Make a torch.nn.Module, ids (B, T) -> layer WORDS (B, T, D); None if layer 0 has no positions.
 
     The word table is shared with ``encoder``. ``longest``: tokens of the longest text, which uses the last rows of the
@@ -23,7 +23,7 @@ def words_of(encoder: Any, longest: int, where: object) -> Any:
     modules = dict(encoder.named_modules())
     projection = [modules[name] for name in PROJECTIONS if name in modules]
     with torch.inference_mode():
-        first = states_of(encoder(input_ids=ids, output_hidden_states=True))[0]
+        first = get_states(encoder(input_ids=ids, output_hidden_states=True))[0]
         if (first == first[:, :1]).all():
             return None
         found = torch.nn.Sequential(modules["embeddings"], *projection)(ids) if TABLE in modules else None
@@ -35,7 +35,7 @@ def words_of(encoder: Any, longest: int, where: object) -> Any:
     return torch.nn.Sequential(_without_positions(modules["embeddings"], longest), *projection)
 
 
-def states_of(output: Any) -> Any:
+def get_states(output: Any) -> Any:
     """Return the hidden states by layer.
 
     Transformers 4 lists ModernBERT's last one before the final LayerNorm, and none for an encoder without layers.
