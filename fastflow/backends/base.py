@@ -28,12 +28,12 @@ class Calibrator(ABC):
     """
 
     name: ClassVar[str]
-    dtypes: ClassVar[tuple[str, ...]]  # of the encoder's arithmetic, if there is one
+    dtypes: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: Calibrated, pooled_dim: int, dtype: str, device: str) -> None:
         self.dtype, self.device, self.pooled_dim = dtype, device, pooled_dim
-        self.notes: list[str] = []  # for the user, such as a fallback
-        self.details: list[str] = []  # how this machine runs the model
+        self.notes: list[str] = []
+        self.details: list[str] = []
         self.arithmetic = ""  # decides the last bits together with name and dtype
         self._order, self._calibrated = model.truncation, model
 
@@ -58,7 +58,6 @@ class Calibrator(ABC):
 
     @property
     def floats(self) -> np.dtype[Any]:
-        """The NumPy dtype of pooled vectors and embeddings."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
 

@@ -49,7 +49,7 @@ OF_TABLES = {
 }
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
-GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # drivers of Linux and of WSL
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "transformers"))}
 
 

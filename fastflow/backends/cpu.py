@@ -64,7 +64,7 @@ class CpuCalibration:
     def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
         self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
-        self._latent: Any = None  # the stages of the density, made when first asked for
+        self._latent: Any = None
         try:
             self._flow = self._folded(model.calibration, threads)
         except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
@@ -91,10 +91,9 @@ class CpuCalibration:
         return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
 
     def _flow_for(self, width: int | None) -> tuple[CpuFlow, int | None]:
-        """Returns the columns to keep of the call's result too."""
         if width is None or self._order is None:
             return self._flow, width
-        with making:  # changes _cuts
+        with making:
             found = self._cuts.pop(width, None)
             if found is None:
                 found = self._folded([*self._stages, self._order.stage(width)], self.threads)
@@ -151,7 +150,7 @@ class CpuBackend(CpuCalibrator, Backend):
     name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
     gated: ClassVar[bool] = True  # whether int8 is refused if it changes the embeddings too much
-    int8: Int8 | None = None  # findings of the trial, in int8
+    int8: Int8 | None = None
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
@@ -160,7 +159,7 @@ class CpuBackend(CpuCalibrator, Backend):
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        exact = model.pooling.of_embeddings  # in every dtype
+        exact = model.pooling.of_embeddings
         tried = self._tried(model, weights) if dtype == "int8" and not exact else None
         self._encoder = self._packed(model, shape, weights, threads, tried)
         if tried is not None and not tried.holds():
@@ -210,7 +209,6 @@ class CpuBackend(CpuCalibrator, Backend):
             raise UsageError(str(error)) from error
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        """Join the steps if no encoder layer is computed."""
         return self._calibration.fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
 
     def pool(self, tokens: Tokens) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any
 from fastflow.errors import UsageError
 
 TABLE = "embeddings.position_embeddings"
-PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # of ELECTRA and ALBERT
+PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 
 
 def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
@@ -19,7 +19,7 @@ def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
     """
     import torch
 
-    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)  # one token three times
+    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)
     modules = dict(encoder.named_modules())
     projection = [modules[name] for name in PROJECTIONS if name in modules]
     with torch.inference_mode():

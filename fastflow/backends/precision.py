@@ -42,7 +42,7 @@ HARD = (
     " ".join(SENTENCES[i % 3] for i in range(16)),
 )
 TEXTS = (*SENTENCES, *HARD)
-NORMALISED = (".qkv", ".up")  # products of LayerNorm outputs
+NORMALISED = (".qkv", ".up")
 UNEVEN = (*NORMALISED, ".down")  # products with a few far larger columns
 
 
@@ -133,7 +133,6 @@ class Streamed(ReferenceBackend):
         return _Stream(MappedWeights(model.encoder, config, self._shape))
 
     def weight(self, product: str) -> Floats:
-        """Return a product's matrix by name."""
         found: Floats = self._weights[f"{product}.weight"]
         return found
 

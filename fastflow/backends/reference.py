@@ -63,7 +63,6 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
         self._stages = [stage.astype(self.floats) for stage in model.calibration]
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
-        """Load the arrays that ``kernels.encoder.reference`` names."""
         return load_weights(model.encoder, config, self._shape, self.floats)
 
     def pool(self, tokens: Tokens) -> Floats:

@@ -44,7 +44,6 @@ class CpuTable(CpuCalibrator, Backend):
         )
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        """Join the steps for a table without other modules."""
         return None if self._head else self._calibration.fuse(tokenizer, self._table)
 
     def pool(self, tokens: Tokens) -> Floats:

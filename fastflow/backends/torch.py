@@ -98,12 +98,10 @@ class TorchCalibration:
             self._process = os.getpid()
 
     def tensor(self, array: NDArray[Any]) -> Any:
-        """Copy ``array`` to the device, floats in the calibration's dtype."""
         tensor = self._torch.tensor(np.array(array), device=self._device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def numpy(self, tensor: Any) -> Floats:
-        """Convert ``tensor`` to an array in the calibration's dtype."""
         return np.asarray(tensor.to(self.dtype).cpu().numpy())
 
 

@@ -41,7 +41,6 @@ class TorchTable(TorchCalibrator, Backend):
         self._dropout = 0.0
 
     def train_mode(self, dropout: float | None = None) -> None:
-        """Enable dropout on token vectors for training."""
         self._dropout = dropout or 0.0
 
     def pool(self, tokens: Tokens) -> Floats:
@@ -60,7 +59,6 @@ class TorchTable(TorchCalibrator, Backend):
             return self._finished(torch.where(total > 0, sums / total, sums))
 
     def _sums(self, vectors: Any, starts: Any, mode: str, weights: Any = None) -> Any:
-        """(B, D) sums or means of ``vectors`` (N, D) by text; 0 for a text without tokens."""
         rows = self._torch.arange(len(vectors), device=self.device)
         bag = self._torch.nn.functional.embedding_bag
         weights = None if weights is None else weights.to(self._summed)

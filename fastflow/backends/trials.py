@@ -2,7 +2,7 @@
 
 A new trial is cached for the user, and checked when read:
 
-KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
+    KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
 
 KEY is the sha256 of the directory's path, the arithmetic and the versions; the entry has the fingerprint of the files.
 Weights are packed with the cached trial while they are hashed, and again if the hash differs. Size and time of a file
@@ -31,8 +31,8 @@ from fastflow.model.kinds import Model
 from fastflow.values import open_regular
 from fastflow.version import __version__
 
-ENTRY = "entry"  # the array that is JSON
-NAMES = ("model", "fingerprint")  # of its texts
+ENTRY = "entry"
+NAMES = ("model", "fingerprint")
 DIGEST = hashlib.sha256().digest_size
 LARGEST = 1 << 26  # bytes of a file; BERT-large has 1 MB
 
@@ -74,7 +74,7 @@ class Tried:
         from fastflow.kernels._cpu import trim
 
         self.found, self._when, self._of = precision.trial(self._model), "measured at opening", ""
-        trim()  # before the weights are packed
+        trim()
 
     def concluded(self, opened: Backend) -> Int8:
         """Return the trial with its cosines; a new one is computed with ``opened`` and cached."""
@@ -86,12 +86,10 @@ class Tried:
         return found
 
     def cost(self, found: Int8) -> str:
-        """Describe the cost of int8; raises a UsageError if it is too high."""
         return precision.int8_cost(self._model, found, self._when)
 
 
 def _misfit(found: Int8, weights: MappedWeights, model: Model) -> str:
-    """Names the first array that does not fit; "" if all do."""
     for name, values in [*found.largest.items(), *found.terms.items()]:
         if (columns := weights.columns(f"{name}.weight")) != len(values):
             return f"{len(values)} columns for the product {name}, and the encoder has {columns}"
@@ -102,7 +100,6 @@ def _misfit(found: Int8, weights: MappedWeights, model: Model) -> str:
 
 
 def _path(model: Model, arithmetic: str) -> Path | None:
-    """None for a user without a home."""
     key = json.dumps([os.path.realpath(model.path), arithmetic, precision.VERSION, __version__, np.__version__])
     try:
         return cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.int8"
@@ -115,7 +112,7 @@ def _keep(path: Path, model: Path, fingerprint: str, found: Int8) -> None:
 
     entry = {"model": str(model), "fingerprint": fingerprint, "int8": found.entry()}
     data = save({**found.arrays(), ENTRY: np.frombuffer(json.dumps(entry).encode(), np.uint8)})
-    with contextlib.suppress(OSError):  # without a cache, the next opening repeats the trial
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_bytes(path, TRIAL + hashlib.sha256(data).digest() + data, OWN)
 
@@ -136,4 +133,4 @@ def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
             return None
         return entry, checked(entry["int8"], arrays, str(path), path)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError, FastflowError):
-        return None  # a new trial replaces it
+        return None

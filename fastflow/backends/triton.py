@@ -1,7 +1,7 @@
 """The triton backend: from token ids to embeddings on a CUDA GPU.
 
 few short texts   one captured graph for the size of batch (``gpu.graphs``): lowest latency
-    others            packed without padding, copies and computation overlap (``gpu.pipeline``): throughput
+others            packed without padding, copies and computation overlap (``gpu.pipeline``): throughput
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TritonBackend(Backend):
 
     name = "triton"
     dtypes = ("float32", "bfloat16", "float16")
-    on = "cuda"  # device of the kernels
+    on = "cuda"
     overlaps = True  # texts are tokenized while the device computes
     batch_tokens = 32768
 
@@ -84,7 +84,7 @@ class TritonBackend(Backend):
         self._encoder, self._flow = self._open(model, config)
         self.arithmetic = f"PyTorch {self._flow.torch.__version__}"
         self._pooler = self._open_pooler(model) if model.head else self._flow
-        self._latent: Any = None  # the stages of the density, moved to the device when first asked for
+        self._latent: Any = None
         self._device = self._open_device()
         self._computing = self._device.stream()
         self._graphs: Graphs[BucketGraph] = Graphs(self._capture)
@@ -103,14 +103,13 @@ class TritonBackend(Backend):
             encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
             plans = fold(model.calibration, self.pooled_dim)
             return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights, shares=model.pooling.shares)
-        except ValueError as error:  # of kernels
+        except ValueError as error:
             raise UsageError(str(error)) from error
-        except RuntimeError as error:  # of PyTorch, for a full or broken device
+        except RuntimeError as error:
             said = str(error).strip().partition("\n")[0]
             raise FastflowError(f"the triton backend cannot load the model onto the GPU: {said}") from error
 
     def _open_pooler(self, model: Model) -> Any:
-        """Modules after the pooling are computed in NumPy."""
         from fastflow.kernels.flow.triton import TritonFlow
 
         how = model.pooling
@@ -130,7 +129,7 @@ class TritonBackend(Backend):
         if self._head:
             pooled = apply_head(self._head, self._run(tokens, batches, Task(False, False)))
             return self.calibrate(pooled, normalize, truncate)
-        unit = normalize and truncate is None  # else normalised after the cut
+        unit = normalize and truncate is None
         return shorten(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate, self._order)
 
     def pool(self, tokens: Tokens) -> Floats:
@@ -188,7 +187,6 @@ class TritonBackend(Backend):
         return self._flow(pooled, task.unit) if task.calibrated else pooled
 
     def _graph(self, texts: int, longest: int, task: Task) -> BucketGraph | None:
-        """None if the batch is too large for a graph or for the device's memory."""
         bucket = bucket_for(texts, longest) if texts else None
         limit = self._pipeline.budget
         if bucket is None or (limit is not None and bucket.texts * bucket.tokens > limit):
@@ -204,7 +202,6 @@ class TritonBackend(Backend):
         return BucketGraph(self._device, self._computing, bucket, self._width(task), partial(self._launch, task))
 
     def _computed(self, pooled: Floats, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> list[NDArray[Any]]:
-        """Computes PIECE rows at a time."""
         parts: list[tuple[Tensor, ...]] = []
 
         def run(x: Tensor) -> None:

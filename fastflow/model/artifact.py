@@ -1,6 +1,6 @@
 """The directory of a saved model, opened and checked.
 
-MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
+    MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
 
 Opening runs no code of the directory and reads no pickle. Only ``allow_download`` uses the network.
 """
@@ -83,8 +83,7 @@ class Opening:
     """Open a model while its weights are hashed in a thread.
 
     ``with Opening(path) as opening:`` gives ``opening.model``, checked but for the hashes of its weights. They are
-    checked
-    when the block ends, and before an error that a wrong file caused in it. An open model is used as it is.
+    checked when the block ends, and before an error that a wrong file caused in it. An open model is used as it is.
     """
 
     model: Model | VectorModel
@@ -92,7 +91,7 @@ class Opening:
     def __init__(self, path: str | Path | Model | VectorModel | None = None, allow_download: bool = False) -> None:
         self._hashes, self._allow_download = Hashes(), allow_download
         self._checks: list[Callable[[], None]] = []
-        self._identity: list[Path] = []  # files that identify a directory without a manifest
+        self._identity: list[Path] = []
         if isinstance(path, Model | VectorModel):
             self.model = path
             return
@@ -273,7 +272,6 @@ def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
 
 
 def _arrays(directory: Path, manifest: dict[str, Any]) -> Arrays:
-    """Only a file that the manifest lists is read; a missing array is reported when it is needed."""
     return read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
 
 

@@ -13,15 +13,15 @@ from fastflow.model.tokenizer.settings import FILES as SETTINGS_FILES
 from fastflow.values import open_regular
 
 MANIFEST = "fastflow.json"
-MODULES = "modules.json"  # marks a directory of Sentence Transformers
+MODULES = "modules.json"
 HUB_RECORD = "hub.json"  # written by `fastflow pull`; not part of the model
 Seen = tuple[int, int, int] | None
-BLOCK = 1 << 20  # bytes read at a time; hashlib releases the interpreter while it computes
+BLOCK = 1 << 20
 
 
 def file_hash(path: Path) -> str:
     """Return the sha256 of a file, in hexadecimal."""
-    from hashlib import sha256  # loads OpenSSL, and opening a table hashes no file
+    from hashlib import sha256
 
     digest = sha256()
     block = bytearray(BLOCK)
@@ -102,7 +102,7 @@ def is_file(path: Path) -> bool:
     """Return whether a file exists; raises a FastflowError for a path that the system cannot look up."""
     try:
         return path.is_file()
-    except OSError as error:  # a name too long, a folder without permission
+    except OSError as error:
         raise FastflowError(f"{str(path)[:80]} cannot be opened: {error.strerror}") from error
 
 

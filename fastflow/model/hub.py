@@ -62,8 +62,7 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
 
 
 def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
-    """Return the folder of the encoder that a model's field encoder names, fetched if allowed; its hash is not
-    checked.
+    """Return the folder of the encoder that a model's field encoder names, fetched if allowed; its hash is not checked.
 
     Raises a FastflowError if there is none.
     """
@@ -86,7 +85,7 @@ def _snapshot(hub_id: str, revision: str | None, **options: Any) -> Path:
         raise FastflowError(f"{hub_id} is on the Hub, which needs: pip install huggingface-hub") from error
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=PATTERNS, **options))
-    except Exception as error:  # errors of the hub client, requests and urllib
+    except Exception as error:
         kind = NotCached if options and isinstance(error, FileNotFoundError) else FastflowError
         raise kind(
             f"encoder {hub_id!r} is neither a local directory nor to be had from the Hub: {reason(error)}"

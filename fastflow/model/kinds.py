@@ -68,11 +68,10 @@ class Calibrated:
     note: str | None  # an assumption, for stderr
     truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
     spread: NDArray[np.float32] | None  # of each dimension, if known and not 1
-    modules: Modules | None  # of a directory of Sentence Transformers
+    modules: Modules | None
 
     @property
     def fingerprint(self) -> str:
-        """sha256 that identifies the files and settings."""
         return self.identity if isinstance(self.identity, str) else self.identity()
 
     @property
@@ -84,7 +83,6 @@ class Calibrated:
 
     @property
     def similarity(self) -> str:
-        """The similarity that the embeddings are made for."""
         return "cosine" if self.modules is None else self.modules.similarity
 
     @property
@@ -104,7 +102,6 @@ class Calibrated:
         return unit_variance(self.calibration)
 
     def describe_truncation(self) -> str:
-        """Describe the dimensions that truncate_dim keeps."""
         if self.truncation is not None:
             return "leading directions"
         ordered = bool(self.calibration) and self.calibration[-1].kind in ("whiten", "recolour")
@@ -126,9 +123,9 @@ class Model(Calibrated):
     truncation: Truncation | None = None
     spread: NDArray[np.float32] | None = None
     likelihood: Likelihood | None = None
-    int8: Int8 | None = None  # the saved trial of int8
+    int8: Int8 | None = None
     modules: Modules | None = None
-    head: Head = ()  # modules after the pooling, with weights
+    head: Head = ()
     awaited: Callable[[], str] | None = None  # waits for the fingerprint while the directory is being opened
 
     @property

@@ -32,7 +32,7 @@ def find_model(model: str | Path | None, allow_download: bool = False) -> Path:
     Raises a FastflowError for a possible Hub id that is neither there nor here.
     """
     directory = resolve_name(model)
-    if str(model).startswith(("./", "../")):  # a Path drops it, and no Hub id begins so
+    if str(model).startswith(("./", "../")):
         return directory
     if os.path.exists(directory):
         return directory

@@ -25,7 +25,7 @@ ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"  # in version 3, the directory saved by Sentence Transformers
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}
 CARD = "README.md"
-LIKELIHOOD = "likelihood"  # the field of a flow's usual log-density
+LIKELIHOOD = "likelihood"
 LARGEST = 1e300  # within a float's range; JSON integers may exceed it
 SHARES_ERROR = 1e-6  # allowed rounding of the sum of the layers' shares
 
@@ -40,7 +40,6 @@ _FIELDS = {
     },
     VECTORS_VERSION: {"input_dim": int, "calibration": list, "dim": int, "files": dict, "fingerprint": str},
 }  # fmt: skip
-# fields that need an encoder
 _OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")
 
 
@@ -56,7 +55,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
     if found == VECTORS_VERSION:
         _check_no_encoder(path, manifest)
-    if not isinstance(manifest.get("least_cosine", {}), dict):  # absent in older models
+    if not isinstance(manifest.get("least_cosine", {}), dict):
         raise FastflowError(f"{path}, field least_cosine: not an object")
     try:
         same = manifest["fingerprint"] == fingerprint(manifest)
@@ -110,7 +109,7 @@ def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequenc
 def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
     """Read the stages of the field calibration; shapes are checked later, when the width is known."""
     stages: list[Stage] = []
-    if (count := len(manifest["calibration"])) > len(arrays):  # every stage has an array
+    if (count := len(manifest["calibration"])) > len(arrays):
         where = f"{directory / MANIFEST}, field calibration"
         raise FastflowError(f"{where}: {count} stages, and {CALIBRATION} holds {len(arrays)} arrays")
     for position, entry in enumerate(manifest["calibration"]):

@@ -18,7 +18,7 @@ from fastflow.model.hashing import HUB_RECORD, file_hash
 from fastflow.model.hub import HUB_ID
 from fastflow.values import reason, short
 
-TAKEN = (".safetensors", ".json", ".txt", ".model", ".md")  # weights, settings, vocabularies, cards
+TAKEN = (".safetensors", ".json", ".txt", ".model", ".md")
 PICKLES = (".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
 WEIGHTS = ".safetensors"
 
@@ -39,9 +39,8 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     """Fetch ``name``, REPO or REPO@REVISION, into ``out``; returns its record and the files that were skipped.
 
     A directory that was pulled before is compared with its recorded hashes instead. The Hub is asked for REVISION's
-    commit
-    unless REVISION is a commit. Raises a FastflowError if a file or the commit differs, and for a repository without
-    safetensors.
+    commit unless REVISION is a commit. Raises a FastflowError if a file or the commit differs, and for a repository
+    without safetensors.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")
@@ -58,16 +57,16 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     left = [each.rfilename for each in found.siblings if each.rfilename not in files]
     _check_names(repository, list(files), left)
     place = Path(os.path.abspath(out))
-    part = place.with_name(f".{place.name}.{found.sha}.part")  # an interrupted pull continues there
+    part = place.with_name(f".{place.name}.{found.sha}.part")
     for file in files:
         _fetch(repository, file, found.sha, part)
     for file, listed in files.items():
         if not _same(part / file, listed):
-            (part / file).unlink()  # the next attempt fetches it again
+            (part / file).unlink()
             raise FastflowError(
                 f"{file} of {repository}@{found.sha} came with other bytes than the Hub lists: try again"
             )
-    shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the client
+    shutil.rmtree(part / ".cache", ignore_errors=True)
     record = Record(repository, found.sha, {file: file_hash(part / file) for file in files})
     replace_text(part / HUB_RECORD, json.dumps(asdict(record), indent=2) + "\n")
     part.replace(out)
@@ -78,8 +77,7 @@ def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[
     """Verify a model and send it to the Hub as one commit; returns its record and the files that were left out.
 
     Raises a FastflowError if the model fails verification, the Hub's listing differs, the directory holds pickles, or
-    the
-    repository holds files that the model does not have.
+    the repository holds files that the model does not have.
     """
     from fastflow.model.verify import verify
 
@@ -146,7 +144,6 @@ def listing(names: list[str]) -> str:
 
 
 def _commit(repository: str, revision: str, record: Record) -> str:
-    """Ask the Hub for the commit of ``revision`` unless it is the recorded commit."""
     return revision if revision == record.commit else str(_listed(repository, revision).sha)
 
 
@@ -185,7 +182,7 @@ def _fetch(repository: str, name: str, commit: str, folder: Path) -> None:
 def _sentences(repository: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # errors of the client and its transport
+    except Exception as error:
         raise FastflowError(f"{repository} on the Hub: {reason(error)}") from error
 
 

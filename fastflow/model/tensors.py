@@ -29,7 +29,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": BFLOAT16,
     **{f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
 }  # fmt: skip
-HEAD = 8  # bytes before the header
+HEAD = 8
 
 
 class MappedTensors:
@@ -67,7 +67,6 @@ class MappedTensors:
             raise FastflowError(f"{self.path}: {CHANGED}")
 
     def release(self) -> None:
-        """Release the memory of pages read so far; raises as ``check`` does."""
         self.check()
         if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
@@ -76,12 +75,12 @@ class MappedTensors:
 def _checked_map(path: Path) -> tuple[mmap.mmap, Any]:
     from safetensors import safe_open
 
-    with open_regular(path) as handle:  # the library would block on a pipe
+    with open_regular(path) as handle:
         with (
             panics(),
             system_errors(),
             safe_open(str(path), "numpy"),
-        ):  # reads only the header; raises if it is malformed
+        ):
             pass
         pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         return pages, watch(pages, handle.fileno())

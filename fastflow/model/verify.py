@@ -78,7 +78,7 @@ def verify(path: Path) -> list[str]:
         raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
     saved = open_model(path)
     if isinstance(saved, Model) and is_static(saved.encoder):
-        check_rows(saved.encoder)  # backends check other weights when they open them
+        check_rows(saved.encoder)
     return [
         f"{len(manifest['files'])} files match their sha256",
         f"calibration {calibrations.describe(saved.calibration)}: shapes, dtypes and values are sound",

@@ -13,7 +13,7 @@ from fastflow.kernels.flow.plan import UNTOUCHED, Plan
 from fastflow.plan.linear import LARGEST, Linear, divides, hull, magnitude, width
 
 Array = NDArray[Any]
-Layer = tuple[Array, Array]  # weight (out, in), bias (out,)
+Layer = tuple[Array, Array]
 
 
 @dataclass(eq=False, repr=False)
@@ -57,7 +57,6 @@ class Builder:
         self.form, self.centred = "hidden", False
 
     def _active(self, values: Array, fill: float | None = None) -> Array:
-        """Emitted channels get ``fill``, or the identity order."""
         head = np.arange(self.start) if fill is None else np.full(self.start, fill)
         return np.concatenate([head, values + self.start if fill is None else values])
 
@@ -75,7 +74,6 @@ class Builder:
                 step.V = a[:, None] * step.V
 
     def permute(self, order: Array) -> None:
-        """Apply y <- y[order]."""
         order = self._active(order)
         self.centred = True
         self.M.take(order)

@@ -22,7 +22,7 @@ from fastflow.plan.linear import LARGEST, magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
 
 Array = NDArray[Any]
-Layer = tuple[Array, Array]  # weight (out, in), bias (out,)
+Layer = tuple[Array, Array]
 FEW = 8  # channels for each direction from which removal takes at most about half of a dense product
 
 
@@ -51,10 +51,8 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
     ActNorm) becomes the plan's m and s.
 
     ``sparse``: the fewest products, for kernels that run several plans in one call. Additive couplings update the state
-    in
-    place if that takes fewer, and a dense matrix after them is a plan of its own. Log-determinants of dense matrices
-    are
-    then NaN.
+    in place if that takes fewer, and a dense matrix after them is a plan of its own. Log-determinants of dense matrices
+    are then NaN.
 
     Raises FastflowError naming the stage at fault; never changes ``stages``.
     """
@@ -104,9 +102,7 @@ def _nullspace(builder: Target, stage: Stage) -> None:
 
 
 def _components(builder: Target, stage: Stage, flow: Stage) -> None:
-    """P x as P (x + b) - P b, b the first ActNorm's shift, near minus the mean: the dense product rounds small
-    numbers.
-    """
+    """P x as P (x + b) - P b, b the first ActNorm's shift, near minus the mean: products stay small."""
     directions, shift = stage.params["directions"], flow.params["levels.0.0.actnorm.shift"]
     ones = np.ones(len(shift))
     builder.scale(ones, shift)

@@ -1,8 +1,7 @@
 """A matrix that stays a diagonal with a gather index as long as possible, and steps that update the state in place.
 
 The hidden form corrects step k by earlier outputs, G_kj h_j with G_kj = U_k P_j, and adds V h at the end. In place,
-step
-k adds P_k h_k to the state: with a diagonal S, V_k = S P_k. Wider hidden vectors save more products.
+step k adds P_k h_k to the state: with a diagonal S, V_k = S P_k. Wider hidden vectors save more products.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class Linear:
         return len(self.scale) if self.dense is None else len(self.dense)
 
     def matrix(self) -> Array:
-        """(N, M), dense."""
         if self.dense is not None:
             return self.dense
         return self.place(np.diag(self.scale), slice(None))
@@ -50,14 +48,12 @@ class Linear:
         return self.place(weight * self.scale[rows], rows), hull(self.gather[rows])
 
     def take(self, order: Array) -> None:
-        """Reorder the rows."""
         if self.dense is None:
             self.scale, self.gather = self.scale[order], self.gather[order]
         else:
             self.dense = self.dense[order]
 
     def times(self, a: Array) -> None:
-        """Multiply row i by a[i]."""
         if self.dense is None:
             self.scale = self.scale * a
         else:

@@ -22,7 +22,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.values import is_whole, short
 
 KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
-SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with allowed values
+SETTINGS: dict[str, tuple[str, ...] | type[int]] = {
     "levels": int, "depth": int, "width": int,
     "coupling": ("additive", "affine"), "permutation": ("reversal", "random", "lu"),
 }  # fmt: skip
@@ -39,18 +39,16 @@ class Stage:
     params: dict[str, Any] = field(default_factory=dict)
 
     def astype(self, dtype: Any) -> Stage:
-        """Return the stage with its floating-point arrays in ``dtype``."""
         params = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in self.params.items()}
         return Stage(self.kind, self.settings, params)
 
     def dims(self, inputs: int) -> int:
-        """Return the output width for ``inputs`` columns."""
         return int(self.params["matrix"].shape[1]) if self.kind == "whiten" else inputs
 
 
 def apply(stages: Sequence[Stage], x: Any) -> Any:
     """Apply the stages to ``x`` (B, D), a NumPy array or PyTorch tensor of their dtype."""
-    from fastflow.kernels.flow import equations  # backends run the folded plan instead
+    from fastflow.kernels.flow import equations
 
     for stage in stages:
         if stage.kind == "flow":
@@ -132,7 +130,6 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
 
 
 def _check_size(stage: Stage) -> None:
-    """Before a table of that many steps is made."""
     if stage.kind == "flow":
         _check_settings(stage.settings)
         levels, depth = stage.settings["levels"], stage.settings["depth"]
@@ -180,7 +177,6 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    """A missing setting is a KeyError."""
     for name, known in SETTINGS.items():
         if not (settings[name] in known if isinstance(known, tuple) else is_whole(settings[name], 1)):
             wanted = " or ".join(known) if isinstance(known, tuple) else "a whole number of at least 1"
@@ -188,7 +184,6 @@ def _check_settings(settings: dict[str, Any]) -> None:
 
 
 def _check_recolour(settings: dict[str, Any], dim: int) -> None:
-    """A missing setting is a KeyError."""
     if not is_whole(settings["demoted"], 0, dim - 1):
         raise FastflowError(
             f"calibration recolour, setting demoted: must be a whole number from 0 to {dim - 1}, "
@@ -227,7 +222,6 @@ class Density(NamedTuple):
     log_det: float
 
     def log_prob(self, x: NDArray[Any], chain: Sequence[Stage]) -> Densities:
-        """Compute log p (B,) of ``x`` (B, D); ``chain`` begins with the stages of f in x's dtype."""
         with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(*self.latent(x, chain))
 
@@ -262,7 +256,6 @@ def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
 
 
 def _log_det(stage: Stage, model: Path | str) -> float:
-    """Raises a UsageError if the stage drops directions."""
     if stage.kind == "standardize":
         return -float(np.log(stage.params["deviation"].astype(np.float64)).sum())
     found = -np.inf

@@ -44,10 +44,8 @@ class Pooling:
     """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
     ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST: token weights of the mean, by id. ``shares`` of the layers
-    have
-    sum 1; None: equal.
-    Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+`` to concatenate; their weights may
-    be 0.
+    have sum 1; None: equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+`` to
+    concatenate; their weights may be 0.
     """
 
     mode: str
@@ -57,7 +55,6 @@ class Pooling:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The modes, concatenated in order."""
         return tuple(self.mode.split("+"))
 
     @property
@@ -72,7 +69,6 @@ class Pooling:
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """The share of each layer in the sum."""
         return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares
 
     def as_dict(self) -> dict[str, object]:

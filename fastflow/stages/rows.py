@@ -12,8 +12,7 @@ class Rows(Protocol):
     """(n, D) vectors read by slice or by number: an array, or a file larger than memory."""
 
     @property
-    def shape(self) -> Any:
-        """(n, D)."""
+    def shape(self) -> Any: ...
 
     def __len__(self) -> int: ...
 

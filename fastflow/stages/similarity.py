@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.stages.vectors import check_same_width, cosine, paired_cosine
 
-BLOCK = 1 << 22  # differences held at a time
+BLOCK = 1 << 22
 
 
 def dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:

@@ -22,10 +22,10 @@ from fastflow.stages.calibration import Stage, apply, output_dim, unit_variance
 if TYPE_CHECKING:
     from fastflow.stages.rows import Rows
 
-SAMPLE = 16384  # texts measured, evenly spaced
+SAMPLE = 16384
 BLOCK = 2048
 SPREAD = "spread"  # the array of calibration.safetensors
-ORTHOGONAL = 1e-4  # the tolerance for float32 columns
+ORTHOGONAL = 1e-4
 
 
 class Truncation(NamedTuple):
@@ -52,8 +52,7 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     """Return left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
 
     The first k directions of the embedding hold most of the pooled vector. The embedding's own variance would not do:
-    after
-    a whitening it is equal in all directions.
+    after a whitening it is equal in all directions.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
@@ -110,8 +109,7 @@ def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | N
     """Measure the (D',) root mean square of each dimension over a sample of pooled vectors (n, D).
 
     A dimension that is always 0 gets the largest of the others. None if the calibration ends in unit variance, all are
-    0,
-    or one is not finite.
+    0, or one is not finite.
     """
     if unit_variance(stages):
         return None

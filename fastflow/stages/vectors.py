@@ -111,8 +111,7 @@ def quantise(
     int8 and uint8 cut ``ranges`` (2, D'), minimum and maximum of each dimension, into 256 steps, with the bits of
     ``quantize_embeddings``. Without ranges they need ``spread`` (D',), the root mean square of each dimension before
     normalisation: one fixed range about 0 holds 4 times the largest (4/sqrt(D') of normalised vectors with equal
-    spread).
-    Without either they are refused. binary and ubinary pack signs, eight to a byte.
+    spread). Without either they are refused. binary and ubinary pack signs, eight to a byte.
     """
     if precision == "float32":
         return z
@@ -143,7 +142,6 @@ def quantise(
 
 
 def _in_ranges(z: NDArray[Any], precision: str, ranges: NDArray[np.float32]) -> NDArray[Any]:
-    """Order and types are as in ``quantize_embeddings``, so every bit is equal."""
     starts = ranges[0]
     steps = (ranges[1] - starts) / 255
     steps = np.where(steps == 0, 1, steps)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Tensor = Any  # torch.Tensor, which is not imported here
+Tensor = Any
 Work = Callable[[], Any]
 
 
@@ -26,8 +26,7 @@ class Device(Protocol):
 
     OutOfMemory: type[BaseException]
 
-    def pinned(self, size: int, dtype: str) -> Tensor:
-        """Allocate (size,) in page-locked host memory."""
+    def pinned(self, size: int, dtype: str) -> Tensor: ...
 
     def empty(self, size: int, dtype: str) -> Tensor:
         """Allocate (size,) in device memory. Raises ``OutOfMemory``."""
@@ -39,15 +38,13 @@ class Device(Protocol):
     def record(self, stream: Any) -> Any:
         """Return an event that happens when the work queued so far is done."""
 
-    def wait(self, stream: Any, event: Any) -> None:
-        """Make later work on ``stream`` wait for ``event``."""
+    def wait(self, stream: Any, event: Any) -> None: ...
 
     def synchronize(self, event: Any) -> None: ...
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
         """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
 
-    def release(self) -> None:
-        """Return cached memory to the device."""
+    def release(self) -> None: ...
 
 
 class CudaDevice:
@@ -70,7 +67,7 @@ class CudaDevice:
 
     def stream(self) -> Any:
         stream = self._torch.cuda.Stream()
-        stream.wait_stream(self._torch.cuda.current_stream())  # the weights were copied there
+        stream.wait_stream(self._torch.cuda.current_stream())
         return stream
 
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:

@@ -18,8 +18,8 @@ from fastflow.model.tokenizer.encode import Tokens
 
 TEXTS = (1, 2, 4, 8, 16, 32)
 TOKENS = (16, 32, 64, 128)
-MOST = 32  # graphs kept
-MOST_BYTES = 2 << 30  # of device memory for all
+MOST = 32
+MOST_BYTES = 2 << 30
 
 
 class Bucket(NamedTuple):
@@ -64,11 +64,9 @@ class Buffers:
         return x[:tokens], x[at : at + tokens], x[2 * at : 2 * at + texts + 1]
 
     def outputs(self, texts: int) -> Tensor:
-        """Return (texts, width) of page-locked memory."""
         return self.host_out[: texts * self.width].view(texts, self.width)
 
     def vectors(self, texts: int) -> NDArray[np.float32]:
-        """Copy the vectors of the first ``texts`` texts."""
         return self._out[: texts * self.width].reshape(texts, self.width).copy()
 
 
@@ -119,7 +117,7 @@ class Graphs(Generic[Kept]):
 
     def __getitem__(self, key: Hashable) -> Kept:
         if key not in self._kept:
-            while len(self._kept) >= self._most:  # before ``make``, for room
+            while len(self._kept) >= self._most:
                 self._kept.popitem(last=False)
             self._kept[key] = self._make(key)
         self._kept.move_to_end(key)

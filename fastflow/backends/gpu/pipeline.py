@@ -31,7 +31,7 @@ class Slot:
     def __init__(self) -> None:
         self.buffers: Buffers | None = None
         self.rows: Rows = np.zeros(0, np.int64)
-        self.vectors: Tensor = None  # kept until they are copied on another stream
+        self.vectors: Tensor = None
         self.done: Any = None
 
     def fitting(self, device: Device, texts: int, tokens: int, width: int) -> Buffers:
@@ -39,7 +39,7 @@ class Slot:
         b = self.buffers
         if b is None or b.texts < texts or b.tokens < tokens or b.width != width:
             room = (texts, tokens) if b is None else (max(texts, b.texts), max(tokens, b.tokens))
-            self.buffers = None  # first, to free its memory
+            self.buffers = None
             self.buffers = b = Buffers(device, *room, width)
         return b
 
@@ -48,8 +48,8 @@ class Pipeline:
     """Run the batches of successive calls; ``computing`` is the stream of all computation.
 
     A batch that exceeds the device's memory is halved and retried. ``budget`` limits later ones, in tokens as
-    Tokens.batches
-    counts them; None until then. ``note`` gets a sentence each time, ``make_room`` runs before memory is returned.
+    Tokens.batches counts them; None until then. ``note`` gets a sentence each time, ``make_room`` runs before memory is
+    returned.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class Pipeline:
                 pieces += list(self._cut(tokens, piece))[::-1]
 
     def halve(self, size: int) -> None:
-        """Limit batches to half of ``size`` tokens."""
         self.budget = max(1, size // 2)
         self._note(f"the device was out of memory at {size} tokens: batches hold at most {self.budget} since")
         self._make_room()
@@ -103,7 +102,6 @@ class Pipeline:
             self._free.append(slot)
 
     def _cut(self, tokens: Tokens, rows: Rows) -> Iterator[Rows]:
-        """Longest texts first; at least two parts if the rows were too many."""
         if self.budget is None or padded(tokens, rows) <= self.budget:
             yield rows
         else:

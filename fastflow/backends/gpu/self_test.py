@@ -50,7 +50,7 @@ def self_test(opened: Calibrator, model: Model | VectorModel) -> None:
                 raise WrongOnGpu(f"{where}: {check.what} differ from NumPy's by {error:.2g}, relative; {remedy}")
     except FastflowError:
         raise
-    except Exception as error:  # of a compiler, a driver or PyTorch
+    except Exception as error:
         raise WrongOnGpu(f"{where}: {type(error).__name__}: {reason(error)}; {remedy}") from error
 
 
@@ -75,7 +75,7 @@ def _compute_checks(opened: Calibrator, model: Model | VectorModel) -> Iterator[
 def _check_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> Iterator[Check]:
     calls: list[tuple[str, Callable[[Calibrator, Floats], Any]]] = [("calibrated", lambda runs, x: runs.calibrate(x))]
     if _has_density(reference):
-        calls.append(("log-densities of", lambda runs, x: np.stack([np.ones(len(x)), runs.log_prob(x)], 1)))  # may be 0
+        calls.append(("log-densities of", lambda runs, x: np.stack([np.ones(len(x)), runs.log_prob(x)], 1)))
     for what, call in calls:
         wanted = call(reference, few.astype(reference.floats))
         for count in ROWS:
@@ -85,7 +85,6 @@ def _check_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> It
 
 
 def _open_reference(model: Model | VectorModel) -> Calibrator:
-    """PyTorch on the CPU for an architecture that only it runs."""
     if isinstance(model, VectorModel):
         return ReferenceVectors(model, "float32", "cpu", None)
     if is_static(model.encoder):
@@ -109,12 +108,11 @@ def _draw_tokens(model: Model, lengths: Sequence[int]) -> Tokens:
 def _has_density(reference: Calibrator) -> bool:
     try:
         return bool(reference.density.stages)
-    except UsageError:  # no density
+    except UsageError:
         return False
 
 
 def _largest_error(found: Any, wanted: Any) -> float:
-    """Relative to a row's length; rows that are not finite in NumPy do not count."""
     rows = np.isfinite(wanted).all(axis=1)
     error = np.linalg.norm(np.asarray(found[rows], np.float64) - wanted[rows], axis=1)
     return float((error / np.maximum(np.linalg.norm(wanted[rows], axis=1), 1e-6)).max(initial=0))

@@ -30,7 +30,7 @@ OFFSET_POSITIONS = (
     "xlm-roberta-xl",
 )
 
-MODEL2VEC = "model2vec"  # the model_type in its config.json
+MODEL2VEC = "model2vec"
 # the file of a table and its tensor, then a StaticEmbedding's tensor
 TABLE, ROWS, BAG = "model.safetensors", "embeddings", "embedding.weight"
 
@@ -43,7 +43,7 @@ class EncoderSize(NamedTuple):
 
     layers: int
     hidden: int
-    max_tokens: int  # with special tokens
+    max_tokens: int
 
 
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
@@ -87,7 +87,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
     if family in ROBERTA:
         pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0)
     if family == "mpnet":
-        pad = 1  # fixed in its code
+        pad = 1
         if config.get("relative_attention_num_buckets", BUCKETS) != BUCKETS:
             # no fallback: transformers 5 uses 32 whatever the file has
             raise FastflowError(f"{where / 'config.json'}, field relative_attention_num_buckets: must be {BUCKETS}")

@@ -21,8 +21,8 @@ from fastflow.values import is_whole, short
 
 FIELD = "int8"
 FILE = "int8.safetensors"
-LARGEST, TERMS = "largest.", "terms."  # prefixes of a product's arrays
-EXACT = "exact."  # prefix of a text's array, before its ids
+LARGEST, TERMS = "largest.", "terms."
+EXACT = "exact."
 IDS = re.compile(r"exact\.\d{1,9}(,\d{1,9})*")
 
 
@@ -30,8 +30,7 @@ class Int8(NamedTuple):
     """Findings of a trial: the least cosine of an embedding to float32, and its text.
 
     ``largest``, by product: float32 magnitudes of each column of its operand. ``terms``: the same over more texts,
-    times
-    the column's largest weight. ``exact``: float32 pooled vectors (P,), by ids, of texts that int8 would spoil.
+    times the column's largest weight. ``exact``: float32 pooled vectors (P,), by ids, of texts that int8 would spoil.
     """
 
     version: int
@@ -45,7 +44,6 @@ class Int8(NamedTuple):
         return {"version": self.version, "least_cosine": self.least_cosine, "text": self.text}
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Return the arrays of FILE."""
         largest = {LARGEST + name: array for name, array in self.largest.items()}
         terms = {TERMS + name: array for name, array in self.terms.items()}
         return largest | terms | {EXACT + ",".join(map(str, ids)): array for ids, array in self.exact.items()}

@@ -14,10 +14,10 @@ from fastflow.kernels.encoder.shape import EncoderShape
 from fastflow.values import flag, number, short, whole_number
 
 FULL, LOCAL = "full_attention", "sliding_attention"
-BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}  # older field, its default
+BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}
 LARGEST_BASE = 1e12
-LONGEST = 1 << 16  # positions; tables of cosines and sines are made at opening
-MOST_LAYERS = 1000  # their types are listed one by one
+LONGEST = 1 << 16
+MOST_LAYERS = 1000
 
 
 def modernbert_shape(config: dict[str, Any], where: Path, activation: str) -> EncoderShape:

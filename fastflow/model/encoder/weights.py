@@ -37,19 +37,18 @@ _MPNET_LAYER = {
 _LAYERS = {"distilbert": _DISTILBERT_LAYER, "mpnet": _MPNET_LAYER}
 _WITHOUT_SEGMENTS = ("distilbert", "mpnet")
 
-Item = tuple[str, tuple[tuple[str, ...], tuple[int, ...]]]  # canonical name, names of its parts, shape of each
+Item = tuple[str, tuple[tuple[str, ...], tuple[int, ...]]]
 
-WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
+WEIGHT_INDEX = "model.safetensors.index.json"
 
 
 def _is_plain(name: str) -> bool:
-    """NUL and half a surrogate pair are not printable."""
     return 0 < len(name) <= 255 and Path(name).name == name and name.isprintable()
 
 
 def weight_files(directory: Path) -> list[Path]:
     """List the safetensors files of the weights, sharded or not."""
-    if (adapter := directory / "adapter_config.json").is_file():  # transformers applies it if peft is installed
+    if (adapter := directory / "adapter_config.json").is_file():
         raise FastflowError(f"{adapter}: adapters are not supported; save the model after merge_and_unload() of peft")
     index = directory / WEIGHT_INDEX
     if index.is_file():
@@ -79,8 +78,8 @@ class MappedWeights:
     """The canonical weights of ``load_weights``, unread, as stored.
 
     ``stored`` is a ``cpu_layout.Stored``: views of the mapped files, ``qkv`` in three parts. Its reader checks for
-    magnitudes above LARGEST and NaN, and raises ``not_finite``.
-    Raises a FastflowError that names file and tensor for a missing or misshapen one.
+    magnitudes above LARGEST and NaN, and raises ``not_finite``. Raises a FastflowError that names file and tensor for a
+    missing or misshapen one.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
@@ -90,11 +89,11 @@ class MappedWeights:
         source = _Source(directory, arrays, config["model_type"])
         self.stored: dict[str, NDArray[Any] | tuple[NDArray[Any], ...]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
-        for name, (tensors, size) in layout(source.has, config, shape, directory):  # ends at the first missing one
+        for name, (tensors, size) in layout(source.has, config, shape, directory):
             parts = tuple(source(tensor, *size) for tensor in tensors)
             self._names[name] = tensors
             self.stored[name] = parts if len(parts) > 1 else parts[0]
-        table = self.stored.get("segment")  # only its first row is used
+        table = self.stored.get("segment")
         if isinstance(table, np.ndarray) and not usable(widen(table)):
             raise self.not_finite("segment", 0)
         if "position" in self.stored:
@@ -102,7 +101,6 @@ class MappedWeights:
             self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
 
     def columns(self, name: str) -> int:
-        """Return the columns of the canonical matrix ``name``; 0 if there is none."""
         found = self.stored.get(name)
         first = found[0] if isinstance(found, tuple) else found
         return 0 if first is None or first.ndim != 2 else first.shape[1]
@@ -135,8 +133,6 @@ def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, d
 
 
 class _Source:
-    """Raw tensors under any known prefix, checked as they are taken."""
-
     def __init__(self, directory: Path, raw: Arrays, family: str) -> None:
         prefixes = ("", f"{family.removeprefix('xlm-')}.", "bert.", "roberta.", "model.")
         self._prefix = next((p for p in prefixes if p + word_tensor(family) in raw), "")
@@ -150,7 +146,7 @@ class _Source:
         array = self._raw.get(self._prefix + name, self._raw.get(self._prefix + old))
         if array is None:
             raise FastflowError(f"{self.directory}: the weights lack tensor {self._prefix}{name}")
-        if array.dtype.kind not in "fV":  # V: bfloat16
+        if array.dtype.kind not in "fV":
             raise FastflowError(f"{self.directory}: tensor {name} has dtype {array.dtype}, which no weight has")
         if array.shape != shape:
             raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json needs {shape}")
@@ -188,7 +184,7 @@ def _post_norm(has: Callable[[str], bool], config: dict[str, Any], shape: Encode
 def _embeddings(config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
     family, width = config["model_type"], shape.hidden
     if family == "electra":
-        width = whole_number({"embedding_size": 128, **config}, "embedding_size", where)  # transformers' default
+        width = whole_number({"embedding_size": 128, **config}, "embedding_size", where)
     yield "word", ((word_tensor(family),), (whole_number(config, "vocab_size", where), width))
     yield "position", (("embeddings.position_embeddings.weight",), (shape.positions, width))
     yield from _norm("embed_norm", "embeddings.LayerNorm", width)

@@ -81,7 +81,6 @@ class Modules:
     truncate_dim: int | None = None
 
     def names(self) -> list[str]:
-        """The modules after the Transformer; a StaticEmbedding is included."""
         before = [module for module in (self.layers, self.word_weights) if module is not None]
         return [str(module) for module in (*before, self.pooling, *self.after)]
 

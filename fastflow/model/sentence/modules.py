@@ -13,7 +13,7 @@ from fastflow.values import is_whole, read_object, short
 
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)
-LEGACY_MODES = {  # in the order of concatenation
+LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -130,7 +130,6 @@ def read_transformer(folder: Path) -> TransformerModule:
 
 
 def _model_max_length(folder: Path) -> int | None:
-    """A tokenizer without a limit stores a huge number."""
     config = folder / "tokenizer_config.json"
     fields = read_object(config) if is_file(config) else {}
     found = fields.get("model_max_length", fields.get("max_len"))
@@ -167,7 +166,7 @@ def read_dense(folder: Path, width: int) -> DenseModule:
     if not is_whole(out := found.get("out_features"), 1):
         raise FastflowError(f"{place}, field out_features: missing or not a whole number above 0: {short(out)}")
     _check_whole_embedding(found, names, place)
-    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")  # the module's default
+    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")
     match = ACTIVATION.fullmatch(given) if isinstance(given, str) else None
     if match is None:
         known = ", ".join(ACTIVATIONS)

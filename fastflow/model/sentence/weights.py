@@ -67,7 +67,6 @@ def files_of(modules: Modules) -> list[Path]:
 
 
 def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
-    """Layers of weight 0 are left out."""
     arrays, count = _tensors(module.directory), module.last + 1 - module.start
     weights = _take(arrays, module.directory, "layer_weights", (count,)).astype(np.float64)
     _check_all_used(arrays, module.directory)

@@ -25,10 +25,10 @@ from fastflow.model.tensors import MappedTensors
 from fastflow.values import MOST, is_whole, read_config, read_json, short
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-DEFAULT_LENGTH = 512  # tokens, if config.json has no max_length
-NAMES = ("embeddings", "weights", "mapping")  # tensors of model2vec
-CHECKED = 4096  # rows checked together
-BAG = "embedding.weight"  # tensor of a StaticEmbedding
+DEFAULT_LENGTH = 512
+NAMES = ("embeddings", "weights", "mapping")
+CHECKED = 4096
+BAG = "embedding.weight"
 # fields of config.json: the first two decide the vectors, the others describe the table's making
 DECIDING = ("normalize", "max_length")
 TOLD = (
@@ -108,7 +108,6 @@ def open_table(directory: Path) -> Table:
 
 
 def _is_summed_exactly(arrays: Mapping[str, NDArray[Any]], rows: NDArray[Any], model2vec: bool) -> bool:
-    """The library sums other tables in float32, token by token; one column it sums in pairs."""
     if any(array.dtype == np.float64 for name, array in arrays.items() if model2vec or name != "weights"):
         return True
     return model2vec and (rows.shape[1] == 1 or (rows.dtype == np.int8 and "weights" not in arrays))

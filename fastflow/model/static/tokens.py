@@ -78,7 +78,6 @@ class StaticTokenizer(Tokenizer):
         return [[piece for piece in pieces if piece.id != self.left_out] for pieces in super().describe(texts, False)]
 
     def prompt_tokens(self, prompt: str) -> int:
-        """Count the tokens of ``prompt``."""
         return len(self([prompt]).ids)
 
 

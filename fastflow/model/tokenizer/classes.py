@@ -75,7 +75,6 @@ def settle(settings: Settings, found: Whole) -> dict[str, Any]:
 
 
 def _settle_added(settings: Settings, found: Whole) -> list[Token]:
-    """Changed tokens of tokenizer.json come first, then new ones."""
     out = {token["content"]: token for token in found.tree["added_tokens"]}
     said = {token["content"]: token for token in settings.added}
     again = [{"id": None} | each.token for each in settings.special]  # release 5 adds these itself
@@ -133,7 +132,6 @@ def _settle_normalizer(settings: Settings, found: Whole) -> dict[str, Any]:
 
 
 def _check_pieces(settings: Settings, found: Whole) -> None:
-    """Spaces at the ends of a text may differ."""
     _check_ends(settings, found, ("bos_token", "eos_token"))
     if settings.fields.get("add_prefix_space") is False:
         raise settings.refuse("add_prefix_space", f"must be true: {DIFFER}")
@@ -141,7 +139,7 @@ def _check_pieces(settings: Settings, found: Whole) -> None:
         raise settings.refuse(
             "unk_token", f"is {short(unknown)}, which the added_tokens of tokenizer.json lack: {DIFFER}"
         )
-    number = 3 if settings.kind == "XLMRoberta" else found.id_of(unknown)  # fixed in its code
+    number = 3 if settings.kind == "XLMRoberta" else found.id_of(unknown)
     if found.tree["model"].get("unk_id") != number:
         said = f"must be {number} for a {settings.kind}Tokenizer: {DIFFER}; {KEEP}"
         raise settings.refuse("model.unk_id", said, TOKENIZER)
@@ -161,7 +159,6 @@ def _list_rules(rule: dict[str, Any] | None, part: str) -> set[str]:
 
 
 def _check_form(settings: Settings, form: dict[str, tuple[Any, Any]]) -> None:
-    """Release 5 replaces these parts by its own."""
     for field, (found, own) in form.items():
         if found != own:
             said = f"must be {show_json(own)} for a {settings.kind}Tokenizer, not {show_json(found)}; {KEEP}"

@@ -25,9 +25,9 @@ WORD = (
 LETTERS = r"[^\W\u0d4e\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f\U00010000-\U0010ffff]"
 LATIN = "[0-9A-Za-z]"
 FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
-GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "Strip"}  # change each grapheme by itself
-MOST = 64  # normalizers tried on every letter, 10 ms each
-AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}  # split before a space after a letter
+GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "Strip"}
+MOST = 64
+AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}
 
 
 class Cuts(NamedTuple):
@@ -112,7 +112,6 @@ def _between(added: list[str]) -> str:
 
 
 def _is_local(settings: dict[str, Any]) -> bool:
-    """Replacing content without letters or spaces is local too."""
     if settings["type"] != "Replace":
         return settings["type"] in GRAPHEMES
     content, pattern = settings["content"], settings["pattern"]
@@ -126,7 +125,6 @@ def _normalized(normalizer: Any, text: str) -> str:
 
 
 def _keeps(normalizer: Any, letters: str) -> bool:
-    """No letter is dropped, or becomes text that ends with a space."""
     if normalizer is None:
         return True
     every = _every(letters)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fastflow.model.tokenizer.wordpiece import Native
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-LONGEST_WORD = 1000  # letters of a word that are tokenized to judge the vocabulary
-UNKNOWN = ("[UNK]", "<unk>")  # of BERT and of SentencePiece
+LONGEST_WORD = 1000
+UNKNOWN = ("[UNK]", "<unk>")
 
 
 class Tokens(NamedTuple):
@@ -33,14 +33,14 @@ class Tokens(NamedTuple):
     The first ``skip`` tokens of every text, its prompt, are not pooled.
     """
 
-    ids: NDArray[np.int32]  # (N,)
-    offsets: NDArray[np.int64]  # (B+1,)
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
     cut: NDArray[np.int64]
     skip: int = 0
 
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
         """Return the texts numbered ``rows``, in that order."""
-        if len(rows) == 1 == len(self.offsets) - 1:  # the fast path of single texts
+        if len(rows) == 1 == len(self.offsets) - 1:
             return self
         lengths = np.diff(self.offsets)[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
@@ -82,14 +82,12 @@ class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
     ``lower``: lowercase texts first, as do_lower_case of Sentence Transformers. ``proved``: the files match the hashes
-    of
-    an export, so ids are not checked again. ``threads``: of the compiled WordPiece; None for all. ``runs``: "native",
-    or
-    "tokenizers" with the reason. A native tokenizer imports that library only for ``describe``.
+    of an export, so ids are not checked again. ``threads``: of the compiled WordPiece; None for all. ``runs``:
+    "native", or "tokenizers" with the reason. A native tokenizer imports that library only for ``describe``.
     """
 
     threads: int | None = None
-    ended = True  # texts get special tokens at their ends
+    ended = True
     left_out: int | None = None  # the id dropped from a text after the cut
     longest = MOST  # characters of a text that is not cut before tokenization
 
@@ -116,7 +114,6 @@ class Tokenizer:
         self._check_ids(max([*ids, *inserted]))
 
     def _open(self, directory: Path, lower: bool = False) -> None:
-        """``max_length`` is set before this call or before the first text."""
         self._directory, self._lower = directory, lower
         self._saved: Saved = read_saved(directory)
         self._native: Native | None = None
@@ -124,7 +121,7 @@ class Tokenizer:
             self._native, self.runs = _natively(self._saved, lower), "native"
         except NotNativeError as error:
             self.runs = f"tokenizers: {error}"
-            _ = self._library  # raises for a file that it cannot read
+            _ = self._library
 
     @late
     def _library(self) -> Any:
@@ -160,12 +157,11 @@ class Tokenizer:
         try:
             with panics():
                 yield
-        except Exception as error:  # the library raises a bare Exception
+        except Exception as error:
             raise FastflowError(f"{self._directory}: the tokenizer cannot be used: {reason(error)}") from error
 
     @late
     def size(self) -> int:
-        """The entries of the vocabulary, with added tokens."""
         if self._native is not None:
             return self._native.size
         with self._used():
@@ -180,7 +176,6 @@ class Tokenizer:
 
     @property
     def compiled(self) -> WordPiece | None:
-        """The compiled WordPiece, if it runs."""
         return None if self._native is None else self._native.wordpiece
 
     @property

@@ -48,7 +48,7 @@ class Saved(NamedTuple):
                 return found
         except FastflowError:
             raise
-        except Exception as error:  # the library raises a bare Exception for a malformed file
+        except Exception as error:
             raise FastflowError(f"{self.path} cannot be read as a tokenizer: {reason(error)}") from error
 
 
@@ -142,7 +142,6 @@ def _wordpiece(vocabulary: Path, config: Path) -> dict[str, Any]:
 
 
 def _check_kind(settings: dict[str, Any], vocabulary: Path, config: Path) -> None:
-    """Japanese tokenizers have a vocab.txt too, but find words with MeCab."""
     encoder = vocabulary.parent / "config.json"
     found = read_object(encoder) if encoder.is_file() else {}
     unnamed = OTHERS.get(str(found.get("model_type")), "")

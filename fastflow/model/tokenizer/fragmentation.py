@@ -11,27 +11,22 @@ WORD = re.compile(r"[^\W\d_]+")
 # scripts without spaces between words, judged only by the share of unknown pieces; the pattern is compiled at first
 # use, which takes 2 ms
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
-SAMPLE = 2000  # words judged
+SAMPLE = 2000
 LOOKED_AT = 20_000  # characters of text that a Runtime keeps to judge
 ENOUGH = 100  # characters from which it judges by itself; a short name may fall into many pieces
-FEWEST = 8  # fewest word pieces that are judged
-# measured with the packaged vocabulary: 1.03 to 1.13 for English, 1.6 to 2.2 for French, Spanish and German
+FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
 SHARED = 100_000  # entries of a multilingual vocabulary, which has fewer for each language
-UNKNOWN = 0.05  # share of pieces
+UNKNOWN = 0.05
 
 
 class Vocabulary(Protocol):
     """The part of a tokenizer that is used here."""
 
     @property
-    def size(self) -> int:
-        """The number of entries."""
-        ...
+    def size(self) -> int: ...
 
-    def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """Count the pieces of ``words``, and the unknown tokens among them."""
-        ...
+    def pieces(self, words: Sequence[str]) -> tuple[int, int]: ...
 
 
 def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
@@ -66,7 +61,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.open = True  # there is room for more
+        self.open = True
         self._left, self._few = LOOKED_AT, True
 
     def add(self, texts: Iterable[str]) -> bool:
@@ -84,6 +79,5 @@ class Seen:
         return few and not self._few
 
     def notes(self, vocabulary: Vocabulary) -> list[str]:
-        """Return the warning of ``unsuited`` in a list, empty if there is none."""
         warning = unsuited(vocabulary, list(self.texts))
         return [f"texts embedded so far: {warning}"] if warning else []

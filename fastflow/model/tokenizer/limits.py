@@ -30,7 +30,7 @@ def check_rules(data: bytes, path: Path) -> None:
             grows = _growth(rules)
         except RecursionError:
             raise FastflowError(f"{path} cannot be read as a tokenizer: its JSON is nested too deep") from None
-        except ValueError:  # the library's error describes the JSON
+        except ValueError:
             return
         if grows > GROWTH:
             raise FastflowError(
@@ -66,7 +66,7 @@ def _growth(rule: Any) -> float:
     if kind == "Sequence":
         for name in ("normalizers", "pretokenizers"):
             for part in rule[name] if isinstance(rule.get(name), list) else []:
-                out = min(out * _growth(part), float(2 * GROWTH))  # a product of thousands overflows
+                out = min(out * _growth(part), float(2 * GROWTH))
     elif kind == "Replace":
         pattern = rule.get("pattern")
         fixed = _size(pattern.get("String")) if isinstance(pattern, dict) else 0
@@ -86,11 +86,10 @@ def _size(text: Any) -> int:
 
 
 def _longest(charsmap: Any) -> int:
-    """Bytes of the longest replacement; the map is the trie's size, the trie, and strings ended by 0."""
     from base64 import b64decode
 
     try:
         data = b64decode(charsmap, validate=True)
-    except (TypeError, ValueError):  # the library's error describes it
+    except (TypeError, ValueError):
         return 1
     return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from fastflow.model.tokenizer.cuts import Cuts
 
 SHARE = 16  # characters tokenized first for each token of the limit; English has 4 to 5 a token
-LEAST = 1024  # characters that are always tokenized at once
+LEAST = 1024
 WINDOW = 2**16  # characters read at a time if the first ones hold too few tokens
-GROW = 4  # growth at each further try
-LONGEST = 2**20  # most characters of a text tokenized at once
-TOGETHER = 2**18  # most characters of several texts tokenized at once
+GROW = 4
+LONGEST = 2**20
+TOGETHER = 2**18
 NEAR = (64, 2048)  # characters before the end, searched first for a cut
 
 
@@ -48,7 +48,6 @@ class LongTexts:
             yield start, len(texts)
 
     def head(self, text: str) -> str:
-        """Return the start of a long text up to a cut; "" if there is none."""
         if self._cuts is None and len(text) <= LONGEST:
             return text
         return text[: last(self._cuts, text[: self.size])]
@@ -74,7 +73,6 @@ class LongTexts:
         return have
 
     def _shortened(self, part: str) -> str:
-        """Runs of a character keep only the part that their tokens depend on."""
         runs = self._cuts and self._cuts.runs
         return runs.sub(lambda run: run[run.lastindex or 0], part) if runs else part
 

@@ -30,7 +30,7 @@ FAIRSEQ = {
     **{"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"},
     **{"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"},
 }
-SPECIAL = tuple(FAIRSEQ)  # fields of special tokens
+SPECIAL = tuple(FAIRSEQ)
 NAMED: dict[str, dict[str, str]] = {  # class -> special tokens that it has by default
     **dict.fromkeys(WORDPIECE, BERT),
     **dict.fromkeys((*BYTES, *PIECES), FAIRSEQ),
@@ -39,7 +39,7 @@ NAMED: dict[str, dict[str, str]] = {  # class -> special tokens that it has by d
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 SPACES = ("single_word", "lstrip", "rstrip")
 FLAGS = (*SPACES, "normalized", "special")
-SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")  # boolean fields
+SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
 ONLY = {"truncation_side": "right", "padding_side": "right", "split_special_tokens": False, "tokenizer_file": None}
 Token = dict[str, Any]  # content, FLAGS and an optional id
 
@@ -73,16 +73,13 @@ class Settings(NamedTuple):
     special: list[Special]
 
     def refuse(self, name: str, said: str, file: str = CONFIG) -> FastflowError:
-        """Return the error for a field."""
         place = f", field {name}" if name else ""
         return FastflowError(f"{self.directory / file}{place}: {said}")
 
     def get_content(self, field: str) -> str:
-        """Return the special token of ``field``, "" for null."""
         return next((each.token["content"] for each in self.special if each.field == field), "")
 
     def find_source(self, content: str) -> tuple[str, str]:
-        """Return the field and file that add a token."""
         if any(token["content"] == content for token in self.added):
             return ("added_tokens_decoder", CONFIG) if self.decoder else ("", ADDED)
         return next((each.field, each.file) for each in self.special if each.token["content"] == content)
@@ -150,7 +147,6 @@ def _list_special(settings: Settings, file: str, found: dict[str, Any]) -> Itera
 
 
 def _make_plain(settings: Settings, field: str, content: str) -> Token:
-    """The mask of some classes takes the space before it."""
     strips = field == "mask_token" and settings.kind in (*PIECES, "MPNet")
     return dict.fromkeys(FLAGS, False) | {"lstrip": strips, "special": True, "content": content}
 

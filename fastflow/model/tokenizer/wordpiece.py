@@ -16,7 +16,7 @@ from fastflow.model.tokenizer.files import NotNativeError
 from fastflow.model.tokenizer.settings import Settings
 
 KEY, COLON = b'"vocab"', re.compile(rb"\s*:\s*(?=\{)")
-EMPTY = "{}"  # replaces the vocabulary
+EMPTY = "{}"
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 NORMALIZER = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
 TYPES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "an object"}
@@ -27,12 +27,12 @@ class Native(NamedTuple):
 
     wordpiece: WordPiece
     vocabulary: Vocabulary
-    ends: tuple[int, ...]  # ids at the ends of every text
+    ends: tuple[int, ...]
     special: dict[int, str]  # id -> special token, ascending
     unknown: int | None  # the id of a word that cannot be split
-    limit: int | None  # the file's limit of tokens
-    size: int  # entries, with added words
-    largest: int  # id
+    limit: int | None
+    size: int
+    largest: int
 
 
 def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> Native:
@@ -68,7 +68,6 @@ def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> N
 
 
 def _settle(settings: Settings, tree: Any, rules: Rules, vocabulary: Vocabulary) -> Any:
-    """Raises ValueError for an added token that the vocabulary lacks."""
     whole = dict(rules.whole)
     settled = settle(
         settings, Whole(tree, rules.before + rules.after, lambda text: whole.get(text, vocabulary.get(text)))
@@ -79,7 +78,6 @@ def _settle(settings: Settings, tree: Any, rules: Rules, vocabulary: Vocabulary)
 
 
 def _vocabularies(data: bytes) -> list[int]:
-    """Offsets of the objects in fields vocab."""
     places, at = [], data.find(KEY)
     while at >= 0:
         after = COLON.match(data, at + len(KEY))
@@ -96,7 +94,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
-    """(added tokens, rules) of a file without its vocabulary; raises ValueError for an unknown part."""
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
     fields(
         tree, "tokenizer.json", version=str, truncation=None, padding=None, added_tokens=list, **dict.fromkeys(parts)
@@ -134,7 +131,6 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
 
 
 def _check_whole(words: tuple[tuple[str, int], ...], vocabulary: Vocabulary) -> None:
-    """The library gives new words the next ids, in order."""
     for wanted, (content, number) in enumerate(words, max(len(vocabulary), vocabulary.largest + 1)):
         if number != wanted or vocabulary.get(content) is not None:
             raise ValueError(f"its added word {content!r:.40} has another id than the next one")
