@@ -34,9 +34,8 @@ LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by 
 def auto_dtype(model: Model) -> tuple[str, str]:
     """Return the fastest default dtype for ``model`` on this machine, and the reason.
 
-    bfloat16 needs processor support and a recorded cosine to float32 of at least LEAST_COSINE. int8 is never the
-    default:
-    its cost shows only against labels.
+    bfloat16 needs processor support and a recorded least cosine. int8 is never the default: its cost shows only in
+    labels.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 

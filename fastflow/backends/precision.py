@@ -1,7 +1,6 @@
 """The trial of int8: the largest operands, which int8 needs, and its error against float32.
 
-A saved model may record its trial. Weights are read from the mapped file layer by layer and released: a second encoder
-would use more memory than int8 saves.
+Weights are read from the mapped file layer by layer: a second encoder would use more memory than int8 saves.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ UNEVEN = (*NORMALISED, ".down")  # products with a few far larger columns
 class Trial(NamedTuple):
     """A few texts by the equations: tokens, (n, P) pooled vectors, and magnitudes by product.
 
-    Texts from ``alone`` on are single special tokens. ``largest``: each column's largest operand; ``terms``: times the
-    column's largest weight.
+    Single special tokens begin at ``alone``. ``largest``: largest operands by column; ``terms``: times the largest
+    weights.
     """
 
     texts: tuple[str, ...]

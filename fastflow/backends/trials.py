@@ -4,9 +4,8 @@ A new trial is cached for the user, and checked when read:
 
     KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
 
-KEY is the sha256 of the directory's path, the arithmetic and the versions; the entry has the fingerprint of the files.
-Weights are packed with the cached trial while they are hashed, and again if the hash differs. Size and time of a file
-are no proof: an edit may keep both.
+KEY is the sha256 of path, arithmetic and versions; the entry has the fingerprint of the files. Weights are packed with
+the cached trial while they are hashed, and again if the hash differs.
 """
 
 from __future__ import annotations

@@ -57,9 +57,8 @@ def _has_zero(weights: NDArray[np.float32] | None) -> bool:
 class TritonBackend(Backend):
     """Triton kernels between cuBLASLt's products, without padding; safe for several threads.
 
-    The encoder computes in ``dtype``, pooling and calibration in float32. A vector depends on the batch size by
-    rounding:
-    within 1e-3 of its length, except for the rounding of bfloat16 and float16 (see ``kernels/README.md``).
+    The encoder computes in ``dtype``, pooling and calibration in float32. A vector depends on the batch size only by
+    rounding (see ``kernels/README.md``).
     """
 
     name = "triton"

@@ -1,8 +1,6 @@
-"""The directory of a saved model, opened and checked.
+"""Open the directory of a saved model, with every file checked.
 
-    MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
-
-Opening runs no code of the directory and reads no pickle. Only ``allow_download`` uses the network.
+No code of the directory runs, and no pickle is read. Only ``allow_download`` uses the network.
 """
 
 from __future__ import annotations
@@ -63,8 +61,7 @@ if TYPE_CHECKING:
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
     """Open a model of texts: a saved directory, a plain Hugging Face encoder, or the Hub id of either.
 
-    ``allow_download`` permits fetching from the Hub; without it only its cache is read. Raises a UsageError for a model
-    without an encoder, which ``open_model`` accepts.
+    Without ``allow_download`` only the Hub's cache is read. Raises a UsageError for a model without an encoder.
     """
     model = open_model(path, allow_download)
     if isinstance(model, VectorModel):

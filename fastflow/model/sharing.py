@@ -38,9 +38,8 @@ class Record:
 def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     """Fetch ``name``, REPO or REPO@REVISION, into ``out``; returns its record and the files that were skipped.
 
-    A directory that was pulled before is compared with its recorded hashes instead. The Hub is asked for REVISION's
-    commit unless REVISION is a commit. Raises a FastflowError if a file or the commit differs, and for a repository
-    without safetensors.
+    A directory pulled before is compared with its recorded hashes and the Hub's commit. Raises a FastflowError for a
+    difference, and for a repository without safetensors.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")
@@ -76,8 +75,7 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
 def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[str]]:
     """Verify a model and send it to the Hub as one commit; returns its record and the files that were left out.
 
-    Raises a FastflowError if the model fails verification, the Hub's listing differs, the directory holds pickles, or
-    the repository holds files that the model does not have.
+    Raises a FastflowError for a model that fails verification or holds pickles, and for other files in the repository.
     """
     from fastflow.model.verify import verify
 

@@ -1,10 +1,8 @@
 """safetensors files as arrays in the mapped file: read when used, not copied.
 
 The format (huggingface.co/docs/safetensors): 8 little-endian bytes with the length of a JSON header; the header with
-dtype, shape and place of each tensor; the data. The safetensors library judges the file; every place is checked again
-here against the mapped size.
-
-A mapped file may be replaced. Truncation or a write in place during reading raises an error (``kernels.mapped``).
+dtype, shape and place of each tensor; the data. Every place is checked against the mapped size. A file that is cut or
+written while it is read raises an error (``kernels.mapped``).
 """
 
 from __future__ import annotations

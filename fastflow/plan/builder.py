@@ -108,7 +108,7 @@ class Builder:
     def remove(self, directions: Array) -> None:
         """Apply y <- y - V^T V y for orthonormal V (k, C): a coupling with hidden units relu(+-V y).
 
-        M must be diagonal, with no emitted channels. After affine couplings it starts another plan.
+        M must be diagonal, with no emitted channels.
         """
         if self.form == "state":
             self.close()

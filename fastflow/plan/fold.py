@@ -1,10 +1,9 @@
 """Fold a calibration into the plan that every backend runs, in float64.
 
-Additive couplings are linear except in their narrow hidden vectors, so every ActNorm, permutation and 1x1 linear folds
-away. The invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. An affine
-coupling multiplies by a data-dependent gate, which commutes only with a diagonal M. There the invariant is y = M u + t
-with M diagonal times gather, and u is updated; also for additive couplings with a diagonal M if that takes fewer
-products (``plan.linear``). No dense matrix is inverted; diagonals are guarded (``plan.linear.divides``).
+Additive couplings are linear except in their hidden vectors, so ActNorms, permutations and 1x1 linears fold away. The
+invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. The gate of an affine
+coupling commutes only with a diagonal M: there the invariant is y = M u + t with M diagonal times gather, and u is
+updated; also for additive couplings if that takes fewer products. No dense matrix is inverted.
 """
 
 from __future__ import annotations
@@ -47,12 +46,11 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
     """Fold ``stages`` on ``dim`` channels into float64 plans, run in order.
 
     Linear stages and additive flows give one plan, as does a flow of affine couplings with fixed permutations. A dense
-    linear after an affine coupling, or a change of coupling kind, starts another. The first centring (a mean, the first
-    ActNorm) becomes the plan's m and s.
+    linear after an affine coupling, or a change of coupling kind, starts another. The first centring becomes the plan's
+    m and s.
 
-    ``sparse``: the fewest products, for kernels that run several plans in one call. Additive couplings update the state
-    in place if that takes fewer, and a dense matrix after them is a plan of its own. Log-determinants of dense matrices
-    are then NaN.
+    ``sparse``: the fewest products, for kernels that run several plans in one call. A dense matrix after additive
+    couplings is then a plan of its own, and log-determinants of dense matrices are NaN.
 
     Raises FastflowError naming the stage at fault; never changes ``stages``.
     """

@@ -1,7 +1,7 @@
 """A matrix that stays a diagonal with a gather index as long as possible, and steps that update the state in place.
 
 The hidden form corrects step k by earlier outputs, G_kj h_j with G_kj = U_k P_j, and adds V h at the end. In place,
-step k adds P_k h_k to the state: with a diagonal S, V_k = S P_k. Wider hidden vectors save more products.
+step k adds P_k h_k to the state: with a diagonal S, V_k = S P_k.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Pooling: hidden states of chosen layers -> one vector a text. Layer numbers are explicit, names only a shorthand.
+"""Pooling: hidden states of chosen layers -> one vector for each text.
 
-Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``. Layer WORDS, -1, is the
-embedding layer with the mean position in place of each token's own: a token's state depends on its id alone. A mean may
-weigh its tokens: frequent ones less (SIF, Arora et al., ICLR 2017).
+Layer 0 is the embedding layer and L the last one, as in ``hidden_states`` of transformers. Layer WORDS, -1, is the
+embedding layer with the mean position for every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR
+2017).
 """
 
 from __future__ import annotations
@@ -110,10 +110,9 @@ def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> 
 def parse_pooling(name: str, depth: int) -> Pooling:
     """Return the pooling ``name`` of an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
-    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``); ``embedding-first-last`` adds
-    layer
-    0. ``words`` is the layer WORDS, ``words-first-last`` adds 1 and L. Historical names have the layers of the official
-    code (UKP and early SimCSE averaged the embedding layer and the last):
+    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). Historical names have the
+    layers of
+    the official code:
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
     """

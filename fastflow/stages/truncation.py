@@ -1,11 +1,8 @@
 """Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and the spread.
 
-A flow's dimensions are interchangeable. A model may store an orthogonal basis, fitted without labels, whose columns are
-ordered by the pooled vectors' variation in them. All D' columns keep every cosine, so the basis is folded into the plan
-only for a cut: k dimensions cost some k x D products.
-
-int8 and uint8 need a fixed range. Flow, whitening and standardization end in unit variance; for other calibrations a
-model may store the measured spread of each dimension.
+A flow's dimensions are interchangeable. A model may store an orthogonal basis, ordered by the pooled vectors'
+variation; it is folded into the plan only for a cut. int8 and uint8 need a fixed range: calibrations that do not end in
+unit variance may store the measured spread of each dimension.
 """
 
 from __future__ import annotations
@@ -42,8 +39,7 @@ class Truncation(NamedTuple):
 def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
     """Fit the basis on pooled vectors (n, D); None unless the last stage is a flow.
 
-    Whitening and recolour are already ordered; other calibrations gained nothing from a rotation
-    (bench/results/verdicts.md).
+    Other calibrations gained nothing from a rotation (bench/results/verdicts.md).
     """
     return leading_directions(stages, pooled) if stages and stages[-1].kind == "flow" else None
 
@@ -51,8 +47,7 @@ def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     """Return left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
 
-    The first k directions of the embedding hold most of the pooled vector. The embedding's own variance would not do:
-    after a whitening it is equal in all directions.
+    The embedding's own variance would not do: after a whitening it is equal in all directions.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
@@ -108,8 +103,8 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
 def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
     """Measure the (D',) root mean square of each dimension over a sample of pooled vectors (n, D).
 
-    A dimension that is always 0 gets the largest of the others. None if the calibration ends in unit variance, all are
-    0, or one is not finite.
+    A dimension that is always 0 gets the largest of the others. None if the calibration ends in unit variance, or if
+    the spread is 0 or not finite.
     """
     if unit_variance(stages):
         return None

@@ -109,9 +109,9 @@ def quantise(
     """Convert (B, D') to ``precision``; names and packings are Sentence Transformers'.
 
     int8 and uint8 cut ``ranges`` (2, D'), minimum and maximum of each dimension, into 256 steps, with the bits of
-    ``quantize_embeddings``. Without ranges they need ``spread`` (D',), the root mean square of each dimension before
-    normalisation: one fixed range about 0 holds 4 times the largest (4/sqrt(D') of normalised vectors with equal
-    spread). Without either they are refused. binary and ubinary pack signs, eight to a byte.
+    ``quantize_embeddings``. Otherwise they need ``spread`` (D',), the root mean square of each dimension before
+    normalisation: one range about 0 holds INT8_SIGMAS times the largest. binary and ubinary pack signs, eight to a
+    byte.
     """
     if precision == "float32":
         return z

@@ -1,7 +1,6 @@
 """Small batches on a GPU: one captured graph for each size of batch, made at first use.
 
-A graph includes the copies to and from the device, so a call is one launch and one wait. Ids are written to page-locked
-memory, and vectors read there.
+A graph includes the copies to and from page-locked memory, so a call is one launch and one wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The self-test of a GPU backend at opening: a few rows are compared with NumPy.
-
-Kernels are compiled at their first launch, so a faulty one is found before a user's text.
-"""
+"""The self-test of a GPU backend at opening: a few rows are compared with NumPy."""
 
 from __future__ import annotations
 

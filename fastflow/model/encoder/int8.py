@@ -1,7 +1,6 @@
-"""The recorded int8 trial of a saved model: a field of the manifest and a file of arrays, both checked.
+"""The recorded int8 trial of a saved model; with it int8 opens without a float32 pass.
 
-With it a model opens in int8 without a float32 pass. The manifest's hashes tie it to the weights, ``version`` to the
-kernels and the trial's texts.
+The manifest's hashes tie it to the weights, ``version`` to the kernels and the trial's texts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""ModernBERT's config.json -> EncoderShape: attention windows and rotary angles of each layer.
-
-Transformers 5 writes ``layer_types`` and ``rope_parameters``; older releases wrote ``global_attn_every_n_layers`` and
-two bases. Both are read as transformers 5 reads them.
-"""
+"""ModernBERT's config.json, of transformers 5 or older -> EncoderShape."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The weights of an encoder as one canonical set of arrays.
-
-Architectures differ only in names of tensors and in the fields that ``architecture`` reads; the computation is
-``kernels.encoder.reference``. Weights are read from safetensors only, never from a pickle.
-"""
+"""The weights of an encoder as one canonical set of arrays, read from safetensors, never from a pickle."""
 
 from __future__ import annotations
 
@@ -77,9 +73,8 @@ def has_pooler(directory: Path) -> bool:
 class MappedWeights:
     """The canonical weights of ``load_weights``, unread, as stored.
 
-    ``stored`` is a ``cpu_layout.Stored``: views of the mapped files, ``qkv`` in three parts. Its reader checks for
-    magnitudes above LARGEST and NaN, and raises ``not_finite``. Raises a FastflowError that names file and tensor for a
-    missing or misshapen one.
+    ``stored`` is a ``cpu_layout.Stored`` with ``qkv`` in three parts. Its reader checks magnitudes and raises
+    ``not_finite``. Raises a FastflowError that names file and tensor for a missing or misshapen one.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:

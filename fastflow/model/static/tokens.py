@@ -19,8 +19,8 @@ from fastflow.values import MOST, short
 class StaticTokenizer(Tokenizer):
     """A saved tokenizer with a length limit, MOST for none, for the table in ``directory``.
 
-    model2vec cuts a text by characters (the limit times the median token length), then by tokens, then drops unknown
-    tokens. A StaticEmbedding keeps them, and cuts only if tokenizer.json does.
+    model2vec cuts a text by characters, then by tokens, then drops unknown tokens. A StaticEmbedding keeps them, and
+    cuts only if tokenizer.json does.
     """
 
     ended = False

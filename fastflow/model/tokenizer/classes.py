@@ -1,7 +1,6 @@
 """The changes that a transformers class makes to a tokenizer.json, given the settings next to it.
 
-Release 5 rebuilds a class's tokenizer from the vocabulary; release 4 changes parts of the file's. ``settle`` makes the
-changes that both make, and refuses a directory that they read differently.
+``settle`` makes the changes of releases 4 and 5, and refuses a directory that they read differently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Places at which a text surely splits into tokens, found from a tokenizer's rules; None if a rule is unknown.
 
-Every step has to split there: added tokens are found in the raw text, segments between them are normalized and split
-into words, and each word becomes tokens by itself.
+Added tokens, normalization, splitting into words and into tokens each have to split there.
 """
 
 from __future__ import annotations

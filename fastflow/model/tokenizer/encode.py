@@ -81,9 +81,8 @@ class Piece(NamedTuple):
 class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
-    ``lower``: lowercase texts first, as do_lower_case of Sentence Transformers. ``proved``: the files match the hashes
-    of an export, so ids are not checked again. ``threads``: of the compiled WordPiece; None for all. ``runs``:
-    "native", or "tokenizers" with the reason. A native tokenizer imports that library only for ``describe``.
+    ``lower``: lowercase texts first. ``proved``: the files match an export's hashes, so ids are not checked again.
+    ``threads``: of the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
     """
 
     threads: int | None = None

@@ -1,7 +1,4 @@
-"""Bounds on tokenizer.json, checked before the library reads it: it normalizes added tokens as it loads.
-
-A few rules can make a text grow without bound: forty doublings make 10^12 bytes of one letter.
-"""
+"""Bounds on tokenizer.json, checked before the library loads it: a few rules can make a text grow without bound."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Texts far longer than the encoder's input: a shorter text with the same first tokens is tokenized instead.
+"""Replace texts far longer than the encoder's input by a shorter text with the same first tokens.
 
-The library tokenizes a whole text before it cuts, with up to 320 bytes of memory for each byte of text.
+The library tokenizes a whole text before it cuts: 320 bytes of memory for each byte.
 """
 
 from __future__ import annotations

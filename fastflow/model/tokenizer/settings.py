@@ -1,8 +1,7 @@
 """The files next to tokenizer.json, read as transformers 4.57 and 5.23 read them.
 
-tokenizer_config.json    the class and its arguments: normalization, special tokens, sides of truncation and padding
-special_tokens_map.json  special tokens; added_tokens.json: added ones. Both are read only if tokenizer_config.json has
-                         no added_tokens_decoder
+tokenizer_config.json    the class and its arguments
+special_tokens_map.json  special tokens; with added_tokens.json, read only without an added_tokens_decoder
 """
 
 from __future__ import annotations
