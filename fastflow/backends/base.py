@@ -65,7 +65,7 @@ class Backend(Calibrator):
     """A model of texts ready to run on one device; subclasses define ``pool`` and ``calibrate``."""
 
     batch_tokens: ClassVar[int] = 8192  # tokens of a batch: keeps BLAS busy within little memory
-    overlaps: ClassVar[bool] = False  # whether to tokenize the next texts during ``embed``
+    overlaps: ClassVar[bool] = False
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         """``threads``: None for all the machine allows. Raises a FastflowError for a model that cannot run here."""

@@ -69,7 +69,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
             return _step_down("torch", reason, model, device, dtype, threads)
     try:
         encoder_shape(read_config(model.encoder), model.encoder)
-    except UnsupportedArchitecture as reason:  # neither the kernels nor the equations cover it
+    except UnsupportedArchitecture as reason:
         return _step_down("torch", reason, model, device, dtype, threads)
     if device == "auto" and dtype in ("auto", *BACKENDS["triton"].dtypes) and _sees_gpu():
         try:
@@ -77,7 +77,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         except FastflowError as reason:
             opened = open_backend(model, backend, "cpu", dtype, threads)
             opened.notes.append(f"stepped down from the triton backend: {reason}")
-            if isinstance(reason, WrongOnGpu):  # a fault of the machine, which its owner should know
+            if isinstance(reason, WrongOnGpu):
                 warn(opened.notes[-1])
             return opened
     if dtype in ("auto", *BACKENDS["cpu"].dtypes):

@@ -51,7 +51,7 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
 
 
-CUTS = 8  # widths kept folded: a server's clients may ask for any
+CUTS = 8
 
 
 class CpuCalibration:
@@ -166,7 +166,7 @@ class CpuBackend(CpuCalibrator, Backend):
         # after the encoder: NumPy's threads spin for a while after folding
         self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         self.arithmetic = self._encoder.how
-        trim()  # returns freed copies to the system
+        trim()
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )

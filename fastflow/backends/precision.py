@@ -42,7 +42,7 @@ HARD = (
 )
 TEXTS = (*SENTENCES, *HARD)
 NORMALISED = (".qkv", ".up")
-UNEVEN = (*NORMALISED, ".down")  # products with a few far larger columns
+UNEVEN = (*NORMALISED, ".down")
 
 
 class Trial(NamedTuple):
@@ -105,7 +105,7 @@ def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
         if not cosines[i] >= LEAST_INT8 and np.isfinite(tried.exact[i]).all():
             ids = tried.tokens.ids[tried.tokens.offsets[i] : tried.tokens.offsets[i + 1]]
             exact[tuple(map(int, ids))], cosines[i] = np.asarray(tried.exact[i], np.float32), 1.0
-    worst = int(np.argmin(cosines))  # NaN is the least
+    worst = int(np.argmin(cosines))
     return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest, tried.terms, exact)
 
 
@@ -137,8 +137,6 @@ class Streamed(ReferenceBackend):
 
 
 class _Rows:
-    """The table of words; only requested rows are read."""
-
     def __init__(self, stored: NDArray[Any]) -> None:
         self._stored = stored
 
@@ -150,8 +148,6 @@ class _Rows:
 
 
 class _Stream(Mapping[str, Any]):
-    """``load_weights`` without caching, for weights known to be finite."""
-
     def __init__(self, mapped: MappedWeights) -> None:
         self._mapped = mapped
 

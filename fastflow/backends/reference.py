@@ -51,7 +51,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
 
     name = "reference"
     dtypes = ("float32", "float64")
-    watch: reference.Watch | None = None  # called with every operand, as in ``reference.encode``
+    watch: reference.Watch | None = None
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)

@@ -47,7 +47,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
                 dtype=getattr(torch, dtype),
                 output_loading_info=True,
             )
-    except Exception as error:  # of transformers, and any of Python's for an invalid field
+    except Exception as error:
         raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
     # transformers fills missing tensors with random numbers; a missing pooler is refused when it is used
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
@@ -56,7 +56,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
         if not (tensor.abs() <= LARGEST).all():  # false for NaN
             raise FastflowError(f"{directory}: tensor {name} {BAD}")
     for tensor in (*encoder.parameters(), *encoder.buffers()):
-        tensor.data = tensor.data.clone()  # else it stays in the mapped file
+        tensor.data = tensor.data.clone()
     return encoder.requires_grad_(False)
 
 
@@ -132,7 +132,7 @@ class TorchBackend(TorchCalibrator, Backend):
         self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
         self._flow_dtype = self._calibration.dtype
         config = read_config(model.encoder)
-        with suppress(UnsupportedArchitecture):  # if the native reader supports the weights, its error is better
+        with suppress(UnsupportedArchitecture):
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)
         self._words: Any = None

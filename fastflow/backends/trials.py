@@ -33,7 +33,7 @@ from fastflow.version import __version__
 ENTRY = "entry"
 NAMES = ("model", "fingerprint")
 DIGEST = hashlib.sha256().digest_size
-LARGEST = 1 << 26  # bytes of a file; BERT-large has 1 MB
+LARGEST = 1 << 26
 
 
 class Tried:

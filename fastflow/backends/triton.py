@@ -31,7 +31,7 @@ from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 
-PIECE = 65536  # pooled vectors that ``calibrate`` computes at a time
+PIECE = 65536
 
 
 class Task(NamedTuple):
@@ -64,7 +64,7 @@ class TritonBackend(Backend):
     name = "triton"
     dtypes = ("float32", "bfloat16", "float16")
     on = "cuda"
-    overlaps = True  # texts are tokenized while the device computes
+    overlaps = True
     batch_tokens = 32768
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:

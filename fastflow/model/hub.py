@@ -39,7 +39,7 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
         found = _snapshot(hub_id, revision, local_files_only=True)
     except NotCached:
         return None
-    folders = [found, *(path for path in found.iterdir() if path.is_dir())]  # folders of Sentence Transformers' modules
+    folders = [found, *(path for path in found.iterdir() if path.is_dir())]
     names = ("config.json", "tokenizer.json")  # a StaticEmbedding has no config.json
     whole = any(any((path / name).is_file() for name in names) and any(path.glob("*.safetensors")) for path in folders)
     return found if whole else None

@@ -65,9 +65,9 @@ class Calibrated:
     calibration: tuple[Stage, ...]
     identity: str | Later  # the fingerprint; computed when first asked for if a token table has no manifest
     manifest: dict[str, Any]
-    note: str | None  # an assumption, for stderr
+    note: str | None
     truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
-    spread: NDArray[np.float32] | None  # of each dimension, if known and not 1
+    spread: NDArray[np.float32] | None
     modules: Modules | None
 
     @property
@@ -126,7 +126,7 @@ class Model(Calibrated):
     int8: Int8 | None = None
     modules: Modules | None = None
     head: Head = ()
-    awaited: Callable[[], str] | None = None  # waits for the fingerprint while the directory is being opened
+    awaited: Callable[[], str] | None = None
 
     @property
     def pooled_dim(self) -> int:

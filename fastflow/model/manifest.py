@@ -22,12 +22,12 @@ MODULES_VERSION = 3  # for models with Sentence Transformers' modules, which ear
 CALIBRATION = "calibration.safetensors"
 WEIGHTS_ARRAY = "token_weights"  # array of CALIBRATION: the weights of a weighted mean
 ENCODER = "0_Transformer"
-MODULES_FOLDER = "0_SentenceTransformer"  # in version 3, the directory saved by Sentence Transformers
+MODULES_FOLDER = "0_SentenceTransformer"
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}
 CARD = "README.md"
 LIKELIHOOD = "likelihood"
-LARGEST = 1e300  # within a float's range; JSON integers may exceed it
-SHARES_ERROR = 1e-6  # allowed rounding of the sum of the layers' shares
+LARGEST = 1e300
+SHARES_ERROR = 1e-6
 
 _FIELDS = {
     FORMAT_VERSION: {

@@ -45,7 +45,7 @@ class MappedTensors:
             entries = json.loads(bytes(data[HEAD:start]))
             entries.pop("__metadata__", None)
             places = {name: _place(entry, start, len(self._map)) for name, entry in entries.items()}
-        except Exception as error:  # of the library, the system, or a malformed header
+        except Exception as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
                 raise MemoryError(f"no memory to map {path}") from error
             raise FastflowError(f"{path} is damaged or not safetensors: {reason(error)}") from error

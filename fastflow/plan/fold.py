@@ -121,7 +121,6 @@ def _last_nullspace(builder: Target, stage: Stage) -> None:
 
 
 def _log_det(builder: Target, matrix: Array) -> float:
-    """NaN in sparse plans, whose densities are not used."""
     return np.nan if builder.apart else log_volume(matrix)
 
 

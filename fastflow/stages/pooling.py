@@ -33,9 +33,9 @@ SAID = {
     "weightedmean": "mean weighted by position",
     "lasttoken": "last token's state",
 }
-BY_SHARES = "-by-shares"  # suffix of a saved mode whose layers have unequal shares
+BY_SHARES = "-by-shares"
 _WORDS_SAID = "word embeddings without positions"
-MOST_COUNT = 999  # the most that an item of mean-of-layers counts
+MOST_COUNT = 999
 _ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 
 

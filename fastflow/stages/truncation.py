@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 16384
 BLOCK = 2048
-SPREAD = "spread"  # the array of calibration.safetensors
+SPREAD = "spread"
 ORTHOGONAL = 1e-4
 
 

@@ -62,7 +62,7 @@ class CudaDevice:
 
     def empty(self, size: int, dtype: str) -> Tensor:
         made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
-        self._torch.cuda.current_stream().synchronize()  # the memory may still be in use on that stream
+        self._torch.cuda.current_stream().synchronize()
         return made
 
     def stream(self) -> Any:

@@ -88,7 +88,6 @@ class BucketGraph:
         buffers.outputs(buffers.texts).copy_(z, non_blocking=True)
 
     def __call__(self, batch: Tokens, positions: NDArray[Any]) -> NDArray[np.float32]:
-        """Compute (b, width) vectors of a ``batch`` that fits the bucket."""
         self.buffers.fill(batch, positions)
         self._device.run(self._stream, self._graph.replay)
         self._device.synchronize(self._device.record(self._stream))

@@ -20,8 +20,8 @@ from fastflow.values import reason
 
 # tokens of each text of a batch: one text, a graph of two, and more than a graph takes
 LENGTHS: Sequence[Sequence[int]] = ((5,), (2, 17), (*(1 for _ in range(32)), 65))
-SPECIAL = 4  # ids at the start of most vocabularies, padding among them
-ROWS: Sequence[int] = (1, 2, 1025)  # numbers of calibrated vectors, one for each body of the flow
+SPECIAL = 4
+ROWS: Sequence[int] = (1, 2, 1025)
 # relative to a vector's length: above rounding, also of TF32, and below a wrong body's error
 LIMITS = {"float64": 0.01, "float32": 0.01, "float16": 0.1, "bfloat16": 0.25}
 

@@ -15,9 +15,9 @@ from fastflow.values import whole_number as whole_number
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ROBERTA = ("roberta", "xlm-roberta", "camembert")
-CPU_ONLY = ("mpnet", "modernbert")  # without Triton kernels
+CPU_ONLY = ("mpnet", "modernbert")
 FAMILIES = ("bert", "electra", "distilbert", *ROBERTA, *CPU_ONLY)
-ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}  # other families: hidden_act
+ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}
 DISTIL = {"num_hidden_layers": "n_layers", "hidden_size": "dim", "num_attention_heads": "n_heads"}
 # PyTorch only: position 0 is row pad + 1 of the table, as in RoBERTa
 OFFSET_POSITIONS = (
@@ -34,8 +34,8 @@ MODEL2VEC = "model2vec"
 # the file of a table and its tensor, then a StaticEmbedding's tensor
 TABLE, ROWS, BAG = "model.safetensors", "embeddings", "embedding.weight"
 
-SHORTEST = 2  # an empty text: [CLS] and [SEP]
-DEEPEST = 1000  # layers that PyTorch may build; native layers are counted in the file
+SHORTEST = 2
+DEEPEST = 1000
 
 
 class EncoderSize(NamedTuple):

@@ -207,7 +207,7 @@ def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: Encod
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 
     def denied(name: str, why: str) -> None:
-        if has(name):  # transformers would silently ignore it
+        if has(name):
             raise FastflowError(f"{where}: the weights hold tensor {name}, and {why}")
 
     def linear(name: str, stem: str, rows: int, columns: int, field: str) -> Iterator[Item]:

@@ -43,7 +43,7 @@ TYPE = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\."
     rf"(?:(\w+)\.)?({'|'.join(KNOWN)})"
 )
-BEFORE = (  # modules before the Pooling
+BEFORE = (
     ["Transformer"],
     ["Transformer", "WeightedLayerPooling"],
     ["Transformer", "WordWeights"],
@@ -53,7 +53,7 @@ FILES = {
     "WordWeights": "word_weights", "WeightedLayerPooling": "weighted_layer_pooling", "LayerNorm": "layer_norm",
     "StaticEmbedding": "static_embedding",
 }  # fmt: skip
-AFTER = ("Dense", "Normalize", "LayerNorm", "Dropout")  # modules after a StaticEmbedding
+AFTER = ("Dense", "Normalize", "LayerNorm", "Dropout")
 
 
 After = DenseModule | LayerNormModule | NormalizeModule

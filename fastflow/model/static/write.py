@@ -92,7 +92,7 @@ def _write(
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer
 
-    own = Tokenizer.from_str(tokenizer.to_str())  # the caller's tokenizer stays unchanged
+    own = Tokenizer.from_str(tokenizer.to_str())
     own.no_padding()
     own.no_truncation()
     with system_errors():

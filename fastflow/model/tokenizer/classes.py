@@ -22,7 +22,7 @@ from fastflow.model.tokenizer.settings import (
 )
 from fastflow.values import short
 
-SENTENCEPIECE = {  # rules of tokenizer.json that a class of PIECES may have
+SENTENCEPIECE = {
     "normalizer": {"Precompiled", "Replace", "Strip"}, "pre_tokenizer": {"WhitespaceSplit", "Metaspace"},
 }  # fmt: skip
 DIFFER = "releases of transformers differ over it"
@@ -76,7 +76,7 @@ def settle(settings: Settings, found: Whole) -> dict[str, Any]:
 def _settle_added(settings: Settings, found: Whole) -> list[Token]:
     out = {token["content"]: token for token in found.tree["added_tokens"]}
     said = {token["content"]: token for token in settings.added}
-    again = [{"id": None} | each.token for each in settings.special]  # release 5 adds these itself
+    again = [{"id": None} | each.token for each in settings.special]
     for content in out if settings.kind and settings.decoder else ():
         if content not in said and out[content] | {"id": None} not in again:
             said_of = f"lacks {short(content)}, which tokenizer.json adds: {DIFFER}; {KEEP}"

@@ -106,7 +106,6 @@ def _parts(component: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _between(added: list[str]) -> str:
-    """Punctuation that added tokens hold only as their first character."""
     return "".join(mark for mark in PUNCTUATION if not any(mark in each[1:] for each in added))
 
 

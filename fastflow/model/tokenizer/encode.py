@@ -87,8 +87,8 @@ class Tokenizer:
 
     threads: int | None = None
     ended = True
-    left_out: int | None = None  # the id dropped from a text after the cut
-    longest = MOST  # characters of a text that is not cut before tokenization
+    left_out: int | None = None
+    longest = MOST
 
     def __init__(self, directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> None:
         self.max_length = max_length

@@ -14,7 +14,7 @@ from fastflow.model.tokenizer.settings import FLAGS, WORDPIECE, Settings, read_s
 from fastflow.values import open_regular, panics, read_object, reason, short
 
 BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTokenizerFast|")
-OTHERS = {"roformer": "RoFormerTokenizer"}  # model type -> its tokenizer, which no file names
+OTHERS = {"roformer": "RoFormerTokenizer"}
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 MODEL = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word")
 UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # of Unigram, which has no such attribute
@@ -126,7 +126,6 @@ def _add_tokens(settings: Settings, library: Any, tokens: list[dict[str, Any]]) 
 
 
 def _wordpiece(vocabulary: Path, config: Path) -> dict[str, Any]:
-    """Transformers 5 no longer reads a vocabulary of one word piece a line."""
     settings = read_object(config) if config.is_file() else {}
     _check_kind(settings, vocabulary, config)
     try:

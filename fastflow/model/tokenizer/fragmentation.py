@@ -8,11 +8,9 @@ from itertools import islice
 from typing import Protocol
 
 WORD = re.compile(r"[^\W\d_]+")
-# scripts without spaces between words, judged only by the share of unknown pieces; the pattern is compiled at first
-# use, which takes 2 ms
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
-LOOKED_AT = 20_000  # characters of text that a Runtime keeps to judge
+LOOKED_AT = 20_000
 ENOUGH = 100  # characters from which it judges by itself; a short name may fall into many pieces
 FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 
-CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then the map
+CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
 SPELT_OUT = re.compile(r"\\u00[2-7]")  # an escaped printable ASCII character, which no writer needs: it may hide a key
 GROWTH = 1024  # the most a text may grow; XLM-R's rules allow 132, with NFKC's longest replacement
@@ -56,7 +56,6 @@ def _check_charsmap(data: bytes, path: Path) -> None:
 
 
 def _growth(rule: Any) -> float:
-    """The most bytes that ``rule`` makes of one byte; at least 1."""
     if not isinstance(rule, dict):
         return 1.0
     kind, out = rule.get("type"), 1.0

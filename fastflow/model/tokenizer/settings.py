@@ -40,7 +40,7 @@ SPACES = ("single_word", "lstrip", "rstrip")
 FLAGS = (*SPACES, "normalized", "special")
 SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
 ONLY = {"truncation_side": "right", "padding_side": "right", "split_special_tokens": False, "tokenizer_file": None}
-Token = dict[str, Any]  # content, FLAGS and an optional id
+Token = dict[str, Any]
 
 
 def show_json(value: Any) -> str:

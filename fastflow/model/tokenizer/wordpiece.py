@@ -28,8 +28,8 @@ class Native(NamedTuple):
     wordpiece: WordPiece
     vocabulary: Vocabulary
     ends: tuple[int, ...]
-    special: dict[int, str]  # id -> special token, ascending
-    unknown: int | None  # the id of a word that cannot be split
+    special: dict[int, str]
+    unknown: int | None
     limit: int | None
     size: int
     largest: int
@@ -186,7 +186,7 @@ def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tupl
 def _check_limits(truncation: Any, padding: Any) -> None:
     """A Tokenizer replaces these settings, but the library would refuse odd ones."""
     if isinstance(truncation, dict):
-        truncation = {"direction": "Right"} | truncation  # tokenizers before 0.11 had only this one, unwritten
+        truncation = {"direction": "Right"} | truncation
     if truncation is not None:
         fields(truncation, "truncation", direction=str, max_length=int, strategy=str, stride=int)
         known = truncation["strategy"] in ("LongestFirst", "OnlyFirst", "OnlySecond")
