@@ -191,7 +191,7 @@ class Session:
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> Tokens:
         """Tokenize B texts, with ``prompt`` before each."""
-        return self.tokenizer.prompted(texts, prompt, self.model.prompts.pooled)
+        return self.tokenizer.tokenize_prompted(texts, prompt, self.model.prompts.pooled)
 
     def pool_tokens(
         self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None, count: Count | None = None
@@ -211,9 +211,9 @@ class Session:
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
         """One sentence if the words of ``texts`` do not suit the encoder's vocabulary, None if they do."""
-        from fastflow.model.tokenizer.fragmentation import unsuited
+        from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 
-        warning = unsuited(self.tokenizer, texts)
+        warning = warn_of_unsuited(self.tokenizer, texts)
         return f"{warning} ({ENGLISH})" if warning and self.packaged else warning
 
     def close(self) -> None:
@@ -273,7 +273,7 @@ class Session:
     def _quantise(self, z: NDArray[Any], o: Options) -> NDArray[Any]:
         if o.precision == "float32":
             return z
-        spread = self.model.spread_of(self.width, o.truncate_dim) if o.ranges is None else None
+        spread = self.model.measure_spread(self.width, o.truncate_dim) if o.ranges is None else None
         return quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges)
 
     def _batches(

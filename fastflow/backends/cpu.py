@@ -175,7 +175,7 @@ class CpuBackend(CpuCalibrator, Backend):
                 f"dtype {dtype}: its vectors are float32's, for the embedding layer alone is pooled, without products"
             )
         if tried is not None:
-            self.int8 = tried.concluded(self)
+            self.int8 = tried.conclude(self)
             if self.gated:
                 self.details.append(tried.cost(self.int8))
 

@@ -19,7 +19,7 @@ from fastflow.model.encoder.int8 import Int8
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokens
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import short
 
 VERSION = 2  # raised when the texts or the numbers of int8's kernels change
@@ -89,17 +89,17 @@ def trial(model: Model) -> Trial:
     return Trial(texts, len(together), tokens, backend.pool(tokens), largest, terms)
 
 
-def recorded(model: Model) -> Int8 | None:
+def get_recorded(model: Model) -> Int8 | None:
     """Return the model's recorded trial if its texts and kernels are current."""
     return model.int8 if model.int8 is not None and model.int8.version == VERSION else None
 
 
-def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
+def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
     """Compare the embeddings of ``tried`` with those of its ``pooled`` vectors in int8.
 
     A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens in a row.
     """
-    cosines = paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
+    cosines = compute_paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
     exact = {}
     for i in range(tried.alone, len(cosines)):
         if not cosines[i] >= LEAST_INT8 and np.isfinite(tried.exact[i]).all():

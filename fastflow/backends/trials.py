@@ -24,7 +24,7 @@ from fastflow.backends import precision
 from fastflow.backends.base import Backend
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
 from fastflow.errors import FastflowError
-from fastflow.model.encoder.int8 import Int8, checked
+from fastflow.model.encoder.int8 import Int8, build_record
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
 from fastflow.values import open_regular
@@ -47,7 +47,7 @@ class Tried:
     def __init__(self, model: Model, weights: MappedWeights, arithmetic: str) -> None:
         self._model, self._when, self._of = model, "recorded with the model", ""
         self._path: Path | None = None
-        if (of_model := precision.recorded(model)) is not None:
+        if (of_model := precision.get_recorded(model)) is not None:
             self.found = of_model
             if misfit := _misfit(of_model, weights, model):
                 raise FastflowError(f"{model.path}: the recorded trial of int8 has {misfit}; train the model again")
@@ -75,11 +75,11 @@ class Tried:
         self.found, self._when, self._of = precision.trial(self._model), "measured at opening", ""
         trim()
 
-    def concluded(self, opened: Backend) -> Int8:
+    def conclude(self, opened: Backend) -> Int8:
         """Return the trial with its cosines; a new one is computed with ``opened`` and cached."""
         if not isinstance(self.found, precision.Trial):
             return self.found
-        found = precision.concluded(self.found, opened, opened.pool(self.found.tokens))
+        found = precision.conclude(self.found, opened, opened.pool(self.found.tokens))
         if self._path is not None and self._model.awaited is not None:
             _keep(self._path, self._model.path, self._model.awaited(), found)
         return found
@@ -130,6 +130,6 @@ def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
         entry = json.loads(arrays.pop(ENTRY).tobytes())
         if not all(isinstance(entry[name], str) for name in NAMES):
             return None
-        return entry, checked(entry["int8"], arrays, str(path), path)
+        return entry, build_record(entry["int8"], arrays, str(path), path)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError, FastflowError):
         return None

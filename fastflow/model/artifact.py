@@ -25,7 +25,7 @@ from fastflow.model.hashing import (
     Later,
     check_hashes,
     check_present,
-    combined,
+    combine_hashes,
     encoder_files,
     is_file,
 )
@@ -117,7 +117,7 @@ class Opening:
 
     def _fingerprint(self) -> str:
         root = None if self.model.modules is None else self.model.path
-        return combined(self._identity, self._hashes, root)
+        return combine_hashes(self._identity, self._hashes, root)
 
     def __enter__(self) -> Opening:
         return self
@@ -186,15 +186,15 @@ class Opening:
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
-        from fastflow.model.hub import referenced_encoder
+        from fastflow.model.hub import find_encoder
         from fastflow.model.sentence.directory import encoder_folder
 
-        found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))
+        found = encoder_folder(find_encoder(directory, encoder, self._allow_download))
         files = encoder_files(found)
         self._hashes.start(files)
 
         def check() -> None:
-            if combined(files, self._hashes) != encoder.get("sha256"):
+            if combine_hashes(files, self._hashes) != encoder.get("sha256"):
                 raise FastflowError(
                     f"{encoder['hub_id']} at {found} differs from the encoder this model was trained with"
                 )

@@ -35,7 +35,7 @@ def file_hash(path: Path) -> str:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def seen(path: Path) -> Seen:
+def identify_file(path: Path) -> Seen:
     """Return a file's inode, size and time of change; None if it does not exist."""
     try:
         found = path.stat()
@@ -44,9 +44,9 @@ def seen(path: Path) -> Seen:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def check_seen(path: Path, before: Seen) -> None:
+def check_unchanged(path: Path, before: Seen) -> None:
     """Raise a FastflowError if the file has changed since ``before``."""
-    if seen(path) != before:
+    if identify_file(path) != before:
         raise FastflowError(f"{path} was changed since the model was opened; open it again")
 
 
@@ -62,7 +62,7 @@ class Hashes:
         self._seen: dict[Path, Seen] = {}
 
     def start(self, paths: Sequence[Path]) -> None:
-        self._seen |= {path: seen(path) for path in paths}
+        self._seen |= {path: identify_file(path) for path in paths}
         self._join |= dict.fromkeys(paths, start_thread(lambda: self._run(tuple(paths)), "fastflow-sha256"))
 
     def _run(self, paths: Sequence[Path]) -> None:
@@ -77,23 +77,23 @@ class Hashes:
         found = self._found[path]
         if isinstance(found, FastflowError):
             raise found
-        check_seen(path, self._seen[path])
+        check_unchanged(path, self._seen[path])
         return found
 
 
 class Later:
-    """``combined(files, root=root)``, computed at the first call; raises if a file has changed since."""
+    """``combine_hashes(files, root=root)``, computed at the first call; raises if a file has changed since."""
 
     def __init__(self, files: Sequence[Path], root: Path | None = None) -> None:
         self._files, self._root = tuple(files), root
-        self._seen = [seen(path) for path in files]
+        self._seen = [identify_file(path) for path in files]
         self._found = ""
 
     def __call__(self) -> str:
         if not self._found:  # no lock: large files take long, and a fork would copy it held
-            found = combined(self._files, root=self._root)
+            found = combine_hashes(self._files, root=self._root)
             for path, before in zip(self._files, self._seen, strict=True):
-                check_seen(path, before)
+                check_unchanged(path, before)
             self._found = found
         return self._found
 
@@ -138,10 +138,10 @@ def encoder_files(directory: Path) -> list[Path]:
 
 def encoder_hash(directory: Path) -> str:
     """Return the sha256 over names and hashes of ``encoder_files``."""
-    return combined(encoder_files(directory))
+    return combine_hashes(encoder_files(directory))
 
 
-def combined(
+def combine_hashes(
     files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash, root: Path | None = None
 ) -> str:  # fmt: skip
     """Return the sha256 over the names, relative to ``root`` if given, and hashes of ``files``."""

@@ -30,10 +30,10 @@ class NotCached(FastflowError):
 
 def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
     """Return the local folder of a Hub encoder; fetches its safetensors files if the cache lacks it."""
-    return cached_snapshot(hub_id, revision) or _snapshot(hub_id, revision)
+    return find_snapshot(hub_id, revision) or _snapshot(hub_id, revision)
 
 
-def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
+def find_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
     """Return a Hub encoder's complete folder in the local cache, or None; uses no network."""
     try:
         found = _snapshot(hub_id, revision, local_files_only=True)
@@ -52,7 +52,7 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
     """
     if not HUB_ID.fullmatch(name):
         return None
-    found = hub_snapshot(name) if allow_download else cached_snapshot(name)
+    found = hub_snapshot(name) if allow_download else find_snapshot(name)
     if found is None:
         raise FastflowError(
             f"{name}: no such model directory, and not in the local Hub cache either; check the name, or fetch it "
@@ -61,7 +61,7 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
     return found
 
 
-def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
+def find_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
     """Return the folder of the encoder that a model's field encoder names, fetched if allowed; its hash is not checked.
 
     Raises a FastflowError if there is none.
@@ -69,7 +69,7 @@ def referenced_encoder(directory: Path, entry: dict[str, Any], allow_download: b
     hub_id, revision = entry.get("hub_id"), entry.get("revision")
     if not isinstance(hub_id, str) or not isinstance(revision, str):
         raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
-    found = hub_snapshot(hub_id, revision) if allow_download else cached_snapshot(hub_id, revision)
+    found = hub_snapshot(hub_id, revision) if allow_download else find_snapshot(hub_id, revision)
     if found is None:
         raise FastflowError(
             f"{directory} holds no encoder, and {hub_id} is not in the local Hub cache: fetch it with "

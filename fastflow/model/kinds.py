@@ -90,7 +90,7 @@ class Calibrated:
         """The default number of dimensions that an embedding keeps; None: all."""
         return None if self.modules is None else self.modules.truncate_dim
 
-    def spread_of(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
+    def measure_spread(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
         """Return the root mean square of each of ``dim`` dimensions after a cut to ``truncate``; None if unknown."""
         if self.truncation is not None and truncate is not None:
             return self.truncation.deviation[:truncate]

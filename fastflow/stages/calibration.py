@@ -116,7 +116,7 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
     """Raise a FastflowError that names the stage and array with an impossible shape, dtype or value."""
     for position, stage in enumerate(stages):
         _check_size(stage)
-        expected = expected_shapes(stage, inputs)
+        expected = list_shapes(stage, inputs)
         if set(expected) != set(stage.params):
             odd = sorted(set(expected) ^ set(stage.params))
             shown = ", ".join(odd[:3]) + f" and {len(odd) - 3} more" * (len(odd) > 3)
@@ -151,7 +151,7 @@ def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) 
         raise FastflowError(f"{what}: is not a permutation")
 
 
-def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]:
+def list_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]:
     """Return array name -> shape (None: any) of a stage on ``dim`` channels."""
     if stage.kind == "standardize":
         return {"mean": (dim,), "deviation": (dim,)}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.vectors import check_same_width, cosine, paired_cosine
+from fastflow.stages.vectors import check_same_width, compute_paired_cosine, cosine
 
 BLOCK = 1 << 22
 
@@ -45,7 +45,7 @@ def pairwise(name: str, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     if len(a) != len(b):
         raise FastflowError(f"similarity_pairwise takes as many rows on both sides, not {len(a)} and {len(b)}")
     if name == "cosine":
-        return np.clip(paired_cosine(a, b), -1.0, 1.0)
+        return np.clip(compute_paired_cosine(a, b), -1.0, 1.0)
     if name == "dot":
         return np.asarray((a * b).sum(axis=1))
     length = np.abs(a - b).sum(axis=1) if name == "manhattan" else np.sqrt(np.square(a - b).sum(axis=1))

@@ -52,7 +52,7 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
     cross, square = np.zeros((dims, pooled.shape[1])), np.zeros((dims, dims))
-    for x, z in sampled(stages, pooled):
+    for x, z in sample_embeddings(stages, pooled):
         count, x_sum, z_sum = count + len(x), x_sum + x.sum(axis=0), z_sum + z.sum(axis=0)
         cross, square = cross + z.T @ x, square + z.T @ z
     basis = np.linalg.svd(cross / count - np.outer(z_sum, x_sum) / count**2)[0]
@@ -62,7 +62,7 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
 
 
-def sampled(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def sample_embeddings(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Yield pooled vectors (b, D) and embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]
@@ -109,7 +109,7 @@ def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | N
     if unit_variance(stages):
         return None
     count, total = 0, np.zeros(1)
-    for _, z in sampled(stages, pooled):
+    for _, z in sample_embeddings(stages, pooled):
         count, total = count + len(z), total + np.square(z).sum(axis=0)
     spread = np.sqrt(total / count).astype(np.float32)
     spread = np.where(spread == 0, spread.max(), spread)

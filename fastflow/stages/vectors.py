@@ -201,7 +201,7 @@ def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:
         raise FastflowError(f"similarity takes vectors of one width, not {a.shape[1]} and {b.shape[1]}")
 
 
-def paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+def compute_paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """Compute (m, D), (m, D) -> (m,) cosines, row by row."""
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return np.asarray((a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float32).tiny))

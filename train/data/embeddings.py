@@ -84,7 +84,7 @@ class FrozenEncoder:
     def make_tokenize(self) -> Callable[[Sequence[str]], Tokens]:
         """Make the function from texts to tokens, with the modules' default prompt."""
         tokenizer, prompts = self.model.tokenizer(), self.model.prompts
-        return lambda texts: tokenizer.prompted(texts, prompts.resolve(), prompts.pooled)
+        return lambda texts: tokenizer.tokenize_prompted(texts, prompts.resolve(), prompts.pooled)
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:

@@ -30,7 +30,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
     Compares the pooled vectors, and the vectors after each stage.
     """
     model = load_model(directory)
-    tokens = model.tokenizer().prompted(texts, model.prompts.resolve(), model.prompts.pooled)
+    tokens = model.tokenizer().tokenize_prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
         saved = open_backend(model, "reference", "cpu", "float32", None)
     except UnsupportedArchitecture:  # only PyTorch runs it: this proves files, tokenizer and calibration

@@ -26,7 +26,7 @@ class Device(Protocol):
 
     OutOfMemory: type[BaseException]
 
-    def pinned(self, size: int, dtype: str) -> Tensor: ...
+    def allocate_pinned(self, size: int, dtype: str) -> Tensor: ...
 
     def empty(self, size: int, dtype: str) -> Tensor:
         """Allocate (size,) in device memory. Raises ``OutOfMemory``."""
@@ -57,7 +57,7 @@ class CudaDevice:
         self.OutOfMemory: type[BaseException] = torch.cuda.OutOfMemoryError
         self.name = torch.cuda.get_device_name()
 
-    def pinned(self, size: int, dtype: str) -> Tensor:
+    def allocate_pinned(self, size: int, dtype: str) -> Tensor:
         return self._torch.empty(size, dtype=getattr(self._torch, dtype), pin_memory=True)
 
     def empty(self, size: int, dtype: str) -> Tensor:

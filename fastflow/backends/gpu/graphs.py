@@ -44,8 +44,8 @@ class Buffers:
     def __init__(self, device: Device, texts: int, tokens: int, width: int) -> None:
         self.texts, self.tokens, self.width = texts, tokens, width
         size = 2 * tokens + texts + 1
-        self.host_in, self.device_in = device.pinned(size, "int32"), device.empty(size, "int32")
-        self.host_out = device.pinned(texts * width, "float32")
+        self.host_in, self.device_in = device.allocate_pinned(size, "int32"), device.empty(size, "int32")
+        self.host_out = device.allocate_pinned(texts * width, "float32")
         self._in: NDArray[np.int32] = self.host_in.numpy()
         self._out: NDArray[np.float32] = self.host_out.numpy()
         self._in[:] = 0  # unfilled places are tokens too, and need a valid id

@@ -79,7 +79,7 @@ class Pipeline:
                         f"a text of {int(np.diff(tokens.offsets)[piece[0]])} tokens does not fit into the device's "
                         "memory, even alone; use a smaller max_length, dtype bfloat16 or device='cpu'"
                     ) from error
-                self.halve(padded(tokens, piece))
+                self.halve(count_padded(tokens, piece))
                 pieces += list(self._cut(tokens, piece))[::-1]
 
     def halve(self, size: int) -> None:
@@ -102,7 +102,7 @@ class Pipeline:
             self._free.append(slot)
 
     def _cut(self, tokens: Tokens, rows: Rows) -> Iterator[Rows]:
-        if self.budget is None or padded(tokens, rows) <= self.budget:
+        if self.budget is None or count_padded(tokens, rows) <= self.budget:
             yield rows
         else:
             yield from (rows[part] for part in tokens.select(rows).batches(len(rows), self.budget))
@@ -144,6 +144,6 @@ class Pipeline:
         self._free.append(slot)
 
 
-def padded(tokens: Tokens, rows: Rows) -> int:
+def count_padded(tokens: Tokens, rows: Rows) -> int:
     """Count the tokens of the texts ``rows``, padded to the longest."""
     return len(rows) * int(np.diff(tokens.offsets)[rows].max(initial=0))

@@ -69,10 +69,10 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     if FILE not in manifest["files"]:
         _check_entry(manifest[FIELD], where)
         raise FastflowError(f"{where}: {FILE} is not listed with the model's files; train or copy the model again")
-    return checked(manifest[FIELD], read_tensors(directory / FILE), where, directory / FILE)
+    return build_record(manifest[FIELD], read_tensors(directory / FILE), where, directory / FILE)
 
 
-def checked(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
+def build_record(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
     """Build the record of ``entry`` and ``arrays``; raises as ``read_int8`` does."""
     _check_entry(entry, where)
     found: dict[str, dict[str, NDArray[np.float32]]] = {}

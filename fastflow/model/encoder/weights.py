@@ -206,23 +206,23 @@ def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: Encod
 
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 
-    def denied(name: str, why: str) -> None:
+    def refuse_denied(name: str, why: str) -> None:
         if has(name):
             raise FastflowError(f"{where}: the weights hold tensor {name}, and {why}")
 
     def linear(name: str, stem: str, rows: int, columns: int, field: str) -> Iterator[Item]:
         if not given[field]:
-            denied(f"{stem}.bias", f"config.json, field {field}_bias, has none")
+            refuse_denied(f"{stem}.bias", f"config.json, field {field}_bias, has none")
         yield from _linear(name, stem, rows, columns, given[field])
 
     def norm(name: str, stem: str) -> Iterator[Item]:
         if not given["norm"]:
-            denied(f"{stem}.bias", "config.json, field norm_bias, has none")
+            refuse_denied(f"{stem}.bias", "config.json, field norm_bias, has none")
         yield from _norm(name, stem, hidden, given["norm"])
 
     yield "word", ((word_tensor("modernbert"),), (whole_number(config, "vocab_size", where), hidden))
     yield from norm("embed_norm", "embeddings.norm")
-    denied("layers.0.attn_norm.weight", "the first layer of a ModernBERT has no such LayerNorm")
+    refuse_denied("layers.0.attn_norm.weight", "the first layer of a ModernBERT has no such LayerNorm")
     for i in range(shape.layers):
         stem, prefix = f"layers.{i}.", f"layer.{i}."
         if i:

@@ -99,7 +99,7 @@ class Modules:
             named.append(f"truncate_dim {self.truncate_dim}")
         return ", ".join(named)
 
-    def unused(self) -> str:
+    def warn_of_unused(self) -> str:
         """Return the warning for a calibration fitted on the encoder only."""
         return (
             f"{self.path} was saved by Sentence Transformers: the calibration uses its encoder alone, without "

@@ -240,7 +240,7 @@ class Tokenizer:
         except Exception as error:  # a bare Exception, such as for an unknown word without [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
-    def prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
+    def tokenize_prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
         """Tokenize ``texts`` with ``prompt`` before each; ``pooled`` false excludes its tokens from the pooling."""
         tokens = self([prompt + text for text in texts])
         return tokens._replace(skip=self.prompt_tokens(prompt)) if prompt and not pooled else tokens

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 WORD = re.compile(r"[^\W\d_]+")
+# scripts without spaces between words
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
 LOOKED_AT = 20_000
@@ -27,7 +28,7 @@ class Vocabulary(Protocol):
     def pieces(self, words: Sequence[str]) -> tuple[int, int]: ...
 
 
-def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
+def warn_of_unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
     """Return one sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
 
     At most SAMPLE words are judged, letters only; fewer than FEWEST pieces are not judged.
@@ -77,5 +78,5 @@ class Seen:
         return few and not self._few
 
     def notes(self, vocabulary: Vocabulary) -> list[str]:
-        warning = unsuited(vocabulary, list(self.texts))
+        warning = warn_of_unsuited(vocabulary, list(self.texts))
         return [f"texts embedded so far: {warning}"] if warning else []
