@@ -38,14 +38,14 @@ BACKENDS = {
     "reference": Kind("reference", "ReferenceBackend", ("float32", "float64")),
 }
 OF_VECTORS = {
-    "cpu": Kind("vectors", "CpuVectors", ("float32",)),
-    "torch": Kind("vectors", "TorchVectors", ("float32", "float64")),
-    "reference": Kind("vectors", "ReferenceVectors", ("float32", "float64")),
+    "cpu": Kind("cpu", "CpuVectors", ("float32",)),
+    "torch": Kind("torch", "TorchVectors", ("float32", "float64")),
+    "reference": Kind("reference", "ReferenceVectors", ("float32", "float64")),
 }
 OF_TABLES = {
-    "cpu": Kind("table", "CpuTable", ("float32",)),
-    "torch": Kind("torch_table", "TorchTable", ("float32", "float64")),
-    "reference": Kind("table", "ReferenceTable", ("float32", "float64")),
+    "cpu": Kind("cpu", "CpuTable", ("float32",)),
+    "torch": Kind("torch", "TorchTable", ("float32", "float64")),
+    "reference": Kind("reference", "ReferenceTable", ("float32", "float64")),
 }
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
@@ -121,6 +121,12 @@ def _open_simple(
         )
     if reason := cannot_run(name, device):
         raise reason
+    return _open_kind(kind, model, dtype, device, threads, notes)
+
+
+def _open_kind(
+    kind: Kind, model: Model | VectorModel, dtype: str, device: str, threads: int | None, notes: list[str]
+) -> Any:
     opened = kind.load()(model, dtype, device, threads)
     opened.notes += notes
     note_faults(opened)
@@ -181,10 +187,8 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
         dtype = "float32"
     if dtype not in kind.dtypes:
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
-    opened: Backend = kind.load()(model, dtype, device, threads)
+    opened: Backend = _open_kind(kind, model, dtype, device, threads, [])
     opened.details += details
-    note_faults(opened)
-    _check_gpu(opened, model)
     return opened
 
 

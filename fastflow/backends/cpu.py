@@ -1,8 +1,8 @@
-"""The cpu backend: compiled kernels."""
+"""The cpu backend: compiled kernels for transformers, token tables and finished vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from fastflow.kernels.flow.plan import Plan
 from fastflow.late import late, making
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
-from fastflow.model.kinds import Calibrated, Model
+from fastflow.model.kinds import Calibrated, Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Densities, Stage, log_normal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.flow.cpu import CpuFlow
-    from fastflow.kernels.table.cpu import CpuTable
+    from fastflow.kernels.table import cpu as table_kernels
     from fastflow.model.encoder.int8 import Int8
 
 LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by default
@@ -101,7 +101,7 @@ class CpuCalibration:
                 del self._cuts[next(iter(self._cuts))]
         return found, None
 
-    def fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | CpuTable) -> FusedCall | None:
+    def fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
         """Join the tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
         if (words := tokenizer.compiled) is None:
             return None
@@ -218,3 +218,64 @@ class CpuBackend(CpuCalibrator, Backend):
         if self.int8 is not None:
             self.int8.restore(tokens, pooled)
         return pooled
+
+
+class CpuTable(CpuCalibrator, Backend):
+    """Compiled kernels on rows of the mapped file, float32.
+
+    A text has the same bits in any batch, order and number of threads.
+    """
+
+    name = "cpu"
+    dtypes = ("float32",)
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        from fastflow.kernels.table.cpu import CpuTable as Kernels
+        from fastflow.model.static.table import open_table
+
+        super().__init__(model, dtype, "cpu", threads)
+        table = open_table(model.encoder)
+        try:
+            self._table = Kernels(table, self._pooling.weights, threads)
+        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
+            raise UsageError(str(error)) from error
+        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        self.arithmetic = self._table.isa
+        self.details.append(
+            f"token table of {len(table.rows)} rows in {table.rows.dtype} and calibration, compiled for "
+            f"{self._table.isa}, {self._table.threads} threads"
+        )
+
+    def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
+        return None if self._head else self._calibration.fuse(tokenizer, self._table)
+
+    def pool(self, tokens: Tokens) -> Floats:
+        try:
+            pooled = self._table(tokens.ids, tokens.offsets)
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        from fastflow.kernels.encoder.texts import apply_head
+
+        return apply_head(self._head, pooled, self._product)
+
+    def _product(self, x: Floats, weight: Floats) -> Floats:
+        """BLAS would give a row other bits in another batch."""
+        from fastflow.kernels.search.cpu import products
+
+        return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
+
+    def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
+        """Pool ``tokens`` at once: a mean needs no padding."""
+        return self.pool(tokens)
+
+
+class CpuVectors(CpuCalibrator):
+    """Compiled kernels; a row has the same bits in any batch, order and number of threads."""
+
+    name = "cpu"
+    dtypes = ("float32",)
+
+    def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, model.input_dim, dtype, "cpu")
+        self._calibration = CpuCalibration(model, model.input_dim, threads)
+        self.details.append(f"calibration compiled for {self._calibration.isa}, {self._calibration.threads} threads")

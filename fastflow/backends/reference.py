@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import reference, texts
 from fastflow.kernels.encoder.shape import Head
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.kinds import Model
+from fastflow.model.kinds import Calibrated, Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Densities, Stage
@@ -37,6 +38,11 @@ class ReferenceCalibrator(Calibrator):
 
     _stages: list[Stage]
 
+    def _open_stages(self, model: Calibrated, threads: int | None) -> None:
+        if threads is not None:
+            self.notes.append("threads: NumPy's BLAS decides")
+        self._stages = [stage.astype(self.floats) for stage in model.calibration]
+
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         with np.errstate(over="ignore", invalid="ignore"):
             z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
@@ -55,12 +61,10 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)
-        if threads is not None:
-            self.notes.append("threads: NumPy's BLAS decides")
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
         self._weights = self.load(model, config)
-        self._stages = [stage.astype(self.floats) for stage in model.calibration]
+        self._open_stages(model, threads)
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
         return load_weights(model.encoder, config, self._shape, self.floats)
@@ -82,3 +86,40 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
             first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
             return reference.pooler(first, self._weights)
         return pool_states(hidden, tokens, self._pooling, self._head)
+
+
+class ReferenceTable(ReferenceCalibrator, Backend):
+    """The equations in NumPy, float32 or float64."""
+
+    name = "reference"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, dtype, "cpu", threads)
+        from fastflow.model.static.table import open_table
+
+        self._table = open_table(model.encoder)
+        self._open_stages(model, threads)
+
+    def pool(self, tokens: Tokens) -> Floats:
+        from fastflow.kernels.table import reference as table_reference
+
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                pooled = table_reference.pool(
+                    self._table, tokens.ids, tokens.offsets, self._pooling.weights, self.floats.type
+                )
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        return texts.apply_head(self._head, pooled)
+
+
+class ReferenceVectors(ReferenceCalibrator):
+    """The equations in NumPy, float32 or float64."""
+
+    name = "reference"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, model.input_dim, dtype, "cpu")
+        self._open_stages(model, threads)

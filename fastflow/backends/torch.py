@@ -1,4 +1,4 @@
-"""The torch backend: the encoder through transformers, the calibration unfused."""
+"""The torch backend: the encoder through transformers or a token table, the calibration unfused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from fastflow.backends.embedding_layer import build_words_layer, get_states
 from fastflow.backends.reference import pool_states
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.encoder.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.encoder.weights import BAD, load_weights
-from fastflow.model.kinds import Calibrated, Model
+from fastflow.model.kinds import Calibrated, Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Densities, Density, log_normal
@@ -191,3 +192,70 @@ class TorchBackend(TorchCalibrator, Backend):
         if self._pooling.shares is None:
             return self._calibration.numpy(sum(means) / len(means))
         return self._calibration.numpy(sum(share * x for share, x in zip(self._pooling.shares, means, strict=True)))
+
+
+class TorchTable(TorchCalibrator, Backend):
+    """PyTorch's EmbeddingBag on a CPU or GPU, float32 or float64."""
+
+    name = "torch"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        import torch
+
+        self._torch = torch
+        super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
+        self._calibration = TorchCalibration(model, dtype, self.device, threads)
+        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
+        from fastflow.kernels.table.reference import WHOLE
+        from fastflow.model.static.table import open_table
+
+        table = open_table(model.encoder)
+        try:
+            vectors = table.vectors(np.arange(table.vocabulary), np.float32)
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        self._vectors = self._calibration.tensor(vectors)
+        self._summed = torch.float64 if table.run < WHOLE else self._vectors.dtype
+        weights = self._pooling.weights
+        self._weights: Any = None if weights is None else self._calibration.tensor(weights)
+        self._dropout = 0.0
+
+    def train_mode(self, dropout: float | None = None) -> None:
+        self._dropout = dropout or 0.0
+
+    def pool(self, tokens: Tokens) -> Floats:
+        self._calibration.mind_fork()
+        tokens.check(len(self._vectors))
+        torch = self._torch
+        with torch.inference_mode():
+            ids, starts = (torch.tensor(a, device=self.device) for a in (tokens.ids, tokens.offsets[:-1]))
+            vectors = self._vectors[ids]
+            if self._dropout:
+                vectors = torch.nn.functional.dropout(vectors, self._dropout)
+            if self._weights is None:
+                return self._finished(self._sums(vectors, starts, "mean"))
+            weights = self._weights[ids]
+            sums, total = self._sums(vectors, starts, "sum", weights), self._sums(weights[:, None], starts, "sum")
+            return self._finished(torch.where(total > 0, sums / total, sums))
+
+    def _sums(self, vectors: Any, starts: Any, mode: str, weights: Any = None) -> Any:
+        rows = self._torch.arange(len(vectors), device=self.device)
+        bag = self._torch.nn.functional.embedding_bag
+        weights = None if weights is None else weights.to(self._summed)
+        sums = bag(rows, vectors.to(self._summed), starts.long(), mode=mode, per_sample_weights=weights)
+        return sums.to(vectors.dtype)
+
+    def _finished(self, pooled: Any) -> Floats:
+        return apply_head(self._head, self._calibration.numpy(pooled))
+
+
+class TorchVectors(TorchCalibrator):
+    """PyTorch, unfused, on a CPU or GPU, float32 or float64."""
+
+    name = "torch"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")
+        self._calibration = TorchCalibration(model, dtype, self.device, threads)

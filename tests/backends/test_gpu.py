@@ -29,7 +29,17 @@ def test_the_device_asks_pytorch_for_what_it_has():
         assert hasattr(torch.cuda, name)
     wanted = {name for name in vars(CudaDevice) if not name.startswith("_")}
     assert wanted <= set(dir(StandIn)), "the stand-in does what the device does"
-    assert wanted == {"allocate_pinned", "empty", "stream", "run", "record", "wait", "synchronize", "capture", "release"}
+    assert wanted == {
+        "allocate_pinned",
+        "empty",
+        "stream",
+        "run",
+        "record",
+        "wait",
+        "synchronize",
+        "capture",
+        "release",
+    }
 
 
 def test_the_bucket_is_the_smallest_that_holds_the_batch():

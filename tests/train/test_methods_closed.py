@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 import fastflow
 from fastflow import Runtime
-from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
+from fastflow.backends.cpu import CpuVectors
+from fastflow.backends.reference import ReferenceVectors
+from fastflow.backends.torch import TorchVectors
 from fastflow.errors import FastflowError
 from fastflow.model.kinds import VectorModel
 from fastflow.plan.fold import fold

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastflow.backends.base import Calibrator
 from fastflow.backends.choose import open_backend
-from fastflow.backends.vectors import ReferenceVectors
+from fastflow.backends.reference import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.model.artifact import load_model, open_model
 from fastflow.model.kinds import VectorModel

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
-from fastflow.backends.reference import ReferenceBackend
-from fastflow.backends.table import ReferenceTable
-from fastflow.backends.vectors import ReferenceVectors
+from fastflow.backends.reference import ReferenceBackend, ReferenceTable, ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu
 from fastflow.model.encoder.architecture import is_static, read_config, whole_number
 from fastflow.model.kinds import Model, VectorModel
