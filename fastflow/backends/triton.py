@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Floats
-from fastflow.backends.gpu.device import CudaDevice, Device, Tensor
+from fastflow.backends.gpu.device import Device, Tensor
 from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.pipeline import Pipeline
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
@@ -115,7 +115,7 @@ class TritonBackend(Backend):
         return TritonFlow(fold((), self._shape.hidden), self.on, weights=how.weights, shares=how.shares)
 
     def _open_device(self) -> Device:
-        return CudaDevice()
+        return Device()
 
     def _open_latent(self) -> Any:
         from fastflow.kernels.flow.triton import TritonFlow

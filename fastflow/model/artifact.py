@@ -186,7 +186,7 @@ class Opening:
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
-        from fastflow.model.hub import find_encoder
+        from fastflow.model.locate import find_encoder
         from fastflow.model.sentence.directory import encoder_folder
 
         found = encoder_folder(find_encoder(directory, encoder, self._allow_download))

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
-from fastflow.errors import UsageError
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.hashing import MANIFEST
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.values import short
+from fastflow.values import reason, short
 
+OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
+OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]
+PATTERNS = [
+    *OF_ENCODER,
+    *OF_MODULES,
+    "*.safetensors",
+    *(f"*/{name}" for name in OF_ENCODER),
+    "*/sentence_*_config.json",
+]
+
+
+HUB_ID = re.compile(r"[^\W_][\w.-]{0,95}/[^\W_][\w.-]{0,95}", re.ASCII)
 PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
 DEFAULT = PACKAGED["default"]
 
@@ -36,8 +50,6 @@ def find_model(model: str | Path | None, allow_download: bool = False) -> Path:
         return directory
     if os.path.exists(directory):
         return directory
-    from fastflow.model.hub import hub_model
-
     return hub_model(str(directory), allow_download) or directory
 
 
@@ -52,3 +64,71 @@ def resolve_model(model: Any, allow_download: bool) -> Path | Model | VectorMode
         raise UsageError(f"a model is the path of a directory, not {short(model)}")
     found = find_model(model if isinstance(model, str) else Path(model), allow_download)
     return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
+
+
+class NotCached(FastflowError):
+    """The local cache does not hold the encoder."""
+
+
+def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
+    """Return the local folder of a Hub encoder; fetches its safetensors files if the cache lacks it."""
+    return find_snapshot(hub_id, revision) or _snapshot(hub_id, revision)
+
+
+def find_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
+    """Return a Hub encoder's complete folder in the local cache, or None; uses no network."""
+    try:
+        found = _snapshot(hub_id, revision, local_files_only=True)
+    except NotCached:
+        return None
+    folders = [found, *(path for path in found.iterdir() if path.is_dir())]
+    names = ("config.json", "tokenizer.json")  # a StaticEmbedding has no config.json
+    whole = any(any((path / name).is_file() for name in names) and any(path.glob("*.safetensors")) for path in folders)
+    return found if whole else None
+
+
+def hub_model(name: str, allow_download: bool) -> Path | None:
+    """Return the folder of the Hub repository ``name``, fetched if allowed; None if it is not a Hub id.
+
+    Raises a FastflowError if there is none.
+    """
+    if not HUB_ID.fullmatch(name):
+        return None
+    found = hub_snapshot(name) if allow_download else find_snapshot(name)
+    if found is None:
+        raise FastflowError(
+            f"{name}: no such model directory, and not in the local Hub cache either; check the name, or fetch it "
+            f"with: fastflow pull {name} -o DIR, and give DIR; in Python allow_download=True does both"
+        )
+    return found
+
+
+def find_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
+    """Return the folder of the encoder that a model's field encoder names, fetched if allowed; its hash is not checked.
+
+    Raises a FastflowError if there is none.
+    """
+    hub_id, revision = entry.get("hub_id"), entry.get("revision")
+    if not isinstance(hub_id, str) or not isinstance(revision, str):
+        raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")
+    found = hub_snapshot(hub_id, revision) if allow_download else find_snapshot(hub_id, revision)
+    if found is None:
+        raise FastflowError(
+            f"{directory} holds no encoder, and {hub_id} is not in the local Hub cache: fetch it with "
+            f"'hf download {hub_id} --revision {revision}', or open the model with allow_download=True"
+        )
+    return found
+
+
+def _snapshot(hub_id: str, revision: str | None, **options: Any) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise FastflowError(f"{hub_id} is on the Hub, which needs: pip install huggingface-hub") from error
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=PATTERNS, **options))
+    except Exception as error:
+        kind = NotCached if options and isinstance(error, FileNotFoundError) else FastflowError
+        raise kind(
+            f"encoder {hub_id!r} is neither a local directory nor to be had from the Hub: {reason(error)}"
+        ) from error

@@ -15,7 +15,7 @@ from typing import Any
 from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.model.hashing import HUB_RECORD, file_hash
-from fastflow.model.hub import HUB_ID
+from fastflow.model.locate import HUB_ID
 from fastflow.values import reason, short
 
 TAKEN = (".safetensors", ".json", ".txt", ".model", ".md")

@@ -15,8 +15,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.hashing import encoder_hash
-from fastflow.model.hub import hub_snapshot
-from fastflow.model.locate import find_model
+from fastflow.model.locate import find_model, hub_snapshot
 from fastflow.model.verify import verify
 
 from support.builders import hub_cache, make_model

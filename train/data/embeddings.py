@@ -28,9 +28,8 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config, size_of
 from fastflow.model.encoder.weights import has_pooler
 from fastflow.model.hashing import MANIFEST, encoder_hash
-from fastflow.model.hub import hub_snapshot
 from fastflow.model.kinds import Model, tokenizer_of
-from fastflow.model.locate import DEFAULT, PACKAGED
+from fastflow.model.locate import DEFAULT, PACKAGED, hub_snapshot
 from fastflow.model.sentence.directory import Modules, read_modules
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling

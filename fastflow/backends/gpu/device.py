@@ -1,13 +1,10 @@
-"""The device of the triton backend: memory, streams, events and captured graphs.
-
-``CudaDevice`` is the real one; tests use one that computes on the CPU.
-"""
+"""The device of the triton backend: memory, streams, events and captured graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 Tensor = Any
 Work = Callable[[], Any]
@@ -21,34 +18,11 @@ class Graph:
     nbytes: int
 
 
-class Device(Protocol):
-    """Streams of queued work; only ``synchronize`` and ``capture`` wait for the device."""
+class Device:
+    """The current CUDA device through PyTorch.
 
-    OutOfMemory: type[BaseException]
-
-    def allocate_pinned(self, size: int, dtype: str) -> Tensor: ...
-
-    def empty(self, size: int, dtype: str) -> Tensor:
-        """Allocate (size,) in device memory. Raises ``OutOfMemory``."""
-
-    def stream(self) -> Any: ...
-    def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
-        """Queue ``work``, for ``tokens`` tokens, on ``stream``. Raises ``OutOfMemory``."""
-
-    def record(self, stream: Any) -> Any:
-        """Return an event that happens when the work queued so far is done."""
-
-    def wait(self, stream: Any, event: Any) -> None: ...
-
-    def synchronize(self, event: Any) -> None: ...
-    def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
-        """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
-
-    def release(self) -> None: ...
-
-
-class CudaDevice:
-    """The current CUDA device through PyTorch."""
+    Work is queued on streams; only ``synchronize`` and ``capture`` wait for it.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -61,6 +35,7 @@ class CudaDevice:
         return self._torch.empty(size, dtype=getattr(self._torch, dtype), pin_memory=True)
 
     def empty(self, size: int, dtype: str) -> Tensor:
+        """Allocate (size,) in device memory. Raises ``OutOfMemory``."""
         made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
         self._torch.cuda.current_stream().synchronize()
         return made
@@ -71,10 +46,12 @@ class CudaDevice:
         return stream
 
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
+        """Queue ``work``, for ``tokens`` tokens, on ``stream``. Raises ``OutOfMemory``."""
         with self._torch.cuda.stream(stream), self._torch.inference_mode():
             work()
 
     def record(self, stream: Any) -> Any:
+        """Return an event that happens when the work queued so far is done."""
         event = self._torch.cuda.Event()
         event.record(stream)
         return event
@@ -86,6 +63,7 @@ class CudaDevice:
         event.synchronize()
 
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
+        """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
         cuda = self._torch.cuda
         self.run(stream, work)  # compiles kernels and loads libraries, which a capture must not do
         stream.synchronize()

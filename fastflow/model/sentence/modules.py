@@ -13,6 +13,7 @@ from fastflow.values import is_whole, read_object, short
 
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)
+WIDTHS = ("embedding_dimension", "word_embedding_dimension")
 LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -104,6 +105,28 @@ class NormalizeModule:
         return "Normalize"
 
 
+@dataclass(frozen=True)
+class WordWeightsModule:
+    """Token weights by id: states are multiplied by them, and a mean divides by their sum."""
+
+    directory: Path
+
+    def __str__(self) -> str:
+        return "WordWeights"
+
+
+@dataclass(frozen=True)
+class LayersModule:
+    """The weighted mean of the layers ``start`` to ``last``; weights in ``directory``."""
+
+    directory: Path
+    start: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"WeightedLayerPooling (layers {self.start} to {self.last})"
+
+
 def read_transformer(folder: Path) -> TransformerModule:
     """Read a Transformer; raises if its encoder is missing, and for a setting of other modalities."""
     if not is_file(folder / "config.json"):
@@ -136,14 +159,17 @@ def _model_max_length(folder: Path) -> int | None:
     return found if is_whole(found, 1) else None
 
 
+def _check_width(found: dict[str, Any], hidden: int, place: str) -> None:
+    for name in WIDTHS:
+        if found.get(name, hidden) != hidden:
+            raise FastflowError(f"{place}, field {name}: must be {hidden}, the encoder's, not {short(found[name])}")
+
+
 def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
     """Read the pooling of hidden states of width ``hidden``; returns it and its output width."""
     found, place = module_config(folder, "Pooling")
-    widths = ("embedding_dimension", "word_embedding_dimension")
-    check_fields(found, (*widths, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
-    for name in widths:
-        if found.get(name, hidden) != hidden:
-            raise FastflowError(f"{place}, field {name}: must be {hidden}, the encoder's, not {short(found[name])}")
+    check_fields(found, (*WIDTHS, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
+    _check_width(found, hidden, place)
     legacy = tuple(mode for name, mode in LEGACY_MODES.items() if flag(found, name, False, place))
     given = found.get("pooling_mode", list(legacy))
     modes = tuple(given) if isinstance(given, list) else (given,)
@@ -221,3 +247,22 @@ def flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
     if not isinstance(value, bool):
         raise FastflowError(f"{place}, field {name}: must be true or false, not {short(value)}")
     return value
+
+
+def read_layers(folder: Path, config: dict[str, Any], encoder: Path, hidden: int, depth: int) -> LayersModule:
+    """Read a WeightedLayerPooling for an encoder of ``depth`` layers of width ``hidden``."""
+    found, place = module_config(folder, "WeightedLayerPooling")
+    check_fields(found, (*WIDTHS, "layer_start", "num_hidden_layers"), place)
+    _check_width(found, hidden, place)
+    if found.get("num_hidden_layers", 12) != depth:
+        shown = short(found.get("num_hidden_layers", 12))
+        raise FastflowError(f"{place}, field num_hidden_layers: must be {depth}, the encoder's, not {shown}")
+    start = found.get("layer_start", 4)
+    if not is_whole(start, 0, depth):
+        raise FastflowError(f"{place}, field layer_start: must be 0 to {depth}, not {short(start)}")
+    if config.get("output_hidden_states") is not True:
+        raise FastflowError(
+            f"{encoder / 'config.json'}, field output_hidden_states: must be true, or Sentence Transformers passes "
+            "over the module WeightedLayerPooling"
+        )
+    return LayersModule(folder, start, depth)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import LIGHTEST, Dense, Head, Norm, Unit
+from fastflow.kernels.encoder.shape import HEAVIEST, LEAST, LIGHTEST, Dense, Head, Norm, Unit
 from fastflow.kernels.panels import usable
 from fastflow.model.encoder.architecture import read_config, whole_number
 from fastflow.model.encoder.weights import BAD
 from fastflow.model.hashing import MODULES, encoder_files, is_file
-from fastflow.model.sentence.directory import Modules
-from fastflow.model.sentence.modules import TRANSFORMER_FILES, DenseModule, LayerNormModule, StaticModule
-from fastflow.model.sentence.settings import SETTINGS
-from fastflow.model.sentence.tokens import LayersModule, read_word_weights
+from fastflow.model.sentence.directory import SETTINGS, Modules
+from fastflow.model.sentence.modules import (
+    TRANSFORMER_FILES,
+    DenseModule,
+    LayerNormModule,
+    LayersModule,
+    StaticModule,
+    check_fields,
+    module_config,
+)
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.stages.pooling import WORDS, Pooling
+from fastflow.values import short
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -55,6 +63,36 @@ def pooling_of(modules: Modules, depth: int) -> Pooling:
         vocabulary = whole_number(read_config(encoder), "vocab_size", encoder)
         table = read_word_weights(modules.word_weights.directory, vocabulary)
     return Pooling(mode, tuple(layers), table, None if shares is None else tuple(shares))
+
+
+def read_word_weights(folder: Path, vocabulary: int) -> NDArray[np.float32]:
+    """Read a WordWeights module; returns (vocabulary,) float32 weights by id.
+
+    Raises a FastflowError for a weight that is neither 0 nor LEAST to HEAVIEST: Sentence Transformers may round others
+    differently.
+    """
+    found, place = module_config(folder, "WordWeights")
+    check_fields(found, ("vocab", "word_weights", "unknown_word_weight"), place)
+    words, weights, other = found.get("vocab"), found.get("word_weights"), found.get("unknown_word_weight", 1)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise FastflowError(f"{place}, field vocab: must be a list of texts")
+    if len(words) < vocabulary:
+        raise FastflowError(
+            f"{place}, field vocab: lists {len(words)} words, and the encoder's vocabulary has {vocabulary}"
+        )
+    if not isinstance(weights, dict):
+        raise FastflowError(f"{place}, field word_weights: must be an object of numbers")
+    for name, value in [("unknown_word_weight", other), *weights.items()]:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _usable(value):
+            raise FastflowError(
+                f"{place}: the weight of {short(name)} must be 0, or {LEAST:g} to {HEAVIEST:g}, not {short(value)}"
+            )
+    chosen = [weights.get(word, weights.get(word.lower(), other)) for word in words[:vocabulary]]
+    return np.array(chosen, np.float32)
+
+
+def _usable(value: float) -> bool:
+    return value == 0 or (math.isfinite(value) and LEAST <= value <= HEAVIEST)
 
 
 def files_of(modules: Modules) -> list[Path]:
