@@ -157,7 +157,7 @@ def _check_options(backend: str, device: str, dtype: str, threads: int | None) -
 
 
 def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
-    """Raise a UsageError for the first option whose value is not allowed."""
+    """Raise a UsageError for the first option with an unknown value."""
     for option, (value, known) in given.items():
         if not isinstance(value, str) or value not in known:
             raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(known)}")

@@ -68,7 +68,7 @@ def magnitudes(matrix: Floats) -> Floats:
 def trial(model: Model) -> Trial:
     """Run the encoder in float32 on TEXTS and special tokens, together and one by one.
 
-    ``largest`` is over SENTENCES; ``terms`` is over TEXTS and special tokens, whose large columns differ.
+    ``largest`` is over SENTENCES; ``terms`` is over TEXTS and special tokens: their large columns differ.
     """
     tokenize = model.tokenizer()
     together = (*TEXTS, " ".join(tokenize.special))
@@ -95,7 +95,7 @@ def get_recorded(model: Model) -> Int8 | None:
 
 
 def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
-    """Compare the embeddings of ``tried`` with those of its ``pooled`` vectors in int8.
+    """Compare the embeddings of ``tried`` with embeddings of its ``pooled`` vectors in int8.
 
     A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens in a row.
     """

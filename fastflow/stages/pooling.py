@@ -94,9 +94,9 @@ class Pooling:
 
 
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
-    """``weights`` as a Pooling takes them; raises a FastflowError that names ``where`` they come from.
+    """Return ``weights`` of a Pooling; raises a FastflowError that names their place ``where``.
 
-    None may be 0, or nearly, so that a text always has something to be the mean of.
+    No weight may be near 0: the mean of a text divides by their sum.
     """
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model again")
@@ -111,8 +111,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     """Return the pooling ``name`` of an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
     ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). Historical names have the
-    layers of
-    the official code:
+    layers of the official code:
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
     """

@@ -39,7 +39,7 @@ class Truncation(NamedTuple):
 def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
     """Fit the basis on pooled vectors (n, D); None unless the last stage is a flow.
 
-    Other calibrations gained nothing from a rotation (bench/results/verdicts.md).
+    A rotation did not improve other calibrations (bench/results/verdicts.md).
     """
     return leading_directions(stages, pooled) if stages and stages[-1].kind == "flow" else None
 
