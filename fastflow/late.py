@@ -51,3 +51,35 @@ def wait_for_others() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=wait_for_others, after_in_parent=making.release, after_in_child=making.release)
+
+
+def start_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
+    """Start ``work`` in a thread, or do it now if none can be started; call the result to wait for it."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no memory or no thread left
+        work()
+        return lambda: None
+    return thread.join
+
+
+class Loading(Generic[Made]):
+    """Make a value in the thread ``name``; a call waits and returns it, or raises the error of ``make``."""
+
+    def __init__(self, make: Callable[[], Made], name: str) -> None:
+        self._make = make
+        self._found: Made | BaseException
+        self._join = start_thread(self._run, name)
+
+    def _run(self) -> None:
+        try:
+            self._found = self._make()
+        except BaseException as error:  # raised again by the call
+            self._found = error
+
+    def __call__(self) -> Made:
+        self._join()
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found

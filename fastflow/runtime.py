@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from numpy.typing import ArrayLike
 
 from fastflow.compatibility import LibraryCalls, Properties, check_foreign
-from fastflow.model.artifact import given
 from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.locate import resolve_model
 from fastflow.options import Options, pick_texts
 from fastflow.session import Session
 from fastflow.stages.calibration import describe
@@ -56,7 +56,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
         dtype: str = "auto", threads: int | None = None, *, backend: str = "auto", allow_download: bool = False,
     ) -> None:  # fmt: skip
         self._arguments: dict[str, Any] = {
-            "model": given(model, allow_download), "device": device, "dtype": dtype, "threads": threads,
+            "model": resolve_model(model, allow_download), "device": device, "dtype": dtype, "threads": threads,
             "backend": backend, "allow_download": allow_download,
         }  # fmt: skip
         self.session = Session(**self._arguments)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from fastflow.backends.base import Backend, Calibrator, FusedCall
 from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.errors import FastflowError, warn
-from fastflow.late import late
-from fastflow.model.artifact import Opening, packaged_name
+from fastflow.late import Loading, late
+from fastflow.model.artifact import Opening
 from fastflow.model.kinds import Model, VectorModel, no_encoder
-from fastflow.model.tokenizer.encode import Loading, Tokenizer, Tokens
+from fastflow.model.locate import find_packaged_name
+from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.model.tokenizer.fragmentation import Seen
 from fastflow.options import PLAIN, Options, check_texts, cut_windows, iterate_in_order, prefetch
 from fastflow.stages.calibration import output_dim
@@ -60,14 +61,14 @@ class Session:
             if isinstance(opening.model, VectorModel):
                 self._calibrator = open_calibrator(opening.model, backend, device, dtype, threads)
             else:
-                loading = Loading(opening.model.tokenizer)
+                loading = Loading(opening.model.tokenizer, "fastflow-tokenizer")
                 try:
                     self._calibrator = found = open_backend(opening.model, backend, device, dtype, threads)
                 finally:  # a tokenizer's error goes before one of the backend
                     self._tokenizer = loading()
                     self._tokenizer.threads = threads
                 self._fused = found.fuse(self._tokenizer)
-        self.model, self.packaged = opening.model, packaged_name(opening.model.path)
+        self.model, self.packaged = opening.model, find_packaged_name(opening.model.path)
         self._width = output_dim(self.model.calibration, self.calibrator.pooled_dim)
         self.seen, self.truncated = Seen(), 0
 
@@ -190,7 +191,7 @@ class Session:
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> Tokens:
         """Tokenize B texts, with ``prompt`` before each."""
-        return self.tokenizer.prompted(texts, prompt, self.model.prompts.pooled)
+        return self.tokenizer.tokenize_prompted(texts, prompt, self.model.prompts.pooled)
 
     def pool_tokens(
         self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None, count: Count | None = None
@@ -210,9 +211,9 @@ class Session:
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
         """One sentence if the words of ``texts`` do not suit the encoder's vocabulary, None if they do."""
-        from fastflow.model.tokenizer.fragmentation import unsuited
+        from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 
-        warning = unsuited(self.tokenizer, texts)
+        warning = warn_of_unsuited(self.tokenizer, texts)
         return f"{warning} ({ENGLISH})" if warning and self.packaged else warning
 
     def close(self) -> None:
@@ -272,7 +273,7 @@ class Session:
     def _quantise(self, z: NDArray[Any], o: Options) -> NDArray[Any]:
         if o.precision == "float32":
             return z
-        spread = self.model.spread_of(self.width, o.truncate_dim) if o.ranges is None else None
+        spread = self.model.measure_spread(self.width, o.truncate_dim) if o.ranges is None else None
         return quantise(z, o.precision, o.normalize_embeddings, spread, o.ranges)
 
     def _batches(

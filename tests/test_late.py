@@ -64,7 +64,7 @@ CASES = [
     Late("roberta", CUTS, "encode", {"backend": "torch"}),
     Late("model2vec", LIBRARY, "encode"),
     Late("model2vec", LIBRARY, "pieces"),
-    Late("model2vec", "fastflow.model.hashing.combined", "fingerprint"),
+    Late("model2vec", "fastflow.model.hashing.combine_hashes", "fingerprint"),
     Late("model2vec of Unigram", LONG_TEXTS, "encode"),
     Late("StaticEmbedding", LIBRARY, "pieces"),
     Late("StaticEmbedding of Unigram", LONG_TEXTS, "encode"),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.kernels.flow.plan import Plan
-from fastflow.plan.in_place import LARGEST, divides
+from fastflow.plan.linear import LARGEST, divides
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 

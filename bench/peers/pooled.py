@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fastflow.backends.words import words_of
+from fastflow.backends.embedding_layer import build_words_layer
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.errors import missing_extra
 from fastflow.evaluation.agreement import quiet
@@ -39,7 +39,7 @@ class Pooled(torch.nn.Module):
         self.mode = subject.mode if layers is None else "mean"
         self.words: torch.nn.Module | None = None
         if WORDS in self.layers:
-            self.words = words_of(self.encoder, max_tokens(subject.shape), subject.encoder)
+            self.words = build_words_layer(self.encoder, max_tokens(subject.shape), subject.encoder)
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
         # a column, looked up as the encoder's own tables are, which every exporter and compiler supports

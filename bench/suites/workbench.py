@@ -20,8 +20,9 @@ from fastflow.bench.measure.subject import Subject
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet
-from fastflow.model.artifact import DEFAULT, load_model
+from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.locate import DEFAULT
 
 SEED = 0
 # the widths and depths that people run, as settings of transformers' BertConfig

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastflow.errors import UsageError
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.fold import fold
-from fastflow.plan.in_place import products
+from fastflow.plan.linear import products
 from fastflow.stages.calibration import Stage, describe
 
 Floats = NDArray[np.float32]

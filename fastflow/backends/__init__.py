@@ -1,1 +1,1 @@
-"""Who executes a model: the compiled kernels, Triton, PyTorch, NumPy; and how one is chosen."""
+"""Backends: compiled kernels, Triton, PyTorch, NumPy."""

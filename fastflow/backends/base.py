@@ -1,4 +1,4 @@
-"""The interface of every backend: tokens -> pooled vectors -> embeddings, or the last step alone."""
+"""The interface of every backend: tokens -> pooled vectors -> embeddings."""
 
 from __future__ import annotations
 
@@ -14,66 +14,58 @@ from fastflow.late import late
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
-from fastflow.stages.density import Densities, Density, density_of, log_normal
+from fastflow.stages.calibration import Densities, Density, density_of, log_normal
 
 Floats = NDArray[np.floating[Any]]
-# (texts, normalize, truncate, pooled (B, D) to be filled or None) -> (embeddings (B, D'), the texts that were cut)
+# (texts, normalize, truncate, pooled (B, D) to fill or None) -> (embeddings (B, D'), texts that were cut)
 FusedCall = Callable[..., tuple[Floats, int]]
 
 
 class Calibrator(ABC):
-    """The calibration of a model ready to run on one device. A subclass gives ``calibrate``, and ``log_prob`` if it
-    can do better than the folded plan in NumPy.
+    """A calibration ready to run on one device; subclasses define ``calibrate``.
 
-    Pooled width D, embedding width D'. Vectors are float32, float64 where ``dtype`` is.
+    (B, D) pooled vectors -> (B, D') embeddings, float32, or float64 if ``dtype`` is.
     """
 
     name: ClassVar[str]
-    dtypes: ClassVar[tuple[str, ...]]  # of the arithmetic: the encoder's if there is one
+    dtypes: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: Calibrated, pooled_dim: int, dtype: str, device: str) -> None:
         self.dtype, self.device, self.pooled_dim = dtype, device, pooled_dim
-        self.notes: list[str] = []  # for the user, such as a step down
-        self.details: list[str] = []  # how this machine runs the model
-        self.arithmetic = ""  # what decides the last bits besides name and dtype
+        self.notes: list[str] = []
+        self.details: list[str] = []
+        self.arithmetic = ""  # decides the last bits together with name and dtype
         self._order, self._calibrated = model.truncation, model
 
     @abstractmethod
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
+        """Calibrate (B, D) -> (B, D'), cut to ``truncate`` columns, then L2-normalised if ``normalize``."""
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) float64 log-densities under the flow; not finite if a number on the way overflows.
+        """Return (B,) float64 log-densities of (B, D) under the flow, not finite after an overflow.
 
-        Raises a UsageError for a calibration that has no density.
+        Raises a UsageError for a calibration without density.
         """
         return log_prob_of_plans(self.density_plans, pooled)
 
     @late
     def density(self) -> Density:
-        """The stages that give the density."""
         return density_of(self._calibrated.calibration, self._calibrated.path)
 
     @late
     def density_plans(self) -> tuple[Plan, ...]:
-        """The same, folded."""
         return fold(self.density.stages, self.pooled_dim)
 
     @property
     def floats(self) -> np.dtype[Any]:
-        """The NumPy dtype of pooled vectors and embeddings."""
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
 
 class Backend(Calibrator):
-    """A model of texts ready to run on one device. A subclass gives ``pool`` and ``calibrate``, and ``embed`` if it
-    can do better than in sequence.
+    """A model of texts ready to run on one device; subclasses define ``pool`` and ``calibrate``."""
 
-    B texts of N tokens.
-    """
-
-    batch_tokens: ClassVar[int] = 8192  # tokens of a batch: enough to keep BLAS busy, small enough for a small machine
-    overlaps: ClassVar[bool] = False  # whether the next texts are worth tokenising while ``embed`` computes
+    batch_tokens: ClassVar[int] = 8192  # tokens of a batch: keeps BLAS busy within little memory
+    overlaps: ClassVar[bool] = False
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         """``threads``: None for all the machine allows. Raises a FastflowError for a model that cannot run here."""
@@ -86,10 +78,10 @@ class Backend(Calibrator):
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch, after the modules that follow the pooling."""
+        """Pool one batch -> (B, D), after the modules that follow the pooling."""
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """(B, D) pooled vectors of the B texts of ``tokens``; ``batches`` are arrays that hold every row once."""
+        """Pool B texts -> (B, D); ``batches`` are arrays that hold every row once."""
         out = np.empty((len(tokens.offsets) - 1, self.pooled_dim), self.floats)
         for rows in batches:
             out[rows] = self.pool(tokens.select(rows))
@@ -98,23 +90,21 @@ class Backend(Calibrator):
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
-        """(B, D') embeddings of the B texts of ``tokens``, in their order. ``batches`` are arrays of row numbers that
-        hold every row once; ``normalize`` and ``truncate`` are as in ``calibrate``.
-        """
+        """Embed B texts -> (B, D'), in order; ``batches`` hold every row once, the options are as in ``calibrate``."""
         return self.calibrate(self.pool_batches(tokens, batches), normalize, truncate)
 
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """The vectors of ``embed``, to the bit, and the (B,) log-densities of the same texts."""
+        """Return the vectors of ``embed``, to the bit, and (B,) log-densities."""
         pooled = self.pool_batches(tokens, batches)
         return self.calibrate(pooled, normalize, truncate), self.log_prob(pooled)
 
 
 def log_prob_of_plans(plans: Iterable[Plan], pooled: Floats) -> Densities:
-    """(B,) log-densities of ``pooled`` (B, D) under folded ``plans``, by their definition, in float64."""
+    """Compute (B,) float64 log-densities of (B, D) under folded ``plans``, from their definition."""
     z, total = np.asarray(pooled, np.float64), np.zeros(len(pooled))
-    with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+    with np.errstate(over="ignore", invalid="ignore"):
         for plan in plans:
             z, log_det = execute_with_log_det(plan, z)
             total = total + log_det

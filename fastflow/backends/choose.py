@@ -1,8 +1,7 @@
-"""The choice of backend: who runs encoder, pooling and calibration of a model on this machine.
+"""Choose the backend of a model on this machine.
 
-A backend runs the three numeric stages, of a model without an encoder the last alone. It is chosen once, when the
-Runtime is built: ``auto`` may step down and notes it in ``notes``; a named backend that cannot run raises with the
-reason and what can.
+``auto`` may fall back to a slower backend and records it in ``notes``. A named backend that cannot run raises, with the
+reason and the usable ones.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from fastflow.values import short
 
 
 class Kind(NamedTuple):
-    """A class of ``fastflow.backends``, imported when it is chosen, and the arithmetic that it has."""
+    """A class of ``fastflow.backends``, imported when chosen, and its dtypes."""
 
     module: str
     name: str
     dtypes: tuple[str, ...]
 
     def load(self) -> Any:
-        """The class."""
         return getattr(import_module(f"fastflow.backends.{self.module}"), self.name)
 
 
@@ -40,23 +38,23 @@ BACKENDS = {
     "reference": Kind("reference", "ReferenceBackend", ("float32", "float64")),
 }
 OF_VECTORS = {
-    "cpu": Kind("vectors", "CpuVectors", ("float32",)),
-    "torch": Kind("vectors", "TorchVectors", ("float32", "float64")),
-    "reference": Kind("vectors", "ReferenceVectors", ("float32", "float64")),
+    "cpu": Kind("cpu", "CpuVectors", ("float32",)),
+    "torch": Kind("torch", "TorchVectors", ("float32", "float64")),
+    "reference": Kind("reference", "ReferenceVectors", ("float32", "float64")),
 }
 OF_TABLES = {
-    "cpu": Kind("table", "CpuTable", ("float32",)),
-    "torch": Kind("torch_table", "TorchTable", ("float32", "float64")),
-    "reference": Kind("table", "ReferenceTable", ("float32", "float64")),
+    "cpu": Kind("cpu", "CpuTable", ("float32",)),
+    "torch": Kind("torch", "TorchTable", ("float32", "float64")),
+    "reference": Kind("reference", "ReferenceTable", ("float32", "float64")),
 }
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
-GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux's driver, and the one under Windows
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "transformers"))}
 
 
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Backend:
-    """The backend for ``model``; raises with the usable backends when a named choice cannot run."""
+    """Open the backend for ``model``; raises with the usable backends if a named one cannot run."""
     _check_options(backend, device, dtype, threads)
     if is_static(model.encoder):
         lacking = f"runs a transformer, and {model.path} has a token table"
@@ -71,7 +69,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
             return _step_down("torch", reason, model, device, dtype, threads)
     try:
         encoder_shape(read_config(model.encoder), model.encoder)
-    except UnsupportedArchitecture as reason:  # neither the compiled kernels nor the equations cover it
+    except UnsupportedArchitecture as reason:
         return _step_down("torch", reason, model, device, dtype, threads)
     if device == "auto" and dtype in ("auto", *BACKENDS["triton"].dtypes) and _sees_gpu():
         try:
@@ -79,7 +77,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         except FastflowError as reason:
             opened = open_backend(model, backend, "cpu", dtype, threads)
             opened.notes.append(f"stepped down from the triton backend: {reason}")
-            if isinstance(reason, WrongOnGpu):  # a fault of the machine, which its owner should know of
+            if isinstance(reason, WrongOnGpu):
                 warn(opened.notes[-1])
             return opened
     if dtype in ("auto", *BACKENDS["cpu"].dtypes):
@@ -96,7 +94,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
 
 
 def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, threads: int | None) -> Calibrator:
-    """The calibrator of ``model``, which has no encoder: ``auto`` is cpu, on a GPU and in float64 others."""
+    """Open the calibrator of a model without encoder; ``auto`` is cpu unless a GPU or float64 is asked for."""
     _check_options(backend, device, dtype, threads)
     lacking = f"runs an encoder, and {model.path} has none"
     found: Calibrator = _open_simple(OF_VECTORS, lacking, model, backend, device, dtype, threads)
@@ -107,7 +105,6 @@ def _open_simple(
     kinds: dict[str, Kind], lacking: str, model: Model | VectorModel, backend: str, device: str, dtype: str,
     threads: int | None,
 ) -> Any:  # fmt: skip
-    """The one of ``kinds`` for a model without a transformer; ``lacking``: why another backend cannot run it."""
     dtype = "float32" if dtype == "auto" else dtype
     notes = []
     if (name := backend) == "auto":
@@ -124,6 +121,12 @@ def _open_simple(
         )
     if reason := cannot_run(name, device):
         raise reason
+    return _open_kind(kind, model, dtype, device, threads, notes)
+
+
+def _open_kind(
+    kind: Kind, model: Model | VectorModel, dtype: str, device: str, threads: int | None, notes: list[str]
+) -> Any:
     opened = kind.load()(model, dtype, device, threads)
     opened.notes += notes
     note_faults(opened)
@@ -132,7 +135,6 @@ def _open_simple(
 
 
 def _check_gpu(opened: Calibrator, model: Model | VectorModel) -> None:
-    """Raise if ``opened`` is on a GPU and fails its self-test."""
     if opened.device == "cuda":
         from fastflow.backends.gpu.self_test import self_test
 
@@ -140,7 +142,7 @@ def _check_gpu(opened: Calibrator, model: Model | VectorModel) -> None:
 
 
 def note_faults(opened: Calibrator) -> None:
-    """Note, and warn of, instruction sets that the cpu backend passed over because their numbers were wrong."""
+    """Note and warn of instruction sets that failed the cpu backend's self-tests."""
     if opened.name == "cpu":
         from fastflow.kernels.isa import faults
 
@@ -155,14 +157,13 @@ def _check_options(backend: str, device: str, dtype: str, threads: int | None) -
 
 
 def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
-    """Raise a UsageError for the first option whose value is not one of the names it may have."""
+    """Raise a UsageError for the first option with an unknown value."""
     for option, (value, known) in given.items():
         if not isinstance(value, str) or value not in known:
             raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(known)}")
 
 
 def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Backend:
-    """The slower backend ``name``, with the reason why it was taken; if it cannot run either, both reasons."""
     if lacking := cannot_run(name, device):
         raise FastflowError(f"{reason}; {lacking}") from reason
     if dtype not in ("auto", *BACKENDS[name].dtypes):
@@ -186,15 +187,13 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
         dtype = "float32"
     if dtype not in kind.dtypes:
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
-    opened: Backend = kind.load()(model, dtype, device, threads)
+    opened: Backend = _open_kind(kind, model, dtype, device, threads, [])
     opened.details += details
-    note_faults(opened)
-    _check_gpu(opened, model)
     return opened
 
 
 def cannot_run(name: str, device: str) -> FastflowError | None:
-    """Why backend ``name`` cannot run on ``device`` here, or None."""
+    """Return the reason why backend ``name`` cannot run on ``device``, or None."""
     if device not in DEVICES:
         return UsageError(f"unknown device {device!r}; known are {', '.join(DEVICES)}")
     if device == "cuda" and name not in NEEDS:
@@ -218,9 +217,9 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
 
 
 def no_instructions() -> str:
-    """Why the cpu backend cannot run, if every instruction set here fails one of its float32 self-tests; else empty.
+    """Return the reason if every instruction set fails a float32 self-test, else "".
 
-    The self-tests run when they are first asked for. The compiled extension must be there.
+    The self-tests run at the first call and need the compiled extension.
     """
     from fastflow.kernels.isa import best_first, faults
 
@@ -228,7 +227,7 @@ def no_instructions() -> str:
 
 
 def _sees_gpu() -> bool:
-    """Whether the system shows an NVIDIA GPU to this process; cheaper than asking PyTorch, which takes a second."""
+    """Asking PyTorch takes a second."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "all") != "" and any(Path(p).exists() for p in GPU_FILES)
 
 

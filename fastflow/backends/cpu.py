@@ -1,8 +1,8 @@
-"""The cpu backend: compiled kernels, no PyTorch."""
+"""The cpu backend: compiled kernels for transformers, token tables and finished vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,28 +15,27 @@ from fastflow.kernels.flow.plan import Plan
 from fastflow.late import late, making
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
-from fastflow.model.kinds import Calibrated, Model
+from fastflow.model.kinds import Calibrated, Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
-from fastflow.stages.calibration import Stage
-from fastflow.stages.density import Densities, log_normal
+from fastflow.stages.calibration import Densities, Stage, log_normal
 
 if TYPE_CHECKING:
     from fastflow.backends.trials import Tried
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.flow.cpu import CpuFlow
-    from fastflow.kernels.table.cpu import CpuTable
+    from fastflow.kernels.table import cpu as table_kernels
     from fastflow.model.encoder.int8 import Int8
 
-LEAST_COSINE = 0.9995  # bfloat16 must reach it on a model's own corpus to run without being asked for
+LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by default
 
 
 def auto_dtype(model: Model) -> tuple[str, str]:
-    """The fastest dtype that needs no asking for ``model`` on this machine, and why in one line.
+    """Return the fastest default dtype for ``model`` on this machine, and the reason.
 
-    bfloat16 if the processor multiplies it and the model's training recorded at least LEAST_COSINE against float32.
-    int8 never: its cost shows only against labels.
+    bfloat16 needs processor support and a recorded least cosine. int8 is never the default: its cost shows only in
+    labels.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 
@@ -52,37 +51,37 @@ def auto_dtype(model: Model) -> tuple[str, str]:
     return "bfloat16", f"dtype auto: bfloat16, whose least cosine to float32 was {found} when the model was made"
 
 
-CUTS = 8  # widths that are kept folded: a server's clients may ask for any
+CUTS = 8
 
 
 class CpuCalibration:
-    """The folded calibration of a model on vectors (B, D) as one compiled call, and each cut as another."""
+    """The folded calibration (B, D) -> (B, D') as one compiled call, and one for each cut.
+
+    A row has the same bits in any batch.
+    """
 
     def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
         self._stages, self._order, self._dim = model.calibration, model.truncation, dim
-        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, the last used at the end
-        self._latent: Any = None  # the stages that give the density, made when first asked for
+        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
+        self._latent: Any = None
         try:
             self._flow = self._folded(model.calibration, threads)
-        except ValueError as error:  # FASTFLOW_ISA names what this machine lacks: a named choice never steps down
+        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
         self.threads, self.isa = self._flow.threads, self._flow.isa
 
     def __call__(self, x: Floats, normalize: bool, truncate: int | None) -> Floats:
-        """As the reference, without intermediate arrays; same bits for a row whatever its company."""
         flow, truncate = self._flow_for(truncate)
         return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
 
     def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
-        """(B,) log-densities of ``pooled`` (B, D) under ``plans``, run in turn, which have no gates: their
-        log-determinants are the same for every row. The plans of the first call are kept; every call must give them.
-        """
+        """Compute (B,) float64 log-densities of (B, D) under gate-free ``plans``, the same in every call."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
         if self._latent is None:
             self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
         z = self._latent(np.ascontiguousarray(pooled, np.float32))
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
 
     def _folded(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
@@ -91,10 +90,9 @@ class CpuCalibration:
         return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
 
     def _flow_for(self, width: int | None) -> tuple[CpuFlow, int | None]:
-        """Return the compiled call of embeddings cut to ``width``, and the columns to keep of its result."""
         if width is None or self._order is None:
             return self._flow, width
-        with making:  # changes _cuts
+        with making:
             found = self._cuts.pop(width, None)
             if found is None:
                 found = self._folded([*self._stages, self._order.stage(width)], self.threads)
@@ -103,7 +101,7 @@ class CpuCalibration:
                 del self._cuts[next(iter(self._cuts))]
         return found, None
 
-    def fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | CpuTable) -> FusedCall | None:
+    def fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
         """Join the tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
         if (words := tokenizer.compiled) is None:
             return None
@@ -126,33 +124,32 @@ class CpuCalibrator(Calibrator):
     _calibration: CpuCalibration
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """As the reference, in one call without intermediate arrays; same bits for a row whatever its company."""
         return self._calibration(pooled, normalize, truncate)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities; compiled, but those of affine couplings, whose gates are summed in NumPy."""
+        """Return (B,) log-densities of (B, D); affine couplings run in NumPy."""
         if any(plan.R is not None for plan in self.density_plans):
             return super().log_prob(pooled)
         return self._calibration.log_prob(pooled, self.density_plans)
 
     @late
     def density_plans(self) -> tuple[Plan, ...]:
-        """The fewest products, if they keep the log-determinant: of a dense matrix among the couplings they do not."""
+        """Fewest products, except with a dense matrix among affine couplings, which would lose the log-determinant."""
         plans = fold(self.density.stages, self.pooled_dim, sparse=True)
         return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
 
 
 class CpuBackend(CpuCalibrator, Backend):
-    """The native CPU path: encoder and pooling are one compiled call without padding, the folded calibration another.
+    """Encoder and pooling as one compiled call without padding, the folded calibration as another.
 
-    A text has the same bits whatever its company, the order and the number of threads. bfloat16 and int8 are the
-    precision of the products in the encoder's layers; ``auto_dtype`` decides when bfloat16 runs without being named.
+    A text has the same bits in any batch, order and number of threads. bfloat16 and int8 are dtypes of the encoder's
+    products.
     """
 
     name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
     gated: ClassVar[bool] = True  # whether int8 is refused if it changes the embeddings too much
-    int8: Int8 | None = None  # what a trial of int8 found, of a backend in int8
+    int8: Int8 | None = None
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels._cpu import trim
@@ -161,15 +158,15 @@ class CpuBackend(CpuCalibrator, Backend):
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
-        exact = model.pooling.of_embeddings  # in every dtype
+        exact = model.pooling.of_embeddings
         tried = self._tried(model, weights) if dtype == "int8" and not exact else None
         self._encoder = self._packed(model, shape, weights, threads, tried)
         if tried is not None and not tried.holds():
             self._encoder = self._packed(model, shape, weights, threads, tried)
-        # after the encoder, since NumPy's threads spin for a while after the products of folding
+        # after the encoder: NumPy's threads spin for a while after folding
         self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         self.arithmetic = self._encoder.how
-        trim()  # the copies made on the way would else stay in the C library's heap
+        trim()
         self.details.append(
             f"encoder and calibration compiled for {self._encoder.how}, {self._encoder.threads} threads"
         )
@@ -178,25 +175,23 @@ class CpuBackend(CpuCalibrator, Backend):
                 f"dtype {dtype}: its vectors are float32's, for the embedding layer alone is pooled, without products"
             )
         if tried is not None:
-            self.int8 = tried.concluded(self)
+            self.int8 = tried.conclude(self)
             if self.gated:
                 self.details.append(tried.cost(self.int8))
 
     def _tried(self, model: Model, weights: MappedWeights) -> Tried:
-        """The trial of int8 with which ``model`` opens."""
         from fastflow.backends.trials import Tried
         from fastflow.kernels.encoder.cpu import choose, describe
 
         try:
             arithmetic = describe(*choose("int8"))
-        except ValueError as error:  # as in CpuCalibration
+        except ValueError as error:
             raise UsageError(str(error)) from error
         return Tried(model, weights, arithmetic)
 
     def _packed(
         self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
     ) -> CpuEncoder:
-        """The compiled encoder; in int8 with what ``tried`` found."""
         from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
         from fastflow.kernels.panels import NotFinite
 
@@ -209,15 +204,13 @@ class CpuBackend(CpuCalibrator, Backend):
             )
         except NotFinite as error:
             raise weights.not_finite(error.name, error.part) from None
-        except ValueError as error:  # as in CpuCalibration
+        except ValueError as error:
             raise UsageError(str(error)) from error
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        """As in ``Backend``, for an encoder whose layers are not computed."""
         return self._calibration.fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors: the compiled call pools as it goes, and keeps no hidden states."""
         try:
             pooled = np.asarray(self._encoder(tokens.ids, tokens.offsets, tokens.skip))
         except ValueError as error:
@@ -225,3 +218,64 @@ class CpuBackend(CpuCalibrator, Backend):
         if self.int8 is not None:
             self.int8.restore(tokens, pooled)
         return pooled
+
+
+class CpuTable(CpuCalibrator, Backend):
+    """Compiled kernels on rows of the mapped file, float32.
+
+    A text has the same bits in any batch, order and number of threads.
+    """
+
+    name = "cpu"
+    dtypes = ("float32",)
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        from fastflow.kernels.table.cpu import CpuTable as Kernels
+        from fastflow.model.static.table import open_table
+
+        super().__init__(model, dtype, "cpu", threads)
+        table = open_table(model.encoder)
+        try:
+            self._table = Kernels(table, self._pooling.weights, threads)
+        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
+            raise UsageError(str(error)) from error
+        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        self.arithmetic = self._table.isa
+        self.details.append(
+            f"token table of {len(table.rows)} rows in {table.rows.dtype} and calibration, compiled for "
+            f"{self._table.isa}, {self._table.threads} threads"
+        )
+
+    def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
+        return None if self._head else self._calibration.fuse(tokenizer, self._table)
+
+    def pool(self, tokens: Tokens) -> Floats:
+        try:
+            pooled = self._table(tokens.ids, tokens.offsets)
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        from fastflow.kernels.encoder.texts import apply_head
+
+        return apply_head(self._head, pooled, self._product)
+
+    def _product(self, x: Floats, weight: Floats) -> Floats:
+        """BLAS would give a row other bits in another batch."""
+        from fastflow.kernels.search.cpu import products
+
+        return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
+
+    def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
+        """Pool ``tokens`` at once: a mean needs no padding."""
+        return self.pool(tokens)
+
+
+class CpuVectors(CpuCalibrator):
+    """Compiled kernels; a row has the same bits in any batch, order and number of threads."""
+
+    name = "cpu"
+    dtypes = ("float32",)
+
+    def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, model.input_dim, dtype, "cpu")
+        self._calibration = CpuCalibration(model, model.input_dim, threads)
+        self.details.append(f"calibration compiled for {self._calibration.isa}, {self._calibration.threads} threads")

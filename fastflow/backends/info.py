@@ -1,4 +1,4 @@
-"""The description that a Runtime gives of itself."""
+"""A Runtime's description of itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe(session: Session) -> Info:
-    """``Runtime.info()`` of a model.
-
-    A model without an encoder takes vectors, and has no pooling, no max_length and no tokenizer: they are None.
-    """
+    """Describe a session for ``Runtime.info()``; fields of the encoder are None without one."""
     model, runs = session.model, session.calibrator
     texts = model if isinstance(model, Model) else None
     seen = [] if texts is None else session.seen.notes(session.tokenizer)

@@ -1,9 +1,6 @@
-"""The largest operands of a model, which int8 needs before it runs, and the cost of int8: a few sentences by the
-equations in float32.
+"""The trial of int8: the largest operands, which int8 needs, and its error against float32.
 
-The trial shows which columns of the products' operands are large, and how far int8 is from float32, so that no model is
-silently poor in int8. A model that fastflow saved records its trial. Weights are read from the mapped file layer by
-layer and released, because a second encoder in memory would cost more than int8 saves.
+Weights are read from the mapped file layer by layer: a second encoder would use more memory than int8 saves.
 """
 
 from __future__ import annotations
@@ -22,17 +19,17 @@ from fastflow.model.encoder.int8 import Int8
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokens
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import short
 
-VERSION = 2  # of the trial: raised when its texts change, or the numbers of int8's kernels
-LEAST_INT8 = 0.99  # to float32, of the worst of TEXTS and of the special tokens
+VERSION = 2  # raised when the texts or the numbers of int8's kernels change
+LEAST_INT8 = 0.99  # to float32, of the worst of TEXTS and special tokens
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "WHY ARE YOU SHOUTING?!",
     "Shares fell sharply.",
 )
-# texts of few tokens or of odd ones, whose states are the largest; and one that is long
+# short or odd texts, which have the largest states, and a long one
 HARD = (
     "",
     "x",
@@ -44,15 +41,15 @@ HARD = (
     " ".join(SENTENCES[i % 3] for i in range(16)),
 )
 TEXTS = (*SENTENCES, *HARD)
-NORMALISED = (".qkv", ".up")  # products whose operands come from a LayerNorm
-UNEVEN = (*NORMALISED, ".down")  # products whose operands have columns that are far larger than the others
+NORMALISED = (".qkv", ".up")
+UNEVEN = (*NORMALISED, ".down")
 
 
 class Trial(NamedTuple):
-    """A few texts by the equations: their tokens, (n, P) pooled vectors, and for products by name what is large.
+    """A few texts by the equations: tokens, (n, P) pooled vectors, and magnitudes by product.
 
-    The texts from ``alone`` on are special tokens alone. ``largest`` holds each column's largest operand, ``terms`` the
-    largest operand times the largest weight.
+    Single special tokens begin at ``alone``. ``largest``: largest operands by column; ``terms``: times the largest
+    weights.
     """
 
     texts: tuple[str, ...]
@@ -64,15 +61,14 @@ class Trial(NamedTuple):
 
 
 def magnitudes(matrix: Floats) -> Floats:
-    """The largest magnitude in each column of ``matrix`` (n, k), without a copy."""
+    """Return the largest magnitude in each column of ``matrix`` (n, k), without a copy."""
     return np.asarray(np.maximum(matrix.max(axis=0), -matrix.min(axis=0)))
 
 
 def trial(model: Model) -> Trial:
-    """``model``'s encoder in float32 on TEXTS and its special tokens, first together and then each alone.
+    """Run the encoder in float32 on TEXTS and special tokens, together and one by one.
 
-    The largest operands are those of SENTENCES, the largest terms those of TEXTS and of the special tokens together: in
-    odd ones other columns are large.
+    ``largest`` is over SENTENCES; ``terms`` is over TEXTS and special tokens: their large columns differ.
     """
     tokenize = model.tokenizer()
     together = (*TEXTS, " ".join(tokenize.special))
@@ -93,32 +89,28 @@ def trial(model: Model) -> Trial:
     return Trial(texts, len(together), tokens, backend.pool(tokens), largest, terms)
 
 
-def recorded(model: Model) -> Int8 | None:
-    """The trial that ``model`` was saved with, if its texts and kernels are today's."""
+def get_recorded(model: Model) -> Int8 | None:
+    """Return the model's recorded trial if its texts and kernels are current."""
     return model.int8 if model.int8 is not None and model.int8.version == VERSION else None
 
 
-def concluded(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
-    """The record of ``tried``, given the ``pooled`` vectors of its tokens in int8; embeddings are compared.
+def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
+    """Compare the embeddings of ``tried`` with embeddings of its ``pooled`` vectors in int8.
 
-    A special token alone that int8 would spoil keeps its vector in float32: two equal tokens in a row may come apart in
-    an encoder's layers, by a difference that any rounding upsets.
+    A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens in a row.
     """
-    cosines = paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
+    cosines = compute_paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
     exact = {}
     for i in range(tried.alone, len(cosines)):
         if not cosines[i] >= LEAST_INT8 and np.isfinite(tried.exact[i]).all():
             ids = tried.tokens.ids[tried.tokens.offsets[i] : tried.tokens.offsets[i + 1]]
             exact[tuple(map(int, ids))], cosines[i] = np.asarray(tried.exact[i], np.float32), 1.0
-    worst = int(np.argmin(cosines))  # NaN is the least
+    worst = int(np.argmin(cosines))
     return Int8(VERSION, round(float(cosines[worst]), 6), tried.texts[worst], tried.largest, tried.terms, exact)
 
 
 def int8_cost(model: Model, found: Int8, when: str) -> str:
-    """One line on the cost of int8 for ``model``, ``found`` at the time that ``when`` names.
-
-    Raises a UsageError if the least cosine is below LEAST_INT8.
-    """
+    """Describe the cost of int8 for ``model`` in one line; raises a UsageError below LEAST_INT8."""
     cosine, text = f"{found.least_cosine:.4f}", short(found.text)
     if not found.least_cosine >= LEAST_INT8:
         raise UsageError(
@@ -134,21 +126,17 @@ def int8_cost(model: Model, found: Int8, when: str) -> str:
 
 
 class Streamed(ReferenceBackend):
-    """The reference backend in float32, whose weights stay in the mapped file."""
+    """The float32 reference backend with its weights in the mapped file."""
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
-        """The canonical arrays, each made when it is asked for."""
         return _Stream(MappedWeights(model.encoder, config, self._shape))
 
     def weight(self, product: str) -> Floats:
-        """The matrix of a product by name."""
         found: Floats = self._weights[f"{product}.weight"]
         return found
 
 
 class _Rows:
-    """The table of words, of which only the rows that are asked for are read."""
-
     def __init__(self, stored: NDArray[Any]) -> None:
         self._stored = stored
 
@@ -160,8 +148,6 @@ class _Rows:
 
 
 class _Stream(Mapping[str, Any]):
-    """``load_weights`` without keeping anything, of weights that are known to be finite."""
-
     def __init__(self, mapped: MappedWeights) -> None:
         self._mapped = mapped
 

@@ -1,4 +1,4 @@
-"""The reference backend: NumPy, from the equations."""
+"""The reference backend: the equations in NumPy."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import reference, texts
 from fastflow.kernels.encoder.shape import Head
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.kinds import Model
+from fastflow.model.kinds import Calibrated, Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage
-from fastflow.stages.density import Densities
+from fastflow.stages.calibration import Densities, Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.vectors import shorten
 
 
 def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head: Head) -> Floats:
-    """(B, P) pooled vectors of hidden states {layer: (N, D)}, after ``head``, in their dtype; not for pooler."""
+    """Pool hidden states {layer: (N, D)} -> (B, P), then apply ``head``; not for pooler."""
     weights = None if how.weights is None else how.weights[tokens.ids]
-    with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+    with np.errstate(over="ignore", invalid="ignore"):
         parts = []
         for mode in how.parts:
             layers = [texts.pool(hidden[i], tokens.offsets, mode, weights, tokens.skip) for i in how.layers]
@@ -38,53 +38,88 @@ class ReferenceCalibrator(Calibrator):
 
     _stages: list[Stage]
 
+    def _open_stages(self, model: Calibrated, threads: int | None) -> None:
+        if threads is not None:
+            self.notes.append("threads: NumPy's BLAS decides")
+        self._stages = [stage.astype(self.floats) for stage in model.calibration]
+
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        with np.errstate(over="ignore", invalid="ignore"):
             z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
             return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
         return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)
 
 
 class ReferenceBackend(ReferenceCalibrator, Backend):
-    """NumPy, from the equations: the oracle, and the fallback without compiled kernels. float32 or float64."""
+    """The equations in NumPy, float32 or float64: the oracle, and the fallback without compiled kernels."""
 
     name = "reference"
     dtypes = ("float32", "float64")
-    watch: reference.Watch | None = None  # called with every operand, as in ``reference.encode``
+    watch: reference.Watch | None = None
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)
-        if threads is not None:
-            self.notes.append("threads: NumPy's BLAS decides")
         config = read_config(model.encoder)
         self._shape = encoder_shape(config, model.encoder)
         self._weights = self.load(model, config)
-        self._stages = [stage.astype(self.floats) for stage in model.calibration]
+        self._open_stages(model, threads)
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
-        """The canonical arrays that ``kernels.encoder.reference`` names."""
         return load_weights(model.encoder, config, self._shape, self.floats)
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch."""
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> dict[int, Floats]:
-        """Hidden states of the layers that pooling needs, {layer: (N, D)}."""
+        """Return the hidden states of the pooled layers, {layer: (N, D)}."""
         tokens.check(len(self._weights["word"]))
         layers = self._pooling.layers
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        with np.errstate(over="ignore", invalid="ignore"):
             return reference.encode(
                 self._weights, tokens.ids, tokens.offsets, self._shape, layers, self.floats, self.watch
             )
 
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors."""
         if self._pooling.mode == "pooler":
             first = reference.pool_first(hidden[self._pooling.layers[0]], tokens.offsets)
             return reference.pooler(first, self._weights)
         return pool_states(hidden, tokens, self._pooling, self._head)
+
+
+class ReferenceTable(ReferenceCalibrator, Backend):
+    """The equations in NumPy, float32 or float64."""
+
+    name = "reference"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, dtype, "cpu", threads)
+        from fastflow.model.static.table import open_table
+
+        self._table = open_table(model.encoder)
+        self._open_stages(model, threads)
+
+    def pool(self, tokens: Tokens) -> Floats:
+        from fastflow.kernels.table import reference as table_reference
+
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                pooled = table_reference.pool(
+                    self._table, tokens.ids, tokens.offsets, self._pooling.weights, self.floats.type
+                )
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        return texts.apply_head(self._head, pooled)
+
+
+class ReferenceVectors(ReferenceCalibrator):
+    """The equations in NumPy, float32 or float64."""
+
+    name = "reference"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, model.input_dim, dtype, "cpu")
+        self._open_stages(model, threads)

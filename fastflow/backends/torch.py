@@ -1,4 +1,4 @@
-"""The torch backend: the encoder through PyTorch and transformers, the calibration unfused."""
+"""The torch backend: the encoder through transformers or a token table, the calibration unfused."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends.embedding_layer import build_words_layer, get_states
 from fastflow.backends.reference import pool_states
-from fastflow.backends.words import states_of, words_of
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.encoder.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.encoder.weights import BAD, load_weights
-from fastflow.model.kinds import Calibrated, Model
+from fastflow.model.kinds import Calibrated, Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
-from fastflow.stages.density import Densities, Density, log_normal
+from fastflow.stages.calibration import Densities, Density, log_normal
 from fastflow.stages.vectors import shorten
 from fastflow.values import panics, reason
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
-    """The transformers model of a local encoder directory, frozen, in ``dtype``; quiet, and never from the network.
+    """Load the transformers model of a local directory, frozen and silent, in ``dtype``.
 
-    Raises a FastflowError that names the tensor for weights that are missing or not finite.
+    Raises a FastflowError that names the tensor for missing or non-finite weights.
     """
     import torch
     from transformers import AutoModel
@@ -47,21 +48,21 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
                 dtype=getattr(torch, dtype),
                 output_loading_info=True,
             )
-    except Exception as error:  # transformers has errors of its own, and any of Python's for a field that it trusts
+    except Exception as error:
         raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
-    # transformers fills a missing tensor with random numbers and goes on; a pooler is asked for where it is used
+    # transformers fills missing tensors with random numbers; a missing pooler is refused when it is used
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
         raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
     for name, tensor in encoder.named_parameters():
-        if not (tensor.abs() <= LARGEST).all():  # NaN is not
+        if not (tensor.abs() <= LARGEST).all():  # false for NaN
             raise FastflowError(f"{directory}: tensor {name} {BAD}")
     for tensor in (*encoder.parameters(), *encoder.buffers()):
-        tensor.data = tensor.data.clone()  # else it may lie in the mapped file, and change or end with it
+        tensor.data = tensor.data.clone()
     return encoder.requires_grad_(False)
 
 
 class TorchCalibration:
-    """The calibration of a model unfused in PyTorch, in float32 or float64."""
+    """An unfused calibration in PyTorch, float32 or float64."""
 
     def __init__(self, model: Calibrated, dtype: str, device: str, threads: int | None) -> None:
         import torch
@@ -77,7 +78,6 @@ class TorchCalibration:
         self._order = model.truncation
 
     def __call__(self, pooled: Floats, normalize: bool, truncate: int | None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         self.mind_fork()
         with self._torch.inference_mode():
             x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
@@ -85,7 +85,7 @@ class TorchCalibration:
         return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats, density: Density) -> Densities:
-        """(B, D) -> (B,) log-densities, squares and their sum in float64."""
+        """Compute (B,) log-densities of (B, D), squares and their sum in float64."""
         self.mind_fork()
         with self._torch.inference_mode():
             x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
@@ -93,18 +93,16 @@ class TorchCalibration:
         return log_normal(z, log_det)
 
     def mind_fork(self) -> None:
-        """In a forked child PyTorch's thread pool is gone and would be waited for: go on with one thread."""
+        """Use one thread in a forked child, which lacks PyTorch's thread pool and would wait for it."""
         if os.getpid() != self._process:
             self._torch.set_num_threads(1)
             self._process = os.getpid()
 
     def tensor(self, array: NDArray[Any]) -> Any:
-        """``array`` on the device, floats in the calibration's dtype."""
         tensor = self._torch.tensor(np.array(array), device=self._device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def numpy(self, tensor: Any) -> Floats:
-        """``tensor`` as an array in the calibration's dtype."""
         return np.asarray(tensor.to(self.dtype).cpu().numpy())
 
 
@@ -114,16 +112,14 @@ class TorchCalibrator(Calibrator):
     _calibration: TorchCalibration
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         return self._calibration(pooled, normalize, truncate)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, from the equations."""
         return self._calibration.log_prob(pooled, self.density)
 
 
 class TorchBackend(TorchCalibrator, Backend):
-    """PyTorch and transformers, padded and unfused: the reference to beat."""
+    """PyTorch and transformers, padded and unfused."""
 
     name = "torch"
     dtypes = ("float32", "bfloat16", "float64")
@@ -137,18 +133,16 @@ class TorchBackend(TorchCalibrator, Backend):
         self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
         self._flow_dtype = self._calibration.dtype
         config = read_config(model.encoder)
-        with suppress(
-            UnsupportedArchitecture
-        ):  # if the native reader supports the weights, its error is the better one
+        with suppress(UnsupportedArchitecture):
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
         self._encoder = load_torch_encoder(model.encoder, dtype).eval().to(self.device)
         self._words: Any = None
         if WORDS in self._pooling.layers:
             longest = encoder_size(config, model.encoder).max_tokens
-            self._words = words_of(self._encoder, longest, model.encoder)
+            self._words = build_words_layer(self._encoder, longest, model.encoder)
 
     def train_mode(self, dropout: float | None = None) -> None:
-        """Switch the encoder's dropout on, at the rate ``dropout`` if given; for training, never when embedding."""
+        """Enable the encoder's dropout for training, at the rate ``dropout`` if given."""
         for part in (self._encoder, self._words or self._encoder):
             part.train()
             if dropout is not None:
@@ -157,11 +151,10 @@ class TorchBackend(TorchCalibrator, Backend):
                         module.p = dropout
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch."""
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> Any:
-        """{layer: (B, T, D)} hidden states that pooling needs, or (B, D) of a pooler, and the padding mask (B, T)."""
+        """Return {layer: (B, T, D)} hidden states, or (B, D) of a pooler, and the padding mask (B, T)."""
         torch = self._torch
         self._calibration.mind_fork()
         tokens.check(self._encoder.get_input_embeddings().num_embeddings)
@@ -178,11 +171,11 @@ class TorchBackend(TorchCalibrator, Backend):
                 if self._pooling.mode == "pooler":
                     return {self._pooling.layers[0]: output.pooler_output}, mask
                 others = (layer for layer in self._pooling.layers if layer not in states)
-                states |= {layer: states_of(output)[max(layer, 0)] for layer in others}
+                states |= {layer: get_states(output)[max(layer, 0)] for layer in others}
             return states, mask
 
     def pooling(self, hidden: Any, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors, summed in float32 or better."""
+        """Pool -> (B, D), summed in float32 or better."""
         found, mask = hidden
         if self._pooling.mode == "pooler":
             return self._calibration.numpy(found[self._pooling.layers[0]])
@@ -199,3 +192,70 @@ class TorchBackend(TorchCalibrator, Backend):
         if self._pooling.shares is None:
             return self._calibration.numpy(sum(means) / len(means))
         return self._calibration.numpy(sum(share * x for share, x in zip(self._pooling.shares, means, strict=True)))
+
+
+class TorchTable(TorchCalibrator, Backend):
+    """PyTorch's EmbeddingBag on a CPU or GPU, float32 or float64."""
+
+    name = "torch"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
+        import torch
+
+        self._torch = torch
+        super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
+        self._calibration = TorchCalibration(model, dtype, self.device, threads)
+        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
+        from fastflow.kernels.table.reference import WHOLE
+        from fastflow.model.static.table import open_table
+
+        table = open_table(model.encoder)
+        try:
+            vectors = table.vectors(np.arange(table.vocabulary), np.float32)
+        except ValueError as error:
+            raise FastflowError(str(error)) from error
+        self._vectors = self._calibration.tensor(vectors)
+        self._summed = torch.float64 if table.run < WHOLE else self._vectors.dtype
+        weights = self._pooling.weights
+        self._weights: Any = None if weights is None else self._calibration.tensor(weights)
+        self._dropout = 0.0
+
+    def train_mode(self, dropout: float | None = None) -> None:
+        self._dropout = dropout or 0.0
+
+    def pool(self, tokens: Tokens) -> Floats:
+        self._calibration.mind_fork()
+        tokens.check(len(self._vectors))
+        torch = self._torch
+        with torch.inference_mode():
+            ids, starts = (torch.tensor(a, device=self.device) for a in (tokens.ids, tokens.offsets[:-1]))
+            vectors = self._vectors[ids]
+            if self._dropout:
+                vectors = torch.nn.functional.dropout(vectors, self._dropout)
+            if self._weights is None:
+                return self._finished(self._sums(vectors, starts, "mean"))
+            weights = self._weights[ids]
+            sums, total = self._sums(vectors, starts, "sum", weights), self._sums(weights[:, None], starts, "sum")
+            return self._finished(torch.where(total > 0, sums / total, sums))
+
+    def _sums(self, vectors: Any, starts: Any, mode: str, weights: Any = None) -> Any:
+        rows = self._torch.arange(len(vectors), device=self.device)
+        bag = self._torch.nn.functional.embedding_bag
+        weights = None if weights is None else weights.to(self._summed)
+        sums = bag(rows, vectors.to(self._summed), starts.long(), mode=mode, per_sample_weights=weights)
+        return sums.to(vectors.dtype)
+
+    def _finished(self, pooled: Any) -> Floats:
+        return apply_head(self._head, self._calibration.numpy(pooled))
+
+
+class TorchVectors(TorchCalibrator):
+    """PyTorch, unfused, on a CPU or GPU, float32 or float64."""
+
+    name = "torch"
+    dtypes = ("float32", "float64")
+
+    def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
+        super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")
+        self._calibration = TorchCalibration(model, dtype, self.device, threads)

@@ -1,12 +1,11 @@
-"""The trial of int8 with which a model opens: the one it was saved with, one that is kept here, or a new one.
+"""Find the int8 trial of a model: the recorded one, a cached one, or a new one.
 
-A trial of a directory that records none is kept in the user's cache, in a file that is read and never trusted:
+A new trial is cached for the user, and checked when read:
 
-    KEY.int8     TRIAL; the sha256 of the rest; as safetensors the arrays of the trial and its entry, which is JSON
+    KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
 
-KEY is the sha256 of the directory's path, of the arithmetic and of the versions; the entry has the fingerprint of the
-files that were tried. Weights are packed with the entry of their path while they are hashed, and again with a new trial
-if they are others: the size and time of a file prove nothing, for an edit may keep both.
+KEY is the sha256 of path, arithmetic and versions; the entry has the fingerprint of the files. Weights are packed with
+the cached trial while they are hashed, and again if the hash differs.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from fastflow.backends import precision
 from fastflow.backends.base import Backend
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
 from fastflow.errors import FastflowError
-from fastflow.model.encoder.int8 import Int8, checked
+from fastflow.model.encoder.int8 import Int8, build_record
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
 from fastflow.values import open_regular
 from fastflow.version import __version__
 
-ENTRY = "entry"  # the array that is JSON
-NAMES = ("model", "fingerprint")  # of texts in it
+ENTRY = "entry"
+NAMES = ("model", "fingerprint")
 DIGEST = hashlib.sha256().digest_size
-LARGEST = 1 << 26  # bytes of a file; BERT-large has 1 MB
+LARGEST = 1 << 26
 
 
 class Tried:
-    """``found``: the trial of ``model``, whose ``weights`` are being opened; ``arithmetic``: how int8 runs here.
+    """The trial ``found`` of ``model`` and its ``weights``; ``arithmetic``: how int8 runs here.
 
-    Raises a FastflowError for a recorded trial that is not of these weights.
+    Raises a FastflowError for a recorded trial of other weights.
     """
 
     found: Int8 | precision.Trial
@@ -48,7 +47,7 @@ class Tried:
     def __init__(self, model: Model, weights: MappedWeights, arithmetic: str) -> None:
         self._model, self._when, self._of = model, "recorded with the model", ""
         self._path: Path | None = None
-        if (of_model := precision.recorded(model)) is not None:
+        if (of_model := precision.get_recorded(model)) is not None:
             self.found = of_model
             if misfit := _misfit(of_model, weights, model):
                 raise FastflowError(f"{model.path}: the recorded trial of int8 has {misfit}; train the model again")
@@ -61,9 +60,9 @@ class Tried:
             self._of, self.found, self._when = kept[0]["fingerprint"], kept[1], "measured at an earlier opening"
 
     def holds(self) -> bool:
-        """Whether the weights may stay as they were packed with ``found``; if not, it is now a trial of them.
+        """Return whether weights packed with ``found`` may stay; otherwise ``found`` becomes a new trial.
 
-        Waits until the files are hashed if ``found`` was kept from an earlier opening.
+        Waits for the file hashes if the trial was cached.
         """
         if not self._of or self._model.awaited is None or self._model.awaited() == self._of:
             return True
@@ -74,24 +73,22 @@ class Tried:
         from fastflow.kernels._cpu import trim
 
         self.found, self._when, self._of = precision.trial(self._model), "measured at opening", ""
-        trim()  # before the weights are packed
+        trim()
 
-    def concluded(self, opened: Backend) -> Int8:
-        """The trial with its cosines, those of ``opened`` if it is new; then it is kept."""
+    def conclude(self, opened: Backend) -> Int8:
+        """Return the trial with its cosines; a new one is computed with ``opened`` and cached."""
         if not isinstance(self.found, precision.Trial):
             return self.found
-        found = precision.concluded(self.found, opened, opened.pool(self.found.tokens))
+        found = precision.conclude(self.found, opened, opened.pool(self.found.tokens))
         if self._path is not None and self._model.awaited is not None:
             _keep(self._path, self._model.path, self._model.awaited(), found)
         return found
 
     def cost(self, found: Int8) -> str:
-        """One line on the cost of int8; raises a UsageError if that is too much."""
         return precision.int8_cost(self._model, found, self._when)
 
 
 def _misfit(found: Int8, weights: MappedWeights, model: Model) -> str:
-    """The first array of ``found`` that ``weights`` or ``model`` do not have so, in words; empty if all fit."""
     for name, values in [*found.largest.items(), *found.terms.items()]:
         if (columns := weights.columns(f"{name}.weight")) != len(values):
             return f"{len(values)} columns for the product {name}, and the encoder has {columns}"
@@ -102,7 +99,6 @@ def _misfit(found: Int8, weights: MappedWeights, model: Model) -> str:
 
 
 def _path(model: Model, arithmetic: str) -> Path | None:
-    """The entry of ``model``; None for a user without a home."""
     key = json.dumps([os.path.realpath(model.path), arithmetic, precision.VERSION, __version__, np.__version__])
     try:
         return cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.int8"
@@ -115,13 +111,13 @@ def _keep(path: Path, model: Path, fingerprint: str, found: Int8) -> None:
 
     entry = {"model": str(model), "fingerprint": fingerprint, "int8": found.entry()}
     data = save({**found.arrays(), ENTRY: np.frombuffer(json.dumps(entry).encode(), np.uint8)})
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs the next opening a trial, no more
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_bytes(path, TRIAL + hashlib.sha256(data).digest() + data, OWN)
 
 
 def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
-    """The entry and the trial in a file; None if it is absent, damaged or of another format."""
+    """Read a cached trial and its entry; None if absent, damaged or of another format."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -134,6 +130,6 @@ def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
         entry = json.loads(arrays.pop(ENTRY).tobytes())
         if not all(isinstance(entry[name], str) for name in NAMES):
             return None
-        return entry, checked(entry["int8"], arrays, str(path), path)
+        return entry, build_record(entry["int8"], arrays, str(path), path)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError, FastflowError):
-        return None  # a trial is made again, and takes its place
+        return None

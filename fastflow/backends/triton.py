@@ -1,9 +1,7 @@
-"""The triton backend: encoder, pooling and folded calibration on a CUDA GPU, from token ids to embeddings in one go.
+"""The triton backend: from token ids to embeddings on a CUDA GPU.
 
-Reads from the top: loading, the two ways a batch runs, and the launches that both share.
-
-    few short texts   one captured graph for the size of batch (``gpu.graphs``): lowest latency
-    all else          packed without padding, copies and computation overlapping (``gpu.pipeline``): throughput
+few short texts   one captured graph for the size of batch (``gpu.graphs``): lowest latency
+others            packed without padding, copies and computation overlap (``gpu.pipeline``): throughput
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Floats
-from fastflow.backends.gpu.device import CudaDevice, Device, Tensor
+from fastflow.backends.gpu.device import Device, Tensor
 from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.pipeline import Pipeline
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
@@ -30,21 +28,20 @@ from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.plan.fold import fold
-from fastflow.stages.density import Densities, log_normal
+from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 
-PIECE = 65536  # pooled vectors calibrated at a time by ``calibrate``
+PIECE = 65536
 
 
 class Task(NamedTuple):
-    """The result that is asked for: pooled vectors, or embeddings, of unit length or not."""
+    """The requested result: pooled vectors, or embeddings, normalised or not."""
 
     calibrated: bool
     unit: bool
 
 
 def _check_pooling(model: Model) -> None:
-    """Raise a UsageError for a pooling that only other backends have."""
     if not model.pooling.plain or not model.prompts.pooled or _has_zero(model.pooling.weights):
         prompt = "" if model.prompts.pooled else " without the tokens of a prompt"
         zero = " with token weights of 0" if _has_zero(model.pooling.weights) else ""
@@ -58,17 +55,16 @@ def _has_zero(weights: NDArray[np.float32] | None) -> bool:
 
 
 class TritonBackend(Backend):
-    """Triton kernels between cuBLASLt's products, without transformers and without padding. Safe for several threads.
+    """Triton kernels between cuBLASLt's products, without padding; safe for several threads.
 
-    The encoder computes in ``dtype``; pooling and calibration are of float32 grade always. A text's vector depends on
-    the size of its batch by rounding alone: within 1e-3 of its length at any dtype but bfloat16 and float16, whose own
-    rounding is larger (see ``kernels/README.md``).
+    The encoder computes in ``dtype``, pooling and calibration in float32. A vector depends on the batch size only by
+    rounding (see ``kernels/README.md``).
     """
 
     name = "triton"
     dtypes = ("float32", "bfloat16", "float16")
-    on = "cuda"  # where the kernels run
-    overlaps = True  # texts are tokenised while the device computes
+    on = "cuda"
+    overlaps = True
     batch_tokens = 32768
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
@@ -87,7 +83,7 @@ class TritonBackend(Backend):
         self._encoder, self._flow = self._open(model, config)
         self.arithmetic = f"PyTorch {self._flow.torch.__version__}"
         self._pooler = self._open_pooler(model) if model.head else self._flow
-        self._latent: Any = None  # the stages that give the density, put on the device when first asked for
+        self._latent: Any = None
         self._device = self._open_device()
         self._computing = self._device.stream()
         self._graphs: Graphs[BucketGraph] = Graphs(self._capture)
@@ -96,7 +92,6 @@ class TritonBackend(Backend):
         )  # fmt: skip
 
     def _open(self, model: Model, config: dict[str, Any]) -> tuple[Any, Any]:
-        """The encoder and the flow, their weights on the device."""
         from fastflow.kernels.encoder.triton import TritonEncoder
         from fastflow.kernels.flow.triton import TritonFlow
 
@@ -107,21 +102,20 @@ class TritonBackend(Backend):
             encoder = TritonEncoder(weights, self._shape, model.pooling.layers, self.dtype, self.on)
             plans = fold(model.calibration, self.pooled_dim)
             return encoder, TritonFlow(plans, self.on, weights=model.pooling.weights, shares=model.pooling.shares)
-        except ValueError as error:  # kernels raise no FastflowError
+        except ValueError as error:
             raise UsageError(str(error)) from error
-        except RuntimeError as error:  # PyTorch's, of a device that is full or broken
+        except RuntimeError as error:
             said = str(error).strip().partition("\n")[0]
             raise FastflowError(f"the triton backend cannot load the model onto the GPU: {said}") from error
 
     def _open_pooler(self, model: Model) -> Any:
-        """The flow that only pools, to the encoder's width: modules after the pooling are computed in NumPy."""
         from fastflow.kernels.flow.triton import TritonFlow
 
         how = model.pooling
         return TritonFlow(fold((), self._shape.hidden), self.on, weights=how.weights, shares=how.shares)
 
     def _open_device(self) -> Device:
-        return CudaDevice()
+        return Device()
 
     def _open_latent(self) -> Any:
         from fastflow.kernels.flow.triton import TritonFlow
@@ -131,46 +125,37 @@ class TritonBackend(Backend):
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
-        """(B, D') embeddings of the B texts of ``tokens``, in their order. ``batches`` are arrays of row numbers that
-        hold every row once; ``normalize`` and ``truncate`` are as in ``calibrate``.
-        """
         if self._head:
             pooled = apply_head(self._head, self._run(tokens, batches, Task(False, False)))
             return self.calibrate(pooled, normalize, truncate)
-        unit = normalize and truncate is None  # else the length is that of the cut vector, and found after the cut
+        unit = normalize and truncate is None
         return shorten(self._run(tokens, batches, Task(True, unit)), normalize and not unit, truncate, self._order)
 
     def pool(self, tokens: Tokens) -> Floats:
-        """(B, D) pooled vectors of one batch: encoder and pooling are one graph."""
         return apply_head(self._head, self._run(tokens, [np.arange(len(tokens.offsets) - 1)], Task(False, False)))
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """(B, D) -> (B, D') calibrated embeddings, cut to ``truncate`` columns, then L2-normalised, as asked."""
         with self._alone():
             (z,) = self._computed(pooled, lambda x: (self._flow(x),))
         return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """(B, D) -> (B,) log-densities under the flow, of float32 grade."""
         with self._alone():
             self._latent = self._latent or self._open_latent()
             z, log_det = self._computed(pooled, self._latent.with_log_det)
-        with np.errstate(over="ignore", invalid="ignore"):  # found in the rows, by whoever asked for them
+        with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(z, log_det)
 
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """The vectors of ``embed``, to the bit, and the (B,) log-densities: the encoder runs twice, for ``embed`` fuses
-        pooling into the flow.
-        """
+        """Return the vectors of ``embed``, to the bit, and (B,) log-densities; runs the encoder twice."""
         rows = list(batches)
         pooled = self.pool_batches(tokens, rows)
         return self.embed(tokens, rows, normalize, truncate), self.log_prob(pooled)
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
-        """(B, width) vectors: each batch through the graph for its size, if there is one, else the pipeline."""
-        tokens.check(self._vocabulary)  # rows of the table, beyond which a kernel would read
+        tokens.check(self._vocabulary)  # a kernel would read past the table
         lengths = np.diff(tokens.offsets)
         out = np.empty((len(lengths), self._width(task)), np.float32)
         with self._alone():
@@ -188,7 +173,7 @@ class TritonBackend(Backend):
         return out
 
     def _launch(self, task: Task, inputs: tuple[Tensor, Tensor, Tensor], longest: int) -> Tensor:
-        """The data's path on the device: launches alone, nothing is waited for or read back."""
+        """Only launches: no waiting, no reading back."""
         ids, places, offsets = inputs
         hidden = self._encoder(ids, places, offsets, longest)
         if self._pooling.mode == "mean":
@@ -201,7 +186,6 @@ class TritonBackend(Backend):
         return self._flow(pooled, task.unit) if task.calibrated else pooled
 
     def _graph(self, texts: int, longest: int, task: Task) -> BucketGraph | None:
-        """The graph for a batch of this size, None if it is too large for any or for the device's memory."""
         bucket = bucket_for(texts, longest) if texts else None
         limit = self._pipeline.budget
         if bucket is None or (limit is not None and bucket.texts * bucket.tokens > limit):
@@ -217,7 +201,6 @@ class TritonBackend(Backend):
         return BucketGraph(self._device, self._computing, bucket, self._width(task), partial(self._launch, task))
 
     def _computed(self, pooled: Floats, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> list[NDArray[Any]]:
-        """The arrays (B, ...) that ``compute`` makes of (B, D) on the device, PIECE rows at a time."""
         parts: list[tuple[Tensor, ...]] = []
 
         def run(x: Tensor) -> None:
@@ -237,8 +220,8 @@ class TritonBackend(Backend):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One thread at a time. A CUDA context does not survive a fork: whatever touches it then hangs or crashes."""
-        if os.getpid() != self._process:  # before the lock, which another thread may have held at the fork
+        """One thread at a time; a forked child would hang or crash in the CUDA context."""
+        if os.getpid() != self._process:  # before the lock, which may be held at the fork
             raise FastflowError("a Runtime on a GPU cannot be used in a forked process; make a new one in each process")
         with self._lock:
             yield

@@ -47,12 +47,12 @@ def verify(
     DIR is the output of fastflow export; --with compares its vectors of texts of every length, and fails if more than
     rounding keeps them apart.
     """
-    from fastflow.model.artifact import located
-    from fastflow.model.artifact import verify as check
+    from fastflow.model.locate import find_model
+    from fastflow.model.verify import verify as check
 
     if exported is not None and other is None:
         raise UsageError(f"{exported} is compared with the model by --with: name the library that opens it")
-    path = located(model_named(model, option))
+    path = find_model(model_named(model, option))
     result: dict[str, Any] = {"model": str(path), "checks": check(path)}
     if json_file != "-":
         emit("\n".join(result["checks"]))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 
 TOLERANCE = 2e-6  # of a difference, relative to the longest vector if that is longer than 1
 # Modules may shorten vectors but not their rounding: WordWeights and max lengthen them, tanh of a Dense ends at 1.
@@ -103,7 +103,7 @@ def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, f
         return float("inf"), -1.0
     length = max(1.0, float(np.linalg.norm(wanted, axis=1).max()))
     both_zero = ~(found.any(axis=1) | wanted.any(axis=1))  # a text without tokens
-    cosines = np.where(both_zero, 1.0, paired_cosine(found, wanted))
+    cosines = np.where(both_zero, 1.0, compute_paired_cosine(found, wanted))
     return float(np.abs(found - wanted).max()) / length, float(cosines.min())
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 
 DRAWS = 1000
 TAIL = 2.5  # percent on either side of a 95 % interval
@@ -122,7 +122,7 @@ def mean_cosine(x: Matrix, seed: int = 0) -> float:
     rng = np.random.default_rng(seed)
     first = rng.integers(0, len(x), COSINES)
     second = (first + rng.integers(1, len(x), COSINES)) % len(x)
-    return float(paired_cosine(x[first], x[second]).mean())
+    return float(compute_paired_cosine(x[first], x[second]).mean())
 
 
 def singular_values(x: Matrix) -> NDArray[np.float64]:

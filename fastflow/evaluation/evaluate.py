@@ -22,7 +22,7 @@ from fastflow.evaluation.pairs import LABELLED_PAIRS, LabelledPairs, read_labell
 from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
 from fastflow.evaluation.rows import matches, read_rows
 from fastflow.progress import in_parts
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
@@ -202,7 +202,7 @@ def _distinct(pairs: Pairs | Labelled) -> list[str]:
 def _cosines(pairs: Pairs | Labelled, vectors: NDArray[Any]) -> NDArray[Any]:
     where = {text: i for i, text in enumerate(_distinct(pairs))}
     first, second = (vectors[[where[t] for t in side]] for side in (pairs.first, pairs.second))
-    return paired_cosine(first, second)
+    return compute_paired_cosine(first, second)
 
 
 def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.evaluation.analyses import Measure
 from fastflow.evaluation.rows import read_rows
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 
 LABELLED_PAIRS = "split\tlabel\t[votes]\tsentence1\tsentence2"
 
@@ -36,7 +36,9 @@ class LabelledPairs:
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
         """Make ``ap`` of ``vectors`` (len(texts), D)."""
-        return {"ap": average_precision(self.positive, paired_cosine(vectors[self.first], vectors[self.second]))}
+        return {
+            "ap": average_precision(self.positive, compute_paired_cosine(vectors[self.first], vectors[self.second]))
+        }
 
 
 def read_labelled_pairs(path: Path) -> LabelledPairs:

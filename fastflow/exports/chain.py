@@ -16,7 +16,7 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import Dense, Head, Unit
 from fastflow.model.kinds import Model
 from fastflow.plan.fold import Layer, fold_into
-from fastflow.plan.in_place import LARGEST
+from fastflow.plan.linear import LARGEST
 
 Array = NDArray[Any]
 

@@ -23,8 +23,8 @@ from fastflow.kernels.encoder.shape import LEAST, Dense, Head, Norm, Unit
 from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.hashing import MODULES
 from fastflow.model.kinds import Model
+from fastflow.model.sentence.directory import SETTINGS
 from fastflow.model.sentence.modules import ACTIVATIONS, LEGACY_MODES
-from fastflow.model.sentence.settings import SETTINGS
 from fastflow.model.sentence.weights import WEIGHTS
 from fastflow.model.static.table import BAG, open_table
 

@@ -1,14 +1,10 @@
-"""The model on disk: a directory that holds encoder, tokenizer, pooling and calibration, hashed and checked.
+"""Open the directory of a saved model, with every file checked.
 
-    MODEL/fastflow.json, calibration.safetensors, 0_Transformer/..., README.md
-
-Nothing here runs code from the directory or opens a pickle. Nothing touches the network but ``allow_download``, for a
-model whose encoder was left on the Hub.
+No code of the directory runs, and no pickle is read. Only ``allow_download`` uses the network.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import Unit
 from fastflow.model.encoder.architecture import is_model2vec, is_static, size_of
 from fastflow.model.encoder.weights import has_pooler
 from fastflow.model.hashing import (
-    HUB_RECORD,
     MANIFEST,
     MODULES,
     Hashes,
     Later,
     check_hashes,
     check_present,
-    combined,
+    combine_hashes,
     encoder_files,
     is_file,
 )
 from fastflow.model.kinds import Model, VectorModel, no_encoder
+from fastflow.model.locate import find_model
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -54,7 +50,6 @@ from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.stages import calibration as calibrations
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WORDS, Pooling
-from fastflow.stages.spread import read_spread
 from fastflow.values import is_whole, short
 
 if TYPE_CHECKING:
@@ -62,57 +57,11 @@ if TYPE_CHECKING:
     from fastflow.model.sentence.directory import Modules
     from fastflow.stages.truncation import Truncation
 
-PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
-DEFAULT = PACKAGED["default"]
-
-
-def named(model: str | Path | None) -> Path:
-    """The directory of a model as commands name it: None is the default; a name of PACKAGED if no such directory is."""
-    if model is None:
-        return DEFAULT
-    return PACKAGED[str(model)] if str(model) in PACKAGED and not Path(model).exists() else Path(model)
-
-
-def packaged_name(directory: Path) -> str | None:
-    """The name of the model in the package whose directory this is, None for any other."""
-    return next((name for name, place in PACKAGED.items() if place == directory), None)
-
-
-def located(model: str | Path | None, allow_download: bool = False) -> Path:
-    """``named``, or the local folder of a Hub id if no such directory is.
-
-    Raises a FastflowError for a name that may be a Hub id, and is neither there nor here.
-    """
-    directory = named(model)
-    if str(model).startswith(("./", "../")):  # a Path has lost it, and a Hub id has none
-        return directory
-    if os.path.exists(directory):
-        return directory
-    from fastflow.model.hub import hub_model  # most models are a directory
-
-    return hub_model(str(directory), allow_download) or directory
-
-
-def given(model: Any, allow_download: bool) -> Path | Model | VectorModel | None:
-    """The model that an argument stands for: an open one itself, the path of a directory, None for the default one.
-
-    Raises a UsageError for anything else.
-    """
-    if model is None or isinstance(model, Model | VectorModel):
-        return model
-    if not isinstance(model, str | os.PathLike):
-        raise UsageError(f"a model is the path of a directory, not {short(model)}")
-    found = located(model if isinstance(model, str) else Path(model), allow_download)
-    return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
-
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
-    """The model of texts at ``path``, as ``named``; a plain Hugging Face encoder is accepted too, and the Hub id of
-    either if no such directory is.
+    """Open a model of texts: a saved directory, a plain Hugging Face encoder, or the Hub id of either.
 
-    ``allow_download``: a Hub id, and the encoder of a model that only names it, may be fetched from the Hub, not just
-    from its cache.
-    Raises a UsageError for a model without an encoder, which ``open_model`` gives too.
+    Without ``allow_download`` only the Hub's cache is read. Raises a UsageError for a model without an encoder.
     """
     model = open_model(path, allow_download)
     if isinstance(model, VectorModel):
@@ -121,19 +70,17 @@ def load_model(path: str | Path | None = None, allow_download: bool = False) -> 
 
 
 def open_model(path: str | Path | None = None, allow_download: bool = False) -> Model | VectorModel:
-    """As ``load_model``, of a model with an encoder or without."""
+    """Open a model as ``load_model`` does, with an encoder or without."""
     with Opening(path, allow_download) as opening:
         pass
     return opening.model
 
 
 class Opening:
-    """``open_model`` in two steps, so that a block which takes a model's weights does not wait for their sha256.
+    """Open a model while its weights are hashed in a thread.
 
-    ``with Opening(path) as opening:`` gives ``opening.model`` with everything checked but the hashes of the weights,
-    which are computed while the block runs. At its end they are checked, and the fingerprint of a directory without
-    a manifest is known; a file that differs from its hash is reported before an error that it caused there. A model is
-    taken as it is. ``allow_download`` is that of ``load_model``.
+    ``with Opening(path) as opening:`` gives ``opening.model``, checked but for the hashes of its weights. They are
+    checked when the block ends, and before an error that a wrong file caused in it. An open model is used as it is.
     """
 
     model: Model | VectorModel
@@ -141,11 +88,11 @@ class Opening:
     def __init__(self, path: str | Path | Model | VectorModel | None = None, allow_download: bool = False) -> None:
         self._hashes, self._allow_download = Hashes(), allow_download
         self._checks: list[Callable[[], None]] = []
-        self._identity: list[Path] = []  # files that identify a directory without a manifest
+        self._identity: list[Path] = []
         if isinstance(path, Model | VectorModel):
             self.model = path
             return
-        directory = located(path, allow_download)
+        directory = find_model(path, allow_download)
         try:
             if is_file(directory / MANIFEST):
                 self.model = self._saved(directory)
@@ -169,9 +116,8 @@ class Opening:
             self.model = replace(self.model, awaited=self._fingerprint)
 
     def _fingerprint(self) -> str:
-        """The identity of a directory without a manifest, once its files are hashed."""
         root = None if self.model.modules is None else self.model.path
-        return combined(self._identity, self._hashes, root)
+        return combine_hashes(self._identity, self._hashes, root)
 
     def __enter__(self) -> Opening:
         return self
@@ -193,8 +139,7 @@ class Opening:
         self._hashes.start(files)
 
     def _sentence(self, directory: Path) -> Model:
-        """The model of a directory that Sentence Transformers saved."""
-        from fastflow.model.sentence.directory import read_modules  # few models need its many readers
+        from fastflow.model.sentence.directory import read_modules
         from fastflow.model.sentence.weights import files_of
 
         modules = read_modules(directory)
@@ -212,11 +157,10 @@ class Opening:
         return Model(directory, directory, pooling, size.max_tokens, (), "", note=note)
 
     def _table(self, directory: Path) -> Model:
-        """The model of a directory that model2vec saved."""
-        from fastflow.model.static.table import check_modules, open_table, read_rules  # as in _sentence
+        from fastflow.model.static.table import check_modules, open_table, read_rules
 
         check_modules(directory)
-        open_table(directory)  # raises if it is missing or misshapen
+        open_table(directory)
         rules, later = read_rules(directory), Later(encoder_files(directory))
         head = (Unit(),) if rules.normalize else ()
         return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, (), later, head=head)
@@ -237,21 +181,20 @@ class Opening:
         return _model(directory, manifest, self._resolve_encoder(directory, manifest))
 
     def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
-        """The encoder next to the manifest, or the Hub's of the recorded revision, whose hash will be checked."""
         if (directory / ENCODER).is_dir():
             return directory / ENCODER
         encoder = manifest["encoder"]
         if not encoder.get("hub_id"):
             raise FastflowError(f"{directory / ENCODER} is missing: the model is incomplete; copy it again")
-        from fastflow.model.hub import referenced_encoder
+        from fastflow.model.locate import find_encoder
         from fastflow.model.sentence.directory import encoder_folder
 
-        found = encoder_folder(referenced_encoder(directory, encoder, self._allow_download))
+        found = encoder_folder(find_encoder(directory, encoder, self._allow_download))
         files = encoder_files(found)
         self._hashes.start(files)
 
         def check() -> None:
-            if combined(files, self._hashes) != encoder.get("sha256"):
+            if combine_hashes(files, self._hashes) != encoder.get("sha256"):
                 raise FastflowError(
                     f"{encoder['hub_id']} at {found} differs from the encoder this model was trained with"
                 )
@@ -261,7 +204,6 @@ class Opening:
 
 
 def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
-    """The model of texts of a manifest whose small files are as they were saved."""
     check_listed(directory, manifest, encoder)
     size = size_of(encoder)
     arrays = _arrays(directory, manifest)
@@ -279,7 +221,6 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
 
 
 def _uncalibrated(directory: Path, modules: Modules) -> Model:
-    """The model of the modules alone."""
     from fastflow.model.sentence.weights import head_of, pooling_of
 
     encoder = modules.transformer.directory
@@ -291,7 +232,6 @@ def _uncalibrated(directory: Path, modules: Modules) -> Model:
 
 
 def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
-    """The model of a manifest that calibrates the vectors of a directory of Sentence Transformers, kept next to it."""
     from fastflow.model.sentence.directory import read_modules
     from fastflow.model.sentence.weights import files_of
 
@@ -317,11 +257,10 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
 
 
 def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
-    """The model without an encoder of a manifest whose files are as they were saved."""
     dim, where = manifest["input_dim"], f"{directory / MANIFEST}, field"
     if not is_whole(dim, 1):
         raise FastflowError(f"{where} input_dim: must be a whole number of at least 1, not {short(dim)}")
-    if not manifest["calibration"]:  # whose arrays also prove input_dim
+    if not manifest["calibration"]:  # its arrays also prove input_dim
         raise FastflowError(f"{where} calibration: a model without an encoder needs a stage, and there is none")
     stages, truncation, spread = _calibration(directory, manifest, _arrays(directory, manifest), dim)
     return VectorModel(
@@ -330,14 +269,12 @@ def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
 
 
 def _arrays(directory: Path, manifest: dict[str, Any]) -> Arrays:
-    """The arrays of a file that the manifest does not list are ignored; a missing required array is an error later."""
     return read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
 
 
 def _calibration(
     directory: Path, manifest: dict[str, Any], arrays: Arrays, inputs: int
 ) -> tuple[tuple[Stage, ...], Truncation | None, NDArray[np.float32] | None]:
-    """The stages on vectors of ``inputs`` numbers, what truncate_dim keeps, and how wide dimensions spread: checked."""
     stages = read_stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, inputs)
@@ -345,53 +282,17 @@ def _calibration(
         raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
     if manifest["dim"] != (dim := calibrations.output_dim(stages, inputs)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
+    if not any(name.startswith(("truncation.", "spread")) for name in arrays):
+        return stages, None, None
+    from fastflow.stages.truncation import read_spread, read_truncation
+
     where = str(directory / CALIBRATION)
-    return stages, _truncation(arrays, dim, where), read_spread(arrays, dim, where)
-
-
-def _truncation(arrays: Arrays, dim: int, where: str) -> Truncation | None:
-    if not any(name.startswith("truncation.") for name in arrays):
-        return None
-    from fastflow.stages.truncation import read_truncation  # a model whose calibration ends in a flow has one
-
-    return read_truncation(arrays, dim, where)
+    return stages, read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
 
 
 def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     if "int8" not in manifest:
         return None
-    from fastflow.model.encoder.int8 import read_int8  # few models record a trial
+    from fastflow.model.encoder.int8 import read_int8
 
     return read_int8(directory, manifest)
-
-
-def verify(path: Path) -> list[str]:
-    """Check every file of a saved model, card included, and that it loads; returns what was checked, a line each.
-
-    Of a plain encoder or a directory of Sentence Transformers: that every setting is known, and weights are whole and
-    finite.
-    """
-    if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
-        from fastflow.model.sentence import verify as without
-
-        model = load_model(path)
-        if model.modules is not None:
-            return without.verify_modules(model)
-        return without.verify_table(model) if is_static(path) else without.verify_encoder(model)
-    manifest = read_manifest(path)
-    check_hashes(path, manifest, list(manifest["files"]))
-    known = {MANIFEST, HUB_RECORD, *manifest["files"]}
-    if extra := sorted(
-        str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
-    ):
-        raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
-    saved = open_model(path)
-    if isinstance(saved, Model) and is_static(saved.encoder):
-        from fastflow.model.static.table import check_rows
-
-        check_rows(saved.encoder)  # others are checked when a backend opens them
-    return [
-        f"{len(manifest['files'])} files match their sha256",
-        f"calibration {calibrations.describe(saved.calibration)}: shapes, dtypes and values are sound",
-        f"fingerprint {saved.fingerprint}",
-    ]

@@ -1,4 +1,4 @@
-"""An opened model, of texts, with an encoder, or of vectors made elsewhere, with a calibration alone; its prompts."""
+"""Opened models, with an encoder or with a calibration only; their prompts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.hashing import Later
 from fastflow.model.manifest import Likelihood
 from fastflow.model.tokenizer.encode import Tokenizer
-from fastflow.stages.calibration import Stage
+from fastflow.stages.calibration import Stage, unit_variance
 from fastflow.stages.pooling import Pooling
-from fastflow.stages.spread import unit_variance
 from fastflow.values import short
 
 if TYPE_CHECKING:
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
     from fastflow.model.sentence.directory import Modules
     from fastflow.stages.truncation import Truncation
 
-TASKS = ("query", "document")  # prompts that every model of Sentence Transformers has, empty if it stores none
+TASKS = ("query", "document")  # every model of Sentence Transformers has these prompts, empty by default
 
 
 class Prompts(NamedTuple):
-    """``texts`` by name; ``default`` names the one for a call without any; ``pooled``: their tokens are pooled too."""
+    """Prompts ``texts`` by name; ``default`` names one for calls without any; ``pooled``: tokens are pooled."""
 
     texts: Mapping[str, str] = MappingProxyType({})
     default: str | None = None
     pooled: bool = True
 
     def resolve(self, prompt: str | None = None, name: Any = None) -> str:
-        """The text that goes before every text: ``prompt`` itself, the one called ``name``, or the default.
+        """Return the prompt put before every text: ``prompt``, the one called ``name``, or the default.
 
-        Raises a UsageError for both at once, and for a name that the model does not have.
+        Raises a UsageError if both are given, and for an unknown name.
         """
         if prompt is not None:
             if name is not None:
@@ -55,34 +54,28 @@ class Prompts(NamedTuple):
         return self.texts[name]
 
     def of_task(self, name: str) -> str:
-        """The prompt of a task, one of TASKS; if the model has none it is empty, and never the default.
-
-        Sentence Transformers 6 documents passage and corpus as other names of document, and never comes to them, for
-        every model there has an empty document.
-        """
+        """Return the prompt of a task of TASKS, empty if the model has none; never the default."""
         return self.texts.get(name, "")
 
 
 class Calibrated:
-    """The common part of both kinds of model: the calibration stages, and the identity."""
+    """Calibration stages and identity, common to both kinds of model."""
 
     path: Path
     calibration: tuple[Stage, ...]
-    identity: str | Later  # the fingerprint; of a token table without a manifest it is computed when asked for
+    identity: str | Later  # the fingerprint; computed when first asked for if a token table has no manifest
     manifest: dict[str, Any]
-    note: str | None  # one line for stderr when something is assumed
+    note: str | None
     truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
-    spread: NDArray[np.float32] | None  # of each dimension, if the calibration leaves it open and it is known
-    modules: Modules | None  # of a directory that Sentence Transformers saved
+    spread: NDArray[np.float32] | None
+    modules: Modules | None
 
     @property
     def fingerprint(self) -> str:
-        """sha256 that identifies the files and settings."""
         return self.identity if isinstance(self.identity, str) else self.identity()
 
     @property
     def prompts(self) -> Prompts:
-        """The prompts that the model stores; most store none."""
         m = self.modules
         if m is None:
             return Prompts()
@@ -90,16 +83,15 @@ class Calibrated:
 
     @property
     def similarity(self) -> str:
-        """The name of the similarity that the embeddings are made for."""
         return "cosine" if self.modules is None else self.modules.similarity
 
     @property
     def truncate_dim(self) -> int | None:
-        """How many dimensions an embedding keeps if the caller names no number; None: all."""
+        """The default number of dimensions that an embedding keeps; None: all."""
         return None if self.modules is None else self.modules.truncate_dim
 
-    def spread_of(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
-        """The root mean square of each of ``dim`` dimensions that ``truncate`` keeps; None if it is not known."""
+    def measure_spread(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
+        """Return the root mean square of each of ``dim`` dimensions after a cut to ``truncate``; None if unknown."""
         if self.truncation is not None and truncate is not None:
             return self.truncation.deviation[:truncate]
         spread = np.ones(dim) if self._unit_variance else self.spread
@@ -110,7 +102,6 @@ class Calibrated:
         return unit_variance(self.calibration)
 
     def describe_truncation(self) -> str:
-        """The dimensions that truncate_dim keeps, in words."""
         if self.truncation is not None:
             return "leading directions"
         ordered = bool(self.calibration) and self.calibration[-1].kind in ("whiten", "recolour")
@@ -119,7 +110,7 @@ class Calibrated:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(Calibrated):
-    """A checked model of texts: where its encoder lies, how to pool, and the calibration of the pooled vectors."""
+    """A checked model of texts: encoder, pooling, and calibration of the pooled vectors."""
 
     path: Path
     encoder: Path
@@ -132,10 +123,10 @@ class Model(Calibrated):
     truncation: Truncation | None = None
     spread: NDArray[np.float32] | None = None
     likelihood: Likelihood | None = None
-    int8: Int8 | None = None  # the trial of int8 that it was saved with
+    int8: Int8 | None = None
     modules: Modules | None = None
-    head: Head = ()  # the modules after the pooling, with their weights
-    awaited: Callable[[], str] | None = None  # the fingerprint, waited for: of a directory that is being opened
+    head: Head = ()
+    awaited: Callable[[], str] | None = None
 
     @property
     def pooled_dim(self) -> int:
@@ -143,14 +134,14 @@ class Model(Calibrated):
         return head_width(self.head, size_of(self.encoder).hidden * len(self.pooling.parts))
 
     def tokenizer(self) -> Tokenizer:
-        """Texts -> tokens as the encoder takes them; raises a FastflowError for a tokenizer that cannot be used."""
+        """Open the tokenizer; raises a FastflowError if it cannot be used."""
         lower = self.modules is not None and self.modules.transformer.do_lower_case
         return tokenizer_of(self.encoder, self.max_length, lower, proved=bool(self.manifest))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorModel(Calibrated):
-    """A checked model without an encoder: it calibrates vectors of ``input_dim`` numbers that were made elsewhere."""
+    """A checked model that calibrates vectors of ``input_dim`` numbers; it has no encoder."""
 
     path: Path
     input_dim: int
@@ -164,16 +155,16 @@ class VectorModel(Calibrated):
 
 
 def tokenizer_of(directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> Tokenizer:
-    """An encoder's tokenizer, limited to ``max_length`` tokens; ``lower`` and ``proved`` are those of Tokenizer."""
+    """Open an encoder's tokenizer with a limit of ``max_length`` tokens; see Tokenizer for the other options."""
     if is_static(directory):
-        from fastflow.model.static.tokens import StaticTokenizer  # few encoders are one
+        from fastflow.model.static.tokens import StaticTokenizer
 
         return StaticTokenizer(directory, max_length)
     return Tokenizer(directory, max_length, lower, proved)
 
 
 def no_encoder(model: Path) -> UsageError:
-    """The sentence for texts that are given to a VectorModel."""
+    """Return the error for texts given to a VectorModel."""
     return UsageError(
         f"{model} calibrates vectors and has no encoder: give vectors to transform, or fit a model to texts"
     )

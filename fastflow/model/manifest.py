@@ -1,4 +1,4 @@
-"""``fastflow.json``, the record of a saved model, read field by field and never trusted."""
+"""``fastflow.json``, the record of a saved model: every field is checked."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.encoder.architecture import vocabulary_of
 from fastflow.model.hashing import MANIFEST, encoder_files
 from fastflow.model.tensors import Arrays
-from fastflow.stages.calibration import Stage
-from fastflow.stages.density import density_of
+from fastflow.stages.calibration import Stage, density_of
 from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 
 FORMAT_VERSION = 1
-VECTORS_VERSION = 2  # of a model without an encoder: readers of version 1 refuse it
-MODULES_VERSION = 3  # of a model with the modules of Sentence Transformers, which earlier readers would leave out
+VECTORS_VERSION = 2  # for models without an encoder, which readers of version 1 refuse
+MODULES_VERSION = 3  # for models with Sentence Transformers' modules, which earlier readers would ignore
 CALIBRATION = "calibration.safetensors"
-WEIGHTS_ARRAY = "token_weights"  # the array of CALIBRATION that a weighted mean goes by
+WEIGHTS_ARRAY = "token_weights"  # array of CALIBRATION: the weights of a weighted mean
 ENCODER = "0_Transformer"
-MODULES_FOLDER = "0_SentenceTransformer"  # of version 3: the directory that Sentence Transformers saved
-MODULES_POOLING = {"mode": "modules", "calibration": "last"}  # the calibration comes after every module
+MODULES_FOLDER = "0_SentenceTransformer"
+MODULES_POOLING = {"mode": "modules", "calibration": "last"}
 CARD = "README.md"
-LIKELIHOOD = "likelihood"  # the field of a flow's usual log-density
-LARGEST = 1e300  # below the range of a float, which JSON's whole numbers may exceed
-SHARES_ERROR = 1e-6  # of the sum of the layers' shares, which is 1 but for rounding
+LIKELIHOOD = "likelihood"
+LARGEST = 1e300
+SHARES_ERROR = 1e-6
 
 _FIELDS = {
     FORMAT_VERSION: {
@@ -41,13 +40,11 @@ _FIELDS = {
     },
     VECTORS_VERSION: {"input_dim": int, "calibration": list, "dim": int, "files": dict, "fingerprint": str},
 }  # fmt: skip
-# fields that mean nothing without an encoder
-# fields that mean nothing without an encoder
 _OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """fastflow.json, its version, fields and own fingerprint checked."""
+    """Read fastflow.json; checks its version, fields and fingerprint."""
     path = directory / MANIFEST
     manifest = read_object(path)
     if not is_whole(found := manifest.get("format_version"), min(_FIELDS), max(_FIELDS)):
@@ -58,7 +55,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             raise FastflowError(f"{path}, field {name}: missing or not a {kind.__name__}")
     if found == VECTORS_VERSION:
         _check_no_encoder(path, manifest)
-    if not isinstance(manifest.get("least_cosine", {}), dict):  # models of before it have none
+    if not isinstance(manifest.get("least_cosine", {}), dict):
         raise FastflowError(f"{path}, field least_cosine: not an object")
     try:
         same = manifest["fingerprint"] == fingerprint(manifest)
@@ -72,12 +69,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def takes_vectors(manifest: dict[str, Any]) -> bool:
-    """Whether the model has no encoder, so that it calibrates vectors alone."""
+    """Return whether the model has no encoder."""
     return bool(manifest["format_version"] == VECTORS_VERSION)
 
 
 def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
-    """Raise for a manifest of version 2 that does not declare the lack of an encoder, or describes one."""
     if "encoder" not in manifest or manifest["encoder"] is not None:
         raise FastflowError(f"{path}, field encoder: must be null in format version {VECTORS_VERSION}")
     if odd := [name for name in _OF_TEXTS if name in manifest]:
@@ -91,29 +87,29 @@ def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def fingerprint(manifest: dict[str, Any]) -> str:
-    """sha256 of the manifest without its own fingerprint: it covers every file through the hashes in it."""
+    """Return the sha256 of the manifest without its fingerprint; the hashes in it cover every file."""
     content = {name: value for name, value in manifest.items() if name != "fingerprint"}
-    from hashlib import sha256  # as in hashing.py
+    from hashlib import sha256
 
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
-    """Raise for a file that would be read though the manifest lacks its hash."""
+    """Raise for a file of the encoder or calibration that the manifest has no hash of."""
     check_files_listed(directory, manifest, encoder_files(encoder) if encoder == directory / ENCODER else [])
 
 
 def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequence[Path]) -> None:
-    """Raise for one of ``files`` that the manifest holds no hash of."""
+    """Raise for one of ``files`` that the manifest has no hash of."""
     for path in files:
         if path.relative_to(directory).as_posix() not in manifest["files"]:
             raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
 
 
 def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
-    """The stages of the field calibration with their ``arrays``; their shapes are checked where the width is known."""
+    """Read the stages of the field calibration; shapes are checked later, when the width is known."""
     stages: list[Stage] = []
-    if (count := len(manifest["calibration"])) > len(arrays):  # every stage has an array
+    if (count := len(manifest["calibration"])) > len(arrays):
         where = f"{directory / MANIFEST}, field calibration"
         raise FastflowError(f"{where}: {count} stages, and {CALIBRATION} holds {len(arrays)} arrays")
     for position, entry in enumerate(manifest["calibration"]):
@@ -127,7 +123,7 @@ def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tu
 
 
 def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
-    """The pooling of the field of that name on an encoder of ``depth`` layers, its token weights among ``arrays``."""
+    """Read the pooling in ``entry`` for an encoder of ``depth`` layers, its token weights from ``arrays``."""
     mode, layers, weights, shares = entry.get("mode"), entry.get("layers"), None, None
     if by_shares := isinstance(mode, str) and mode.endswith(BY_SHARES):
         mode, shares = mode.removesuffix(BY_SHARES), _shares(entry.get("shares"))
@@ -135,7 +131,7 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
         mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary_of(encoder), where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
-    least = WORDS if mode == "mean" else 0  # the first token is the same in every text: WORDS cannot weigh it
+    least = WORDS if mode == "mean" else 0  # WORDS cannot weigh the first token, which every text has
     exist = bool(chosen) and all(is_whole(i, least, depth) for i in chosen) and len(set(chosen)) == len(chosen)
     if by_shares:
         exist = exist and mode == "mean" and shares is not None and len(shares) == len(chosen)
@@ -149,24 +145,20 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
 
 
 def _shares(found: object) -> tuple[float, ...] | None:
-    """The shares of layers as the manifest has them; None if they are none, or not of sum 1."""
     if not isinstance(found, list) or not all(type(share) is float and 0 < share <= 1 for share in found):
         return None
     return tuple(found) if abs(sum(found) - 1) <= SHARES_ERROR else None
 
 
 class Likelihood(NamedTuple):
-    """``share`` of the fitted texts have a log-density below ``log_prob``."""
+    """A fraction ``share`` of the fitted texts has a log-density below ``log_prob``."""
 
     log_prob: float
     share: float
 
 
 def read_likelihood(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> Likelihood | None:
-    """The field of that name; None if there is none, as with a calibration that has no density.
-
-    Raises a FastflowError that names the field for values that cannot be.
-    """
+    """Read the field likelihood; None if absent. Raises a FastflowError that names the field for impossible values."""
     if LIKELIHOOD not in manifest:
         return None
     where, entry = f"{directory / MANIFEST}, field {LIKELIHOOD}", manifest[LIKELIHOOD]

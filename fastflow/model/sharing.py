@@ -1,4 +1,4 @@
-"""A model fetched from the Hub and sent to it: at one commit, every file compared with the hash that the Hub lists."""
+"""Fetch a model from the Hub or send one, at one commit, with every hash compared."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.model.hashing import HUB_RECORD, file_hash
-from fastflow.model.hub import HUB_ID
+from fastflow.model.locate import HUB_ID
 from fastflow.values import reason, short
 
-TAKEN = (".safetensors", ".json", ".txt", ".model", ".md")  # weights, settings, vocabularies, cards
+TAKEN = (".safetensors", ".json", ".txt", ".model", ".md")
 PICKLES = (".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
 WEIGHTS = ".safetensors"
 
 
 @dataclass(frozen=True)
 class Record:
-    """The origin of a directory: repository, commit, and the sha256 of every file by its name."""
+    """The repository and commit of a directory, and each file's sha256 by name."""
 
     repository: str
     commit: str
@@ -36,11 +36,10 @@ class Record:
 
 
 def pull(name: str, out: Path) -> tuple[Record, list[str]]:
-    """Fetch ``name``, REPO or REPO@REVISION, into ``out``; returns (commit and file hashes, files of other kinds).
+    """Fetch ``name``, REPO or REPO@REVISION, into ``out``; returns its record and the files that were skipped.
 
-    An ``out`` that was pulled before is not fetched again: its files are compared with the hashes noted then, and the
-    Hub is asked which commit REVISION is, unless REVISION is the commit itself. Raises a FastflowError if a file is not
-    the one of that commit, if the commit is another one, and for a repository without safetensors.
+    A directory pulled before is compared with its recorded hashes and the Hub's commit. Raises a FastflowError for a
+    difference, and for a repository without safetensors.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")
@@ -57,16 +56,16 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     left = [each.rfilename for each in found.siblings if each.rfilename not in files]
     _check_names(repository, list(files), left)
     place = Path(os.path.abspath(out))
-    part = place.with_name(f".{place.name}.{found.sha}.part")  # an interrupted pull continues there
+    part = place.with_name(f".{place.name}.{found.sha}.part")
     for file in files:
         _fetch(repository, file, found.sha, part)
     for file, listed in files.items():
         if not _same(part / file, listed):
-            (part / file).unlink()  # the next attempt fetches it again
+            (part / file).unlink()
             raise FastflowError(
                 f"{file} of {repository}@{found.sha} came with other bytes than the Hub lists: try again"
             )
-    shutil.rmtree(part / ".cache", ignore_errors=True)  # the client's own notes
+    shutil.rmtree(part / ".cache", ignore_errors=True)
     record = Record(repository, found.sha, {file: file_hash(part / file) for file in files})
     replace_text(part / HUB_RECORD, json.dumps(asdict(record), indent=2) + "\n")
     part.replace(out)
@@ -74,12 +73,11 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
 
 
 def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[str]]:
-    """Send the model in ``directory`` to the Hub as one commit; returns its record, and the files that were left out.
+    """Verify a model and send it to the Hub as one commit; returns its record and the files that were left out.
 
-    The model is verified first, and what the Hub then lists is compared with it. Raises a FastflowError if either
-    fails, for pickles, and for a repository with files that the model does not have.
+    Raises a FastflowError for a model that fails verification or holds pickles, and for other files in the repository.
     """
-    from fastflow.model.artifact import verify
+    from fastflow.model.verify import verify
 
     check_id(repository, "push takes the id of a repository, such as ORGANISATION/NAME")
     verify(directory)
@@ -105,7 +103,7 @@ def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[
 
 
 def record_of(directory: Path) -> Record | None:
-    """The record of a directory that was pulled; None if there is nothing. Raises a FastflowError for other files."""
+    """Read the record of a pulled directory; None if it has none. Raises a FastflowError for an invalid one."""
     path = directory / HUB_RECORD
     if not directory.exists():
         return None
@@ -120,7 +118,7 @@ def record_of(directory: Path) -> Record | None:
 
 
 def check_record(directory: Path, record: Record) -> None:
-    """Raise a FastflowError unless the files in ``directory`` are those of its record."""
+    """Raise a FastflowError unless the files of ``directory`` match its record."""
     names = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     if extra := sorted(names - {HUB_RECORD, *record.files}):
         raise FastflowError(f"{directory} holds {listing(extra)}, which is not of {record}: remove it")
@@ -131,7 +129,7 @@ def check_record(directory: Path, record: Record) -> None:
 
 
 def check_id(repository: str, usage: str) -> None:
-    """Raise a UsageError unless ``repository`` is a Hub id, and no path here."""
+    """Raise a UsageError unless ``repository`` is a Hub id and not a local path."""
     if Path(repository).exists():
         raise UsageError(f"{repository} is a path on this machine; {usage}")
     if not HUB_ID.fullmatch(repository):
@@ -139,12 +137,11 @@ def check_id(repository: str, usage: str) -> None:
 
 
 def listing(names: list[str]) -> str:
-    """The first few of ``names``."""
+    """List the first few of ``names``."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _commit(repository: str, revision: str, record: Record) -> str:
-    """The commit that ``revision`` is now, without the network if it is the recorded one itself."""
     return revision if revision == record.commit else str(_listed(repository, revision).sha)
 
 
@@ -160,7 +157,7 @@ def _check_names(repository: str, files: list[str], left: list[str]) -> None:
 
 
 def _same(path: Path, listed: Any) -> bool:
-    """Whether a file has the hash that the Hub lists: git's own, or sha256 of a large file."""
+    """The Hub lists git's hash of a small file, and sha256 of a large one."""
     if listed.lfs is not None:
         return bool(file_hash(path) == listed.lfs.sha256)
     data = path.read_bytes()
@@ -168,7 +165,6 @@ def _same(path: Path, listed: Any) -> bool:
 
 
 def _listed(repository: str, revision: str) -> Any:
-    """The commit of a revision (the newest if it is empty), with the names and hashes of its files."""
     client = _client()
     with _sentences(repository):
         return client.HfApi().model_info(repository, revision=revision or None, files_metadata=True)
@@ -184,7 +180,7 @@ def _fetch(repository: str, name: str, commit: str, folder: Path) -> None:
 def _sentences(repository: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the client raises its own errors, and those of its transport
+    except Exception as error:
         raise FastflowError(f"{repository} on the Hub: {reason(error)}") from error
 
 

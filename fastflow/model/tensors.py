@@ -1,11 +1,8 @@
-"""safetensors files as arrays that lie in the mapped file: nothing is read before it is used, nothing is copied.
+"""safetensors files as arrays in the mapped file: read when used, not copied.
 
-The format (huggingface.co/docs/safetensors): 8 bytes, little-endian, with the length of a JSON header; the header, with
-the dtype, shape and place of each tensor; the data. The safetensors library judges whether a file is well formed; every
-place is checked here again against the file that is mapped, so that no array can reach outside it.
-
-A mapped file may be replaced, as installers and downloads do. One that is cut short or written to in place while it is
-read gives an error (``kernels.mapped``).
+The format (huggingface.co/docs/safetensors): 8 little-endian bytes with the length of a JSON header; the header with
+dtype, shape and place of each tensor; the data. Every place is checked against the mapped size. A file that is cut or
+written while it is read raises an error (``kernels.mapped``).
 """
 
 from __future__ import annotations
@@ -30,13 +27,13 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": BFLOAT16,
     **{f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
 }  # fmt: skip
-HEAD = 8  # bytes before the header
+HEAD = 8
 
 
 class MappedTensors:
-    """Every tensor of a safetensors file: ``arrays``, read-only, any alignment; bfloat16 as ``packing.BFLOAT16``.
+    """Read-only ``arrays`` of a safetensors file, of any alignment; bfloat16 has the dtype ``packing.BFLOAT16``.
 
-    The file stays mapped as long as one of the arrays lives. Raises a FastflowError that names the file.
+    The file stays mapped while one of the arrays lives. Raises a FastflowError that names the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +45,7 @@ class MappedTensors:
             entries = json.loads(bytes(data[HEAD:start]))
             entries.pop("__metadata__", None)
             places = {name: _place(entry, start, len(self._map)) for name, entry in entries.items()}
-        except Exception as error:  # the library's own error, the system's, or a malformed header
+        except Exception as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
                 raise MemoryError(f"no memory to map {path}") from error
             raise FastflowError(f"{path} is damaged or not safetensors: {reason(error)}") from error
@@ -63,37 +60,31 @@ class MappedTensors:
             self.arrays[name] = flat.reshape(shape)
 
     def check(self) -> None:
-        """Raise a FastflowError if the file was changed meanwhile: numbers that were read from it may be others."""
+        """Raise a FastflowError if the file changed after it was mapped."""
         if getattr(self._pages, "changed", False):
             raise FastflowError(f"{self.path}: {CHANGED}")
 
     def release(self) -> None:
-        """Let go of the memory that pages read so far take in this process; they are read again when they are used.
-
-        Raises as ``check`` does.
-        """
         self.check()
         if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def _checked_map(path: Path) -> tuple[mmap.mmap, Any]:
-    """The mapping of a file that the safetensors library accepts, and the same watched."""
     from safetensors import safe_open
 
-    with open_regular(path) as handle:  # the library would wait for a pipe
+    with open_regular(path) as handle:
         with (
             panics(),
             system_errors(),
             safe_open(str(path), "numpy"),
-        ):  # reads the header alone, and raises for whatever is wrong with it
+        ):
             pass
         pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         return pages, watch(pages, handle.fileno())
 
 
 def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int, ...]]:
-    """The offset and shape of a tensor inside a file of ``size`` bytes whose data begin at ``start``."""
     first, last = (start + int(offset) for offset in entry["data_offsets"])
     shape = tuple(int(n) for n in entry["shape"])
     width = DTYPES[entry["dtype"]].itemsize if entry["dtype"] in DTYPES else 0
@@ -105,7 +96,7 @@ def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int
 
 
 def read_tensors(path: Path) -> Arrays:
-    """Copies of every tensor of a safetensors file; bfloat16, which NumPy lacks, is widened to float32."""
+    """Copy every tensor of a safetensors file; bfloat16 becomes float32."""
     mapped = MappedTensors(path)
     found = {name: np.array(widen(array)) for name, array in mapped.arrays.items()}
     mapped.check()

@@ -1,1 +1,1 @@
-"""Folding: a fitted calibration becomes the plan that every backend executes."""
+"""Fold a calibration into the plan that every backend runs."""

@@ -1,4 +1,4 @@
-"""The algebra of folding: one affine map, coupling or split applied to the plan being built (float64 throughout)."""
+"""The algebra of folding in float64: add one affine map, coupling or split to a plan."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
-from fastflow.plan.in_place import LARGEST, divides
-from fastflow.plan.linear import Linear, hull, magnitude, width
+from fastflow.plan.linear import LARGEST, Linear, divides, hull, magnitude, width
 
 Array = NDArray[Any]
-Layer = tuple[Array, Array]  # weight (out, in), bias (out,)
+Layer = tuple[Array, Array]
 
 
 @dataclass(eq=False, repr=False)
 class Step:
-    """One coupling: its reading, inner and writing weights, as the fields of a plan of one step."""
+    """The reading, inner and writing weights of one coupling, as in a plan of one step."""
 
     U: Array
     c: Array
     B: Array
     d: Array
     read: tuple[int, int]
-    linked: list[bool]  # additive: whether it reads what each earlier step wrote
-    G: list[Array | None]  # hidden: blocks against the earlier steps, None where zero by structure
-    V: Array  # hidden: (N, w), carried along to the output; else (M, w), final
-    touched: Array  # bool, the rows of V that may be nonzero
-    after: Array  # additive: bool, the outputs (N,) that may depend on it
+    linked: list[bool]  # additive: reads the output of each earlier step
+    G: list[Array | None]  # hidden: blocks against earlier steps, None if zero by structure
+    V: Array  # hidden: (N, w), carried to the output; else (M, w), final
+    touched: Array  # bool, rows of V that may be nonzero
+    after: Array  # additive: bool, outputs (N,) that may depend on it
     p: Array | None = None
     R: Array | None = None
     q: Array | None = None
 
 
 class Builder:
-    """The plan so far, as the invariant of ``fastflow.plan.fold``; finished plans are appended to ``done``.
+    """The unfinished plan, with the invariant of ``fastflow.plan.fold``; finished plans are in ``done``.
 
     ``form``: hidden, state for affine couplings, or in place for additive ones that update the state.
     """
 
     def __init__(self, size: int, done: list[Plan], apart: bool = False) -> None:
-        """``apart``: a dense matrix after additive couplings starts another plan, and they update the state in place if
-        that takes fewer products.
+        """``apart``: a dense matrix after additive couplings starts another plan, and they update the state in place
+        if that takes fewer products.
         """
         self.done, self.apart = done, apart
-        self.start = 0  # y[:start] was emitted by splits; only y[start:] is still worked on
+        self.start = 0  # splits emitted y[:start]; only y[start:] changes
         self._begin(size)
 
     def _begin(self, size: int) -> None:
@@ -58,12 +57,11 @@ class Builder:
         self.form, self.centred = "hidden", False
 
     def _active(self, values: Array, fill: float | None = None) -> Array:
-        """``values`` for y[start:], with ``fill``, or the identity order, for the emitted channels before it."""
         head = np.arange(self.start) if fill is None else np.full(self.start, fill)
         return np.concatenate([head, values + self.start if fill is None else values])
 
     def scale(self, a: Array, b: Array) -> None:
-        """y <- a (y + b). The first time, before anything else, it becomes the centring v = (x - m) s."""
+        """Apply y <- a (y + b); the first becomes the centring v = (x - m) s."""
         self.logdet += float(np.log(np.abs(a)).sum())
         a, b = self._active(a, 1.0), self._active(b, 0.0)
         if not self.centred:
@@ -76,7 +74,6 @@ class Builder:
                 step.V = a[:, None] * step.V
 
     def permute(self, order: Array) -> None:
-        """y <- y[order]."""
         order = self._active(order)
         self.centred = True
         self.M.take(order)
@@ -89,7 +86,7 @@ class Builder:
                 step.V, step.touched = step.V[order], step.after
 
     def dense(self, matrix: Array, log_det: float) -> None:
-        """y <- matrix y. After affine couplings, and if plans are ``apart``, this starts another plan."""
+        """Apply y <- matrix y. It starts another plan after affine couplings, and if plans are ``apart``."""
         if self.form == "state" or (self.apart and self.steps and self.diagonal):
             self.close()
         self.centred = True
@@ -105,13 +102,13 @@ class Builder:
 
     @property
     def diagonal(self) -> bool:
-        """Whether no channels are mixed but by couplings."""
+        """Whether only couplings mix channels."""
         return self.M.dense is None
 
     def remove(self, directions: Array) -> None:
-        """y <- y - V^T V y for orthonormal ``directions`` V (k, C): a coupling whose hidden units are relu(+-V y).
+        """Apply y <- y - V^T V y for orthonormal V (k, C): a coupling with hidden units relu(+-V y).
 
-        Only if M is diagonal and nothing is emitted. After affine couplings this starts another plan.
+        M must be diagonal, with no emitted channels.
         """
         if self.form == "state":
             self.close()
@@ -124,17 +121,17 @@ class Builder:
         return np.concatenate([values[: self.start], matrix @ values[self.start :]])
 
     def split(self) -> None:
-        """Emit the second half of y[start:] and go on with the first: the order becomes emitted, second, first."""
+        """Emit the second half of y[start:]; the order becomes emitted, second, first."""
         half = (len(self.t) - self.start) // 2
         self.permute(np.roll(np.arange(2 * half), -half))
         self.start += half
 
     def join(self) -> None:
-        """End of a flow: all channels are worked on again."""
+        """End a flow: work on all channels again."""
         self.start = 0
 
     def _factor(self) -> None:
-        """Turn a dense M in front of the first coupling into the prologue L, so that the couplings read halves."""
+        """Turns a dense M before the first coupling into the prologue L, so that couplings read halves."""
         if self.M.dense is not None and not self.steps:
             self.L, self.M = self.M.dense, Linear(len(self.t))
 
@@ -143,10 +140,9 @@ class Builder:
         return slice(self.start, middle), slice(middle, len(self.t))
 
     def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
-        """y2 <- y2 + g(y1), with the three layers of g; the first half y1 stays.
+        """Apply y2 <- y2 + g(y1), with the three layers of g.
 
-        ``linear_follows``: a dense matrix comes next, so a dense one before the first coupling stays in its products;
-        applied first, it would only add work.
+        ``linear_follows``: a dense matrix is next, so one before the first coupling stays in its products.
         """
         if self.form == "state":
             self.close()
@@ -176,18 +172,16 @@ class Builder:
         self.steps.append(Step(U, c, *inner, read, linked, G, V, after, after))
 
     def _fits_in_place(self, scale: Array) -> bool:
-        """Whether a step may write where y is gathered from, divided by ``scale``."""
         begun = self.form == "in place" or not self.steps
         return self.apart and begun and self.diagonal and divides(scale)
 
     def _from(self, rows: slice) -> Array:
-        """(M,) bool: the channels of the state that ``rows`` of y are gathered from. Diagonal only."""
         found = np.zeros(self.M.columns, bool)
         found[self.M.gather[rows]] = True
         return found
 
     def _carry(self) -> None:
-        """Turn steps in place into the hidden form: what each writes is carried to later steps and to the output."""
+        """Turns steps in place into the hidden form: each output is carried to later steps and to the end."""
         if self.form == "hidden":
             return
         for step in self.steps:
@@ -197,7 +191,7 @@ class Builder:
         self.form = "hidden"
 
     def _choose(self) -> None:
-        """Leave steps in place only if that takes fewer products than the hidden form, and float32 holds them."""
+        """In place must take fewer products than the hidden form, and fit float32."""
         if self.form != "in place":
             return
         links = max(len(step.d) for step in self.steps) * sum(sum(step.linked) for step in self.steps)
@@ -206,7 +200,7 @@ class Builder:
             self._carry()
 
     def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None:
-        """y2 <- (y2 + o[0::2]) sigmoid(o[1::2] + 2), o = g(y1)."""
+        """Apply y2 <- (y2 + o[0::2]) sigmoid(o[1::2] + 2), o = g(y1)."""
         if self.form != "state" and self.steps:
             self.close()
         self._factor()
@@ -229,9 +223,9 @@ class Builder:
         self.steps.append(Step(weight, bias, *inner, read, [], [], shift, touched, touched, p, gate, q))
 
     def close(self) -> None:
-        """Append the finished plan to ``done`` and begin the next of the same width, at y = x; ``start`` stays.
+        """Append the plan to ``done`` and begin the next of the same width at y = x.
 
-        Raises a FastflowError if float32 cannot hold the numbers of the plan.
+        Raises a FastflowError if the plan exceeds float32.
         """
         self._choose()
         self.done.append(finish(self))
@@ -239,7 +233,7 @@ class Builder:
 
 
 def finish(b: Builder) -> Plan:
-    """The finished plan of ``b``. Steps of different widths are padded with hidden units that stay zero."""
+    """Build the plan of ``b``; steps are padded to one width with hidden units of zero."""
     k, w = len(b.steps), max((len(step.d) for step in b.steps), default=0)
     inputs, hidden, gated = b.M.columns, b.form == "hidden", b.form == "state"
     rows = len(b.t) if hidden else inputs
@@ -276,7 +270,7 @@ def finish(b: Builder) -> Plan:
     )
     largest = float(np.finfo(np.float32).max)
     for name, array in plan.arrays().items():
-        if not magnitude(array) <= largest:  # NaN is not
+        if not magnitude(array) <= largest:  # false for NaN
             raise FastflowError(
                 f"the calibration folds to numbers that float32 cannot hold (array {name}, largest "
                 f"{magnitude(array):.1e}); fit it again, with fewer epochs or more varied text"

@@ -1,11 +1,9 @@
-"""Folding: a fitted calibration becomes the plan that every backend executes. All arithmetic here is float64.
+"""Fold a calibration into the plan that every backend runs, in float64.
 
-A flow of additive couplings is linear except in its narrow hidden vectors, so every ActNorm, permutation and 1x1 linear
-between the couplings folds away: the invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden
-vector of step j. An affine coupling multiplies by a gate that depends on the data, which commutes with a diagonal M
-but not with a dense one; there the invariant is y = M u + t with M diagonal times gather, and u itself is updated.
-So it may be for additive couplings with a diagonal M, if that takes fewer products (``plan.in_place``).
-No dense matrix is ever inverted; the diagonal inverse of the second form is guarded (``plan.in_place.divides``).
+Additive couplings are linear except in their hidden vectors, so ActNorms, permutations and 1x1 linears fold away. The
+invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. The gate of an affine
+coupling commutes only with a diagonal M: there the invariant is y = M u + t with M diagonal times gather, and u is
+updated; also for additive couplings if that takes fewer products. No dense matrix is inverted.
 """
 
 from __future__ import annotations
@@ -19,17 +17,16 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import Plan
 from fastflow.plan.builder import Builder
-from fastflow.plan.in_place import LARGEST
-from fastflow.plan.linear import magnitude
+from fastflow.plan.linear import LARGEST, magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
 
 Array = NDArray[Any]
-Layer = tuple[Array, Array]  # weight (out, in), bias (out,)
-FEW = 8  # channels for each direction from which removing them takes about half of a dense product, or less
+Layer = tuple[Array, Array]
+FEW = 8  # channels for each direction from which removal takes at most about half of a dense product
 
 
 class Target(Protocol):
-    """What a calibration is folded into; ``Builder`` describes the methods."""
+    """The methods of ``Builder`` that folding calls."""
 
     apart: bool
 
@@ -46,15 +43,14 @@ class Target(Protocol):
 
 
 def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:
-    """The chain of ``stages`` on ``dim`` channels as float64 plans to be run in order.
+    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order.
 
-    Linear stages and additive flows, in any number and order, give exactly one plan; so does a flow of affine
-    couplings with fixed permutations. A dense linear after an affine coupling, or a change from one kind of coupling
-    to the other, starts another plan. The first centring met (a mean, the first ActNorm) becomes the plan's m and s.
+    Linear stages and additive flows give one plan, as does a flow of affine couplings with fixed permutations. A dense
+    linear after an affine coupling, or a change of coupling kind, starts another. The first centring becomes the plan's
+    m and s.
 
-    ``sparse``: the fewest products, for kernels that run several plans in one call. Additive couplings update the
-    state in place where that takes fewer, and a dense matrix after them is a plan of its own: folded into them, it
-    would spread every hidden vector over all outputs. The log-determinants of dense matrices are then NaN.
+    ``sparse``: the fewest products, for kernels that run several plans in one call. A dense matrix after additive
+    couplings is then a plan of its own, and log-determinants of dense matrices are NaN.
 
     Raises FastflowError naming the stage at fault; never changes ``stages``.
     """
@@ -68,7 +64,7 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
 
 
 def fold_into(builder: Target, stages: Sequence[Stage]) -> None:
-    """The steps of checked ``stages``, in order, as calls of ``builder``; raises as ``fold`` does."""
+    """Call ``builder`` for each step of checked ``stages``; raises as ``fold`` does."""
     for position, stage in enumerate(stages):
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
@@ -88,7 +84,7 @@ def fold_into(builder: Target, stages: Sequence[Stage]) -> None:
 def _check_range(plans: Sequence[Plan]) -> None:
     for plan in plans:
         for array in plan.arrays().values():
-            if not magnitude(array) <= LARGEST:  # NaN is not
+            if not magnitude(array) <= LARGEST:  # false for NaN
                 raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
 
 
@@ -104,9 +100,7 @@ def _nullspace(builder: Target, stage: Stage) -> None:
 
 
 def _components(builder: Target, stage: Stage, flow: Stage) -> None:
-    """P x as P (x + b) - P b, b the shift of the flow's first ActNorm: near minus the mean, so the dense product rounds
-    small numbers, as the equation's few directions do.
-    """
+    """P x as P (x + b) - P b, b the first ActNorm's shift, near minus the mean: products stay small."""
     directions, shift = stage.params["directions"], flow.params["levels.0.0.actnorm.shift"]
     ones = np.ones(len(shift))
     builder.scale(ones, shift)
@@ -115,8 +109,8 @@ def _components(builder: Target, stage: Stage, flow: Stage) -> None:
 
 
 def _last_nullspace(builder: Target, stage: Stage) -> None:
-    """As products with the directions, like the equation, if they are few: a dense I - V^T V rounds each channel by
-    all others, the largest included. In front of affine couplings it would cost a plan of its own.
+    """Uses few directions as the equation does: a dense I - V^T V rounds each channel by the largest. Before affine
+    couplings it would need a plan of its own.
     """
     directions = stage.params["directions"]
     if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
@@ -127,7 +121,6 @@ def _last_nullspace(builder: Target, stage: Stage) -> None:
 
 
 def _log_det(builder: Target, matrix: Array) -> float:
-    """log |det|, NaN in plans that are made to be few products: nobody asks them for densities."""
     return np.nan if builder.apart else log_volume(matrix)
 
 

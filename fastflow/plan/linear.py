@@ -1,4 +1,8 @@
-"""A matrix that stays a diagonal with a gather index as long as it can, and the extents of arrays."""
+"""A matrix that stays a diagonal with a gather index as long as possible, and steps that update the state in place.
+
+The hidden form corrects step k by earlier outputs, G_kj h_j with G_kj = U_k P_j, and adds V h at the end. In place,
+step k adds P_k h_k to the state: with a diagonal S, V_k = S P_k.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.kernels.flow.plan import Plan
+
 Array = NDArray[Any]
+LARGEST = 1e12  # products of two such numbers and their sums fit float32
+INVERTIBLE = 1e30  # a diagonal inverts exactly while both fit float32
 
 
 class Linear:
-    """A matrix (N, M): ``scale`` and ``gather``, (N,) each, for diagonal times gather, until it has to be ``dense``."""
+    """A matrix (N, M): diagonal ``scale`` and ``gather``, (N,) each, until it becomes ``dense``."""
 
     def __init__(self, size: int) -> None:
-        """The identity."""
         self.columns = size
         self.scale: Array = np.ones(size)
         self.gather: Array = np.arange(size)
@@ -24,32 +31,29 @@ class Linear:
         return len(self.scale) if self.dense is None else len(self.dense)
 
     def matrix(self) -> Array:
-        """(N, M), dense."""
         if self.dense is not None:
             return self.dense
         return self.place(np.diag(self.scale), slice(None))
 
     def place(self, weight: Array, rows: slice) -> Array:
-        """(n, len(rows)) -> (n, M): columns moved to where ``rows`` gather from, zero elsewhere. Diagonal only."""
+        """Move columns (n, len(rows)) -> (n, M) to the channels that ``rows`` gather from. Diagonal only."""
         out = np.zeros((len(weight), self.columns))
         out[:, self.gather[rows]] = weight
         return out
 
     def read(self, weight: Array, rows: slice) -> tuple[Array, tuple[int, int]]:
-        """``weight`` @ self[rows], (n, M), and the range of columns that may be nonzero."""
+        """Return ``weight`` @ self[rows], (n, M), and the range of columns that may be nonzero."""
         if self.dense is not None:
             return weight @ self.dense[rows], (0, self.columns)
         return self.place(weight * self.scale[rows], rows), hull(self.gather[rows])
 
     def take(self, order: Array) -> None:
-        """Reorder the rows."""
         if self.dense is None:
             self.scale, self.gather = self.scale[order], self.gather[order]
         else:
             self.dense = self.dense[order]
 
     def times(self, a: Array) -> None:
-        """Multiply row i by a[i]."""
         if self.dense is None:
             self.scale = self.scale * a
         else:
@@ -57,16 +61,29 @@ class Linear:
 
 
 def hull(indices: Array) -> tuple[int, int]:
-    """The smallest range (lo, hi), hi exclusive, that holds all ``indices``; contiguous ones give exactly theirs."""
+    """Return the smallest range (lo, hi), hi exclusive, that holds all ``indices``."""
     return int(indices.min()), int(indices.max()) + 1
 
 
 def width(rows: Array) -> int:
-    """The length of the smallest range that holds all true ``rows``."""
+    """Return the length of the smallest range that holds all true ``rows``."""
     low, high = hull(np.flatnonzero(rows))
     return high - low
 
 
 def magnitude(array: Array) -> float:
-    """The largest absolute value, NaN if one is there; without np.abs, whose copy takes longer than the rest."""
+    """Return the largest absolute value, or NaN; np.abs would copy, which takes longer."""
     return max(float(array.max(initial=0)), -float(array.min(initial=0)))
+
+
+def products(plan: Plan) -> int:
+    """Count the multiply-adds of a row in blocks that are not zero by structure."""
+    w, reads, writes = plan.width, plan.reads, plan.writes
+    steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
+    written = int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
+    return steps + written + plan.S.size + (0 if plan.L is None else plan.L.size)
+
+
+def divides(scale: NDArray[Any]) -> bool:
+    """Return whether ``scale`` (N,) can be divided by in float32."""
+    return bool(np.abs(scale).min() > 1 / INVERTIBLE and np.abs(scale).max() < INVERTIBLE)

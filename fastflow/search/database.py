@@ -27,7 +27,7 @@ from fastflow.files.write.database_schema import (
     run_of,
     width_of,
 )
-from fastflow.model.artifact import PACKAGED
+from fastflow.model.locate import PACKAGED
 from fastflow.search.condition import check_condition, refuse
 from fastflow.search.source import Hit, Rows, Source
 

@@ -1,1 +1,1 @@
-"""The stages of a model as data: pooling, calibration, truncation, and the storage of finished vectors."""
+"""Stages of a model as data, and operations on finished vectors."""

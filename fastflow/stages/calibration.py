@@ -1,51 +1,54 @@
-"""The calibration: the fitted stages that turn a pooled embedding (B, D) into the embedding (B, D').
+"""The calibration: fitted stages, as plain data, that map a pooled vector (B, D) to an embedding (B, D').
 
-A stage is plain data, so that training (PyTorch), the model directory and every backend share one description.
+A flow gives the log-density of a pooled vector by the change of variables (Li et al. 2020, section 3.1):
+
+    log p(x) = log N(z; 0, I) + log|det dz/dx|,    z = f(x),
+
+with f all stages through the last flow, and natural logarithms. Closed forms before a flow are affine: their
+log-determinant is one constant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.values import is_whole, short
 
 KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
-SETTINGS: dict[str, tuple[str, ...] | type[int]] = {  # of a flow, with what each may be
+SETTINGS: dict[str, tuple[str, ...] | type[int]] = {
     "levels": int, "depth": int, "width": int,
     "coupling": ("additive", "affine"), "permutation": ("reversal", "random", "lu"),
 }  # fmt: skip
-
-
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
+Densities = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stage:
-    """One fitted transform: ``kind`` of KINDS, its settings, its arrays by name (see ``kernels.flow.equations``)."""
+    """One fitted transform: a kind of KINDS, settings, and arrays by name (see ``kernels.flow.equations``)."""
 
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
 
     def astype(self, dtype: Any) -> Stage:
-        """The same stage with its floating-point arrays in ``dtype``."""
         params = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in self.params.items()}
         return Stage(self.kind, self.settings, params)
 
     def dims(self, inputs: int) -> int:
-        """The width D' that the stage makes of ``inputs``."""
         return int(self.params["matrix"].shape[1]) if self.kind == "whiten" else inputs
 
 
 def apply(stages: Sequence[Stage], x: Any) -> Any:
-    """Run the chain of stages on pooled vectors ``x`` (B, D), a NumPy array or PyTorch tensor of the stages' dtype."""
-    from fastflow.kernels.flow import equations  # backends run the folded plan instead
+    """Apply the stages to ``x`` (B, D), a NumPy array or PyTorch tensor of their dtype."""
+    from fastflow.kernels.flow import equations
 
     for stage in stages:
         if stage.kind == "flow":
@@ -56,15 +59,15 @@ def apply(stages: Sequence[Stage], x: Any) -> Any:
 
 
 def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
-    """z (B, D) and log|det dz/dx| (B,) of a flow stage."""
-    from fastflow.kernels.flow import equations  # as in apply
+    """Compute z (B, D) and log|det dz/dx| (B,) of a flow."""
+    from fastflow.kernels.flow import equations
 
     s = stage.settings
     return equations.flow(x, stage.params, s["levels"], s["depth"], s["coupling"], s["permutation"])
 
 
 def log_volume(matrix: NDArray[Any]) -> float:
-    """log|det| of the square ``matrix`` (D, D) in float64; its columns of zeros, constant directions, are left out."""
+    """Compute log|det| of ``matrix`` (D, D) in float64, without its columns of zeros, which are constant directions."""
     kept = matrix[:, matrix.any(axis=0)].astype(np.float64)
     if kept.shape[1] == len(kept):
         return float(np.linalg.slogdet(kept)[1])
@@ -72,14 +75,14 @@ def log_volume(matrix: NDArray[Any]) -> float:
 
 
 def output_dim(stages: Sequence[Stage], inputs: int) -> int:
-    """D' of the whole chain for pooled width ``inputs``."""
+    """Return the output width of the stages for ``inputs`` columns."""
     for stage in stages:
         inputs = stage.dims(inputs)
     return inputs
 
 
 def describe(stages: Sequence[Stage]) -> str:
-    """The chain in words, such as ``whiten(128) -> flow(2x3, width 32, additive)``; ``none`` when empty."""
+    """Describe the stages, such as ``whiten(128) -> flow(2x3, width 32, additive)`` or ``none``."""
     words = []
     for stage in stages:
         s = stage.settings
@@ -100,9 +103,9 @@ def describe(stages: Sequence[Stage]) -> str:
 
 
 def keeps_mean(stages: Sequence[Stage]) -> bool:
-    """Whether the embeddings have a mean of their own: every stage only removes directions, or the last gives it back.
+    """Return whether embeddings have a mean: stages only remove directions, or the last restores the mean.
 
-    The first is nullspace with a mean of 0, which is fitted as components; the second is recolour with a mean share.
+    These are nullspace with mean 0, fitted as components, and recolour with a mean share.
     """
     if stages and stages[-1].kind == "recolour":
         return bool(stages[-1].params["shift"].any())
@@ -110,10 +113,10 @@ def keeps_mean(stages: Sequence[Stage]) -> bool:
 
 
 def check(stages: Sequence[Stage], inputs: int) -> None:
-    """Raise a FastflowError naming the stage and array whose shape, dtype or value cannot be right."""
+    """Raise a FastflowError that names the stage and array with an impossible shape, dtype or value."""
     for position, stage in enumerate(stages):
         _check_size(stage)
-        expected = expected_shapes(stage, inputs)
+        expected = list_shapes(stage, inputs)
         if set(expected) != set(stage.params):
             odd = sorted(set(expected) ^ set(stage.params))
             shown = ", ".join(odd[:3]) + f" and {len(odd) - 3} more" * (len(odd) > 3)
@@ -127,7 +130,6 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
 
 
 def _check_size(stage: Stage) -> None:
-    """Raise for a flow of more steps than it has arrays, before a table of that size is made."""
     if stage.kind == "flow":
         _check_settings(stage.settings)
         levels, depth = stage.settings["levels"], stage.settings["depth"]
@@ -143,14 +145,14 @@ def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) 
         raise FastflowError(f"{what}: shape {array.shape} does not fit {shape}")
     if array.dtype.kind not in ("i" if what.endswith("index") else "f"):
         raise FastflowError(f"{what}: unexpected dtype {array.dtype}")
-    if array.dtype.kind == "f" and not (np.abs(array) <= np.finfo(np.float32).max).all():  # NaN is not
+    if array.dtype.kind == "f" and not (np.abs(array) <= np.finfo(np.float32).max).all():  # false for NaN
         raise FastflowError(f"{what}: holds NaN or infinity, or what float32 cannot hold")
     if array.dtype.kind == "i" and not np.array_equal(np.sort(array), np.arange(len(array))):
         raise FastflowError(f"{what}: is not a permutation")
 
 
-def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]:
-    """Array name -> shape (None: any) that a stage on ``dim`` channels must hold."""
+def list_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]:
+    """Return array name -> shape (None: any) of a stage on ``dim`` channels."""
     if stage.kind == "standardize":
         return {"mean": (dim,), "deviation": (dim,)}
     if stage.kind == "nullspace":
@@ -175,7 +177,6 @@ def expected_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise a FastflowError for a flow's setting that no code here can follow; a missing one is a KeyError."""
     for name, known in SETTINGS.items():
         if not (settings[name] in known if isinstance(known, tuple) else is_whole(settings[name], 1)):
             wanted = " or ".join(known) if isinstance(known, tuple) else "a whole number of at least 1"
@@ -183,7 +184,6 @@ def _check_settings(settings: dict[str, Any]) -> None:
 
 
 def _check_recolour(settings: dict[str, Any], dim: int) -> None:
-    """Raise a FastflowError for a setting that cannot be on ``dim`` channels; a missing one is a KeyError."""
     if not is_whole(settings["demoted"], 0, dim - 1):
         raise FastflowError(
             f"calibration recolour, setting demoted: must be a whole number from 0 to {dim - 1}, "
@@ -208,3 +208,62 @@ def _step_shapes(channels: int, width: int, coupling: str, permutation: str) -> 
         shapes |= {f"permutation.{name}": (channels, channels) for name in ("lower", "upper")}
         shapes |= {f"permutation.{name}": (channels,) for name in ("sign", "logdiag")}
     return shapes
+
+
+def unit_variance(stages: Sequence[Stage]) -> bool:
+    """Return whether the calibration ends in dimensions of variance 1."""
+    return bool(stages) and stages[-1].kind in ("flow", "whiten", "standardize")
+
+
+class Density(NamedTuple):
+    """``stages`` are f; ``log_det`` is the closed forms' share of log|det dz/dx|."""
+
+    stages: tuple[Stage, ...]
+    log_det: float
+
+    def log_prob(self, x: NDArray[Any], chain: Sequence[Stage]) -> Densities:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return log_normal(*self.latent(x, chain))
+
+    def latent(self, x: Any, chain: Sequence[Stage]) -> tuple[Any, Any]:
+        """Compute z (B, D) and log|det dz/dx| (B,), as arrays or tensors like ``x``."""
+        total = self.log_det
+        for stage in chain[: len(self.stages)]:
+            if stage.kind == "flow":
+                x, found = apply_with_log_det(stage, x)
+                total = total + found
+            else:
+                x = apply([stage], x)
+        return x, total
+
+
+def log_normal(z: NDArray[Any], log_det: NDArray[Any]) -> Densities:
+    """Compute log N(z; 0, I) + ``log_det`` (B,) of z (B, D) in float64, for squares within float32."""
+    z = np.asarray(z, np.float64)
+    constant = 0.5 * z.shape[1] * np.log(2 * np.pi)
+    return np.asarray(log_det - constant - 0.5 * np.square(z).sum(axis=1), np.float64)
+
+
+def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
+    """Return the density of ``stages``; raises a UsageError that names ``model`` if there is none."""
+    flows = [number for number, stage in enumerate(stages) if stage.kind == "flow"]
+    if not flows:
+        raise UsageError(
+            f"log_prob needs a flow, and the calibration of {model} is {describe(stages)}: fit one with the method flow"
+        )
+    chosen = tuple(stages[: flows[-1] + 1])
+    return Density(chosen, sum(_log_det(stage, model) for stage in chosen if stage.kind != "flow"))
+
+
+def _log_det(stage: Stage, model: Path | str) -> float:
+    if stage.kind == "standardize":
+        return -float(np.log(stage.params["deviation"].astype(np.float64)).sum())
+    found = -np.inf
+    if stage.kind != "nullspace" and len({*stage.params["matrix"].shape}) == 1:
+        found = log_volume(stage.params["matrix"])
+    if not np.isfinite(found):
+        raise UsageError(
+            f"log_prob needs every direction in front of the flow, and {describe([stage])} of {model} leaves some out: "
+            "fit a model without that stage"
+        )
+    return found

@@ -1,8 +1,8 @@
-"""Pooling: hidden states of chosen layers -> one vector a text. Layer numbers are explicit, names only a shorthand.
+"""Pooling: hidden states of chosen layers -> one vector for each text.
 
-Layer 0 is the embedding layer and L the last one, as in Hugging Face's ``hidden_states``. Layer WORDS, -1, is the
-embedding layer with the mean position in place of each token's own: a token's state depends on its id alone. A mean may
-weigh its tokens: frequent ones less (SIF, Arora et al., ICLR 2017).
+Layer 0 is the embedding layer and L the last one, as in ``hidden_states`` of transformers. Layer WORDS, -1, is the
+embedding layer with the mean position for every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR
+2017).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HELP = (
     "first-last, embedding-first-last, words, words-first-last, last, cls, pooler, mean-of-layers:I,J,... (words is an "
     "item too, and 3*I counts three times); historical names are accepted as aliases"
 )
-WEIGHTED = "weighted-mean"  # as saved; a reader without weights must refuse it, not leave them out
+WEIGHTED = "weighted-mean"  # a reader without weights must refuse it, not ignore them
 SAID = {
     "mean": "masked mean",
     "cls": "[CLS] state",
@@ -33,20 +33,19 @@ SAID = {
     "weightedmean": "mean weighted by position",
     "lasttoken": "last token's state",
 }
-BY_SHARES = "-by-shares"  # after a mode, as saved, if its layers count unequally; for the same reason
+BY_SHARES = "-by-shares"
 _WORDS_SAID = "word embeddings without positions"
-MOST_COUNT = 999  # times that an item of mean-of-layers counts
+MOST_COUNT = 999
 _ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """``mode`` mean (masked mean over tokens, averaged over ``layers``), cls ([CLS] state) or pooler (tanh pooler).
+    """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST, weigh the mean: a token counts by its id's weight.
-    ``shares``: those of the layers in their sum, of sum 1; None: all the same.
-    Of a directory of Sentence Transformers the mode is one of ``kernels.encoder.texts.MODES``, or several joined by
-    ``+`` whose vectors stand side by side; a weight may be 0.
+    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST: token weights of the mean, by id. ``shares`` of the layers
+    have sum 1; None: equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+`` to
+    concatenate; their weights may be 0.
     """
 
     mode: str
@@ -56,33 +55,31 @@ class Pooling:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The modes whose vectors stand side by side."""
         return tuple(self.mode.split("+"))
 
     @property
     def plain(self) -> bool:
-        """Whether it is one of fastflow's own: mean, with shares of layers or without, cls or pooler."""
+        """Whether the mode is fastflow's own: mean, cls or pooler."""
         return self.mode == "mean" or (self.mode in ("cls", "pooler") and self.shares is None)
 
     @property
     def of_embeddings(self) -> bool:
-        """Whether the embedding layer is pooled alone, so that no layer of the encoder is computed."""
+        """Whether only the embedding layer is pooled, so no encoder layer is computed."""
         return max(self.layers) <= 0
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """The share of each layer in their sum."""
         return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares
 
     def as_dict(self) -> dict[str, object]:
-        """The entry written into ``fastflow.json``; weights lie elsewhere, but give the mean another name."""
+        """Return the entry of ``fastflow.json``; weights are stored elsewhere, and change the mean's name."""
         mode = self.mode if self.weights is None else WEIGHTED
         if self.shares is None:
             return {"mode": mode, "layers": list(self.layers)}
         return {"mode": mode + BY_SHARES, "layers": list(self.layers), "shares": list(self.shares)}
 
     def describe(self) -> str:
-        """The pooling in words: ``masked mean of layers 1 and 12``; shares follow their layers."""
+        """Describe the pooling, such as ``masked mean of layers 1 and 12``."""
         shares = dict.fromkeys(self.layers, "")
         if self.shares is not None:
             shares = {layer: f" ({share:.3g})" for layer, share in zip(self.layers, self.shares, strict=True)}
@@ -97,26 +94,24 @@ class Pooling:
 
 
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
-    """``weights`` as a Pooling takes them; raises a FastflowError that names ``where`` they come from.
+    """Return ``weights`` of a Pooling; raises a FastflowError that names their place ``where``.
 
-    None may be 0, or nearly, so that a text always has something to be the mean of.
+    No weight may be near 0: the mean of a text divides by their sum.
     """
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model again")
     if weights.shape != (vocabulary,) or weights.dtype != np.float32:
         raise FastflowError(f"{where}: must be float32 of shape ({vocabulary},), one for each id of the vocabulary")
-    if not ((weights >= LIGHTEST) & (weights <= HEAVIEST)).all():  # NaN is neither
+    if not ((weights >= LIGHTEST) & (weights <= HEAVIEST)).all():  # false for NaN
         raise FastflowError(f"{where}: every weight must be between {LIGHTEST:g} and {HEAVIEST:g}")
     return weights
 
 
 def parse_pooling(name: str, depth: int) -> Pooling:
-    """The Pooling called ``name`` on an encoder of ``depth`` layers; raises a UsageError for an unknown one.
+    """Return the pooling ``name`` of an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
-    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``); ``embedding-first-last`` takes
-    the embedding layer with them: 0, 1 and L. ``words`` is the layer WORDS alone, ``words-first-last`` takes it with 1
-    and L. The historical names keep the layers of the official code (UKP and early SimCSE averaged the embedding layer
-    and the last):
+    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). Historical names have the
+    layers of the official code:
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
     """
@@ -149,12 +144,12 @@ def parse_pooling(name: str, depth: int) -> Pooling:
 
 
 def pooling_name(pooling: Pooling) -> str:
-    """The name of one of fastflow's own poolings, by which ``parse_pooling`` finds it."""
+    """Return the name by which ``parse_pooling`` finds one of fastflow's poolings."""
     if pooling.mode != "mean":
         return pooling.mode
     items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]
     if pooling.shares is not None:
-        from fractions import Fraction  # of a name that counts a layer several times
+        from fractions import Fraction
 
         parts = [Fraction(share).limit_denominator(MOST_COUNT * len(items)) for share in pooling.shares]
         whole = math.lcm(*(part.denominator for part in parts))
@@ -164,7 +159,7 @@ def pooling_name(pooling: Pooling) -> str:
 
 
 def _by_items(name: str, depth: int, items: list[str]) -> Pooling:
-    """The mean of ``items`` such as ``3``, ``words`` or ``2*words``, which counts twice."""
+    """``items`` such as ``3``, ``words`` or ``2*words``, which counts twice."""
     counts, layers = [], []
     for item in items:
         count, _, layer = item.rpartition("*")

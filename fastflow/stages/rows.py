@@ -1,4 +1,4 @@
-"""Vectors that are read a few rows at a time."""
+"""Vectors read a few rows at a time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 
 class Rows(Protocol):
-    """(n, D) vectors whose rows come by slice or by number: an array, or a file that is larger than memory."""
+    """(n, D) vectors read by slice or by number: an array, or a file larger than memory."""
 
     @property
-    def shape(self) -> Any:
-        """(n, D)."""
+    def shape(self) -> Any: ...
 
     def __len__(self) -> int: ...
 
@@ -21,7 +20,7 @@ class Rows(Protocol):
 
 
 class Joined:
-    """The rows of ``first`` (n, D), then those of ``second`` (k, D), without a copy of either."""
+    """The rows of ``first`` (n, D), then of ``second`` (k, D), without a copy."""
 
     def __init__(self, first: Rows, second: Rows) -> None:
         self._first, self._second = first, second

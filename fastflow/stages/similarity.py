@@ -1,4 +1,4 @@
-"""Similarities of embeddings, by the names that Sentence Transformers gives them: larger is more similar."""
+"""Similarities of embeddings, named as in Sentence Transformers: larger is more similar."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.vectors import check_same_width, cosine, paired_cosine
+from fastflow.stages.vectors import check_same_width, compute_paired_cosine, cosine
 
-BLOCK = 1 << 22  # differences that are held at a time
+BLOCK = 1 << 22
 
 
 def dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """(m, D), (n, D) -> (m, n) dot products. Raises for two widths."""
+    """Compute (m, D), (n, D) -> (m, n) dot products. Raises for different widths."""
     check_same_width(a, b)
     return np.asarray(a @ b.T)
 
 
 def euclidean(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """(m, D), (n, D) -> (m, n) Euclidean distances, negated. Raises for two widths."""
+    """Compute (m, D), (n, D) -> (m, n) negated Euclidean distances. Raises for different widths."""
     return -_distances(a, b, lambda difference: np.sqrt(np.square(difference).sum(axis=-1)))
 
 
 def manhattan(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """(m, D), (n, D) -> (m, n) sums of absolute differences, negated. Raises for two widths."""
+    """Compute (m, D), (n, D) -> (m, n) negated sums of absolute differences. Raises for different widths."""
     return -_distances(a, b, lambda difference: np.abs(difference).sum(axis=-1))
 
 
@@ -40,12 +40,12 @@ def _distances(a: NDArray[Any], b: NDArray[Any], length: Callable[[NDArray[Any]]
 
 
 def pairwise(name: str, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """(m, D), (m, D) -> (m,) similarities of the kind ``name``, row by row. Raises for two shapes."""
+    """Compute (m, D), (m, D) -> (m,) similarities of kind ``name``, row by row. Raises for different shapes."""
     check_same_width(a, b)
     if len(a) != len(b):
         raise FastflowError(f"similarity_pairwise takes as many rows on both sides, not {len(a)} and {len(b)}")
     if name == "cosine":
-        return np.clip(paired_cosine(a, b), -1.0, 1.0)
+        return np.clip(compute_paired_cosine(a, b), -1.0, 1.0)
     if name == "dot":
         return np.asarray((a * b).sum(axis=1))
     length = np.abs(a - b).sum(axis=1) if name == "manhattan" else np.sqrt(np.square(a - b).sum(axis=1))

@@ -1,9 +1,8 @@
-"""The leading directions of a basis, which ``truncate_dim`` keeps of an embedding whose dimensions are in no order.
+"""Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and the spread.
 
-A flow's dimensions are interchangeable, so the first k are any k. A model may therefore carry an orthogonal
-basis, fitted without labels, whose columns are ordered by how much of the pooled vectors' variation they hold. All D'
-columns together keep every cosine, so the basis only runs if something is cut, folded into the plan: the whole
-embedding costs nothing more, and k dimensions some k x D products.
+A flow's dimensions are interchangeable. A model may store an orthogonal basis, ordered by the pooled vectors'
+variation; it is folded into the plan only for a cut. int8 and uint8 need a fixed range: calibrations that do not end in
+unit variance may store the measured spread of each dimension.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply, output_dim
+from fastflow.stages.calibration import Stage, apply, output_dim, unit_variance
 
 if TYPE_CHECKING:
     from fastflow.stages.rows import Rows
 
-SAMPLE = 16384  # texts that embeddings are measured on, evenly spaced
+SAMPLE = 16384
 BLOCK = 2048
-ORTHOGONAL = 1e-4  # float32 columns are orthonormal to within this
+SPREAD = "spread"
+ORTHOGONAL = 1e-4
 
 
 class Truncation(NamedTuple):
@@ -32,40 +32,38 @@ class Truncation(NamedTuple):
     deviation: NDArray[Any]
 
     def stage(self, k: int) -> Stage:
-        """The linear map (B, D') -> (B, k) on the first k columns, as a stage to be folded after the others."""
+        """Return the linear map (B, D') -> (B, k) on the first k columns as a stage."""
         return Stage("whiten", {}, {"mean": np.zeros_like(self.basis[:, 0]), "matrix": self.basis[:, :k]})
 
 
 def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
-    """The basis for embeddings ``stages`` makes of pooled vectors (n, D); None unless a flow comes last.
+    """Fit the basis on pooled vectors (n, D); None unless the last stage is a flow.
 
-    Whitening and recolour end in this order already, and the other calibrations and raw vectors gained nothing by a
-    rotation on the sets that decided (bench/results/verdicts.md).
+    A rotation did not improve other calibrations (bench/results/verdicts.md).
     """
     return leading_directions(stages, pooled) if stages and stages[-1].kind == "flow" else None
 
 
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
-    """The left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
+    """Return left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
 
-    The first k are the directions of the embedding that hold most of the pooled vector. Those in which the embedding
-    itself varies most would do for a flow, but not for one after a whitening, which varies equally in all.
+    The embedding's own variance would not do: after a whitening it is equal in all directions.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
     cross, square = np.zeros((dims, pooled.shape[1])), np.zeros((dims, dims))
-    for x, z in sampled(stages, pooled):
+    for x, z in sample_embeddings(stages, pooled):
         count, x_sum, z_sum = count + len(x), x_sum + x.sum(axis=0), z_sum + z.sum(axis=0)
         cross, square = cross + z.T @ x, square + z.T @ z
     basis = np.linalg.svd(cross / count - np.outer(z_sum, x_sum) / count**2)[0]
     largest = np.abs(basis).argmax(axis=0)
-    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # a singular vector's sign is arbitrary
+    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # fixes the arbitrary sign of a singular vector
     deviation = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", basis, square / count, basis, optimize=True), 0))
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
 
 
-def sampled(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Blocks of pooled vectors (b, D) and their embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
+def sample_embeddings(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield pooled vectors (b, D) and embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]
     for start in range(0, len(rows), BLOCK):
@@ -74,14 +72,14 @@ def sampled(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any
 
 
 def write_truncation(truncation: Truncation) -> dict[str, NDArray[Any]]:
-    """The arrays that a model's calibration.safetensors holds for the order."""
+    """Return the arrays that calibration.safetensors stores for ``truncation``."""
     return {f"truncation.{name}": np.ascontiguousarray(getattr(truncation, name)) for name in ("basis", "deviation")}
 
 
 def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> Truncation | None:
-    """The order of directions among a model's ``arrays``; None for a model saved without one.
+    """Read the truncation from a model's ``arrays``; None if absent.
 
-    Raises a FastflowError that names the file ``where`` and the array that cannot belong to ``dim`` dimensions.
+    Raises a FastflowError that names file ``where`` and the array that does not fit ``dim`` dimensions.
     """
     shapes = {"truncation.basis": (dim, dim), "truncation.deviation": (dim,)}
     if not any(name in arrays for name in shapes):
@@ -100,3 +98,36 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
     if not np.abs(wide.T @ wide - np.eye(dim)).max(initial=0) <= ORTHOGONAL:
         raise FastflowError(f"{where}, array truncation.basis: its columns are not orthonormal; train the model again")
     return found
+
+
+def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
+    """Measure the (D',) root mean square of each dimension over a sample of pooled vectors (n, D).
+
+    A dimension that is always 0 gets the largest of the others. None if the calibration ends in unit variance, or if
+    the spread is 0 or not finite.
+    """
+    if unit_variance(stages):
+        return None
+    count, total = 0, np.zeros(1)
+    for _, z in sample_embeddings(stages, pooled):
+        count, total = count + len(z), total + np.square(z).sum(axis=0)
+    spread = np.sqrt(total / count).astype(np.float32)
+    spread = np.where(spread == 0, spread.max(), spread)
+    return spread if _sound(spread) else None
+
+
+def read_spread(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> NDArray[np.float32] | None:
+    """Read the result of ``fit_spread`` from a model's ``arrays``; None if absent.
+
+    Raises a FastflowError that names the file ``where`` if the array does not fit ``dim`` dimensions.
+    """
+    if SPREAD not in arrays:
+        return None
+    found = arrays[SPREAD]
+    if found.shape != (dim,) or found.dtype != np.float32 or not _sound(found):
+        raise FastflowError(f"{where}, array {SPREAD}: must be float32 of shape ({dim},), finite and above 0")
+    return found
+
+
+def _sound(spread: NDArray[Any]) -> bool:
+    return bool((np.isfinite(spread) & (spread > 0)).all())

@@ -1,4 +1,4 @@
-"""The last steps of an embedding: truncation, normalisation, precision, similarity."""
+"""Truncation, normalisation, precision and similarity of embeddings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from fastflow.stages.truncation import Truncation
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-INT8_SIGMAS = 4.0  # how wide dimensions spread is known beforehand, so a fixed range of 4 times that serves every text
+INT8_SIGMAS = 4.0  # the spread is known beforehand, so a fixed range of 4 times it serves every text
 
 
 def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Truncation | None = None) -> NDArray[Any]:
-    """(B, D') cut to ``truncate`` columns (None: whole), divided by their L2 norm if asked; zero rows stay zero.
+    """Cut (B, D') to ``truncate`` columns (None: all), then divide by L2 norms if asked; zero rows stay zero.
 
-    Kept are the leading directions of ``order`` if a model holds one, else the first columns.
+    Keeps the leading directions of ``order`` if given, else the first columns.
     """
     if order is not None and truncate is not None:
         z = z @ order.basis[:, :truncate].astype(z.dtype)
@@ -53,14 +53,14 @@ def check_precision(precision: str) -> None:
 
 
 def first_bad(z: NDArray[Any]) -> int | None:
-    """The number of the first row of (B, D) or (B,) with NaN or infinity, None if all are finite."""
+    """Return the number of the first row of (B, D) or (B,) with NaN or infinity, or None."""
     if np.isfinite(z).all():
         return None
     return int(np.flatnonzero(~np.isfinite(z.reshape(len(z), -1)).all(axis=1))[0])
 
 
 def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
-    """``z`` (B, D') or (B,) itself; raises naming the first row, counted from ``start``, with NaN or infinity."""
+    """Return ``z`` (B, D') or (B,); raises naming the first row, counted from ``start``, that is not finite."""
     if (row := first_bad(z)) is not None:
         raise FastflowError(
             f"{what} {start + row} gives NaN or infinity: the model's numbers leave the range of its dtype; try "
@@ -70,9 +70,9 @@ def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
 
 
 def check_ranges(ranges: Any, precision: str, dim: int, name: str = "ranges") -> NDArray[np.float32] | None:
-    """``ranges`` (2, ``dim``) as float32, None as it is; raises for another shape, and for another precision.
+    """Return ``ranges`` (2, ``dim``) as float32, or None; raises for another shape or precision.
 
-    A message about one dimension begins with ``name``.
+    Messages about one dimension begin with ``name``.
     """
     if ranges is None:
         return None
@@ -87,7 +87,7 @@ def check_ranges(ranges: Any, precision: str, dim: int, name: str = "ranges") ->
             f"ranges must be (2, {dim}) numbers, the minima and the maxima of the embeddings that are stored, not "
             f"{array.dtype} of shape {array.shape}"
         )
-    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold is infinite, and refused as such
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow becomes infinity, refused below
         array = array.astype(np.float32, copy=False)
         bad = ~(np.isfinite(array[1] - array[0]) & (array[0] <= array[1]))
     if bad.any():
@@ -106,13 +106,12 @@ def quantise(
     spread: NDArray[Any] | None,
     ranges: NDArray[np.float32] | None = None,
 ) -> NDArray[Any]:
-    """(B, D') in ``precision``; the names and packings are those of Sentence Transformers.
+    """Convert (B, D') to ``precision``; names and packings are Sentence Transformers'.
 
-    int8 and uint8 cut ``ranges`` (2, D'), the minimum and the maximum of each dimension, into 256 steps, with the bits
-    of ``quantize_embeddings``. Without ranges they need ``spread`` (D',), the root mean square of each dimension before
-    normalisation, which is 1 for most calibrations: one fixed range about 0 for all dimensions holds 4 times the
-    largest (4/sqrt(D') of normalised vectors that spread equally), so that cosines keep. Neither: refused.
-    binary and ubinary pack the signs, eight to a byte.
+    int8 and uint8 cut ``ranges`` (2, D'), minimum and maximum of each dimension, into 256 steps, with the bits of
+    ``quantize_embeddings``. Otherwise they need ``spread`` (D',), the root mean square of each dimension before
+    normalisation: one range about 0 holds INT8_SIGMAS times the largest. binary and ubinary pack signs, eight to a
+    byte.
     """
     if precision == "float32":
         return z
@@ -143,19 +142,18 @@ def quantise(
 
 
 def _in_ranges(z: NDArray[Any], precision: str, ranges: NDArray[np.float32]) -> NDArray[Any]:
-    """The arithmetic of ``quantize_embeddings`` in its order and its types, so that every bit is the same."""
     starts = ranges[0]
     steps = (ranges[1] - starts) / 255
     steps = np.where(steps == 0, 1, steps)
-    with np.errstate(over="ignore"):  # far outside of its range a number ends at the last step
+    with np.errstate(over="ignore"):  # far outside its range a number becomes the last step
         levels = np.clip(np.floor((z - starts) / steps), 0, 255)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
 
 def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDArray[Any]:
-    """``x`` as (B, dim) floats; raises naming what is wrong with its shape, or the first row with NaN or infinity.
+    """Return ``x`` as (B, dim) floats; raises for a wrong shape and for the first row that is not finite.
 
-    Messages begin with ``method``, the name of the caller.
+    Messages begin with ``method``, the caller's name.
     """
     try:
         array = np.asarray(x)
@@ -165,7 +163,7 @@ def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDA
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}), not texts; texts go to encode()")
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
-    with np.errstate(over="ignore"):  # what is too large for dtype becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # overflow becomes infinity, refused below
         array = array.astype(dtype, copy=False)
     if (row := first_bad(array)) is not None:
         raise FastflowError(f"{method}: row {row} holds NaN or infinity")
@@ -173,14 +171,14 @@ def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDA
 
 
 def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
-    """``x``, (D,) or (B, D), as (B, D) floats; raises for any other shape or type, and for NaN."""
+    """Return ``x``, (D,) or (B, D), as (B, D) floats; raises for another shape or type, and for NaN."""
     try:
         array = np.asarray(x)
     except ValueError as error:
         raise FastflowError(f"similarity takes texts, or vectors of one width: {error}") from error
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
         raise FastflowError(f"similarity takes texts, or numbers of shape (B, D); got {array.dtype} of {array.shape}")
-    with np.errstate(over="ignore"):  # as in check_pooled
+    with np.errstate(over="ignore"):
         array = np.atleast_2d(array.astype(dtype, copy=False))
     if (row := first_bad(array)) is not None:
         raise FastflowError(f"similarity: row {row} holds NaN or infinity")
@@ -188,13 +186,13 @@ def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """(m, D), (n, D) -> (m, n) cosines, -1 to 1; a zero vector has cosine 0 with everything. Raises for two widths."""
+    """Compute (m, D), (n, D) -> (m, n) cosines, -1 to 1, 0 for zero vectors. Raises for different widths."""
     tiny = np.finfo(np.float32).tiny
     check_same_width(a, b)
     a = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), tiny)
     b = b / np.maximum(np.linalg.norm(b, axis=1, keepdims=True), tiny)
     product = np.asarray(a @ b.T)
-    return np.clip(product, -1.0, 1.0, out=product)  # rounding may leave 1 by 1e-7
+    return np.clip(product, -1.0, 1.0, out=product)  # rounding may exceed 1 by 1e-7
 
 
 def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:
@@ -203,7 +201,7 @@ def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:
         raise FastflowError(f"similarity takes vectors of one width, not {a.shape[1]} and {b.shape[1]}")
 
 
-def paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """(m, D), (m, D) -> (m,) cosines, row by row."""
+def compute_paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """Compute (m, D), (m, D) -> (m,) cosines, row by row."""
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return np.asarray((a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float32).tiny))

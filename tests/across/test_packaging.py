@@ -331,7 +331,8 @@ def test_installed_wheel_embeds_without_torch(installed, tmp_path):
 
 @pytest.mark.parametrize(("name", "most"), [("default", 25_000_000), ("static", 9_000_000)])
 def test_models_in_the_package_are_small_and_whole(name, most):
-    from fastflow.model.artifact import PACKAGED, verify
+    from fastflow.model.locate import PACKAGED
+    from fastflow.model.verify import verify
 
     files = [p for p in PACKAGED[name].rglob("*") if p.is_file()]
     assert 0 < sum(p.stat().st_size for p in files) <= most

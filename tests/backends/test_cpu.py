@@ -13,8 +13,8 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder.cpu import DTYPES
 from fastflow.kernels.flow.cpu import CpuFlow
-from fastflow.model.artifact import DEFAULT
 from fastflow.model.hashing import MANIFEST
+from fastflow.model.locate import DEFAULT
 from fastflow.model.manifest import fingerprint
 from fastflow.train.ship.precision import REDUCED
 

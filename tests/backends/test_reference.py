@@ -13,7 +13,7 @@ from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.stages.calibration import apply
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 
 from support.builders import make_model
 from support.tolerances import COSINE, EMBEDDING
@@ -95,7 +95,7 @@ def test_lower_precisions_give_float32_vectors_near_the_reference(model, tokens,
     backend, reference = pair(model, dtype)
     found = backend.pool(tokens)
     assert found.dtype == backend.floats == np.float32
-    assert paired_cosine(found.astype(np.float64), reference.pool(tokens)).min() >= least
+    assert compute_paired_cosine(found.astype(np.float64), reference.pool(tokens)).min() >= least
 
 
 def test_dropout_is_off_until_training_asks_for_it(model, tokens):

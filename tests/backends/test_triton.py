@@ -14,7 +14,7 @@ from fastflow.files import embed
 from fastflow.files.run import Run
 from fastflow.model.encoder.architecture import CPU_ONLY
 from fastflow.model.tokenizer.encode import Tokenizer
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 
 from support.builders import FAMILIES, VOCABULARY, make_model, make_sentences
 from support.gpu_standin import assert_same, captures, on_standin, unit
@@ -119,10 +119,10 @@ def test_lower_precisions_are_near_float32(standin, dtype, sentences):
     exact, near = Runtime(backend="reference").encode(sentences[:60]), on_standin(None, dtype)
     assert near.info()["dtype"] == dtype
     together = near.encode(sentences[:60])
-    assert paired_cosine(together, exact).min() >= COSINE["bfloat16"]
+    assert compute_paired_cosine(together, exact).min() >= COSINE["bfloat16"]
     assert not np.array_equal(together, exact)
     alone = np.stack([near.encode(text) for text in sentences[:10]])
-    assert paired_cosine(alone, exact[:10]).min() >= COSINE["bfloat16"]
+    assert compute_paired_cosine(alone, exact[:10]).min() >= COSINE["bfloat16"]
 
 
 def test_several_threads_get_their_own_vectors(standin, model, sentences):

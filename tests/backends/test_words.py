@@ -11,9 +11,9 @@ import transformers
 
 from fastflow import Runtime
 from fastflow.backends.cpu import CpuBackend
+from fastflow.backends.embedding_layer import build_words_layer
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
-from fastflow.backends.words import words_of
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.artifact import load_model
@@ -129,7 +129,7 @@ def test_the_encoder_keeps_its_positions(bert):
     apart = [pooled_by(TorchBackend, bert, tokens, (layer,)) for layer in (WORDS, 0)]
     assert np.array_equal(both, sum(apart) / 2)
     encoder = load_torch_encoder(bert)
-    words = words_of(encoder, 128, bert)
+    words = build_words_layer(encoder, 128, bert)
     assert words[0].word_embeddings is encoder.embeddings.word_embeddings  # one table in memory
     assert words[0].position_embeddings is not encoder.embeddings.position_embeddings
 
@@ -137,15 +137,15 @@ def test_the_encoder_keeps_its_positions(bert):
 def test_positions_that_cannot_be_left_out_are_refused(tmp_path):
     config = transformers.GPT2Config(vocab_size=9, n_positions=8, n_embd=4, n_layer=1, n_head=1)
     with pytest.raises(UsageError, match="out of the embedding layer of a GPT2Model; choose a pooling without words"):
-        words_of(transformers.GPT2Model(config).eval(), 8, tmp_path)
+        build_words_layer(transformers.GPT2Model(config).eval(), 8, tmp_path)
 
 
 def test_an_embedding_layer_that_does_not_give_layer_0_is_refused(bert):
     encoder = load_torch_encoder(bert).eval()
-    assert words_of(encoder, 128, bert) is not None
+    assert build_words_layer(encoder, 128, bert) is not None
     encoder.embeddings_project = torch.nn.Linear(32, 32)  # of ELECTRA, and BERT never calls it
     with pytest.raises(UsageError, match=f"{bert}: the torch backend cannot leave the positions out"):
-        words_of(encoder, 128, bert)
+        build_words_layer(encoder, 128, bert)
 
 
 @pytest.mark.parametrize(

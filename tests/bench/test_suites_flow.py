@@ -13,7 +13,7 @@ from fastflow.bench.suites.sizes import QUICK
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.bench.suites.workloads import make_synthetic
 from fastflow.errors import FastflowError, UsageError
-from fastflow.plan.in_place import products
+from fastflow.plan.linear import products
 
 from support.benches import FLOW, ask
 

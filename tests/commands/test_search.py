@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from fastflow.model.artifact import PACKAGED
+from fastflow.model.locate import PACKAGED
 
 from support.commands import assert_one_sentence, run
 from support.databases import make

@@ -12,8 +12,9 @@ from fastflow import FastflowError, Runtime, UsageError
 from fastflow.cli import main
 from fastflow.exports import sentence_transformers
 from fastflow.exports.record import RECORD, read_record
-from fastflow.model.artifact import DEFAULT, verify
 from fastflow.model.hashing import file_hash
+from fastflow.model.locate import DEFAULT
+from fastflow.model.verify import verify
 
 from support.builders import make_model
 from support.exports import TEXTS

@@ -7,7 +7,7 @@ import pytest
 
 from fastflow import FastflowError, Runtime
 from fastflow.exports.export import export
-from fastflow.model.artifact import DEFAULT
+from fastflow.model.locate import DEFAULT
 
 from support.builders import make_model
 from support.exports import MODELS, TEXTS, apart

@@ -12,7 +12,7 @@ from fastflow.cli import main
 from fastflow.evaluation.with_onnx import run
 from fastflow.exports import export as exports
 from fastflow.exports.export import export
-from fastflow.model.artifact import DEFAULT
+from fastflow.model.locate import DEFAULT
 
 from support.exports import MODELS, TEXTS, apart
 from support.sentence_dirs import PROMPTED, dense, least_cosine, make_directory, pooling

@@ -10,7 +10,7 @@ import harness  # noqa: F401 - the path of support
 import numpy as np
 import tokenizers
 
-from fastflow.model.artifact import DEFAULT
+from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.wordpiece import read_native
 
 from support.unicode import ORDERED

@@ -9,11 +9,12 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import Opening, load_model, open_model, verify
+from fastflow.model.artifact import Opening, load_model, open_model
 from fastflow.model.encoder.int8 import FIELD
 from fastflow.model.hashing import Hashes, encoder_hash, file_hash
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.manifest import FORMAT_VERSION
+from fastflow.model.verify import verify
 
 from support.builders import make_model
 from support.spoil import change_manifest

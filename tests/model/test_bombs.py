@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastflow import Runtime
-from fastflow.model.artifact import DEFAULT
+from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.limits import GROWTH, check_rules
 
 from support.refusals import refuses, spoil

@@ -8,10 +8,10 @@ import warnings
 import pytest
 
 from fastflow import FastflowWarning, Runtime
-from fastflow.model.artifact import DEFAULT
 from fastflow.model.encoder.architecture import read_config
+from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.encode import Tokenizer
-from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, unsuited
+from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, warn_of_unsuited
 
 from support.builders import make_sentences
 
@@ -42,11 +42,11 @@ def english() -> Tokenizer:
 
 @pytest.mark.parametrize("text", [GERMAN, FRENCH, RUSSIAN])
 def test_other_languages_fall_into_many_pieces(english, text):
-    assert "pieces on average, where up to 1.55 is usual" in unsuited(english, text.splitlines())
+    assert "pieces on average, where up to 1.55 is usual" in warn_of_unsuited(english, text.splitlines())
 
 
 def test_a_script_without_spaces_is_judged_by_its_unknown_pieces(english):
-    assert "of the word pieces are unknown to the encoder" in unsuited(english, CHINESE.splitlines())
+    assert "of the word pieces are unknown to the encoder" in warn_of_unsuited(english, CHINESE.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_script_without_spaces_is_judged_by_its_unknown_pieces(english):
     ],
 )  # fmt: skip
 def test_own_language_numbers_and_too_few_words_are_nothing_to_speak_of(english, texts):
-    assert unsuited(english, texts) is None
+    assert warn_of_unsuited(english, texts) is None
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
@@ -79,7 +79,7 @@ def test_english_corpora_are_not_warned_of(english, shared_data, name):
     path = shared_data / "corpora" / name
     with gzip.open(path, "rt") if name.endswith(".gz") else path.open() as lines:
         texts = [line for _, line in zip(range(500), lines, strict=False)]
-    assert unsuited(english, texts) is None
+    assert warn_of_unsuited(english, texts) is None
 
 
 # ---- the note of ``Runtime.info()``

@@ -2,7 +2,7 @@
 
 import threading
 
-from fastflow.model.hashing import in_thread
+from fastflow.late import start_thread
 
 
 def test_without_a_thread_the_work_is_done_at_once(monkeypatch):
@@ -11,7 +11,7 @@ def test_without_a_thread_the_work_is_done_at_once(monkeypatch):
 
     done = []
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    wait = in_thread(lambda: done.append(1), "x")
+    wait = start_thread(lambda: done.append(1), "x")
     assert done == [1]
     wait()
     assert done == [1]

@@ -13,9 +13,10 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import load_model, located, verify
+from fastflow.model.artifact import load_model
 from fastflow.model.hashing import encoder_hash
-from fastflow.model.hub import hub_snapshot
+from fastflow.model.locate import find_model, hub_snapshot
+from fastflow.model.verify import verify
 
 from support.builders import hub_cache, make_model
 
@@ -120,7 +121,7 @@ def test_a_hub_id_is_fetched_only_where_that_is_allowed(hub, downloads, tmp_path
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")  # no ../b stands beside it
     message = r"^someone/other: no such model directory, .*fastflow pull someone/other -o DIR, and give DIR; in"
-    for opens in (load_model, located):
+    for opens in (load_model, find_model):
         with pytest.raises(FastflowError, match=message):
             opens("someone/other")
     assert load_model("someone/other", allow_download=True).encoder == hub

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 
 from fastflow import Runtime
 from fastflow.errors import UsageError
-from fastflow.model.artifact import load_model, verify
+from fastflow.model.artifact import load_model
+from fastflow.model.verify import verify
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Stage
 

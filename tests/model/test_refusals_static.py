@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.model.artifact import verify
+from fastflow.model.verify import verify
 
 from support.builders import VOCABULARY, byte_level
 from support.refusals import DEEP, INF, NAN, copy_of, each, refuses, spoil

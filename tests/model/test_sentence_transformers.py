@@ -13,13 +13,18 @@ from safetensors.torch import load_file, save_file
 import fastflow
 from fastflow.cli import main
 from fastflow.kernels.encoder.shape import Dense, Norm, Unit
-from fastflow.model.artifact import load_model, verify
-from fastflow.model.hub import PATTERNS
-from fastflow.model.sentence.directory import read_modules
-from fastflow.model.sentence.modules import LEGACY_MODES, DenseModule, NormalizeModule, PoolingModule, read_transformer
-from fastflow.model.sentence.settings import SETTINGS, SIMILARITIES, read_settings
-from fastflow.model.sentence.tokens import read_word_weights
-from fastflow.model.sentence.weights import files_of
+from fastflow.model.artifact import load_model
+from fastflow.model.locate import PATTERNS
+from fastflow.model.sentence.directory import SETTINGS, SIMILARITIES, read_modules, read_settings
+from fastflow.model.sentence.modules import (
+    LEGACY_MODES,
+    DenseModule,
+    NormalizeModule,
+    PoolingModule,
+    read_transformer,
+)
+from fastflow.model.sentence.weights import files_of, read_word_weights
+from fastflow.model.verify import verify
 from fastflow.stages import similarity
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder

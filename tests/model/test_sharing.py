@@ -15,7 +15,7 @@ from model.hub import LARGE, Hub, serving
 
 from fastflow import FastflowError, Runtime, UsageError
 from fastflow.model import sharing
-from fastflow.model.artifact import verify
+from fastflow.model.verify import verify
 
 from support.places import USERS
 from support.processes import run_limited

@@ -11,8 +11,9 @@ from safetensors.numpy import load_file, save_file
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import hashing
-from fastflow.model.artifact import load_model, verify
+from fastflow.model.artifact import load_model
 from fastflow.model.static.write import write_static
+from fastflow.model.verify import verify
 
 from support.builders import wordpiece
 from support.sentence_dirs import theirs
@@ -222,8 +223,10 @@ def test_the_writer_refuses_what_does_not_fit(tmp_path, table, weights, dtype, s
 @pytest.mark.parametrize("kind", ["model2vec", "StaticEmbedding"])
 def test_the_fingerprint_is_computed_when_asked_for(tmp_path, monkeypatch, kind):
     path = model2vec_dir(tmp_path / "m") if kind == "model2vec" else static_embedding_dir(tmp_path / "m")
-    asked, combined = [], hashing.combined
-    monkeypatch.setattr(hashing, "combined", lambda files, **root: asked.append(files) or combined(files, **root))
+    asked, combine_hashes = [], hashing.combine_hashes
+    monkeypatch.setattr(
+        hashing, "combine_hashes", lambda files, **root: asked.append(files) or combine_hashes(files, **root)
+    )
     runtime = Runtime(path)
     runtime.encode("the dog")
     assert asked == []

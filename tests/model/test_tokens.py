@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.model.tokenizer.encode import Loading, Tokenizer, Tokens
+from fastflow.late import Loading
+from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 
 from support.builders import FAMILIES, VOCABULARY, WORDS, vocabulary_only
 
@@ -153,7 +154,7 @@ def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
 
 def test_a_tokenizer_that_is_loading_is_made_in_another_thread():
     made = []
-    loading = Loading(lambda: made.append(threading.current_thread()) or "tokenizer")
+    loading = Loading(lambda: made.append(threading.current_thread()) or "tokenizer", "t")
     assert loading() == "tokenizer"
     assert loading() == "tokenizer"
     assert len(made) == 1

@@ -227,7 +227,7 @@ import sys
 from pathlib import Path
 from fastflow.model.tokenizer.encode import Tokenizer
 tokenizer = Tokenizer(Path(sys.argv[1]), 16)
-tokenizer.prompted(["the dog"], "a ", False), tokenizer.special, tokenizer.pieces(["dog"]), tokenizer.size
+tokenizer.tokenize_prompted(["the dog"], "a ", False), tokenizer.special, tokenizer.pieces(["dog"]), tokenizer.size
 assert "tokenizers" not in sys.modules
 print(tokenizer.describe(["dog"])[0][1])
 assert "tokenizers" in sys.modules

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import UNTOUCHED, execute, execute_with_log_det
 from fastflow.plan.fold import fold
-from fastflow.plan.in_place import products
-from fastflow.plan.linear import Linear, hull, magnitude, width
+from fastflow.plan.linear import Linear, hull, magnitude, products, width
 from fastflow.stages.calibration import Stage, apply
 
 from support import stages as make

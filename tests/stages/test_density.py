@@ -8,11 +8,12 @@ import scipy.stats
 import torch
 
 from fastflow import Runtime
-from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
+from fastflow.backends.cpu import CpuVectors
+from fastflow.backends.reference import ReferenceVectors
+from fastflow.backends.torch import TorchVectors
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.kinds import VectorModel
-from fastflow.stages.calibration import apply
-from fastflow.stages.density import density_of
+from fastflow.stages.calibration import apply, density_of
 
 from support import stages as make
 from support.builders import make_model

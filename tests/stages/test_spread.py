@@ -6,12 +6,12 @@ from safetensors.numpy import load_file
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import load_model, verify
+from fastflow.model.artifact import load_model
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import CALIBRATION
+from fastflow.model.verify import verify
 from fastflow.stages.calibration import apply
-from fastflow.stages.spread import SPREAD, fit_spread
-from fastflow.stages.truncation import BLOCK, SAMPLE
+from fastflow.stages.truncation import BLOCK, SAMPLE, SPREAD, fit_spread
 from fastflow.stages.vectors import quantise
 from fastflow.train.methods.against import fit_named
 

@@ -13,9 +13,9 @@ from fastflow.stages.vectors import (
     check_ranges,
     check_truncation,
     check_vectors,
+    compute_paired_cosine,
     cosine,
     first_bad,
-    paired_cosine,
     quantise,
     shorten,
 )
@@ -145,7 +145,7 @@ def test_cosines_are_those_of_the_definition():
     z = Z.astype(np.float64)
     unit = z / np.linalg.norm(z, axis=1, keepdims=True)
     assert np.abs(cosine(z, z[:2]) - unit @ unit[:2].T).max() <= 1e-12
-    assert np.abs(paired_cosine(z, z[::-1]) - (unit * unit[::-1]).sum(axis=1)).max() <= 1e-12
+    assert np.abs(compute_paired_cosine(z, z[::-1]) - (unit * unit[::-1]).sum(axis=1)).max() <= 1e-12
     assert not cosine(np.zeros((1, 10)), z).any()
     with pytest.raises(FastflowError, match="vectors of one width, not 10 and 9"):
         cosine(z, z[:, :9])

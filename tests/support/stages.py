@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fastflow.stages.calibration import Stage, describe, expected_shapes
+from fastflow.stages.calibration import Stage, describe, list_shapes
 
 KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
 
@@ -64,7 +64,7 @@ def flow(
 ) -> Stage:
     settings: dict[str, Any] = {"levels": levels, "depth": depth, "width": width}
     stage = Stage("flow", settings | {"coupling": coupling, "permutation": permutation})
-    params = {name: _values(rng, name, shape) for name, shape in expected_shapes(stage, dim).items()}
+    params = {name: _values(rng, name, shape) for name, shape in list_shapes(stage, dim).items()}
     return Stage("flow", stage.settings, params)
 
 

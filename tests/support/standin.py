@@ -57,11 +57,11 @@ class StandIn:
         self.log: list[tuple[Any, ...]] = []
         self._streams = 0
 
-    def pinned(self, size: int, dtype: str) -> Tensor:
+    def allocate_pinned(self, size: int, dtype: str) -> Tensor:
         value = GARBAGE if dtype.startswith("int") else float("nan")
         return self._torch.full((size,), value, dtype=getattr(self._torch, dtype))
 
-    empty = pinned
+    empty = allocate_pinned
 
     def stream(self) -> Any:
         self._streams += 1

@@ -10,7 +10,7 @@ import pytest
 
 import fastflow
 from fastflow.errors import FastflowError, missing_extra
-from fastflow.model.artifact import verify
+from fastflow.model.verify import verify
 from fastflow.train.arguments import name_arguments
 from fastflow.train.option_fields import flag
 

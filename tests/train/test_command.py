@@ -16,8 +16,8 @@ from fastflow.cli import main as fastflow_main
 from fastflow.commands.train import train as main
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.texts import format_of
-from fastflow.model.artifact import verify
 from fastflow.model.hashing import encoder_hash
+from fastflow.model.verify import verify
 from fastflow.train.command import checkpoints_of
 from fastflow.train.fits.fitting import Fitting
 

@@ -16,9 +16,9 @@ from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.reuse import cache as kept
-from fastflow.model.artifact import verify
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.verify import verify
 from fastflow.train.data import embeddings
 from fastflow.train.data.background import load_english
 from fastflow.train.data.embeddings import Embedder, cache_directory, cache_key, embed_corpus, pick_backend

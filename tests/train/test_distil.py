@@ -11,7 +11,7 @@ import pytest
 import fastflow
 from fastflow import FastflowError, Runtime
 from fastflow.errors import UsageError
-from fastflow.model.artifact import verify
+from fastflow.model.verify import verify
 from fastflow.train.distil import choosing, gathering
 from fastflow.train.distil import run as module
 from fastflow.train.distil.result import READING

@@ -9,7 +9,8 @@ import pytest
 
 import fastflow
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import load_model, verify
+from fastflow.model.artifact import load_model
+from fastflow.model.verify import verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.encoder import open_encoder

@@ -11,7 +11,8 @@ import fastflow
 from fastflow.commands.train import train as main
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import Matrix
-from fastflow.model.artifact import load_model, open_model, verify
+from fastflow.model.artifact import load_model, open_model
+from fastflow.model.verify import verify
 from fastflow.train.choice.held_out import HELD_OUT, split
 from fastflow.train.fits.vectors import OPTIONS, draw, recommend_method
 from fastflow.train.options import Options

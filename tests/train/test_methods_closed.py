@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 import fastflow
 from fastflow import Runtime
-from fastflow.backends.vectors import CpuVectors, ReferenceVectors, TorchVectors
+from fastflow.backends.cpu import CpuVectors
+from fastflow.backends.reference import ReferenceVectors
+from fastflow.backends.torch import TorchVectors
 from fastflow.errors import FastflowError
 from fastflow.model.kinds import VectorModel
 from fastflow.plan.fold import fold
-from fastflow.stages.calibration import Stage, apply, check
-from fastflow.stages.density import density_of
+from fastflow.stages.calibration import Stage, apply, check, density_of
 from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.chain import fit_chain

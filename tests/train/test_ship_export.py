@@ -13,8 +13,8 @@ from tokenizers import normalizers
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import verify
 from fastflow.model.hashing import encoder_hash
+from fastflow.model.verify import verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder

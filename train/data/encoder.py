@@ -8,12 +8,12 @@ from pathlib import Path
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import Head
-from fastflow.model.artifact import DEFAULT, PACKAGED, load_model
+from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.encoder.weights import has_pooler
 from fastflow.model.hashing import MANIFEST, encoder_hash
-from fastflow.model.hub import hub_snapshot
 from fastflow.model.kinds import Model, tokenizer_of
+from fastflow.model.locate import DEFAULT, PACKAGED, hub_snapshot
 from fastflow.model.sentence.directory import Modules, read_modules
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
@@ -63,7 +63,7 @@ class FrozenEncoder:
     def make_tokenize(self) -> Callable[[Sequence[str]], Tokens]:
         """Make the function from texts to tokens, with the modules' default prompt."""
         tokenizer, prompts = self.model.tokenizer(), self.model.prompts
-        return lambda texts: tokenizer.prompted(texts, prompts.resolve(), prompts.pooled)
+        return lambda texts: tokenizer.tokenize_prompted(texts, prompts.resolve(), prompts.pooled)
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.model.artifact import load_model, packaged_name
+from fastflow.model.artifact import load_model
+from fastflow.model.locate import find_packaged_name
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.options import Options
@@ -39,7 +40,7 @@ class Teacher:
         self.opened = Session(self.model, "auto", "auto", None, "auto", False)
         self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
-        self.name = packaged_name(self.model.path) or str(self.model.path)
+        self.name = find_packaged_name(self.model.path) or str(self.model.path)
 
     @cached_property
     def targets(self) -> list[Target]:

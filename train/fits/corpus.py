@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.kinds import tokenizer_of
-from fastflow.model.tokenizer.fragmentation import unsuited
+from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 from fastflow.train.data.background import Words, draw_sentences, recognise_words, warn_of_case, warn_of_language
 from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash
 from fastflow.train.data.embeddings import Embedder, embed_corpus
@@ -191,7 +191,7 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
 def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
     frozen, concerns = corpus.encoder, []
     if frozen.modules is not None and frozen.head is None and frozen.modules.beyond_encoder():
-        concerns.append(frozen.modules.unused())
+        concerns.append(frozen.modules.warn_of_unused())
     words = median(len(text.split()) for text in corpus.texts)
     if words > PARAGRAPH and options.method != "none":
         paragraphs = f"these texts are paragraphs, of {words:.0f} words in the median"
@@ -206,7 +206,7 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
                 "--sentences"
             )
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
-    found = [unsuited(tokenizer, corpus.texts)]
+    found = [warn_of_unsuited(tokenizer, corpus.texts)]
     if options.background_words and corpus.words:
         found += [
             warn_of_language(corpus.words, corpus.texts),

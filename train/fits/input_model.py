@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from fastflow.atomic import check_out
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.artifact import load_model, located
+from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import size_of
 from fastflow.model.hashing import encoder_files, file_hash
 from fastflow.model.kinds import Model
+from fastflow.model.locate import find_model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence.weights import files_of
 from fastflow.stages import calibration
@@ -85,7 +86,7 @@ def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
 
 def _choose_options(request: Request) -> tuple[str, Options]:
     """Choose the encoder of -m, and of a model its pooling and length limit too."""
-    directory = located(request.model)
+    directory = find_model(request.model)
     model = load_model(directory)
     device = "cuda" if request.device == "cuda" else "cpu"
     given: dict[str, Any] = {"sample": SAMPLE, "device": device}

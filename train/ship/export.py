@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.atomic import growing
 from fastflow.errors import UsageError
-from fastflow.model.artifact import open_model, verify
+from fastflow.model.artifact import open_model
 from fastflow.model.encoder.int8 import FIELD as INT8
 from fastflow.model.encoder.int8 import FILE as INT8_FILE
 from fastflow.model.encoder.weights import weight_files
@@ -35,10 +35,10 @@ from fastflow.model.manifest import (
 from fastflow.model.sentence.weights import files_of
 from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.model.tokenizer.settings import FILES
+from fastflow.model.verify import verify
 from fastflow.stages import calibration
 from fastflow.stages.rows import Rows
-from fastflow.stages.spread import SPREAD, fit_spread
-from fastflow.stages.truncation import fit_truncation, write_truncation
+from fastflow.stages.truncation import SPREAD, fit_spread, fit_truncation, write_truncation
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship.likelihood import measure_likelihood

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastflow.errors import UsageError
-from fastflow.stages.calibration import Stage
-from fastflow.stages.density import density_of
+from fastflow.stages.calibration import Stage, density_of
 from fastflow.stages.rows import Rows
 from fastflow.train.methods.chain import take_sample
 

@@ -41,7 +41,7 @@ def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
     if pick_backend(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
         return Precision({}, None)
     some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
-    tokens = model.tokenizer().prompted(some, model.prompts.resolve(), model.prompts.pooled)
+    tokens = model.tokenizer().tokenize_prompted(some, model.prompts.resolve(), model.prompts.pooled)
     found, int8 = {}, None
     for dtype in ("float32", *REDUCED):
         backend = Measured(model, dtype, "cpu", None)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastflow.backends.base import Calibrator
 from fastflow.backends.choose import open_backend
-from fastflow.backends.vectors import ReferenceVectors
+from fastflow.backends.reference import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.model.artifact import load_model, open_model
 from fastflow.model.kinds import VectorModel
@@ -31,7 +31,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
     Compares the pooled vectors, and the vectors after each stage.
     """
     model = load_model(directory)
-    tokens = model.tokenizer().prompted(texts, model.prompts.resolve(), model.prompts.pooled)
+    tokens = model.tokenizer().tokenize_prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
         saved = open_backend(model, "reference", "cpu", "float32", None)
     except UnsupportedArchitecture:  # only PyTorch runs it: this proves files, tokenizer and calibration

@@ -1,1 +1,1 @@
-"""The device as the triton backend needs it: memory and streams, captured graphs, a pipeline of batches."""
+"""The GPU: memory and streams, captured graphs, a pipeline of batches."""

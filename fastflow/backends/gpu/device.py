@@ -1,61 +1,28 @@
-"""The device as the triton backend uses it: memory, streams, events and captured graphs, and nothing else.
-
-``CudaDevice`` is the real one; the tests have another that computes on the CPU.
-"""
+"""The device of the triton backend: memory, streams, events and captured graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-Tensor = Any  # torch.Tensor, which is not imported here
+Tensor = Any
 Work = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Captured work: ``replay`` does it again on the current contents of its buffers, of ``nbytes`` in all."""
+    """Captured work: ``replay`` repeats it on the current contents of its buffers."""
 
     replay: Work
     nbytes: int
 
 
-class Device(Protocol):
-    """Work is queued on streams in order; nothing here but ``synchronize`` and ``capture`` waits for the device."""
+class Device:
+    """The current CUDA device through PyTorch.
 
-    OutOfMemory: type[BaseException]
-
-    def pinned(self, size: int, dtype: str) -> Tensor:
-        """(size,) in page-locked host memory, which copies asynchronously; its content is arbitrary."""
-
-    def empty(self, size: int, dtype: str) -> Tensor:
-        """(size,) in device memory; its content is arbitrary. Raises ``OutOfMemory``."""
-
-    def stream(self) -> Any:
-        """A new queue of work."""
-
-    def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
-        """Queue the launches of ``work`` on ``stream``; it is for ``tokens`` tokens. Raises ``OutOfMemory``."""
-
-    def record(self, stream: Any) -> Any:
-        """An event that has happened when all that is queued on ``stream`` so far is done."""
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """Whatever is queued on ``stream`` after this begins when ``event`` has happened."""
-
-    def synchronize(self, event: Any) -> None:
-        """Return when ``event`` has happened."""
-
-    def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
-        """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
-
-    def release(self) -> None:
-        """Give memory that is kept for later back to the device."""
-
-
-class CudaDevice:
-    """The current CUDA device through PyTorch."""
+    Work is queued on streams; only ``synchronize`` and ``capture`` wait for it.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -64,24 +31,27 @@ class CudaDevice:
         self.OutOfMemory: type[BaseException] = torch.cuda.OutOfMemoryError
         self.name = torch.cuda.get_device_name()
 
-    def pinned(self, size: int, dtype: str) -> Tensor:
+    def allocate_pinned(self, size: int, dtype: str) -> Tensor:
         return self._torch.empty(size, dtype=getattr(self._torch, dtype), pin_memory=True)
 
     def empty(self, size: int, dtype: str) -> Tensor:
+        """Allocate (size,) in device memory. Raises ``OutOfMemory``."""
         made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
-        self._torch.cuda.current_stream().synchronize()  # the memory may have been another's, still at work on it
+        self._torch.cuda.current_stream().synchronize()
         return made
 
     def stream(self) -> Any:
         stream = self._torch.cuda.Stream()
-        stream.wait_stream(self._torch.cuda.current_stream())  # the weights were copied there
+        stream.wait_stream(self._torch.cuda.current_stream())
         return stream
 
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
+        """Queue ``work``, for ``tokens`` tokens, on ``stream``. Raises ``OutOfMemory``."""
         with self._torch.cuda.stream(stream), self._torch.inference_mode():
             work()
 
     def record(self, stream: Any) -> Any:
+        """Return an event that happens when the work queued so far is done."""
         event = self._torch.cuda.Event()
         event.record(stream)
         return event
@@ -93,8 +63,9 @@ class CudaDevice:
         event.synchronize()
 
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
+        """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
         cuda = self._torch.cuda
-        self.run(stream, work)  # compiles kernels and opens libraries, which a capture must not do
+        self.run(stream, work)  # compiles kernels and loads libraries, which a capture must not do
         stream.synchronize()
         cuda.empty_cache()
         before, graph = cuda.memory_reserved(), cuda.CUDAGraph()

@@ -1,7 +1,6 @@
-"""Small batches on a GPU: one captured graph for each size of batch, made when first needed, few enough to keep.
+"""Small batches on a GPU: one captured graph for each size of batch, made at first use.
 
-A graph holds the whole way from token ids to vectors, the copies to and from the device included, so that a call is one
-launch and one wait. Its buffers never move: the ids are written into page-locked memory, and the vectors read there.
+A graph includes the copies to and from page-locked memory, so a call is one launch and one wait.
 """
 
 from __future__ import annotations
@@ -18,57 +17,55 @@ from fastflow.model.tokenizer.encode import Tokens
 
 TEXTS = (1, 2, 4, 8, 16, 32)
 TOKENS = (16, 32, 64, 128)
-MOST = 32  # graphs kept
-MOST_BYTES = 2 << 30  # and the device memory that all keep
+MOST = 32
+MOST_BYTES = 2 << 30
 
 
 class Bucket(NamedTuple):
-    """A size of batch: room for a number of texts of a number of tokens."""
+    """The most texts and tokens of a batch."""
 
     texts: int
     tokens: int
 
 
 def bucket_for(texts: int, longest: int) -> Bucket | None:
-    """The smallest bucket that holds ``texts`` texts of at most ``longest`` tokens, or None for a larger batch."""
+    """Return the smallest bucket for ``texts`` texts of at most ``longest`` tokens, or None."""
     if texts > TEXTS[-1] or longest > TOKENS[-1]:
         return None
     return Bucket(next(t for t in TEXTS if texts <= t), next(t for t in TOKENS if longest <= t))
 
 
 class Buffers:
-    """Page-locked and device memory for one batch: ids (N,), positions (N,), offsets (B + 1,), and the vectors made.
+    """Page-locked and device memory for one batch: ids (N,), positions (N,), offsets (B + 1,), vectors.
 
-    Room for ``tokens`` tokens and ``texts`` texts; the vectors have ``width`` float32.
+    Room for ``tokens`` tokens and ``texts`` texts; vectors have ``width`` float32.
     """
 
     def __init__(self, device: Device, texts: int, tokens: int, width: int) -> None:
         self.texts, self.tokens, self.width = texts, tokens, width
         size = 2 * tokens + texts + 1
-        self.host_in, self.device_in = device.pinned(size, "int32"), device.empty(size, "int32")
-        self.host_out = device.pinned(texts * width, "float32")
+        self.host_in, self.device_in = device.allocate_pinned(size, "int32"), device.empty(size, "int32")
+        self.host_out = device.allocate_pinned(texts * width, "float32")
         self._in: NDArray[np.int32] = self.host_in.numpy()
         self._out: NDArray[np.float32] = self.host_out.numpy()
-        self._in[:] = 0  # unfilled places are tokens too, and have to be in the vocabulary
+        self._in[:] = 0  # unfilled places are tokens too, and need a valid id
 
     def fill(self, batch: Tokens, positions: NDArray[Any]) -> None:
-        """Write ``batch`` into the page-locked memory; texts beyond it get no tokens."""
+        """Write ``batch`` to page-locked memory; texts after it get no tokens."""
         n, b = len(batch.ids), len(batch.offsets) - 1
         self._in[:n], self._in[self.tokens : self.tokens + n] = batch.ids, positions
         offsets = self._in[2 * self.tokens :]
         offsets[: b + 1], offsets[b + 1 :] = batch.offsets, n
 
     def inputs(self, tokens: int, texts: int) -> tuple[Tensor, Tensor, Tensor]:
-        """ids (tokens,), positions (tokens,) and offsets (texts + 1,) in device memory."""
+        """Return ids (tokens,), positions (tokens,) and offsets (texts + 1,) on the device."""
         x, at = self.device_in, self.tokens
         return x[:tokens], x[at : at + tokens], x[2 * at : 2 * at + texts + 1]
 
     def outputs(self, texts: int) -> Tensor:
-        """(texts, width) in page-locked memory."""
         return self.host_out[: texts * self.width].view(texts, self.width)
 
     def vectors(self, texts: int) -> NDArray[np.float32]:
-        """A copy of the results for the first ``texts`` texts."""
         return self._out[: texts * self.width].reshape(texts, self.width).copy()
 
 
@@ -76,7 +73,7 @@ Run = Callable[[tuple[Tensor, Tensor, Tensor], int], Tensor]  # inputs, tokens o
 
 
 class BucketGraph:
-    """The graph of one bucket and its buffers. ``run`` issues the launches that make vectors of token ids."""
+    """The graph of one bucket and its buffers; ``run`` launches the kernels."""
 
     def __init__(self, device: Device, stream: Any, bucket: Bucket, width: int, run: Run) -> None:
         self._device, self._stream, self._bucket, self._run = device, stream, bucket, run
@@ -91,7 +88,6 @@ class BucketGraph:
         buffers.outputs(buffers.texts).copy_(z, non_blocking=True)
 
     def __call__(self, batch: Tokens, positions: NDArray[Any]) -> NDArray[np.float32]:
-        """Vectors (b, width) of ``batch``, which fits the bucket: one launch, one wait."""
         self.buffers.fill(batch, positions)
         self._device.run(self._stream, self._graph.replay)
         self._device.synchronize(self._device.record(self._stream))
@@ -99,7 +95,7 @@ class BucketGraph:
 
 
 class Sized(Protocol):
-    """Something that keeps ``nbytes`` of memory."""
+    """An object that keeps ``nbytes`` of memory."""
 
     nbytes: int
 
@@ -108,9 +104,9 @@ Kept = TypeVar("Kept", bound=Sized)
 
 
 class Graphs(Generic[Kept]):
-    """A cache of ``make(key)``, each made when first asked for; the least recently used go when there are too many.
+    """A cache of ``make(key)`` that drops the least recently used.
 
-    At most ``most`` are kept and at most ``most_bytes``, but always the one asked for last.
+    At most ``most`` are kept and ``most_bytes``, but always the last.
     """
 
     def __init__(self, make: Callable[[Any], Kept], most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
@@ -119,7 +115,7 @@ class Graphs(Generic[Kept]):
 
     def __getitem__(self, key: Hashable) -> Kept:
         if key not in self._kept:
-            while len(self._kept) >= self._most:  # before, so that there is room
+            while len(self._kept) >= self._most:
                 self._kept.popitem(last=False)
             self._kept[key] = self._make(key)
         self._kept.move_to_end(key)
@@ -135,9 +131,7 @@ class Graphs(Generic[Kept]):
 
     @property
     def nbytes(self) -> int:
-        """Of everything kept."""
         return sum(graph.nbytes for graph in self._kept.values())
 
     def clear(self) -> None:
-        """Let go of all."""
         self._kept.clear()

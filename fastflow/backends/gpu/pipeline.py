@@ -1,9 +1,9 @@
-"""Large batches on a GPU: copies in, computation and copies out overlap, and two batches are in flight.
+"""Large batches on a GPU: copies and computation overlap, with two batches in flight.
 
-host       fill a free slot of page-locked memory, wait for the oldest batch in flight, hand its vectors over
+host       fill a free slot of page-locked memory, wait for the oldest batch, return its vectors
 copying    ids to the device
-computing  ids -> vectors, when they have arrived
-returning  vectors to page-locked memory, when they are made
+computing  ids -> vectors, after their copy
+returning  vectors to page-locked memory
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class Slot:
     def __init__(self) -> None:
         self.buffers: Buffers | None = None
         self.rows: Rows = np.zeros(0, np.int64)
-        self.vectors: Tensor = None  # held until they have been copied: the copy is on another stream
+        self.vectors: Tensor = None
         self.done: Any = None
 
     def fitting(self, device: Device, texts: int, tokens: int, width: int) -> Buffers:
-        """Buffers with room enough, the old ones if they have it."""
+        """Return buffers of sufficient size, the old ones if they suffice."""
         b = self.buffers
         if b is None or b.texts < texts or b.tokens < tokens or b.width != width:
             room = (texts, tokens) if b is None else (max(texts, b.texts), max(tokens, b.tokens))
-            self.buffers = None  # first, so that its memory can be had again
+            self.buffers = None
             self.buffers = b = Buffers(device, *room, width)
         return b
 
 
 class Pipeline:
-    """Runs batches of one call after another. ``computing``: the stream that everything is computed on.
+    """Run the batches of successive calls; ``computing`` is the stream of all computation.
 
-    When a batch does not fit into the device's memory it is cut in two and tried again, and no later one is larger;
-    ``budget`` is that limit, in tokens as Tokens.batches counts them, None while nothing was too large. ``note`` is
-    called with a sentence each time, ``make_room`` before memory is given back to the device.
+    A batch that exceeds the device's memory is halved and retried. ``budget`` limits later ones, in tokens as
+    Tokens.batches counts them; None until then. ``note`` gets a sentence each time, ``make_room`` runs before memory is
+    returned.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Pipeline:
         self.budget: int | None = None
 
     def submit(self, tokens: Tokens, rows: Rows, run: Run, out: NDArray[np.float32]) -> None:
-        """Queue the texts ``rows``; rows of ``out`` (B, width) are written as batches come back, all by ``finish``.
+        """Queue the texts ``rows``; ``finish`` has written their rows of ``out`` (B, width).
 
-        Raises FastflowError for a text that does not fit alone.
+        Raises FastflowError for a single text that does not fit.
         """
         pieces = list(self._cut(tokens, rows))[::-1]
         while pieces:
@@ -79,23 +79,22 @@ class Pipeline:
                         f"a text of {int(np.diff(tokens.offsets)[piece[0]])} tokens does not fit into the device's "
                         "memory, even alone; use a smaller max_length, dtype bfloat16 or device='cpu'"
                     ) from error
-                self.halve(padded(tokens, piece))
+                self.halve(count_padded(tokens, piece))
                 pieces += list(self._cut(tokens, piece))[::-1]
 
     def halve(self, size: int) -> None:
-        """From now on batches hold at most half of ``size`` tokens, because ``size`` were too many."""
         self.budget = max(1, size // 2)
         self._note(f"the device was out of memory at {size} tokens: batches hold at most {self.budget} since")
         self._make_room()
         self._device.release()
 
     def finish(self, out: NDArray[np.float32]) -> None:
-        """Wait for the batches in flight and write its rows of ``out``."""
+        """Wait for the batches in flight and write their rows of ``out``."""
         while self._flying:
             self._collect(out)
 
     def abandon(self) -> None:
-        """Wait for the batches in flight and forget them, after an error elsewhere."""
+        """Wait for the batches in flight and drop them, after an error elsewhere."""
         while self._flying:
             slot = self._flying.popleft()
             self._device.synchronize(slot.done)
@@ -103,8 +102,7 @@ class Pipeline:
             self._free.append(slot)
 
     def _cut(self, tokens: Tokens, rows: Rows) -> Iterator[Rows]:
-        """``rows`` in pieces within the budget, longest texts first; at least two if they were too many."""
-        if self.budget is None or padded(tokens, rows) <= self.budget:
+        if self.budget is None or count_padded(tokens, rows) <= self.budget:
             yield rows
         else:
             yield from (rows[part] for part in tokens.select(rows).batches(len(rows), self.budget))
@@ -146,6 +144,6 @@ class Pipeline:
         self._free.append(slot)
 
 
-def padded(tokens: Tokens, rows: Rows) -> int:
-    """Tokens of the texts ``rows`` if padded to the longest, as Tokens.batches counts them."""
+def count_padded(tokens: Tokens, rows: Rows) -> int:
+    """Count the tokens of the texts ``rows``, padded to the longest."""
     return len(rows) * int(np.diff(tokens.offsets)[rows].max(initial=0))

@@ -1,8 +1,4 @@
-"""The self-test of a backend on a GPU: at opening, its bodies compute a few rows, which NumPy computes too.
-
-Kernels are compiled at their first launch, for the GPU at hand. A body that fails there, or has wrong numbers, is found
-before a user's text comes.
-"""
+"""The self-test of a GPU backend at opening: a few rows are compared with NumPy."""
 
 from __future__ import annotations
 
@@ -12,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
-from fastflow.backends.reference import ReferenceBackend
-from fastflow.backends.table import ReferenceTable
-from fastflow.backends.vectors import ReferenceVectors
+from fastflow.backends.reference import ReferenceBackend, ReferenceTable, ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu
 from fastflow.model.encoder.architecture import is_static, read_config, whole_number
 from fastflow.model.kinds import Model, VectorModel
@@ -22,16 +16,16 @@ from fastflow.model.static.table import open_table
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.values import reason
 
-# tokens of the texts of a batch: one text, a graph of two, and more than a graph takes, with a long text
+# tokens of each text of a batch: one text, a graph of two, and more than a graph takes
 LENGTHS: Sequence[Sequence[int]] = ((5,), (2, 17), (*(1 for _ in range(32)), 65))
-SPECIAL = 4  # ids at the start of most vocabularies, padding among them
-ROWS: Sequence[int] = (1, 2, 1025)  # vectors that are calibrated at once: each body of the flow has one of them
-# of a vector's length: rounding is smaller, also in PyTorch's TF32, and the error of a wrong body is larger
+SPECIAL = 4
+ROWS: Sequence[int] = (1, 2, 1025)
+# relative to a vector's length: above rounding, also of TF32, and below a wrong body's error
 LIMITS = {"float64": 0.01, "float32": 0.01, "float16": 0.1, "bfloat16": 0.25}
 
 
 class Check(NamedTuple):
-    """What is computed, in words; rows (B, ...) from the GPU and from NumPy; the largest error, relative."""
+    """A computation, its rows (B, ...) from GPU and NumPy, and the largest relative error."""
 
     what: str
     found: Any
@@ -47,16 +41,15 @@ def self_test(opened: Calibrator, model: Model | VectorModel) -> None:
     try:
         for check in _compute_checks(opened, model):
             error = _largest_error(check.found, check.wanted)
-            if not error <= check.limit:  # NaN is not
+            if not error <= check.limit:  # false for NaN
                 raise WrongOnGpu(f"{where}: {check.what} differ from NumPy's by {error:.2g}, relative; {remedy}")
     except FastflowError:
         raise
-    except Exception as error:  # whatever a compiler, a driver or PyTorch raises
+    except Exception as error:
         raise WrongOnGpu(f"{where}: {type(error).__name__}: {reason(error)}; {remedy}") from error
 
 
 def _compute_checks(opened: Calibrator, model: Model | VectorModel) -> Iterator[Check]:
-    """Each Check, computed when it is asked for."""
     reference = _open_reference(model)
     if isinstance(opened, Backend) and isinstance(reference, Backend) and isinstance(model, Model):
         parts = []
@@ -75,10 +68,9 @@ def _compute_checks(opened: Calibrator, model: Model | VectorModel) -> Iterator[
 
 
 def _check_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> Iterator[Check]:
-    """The Checks of the calibration, and of its log-densities if it has any."""
     calls: list[tuple[str, Callable[[Calibrator, Floats], Any]]] = [("calibrated", lambda runs, x: runs.calibrate(x))]
     if _has_density(reference):
-        calls.append(("log-densities of", lambda runs, x: np.stack([np.ones(len(x)), runs.log_prob(x)], 1)))  # may be 0
+        calls.append(("log-densities of", lambda runs, x: np.stack([np.ones(len(x)), runs.log_prob(x)], 1)))
     for what, call in calls:
         wanted = call(reference, few.astype(reference.floats))
         for count in ROWS:
@@ -88,7 +80,6 @@ def _check_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> It
 
 
 def _open_reference(model: Model | VectorModel) -> Calibrator:
-    """The backend whose numbers are right: NumPy's, or PyTorch's on the CPU for an architecture that only it runs."""
     if isinstance(model, VectorModel):
         return ReferenceVectors(model, "float32", "cpu", None)
     if is_static(model.encoder):
@@ -102,7 +93,6 @@ def _open_reference(model: Model | VectorModel) -> Calibrator:
 
 
 def _draw_tokens(model: Model, lengths: Sequence[int]) -> Tokens:
-    """Tokens of texts of ``lengths`` tokens, the model's limit at most, drawn from the vocabulary."""
     kept = np.minimum(lengths, model.max_length)
     table = open_table(model.encoder).vocabulary if is_static(model.encoder) else 0
     size = table or whole_number(read_config(model.encoder), "vocab_size", model.encoder)
@@ -113,12 +103,11 @@ def _draw_tokens(model: Model, lengths: Sequence[int]) -> Tokens:
 def _has_density(reference: Calibrator) -> bool:
     try:
         return bool(reference.density.stages)
-    except UsageError:  # no flow, or one that leaves directions out: log_prob is refused
+    except UsageError:
         return False
 
 
 def _largest_error(found: Any, wanted: Any) -> float:
-    """The largest error of a row (B, D), relative to its length; rows that are not finite in NumPy do not count."""
     rows = np.isfinite(wanted).all(axis=1)
     error = np.linalg.norm(np.asarray(found[rows], np.float64) - wanted[rows], axis=1)
     return float((error / np.maximum(np.linalg.norm(wanted[rows], axis=1), 1e-6)).max(initial=0))

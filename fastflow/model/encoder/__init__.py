@@ -1,1 +1,1 @@
-"""An encoder: its configuration and its weights."""
+"""Encoders: configuration and weights."""

@@ -1,4 +1,4 @@
-"""An encoder directory -> its computation (EncoderShape), or at least its size (EncoderSize): transformer or table."""
+"""An encoder directory -> its computation (EncoderShape) or, for every encoder, its size (EncoderSize)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fastflow.values import whole_number as whole_number
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ROBERTA = ("roberta", "xlm-roberta", "camembert")
-CPU_ONLY = ("mpnet", "modernbert")  # which Triton's kernels do not run
+CPU_ONLY = ("mpnet", "modernbert")
 FAMILIES = ("bert", "electra", "distilbert", *ROBERTA, *CPU_ONLY)
-ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}  # of others: hidden_act
+ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}
 DISTIL = {"num_hidden_layers": "n_layers", "hidden_size": "dim", "num_attention_heads": "n_heads"}
-# position 0 of this kind, which only PyTorch runs, is row pad + 1 of the table, as in RoBERTa
+# PyTorch only: position 0 is row pad + 1 of the table, as in RoBERTa
 OFFSET_POSITIONS = (
     "longformer",
     "data2vec-text",
@@ -30,24 +30,24 @@ OFFSET_POSITIONS = (
     "xlm-roberta-xl",
 )
 
-MODEL2VEC = "model2vec"  # the model_type of its config.json
-# the file of a table, its tensor there, and that of a StaticEmbedding
+MODEL2VEC = "model2vec"
+# the file of a table and its tensor, then a StaticEmbedding's tensor
 TABLE, ROWS, BAG = "model.safetensors", "embeddings", "embedding.weight"
 
-SHORTEST = 2  # tokens of an empty text: [CLS] and [SEP]
-DEEPEST = 1000  # layers that PyTorch may be asked to build; native layers are counted in the file
+SHORTEST = 2
+DEEPEST = 1000
 
 
 class EncoderSize(NamedTuple):
-    """The size of an encoder for every backend: transformer layers, width D, and the longest text it can take."""
+    """Transformer layers, width D and the longest text of an encoder."""
 
     layers: int
     hidden: int
-    max_tokens: int  # special tokens included
+    max_tokens: int
 
 
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
-    """The EncoderShape of ``config``; raises UnsupportedArchitecture if the equations do not cover it."""
+    """Read the EncoderShape of ``config``; raises UnsupportedArchitecture if the equations do not cover it."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise UnsupportedArchitecture(
@@ -61,14 +61,14 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
             f"{', '.join(ACTIVATIONS)}"
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
-        # no step down: transformers 5 ignores this field and would give wrong vectors
+        # no fallback: transformers 5 ignores this field and would give wrong vectors
         raise FastflowError(
             f"{where / 'config.json'}, field position_embedding_type: only absolute position embeddings are supported"
         )
     if config.get("is_decoder"):
         raise UnsupportedArchitecture(f"{where / 'config.json'}, field is_decoder: causal attention is not supported")
     if family == "modernbert":
-        from fastflow.model.encoder.modernbert import modernbert_shape  # few encoders are one
+        from fastflow.model.encoder.modernbert import modernbert_shape
 
         shape = modernbert_shape(config, where, ACTIVATIONS[activation])
     else:
@@ -80,7 +80,6 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
 
 
 def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> EncoderShape:
-    """The EncoderShape of BERT's family and of MPNet."""
     family = config["model_type"]
     distil, pad = family == "distilbert", None
     if distil:
@@ -88,9 +87,9 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
     if family in ROBERTA:
         pad = whole_number({"pad_token_id": 1, **config}, "pad_token_id", where, least=0)
     if family == "mpnet":
-        pad = 1  # in its code, whatever the file has
+        pad = 1
         if config.get("relative_attention_num_buckets", BUCKETS) != BUCKETS:
-            # no step down: transformers 5 uses this many whatever the file has
+            # no fallback: transformers 5 uses 32 whatever the file has
             raise FastflowError(f"{where / 'config.json'}, field relative_attention_num_buckets: must be {BUCKETS}")
     return EncoderShape(
         layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where, least=0),
@@ -106,7 +105,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
 
 
 def _check_aliases(config: dict[str, Any], where: Path) -> None:
-    """Raise for a field of BERT that differs from DistilBERT's own, over which it wins in transformers."""
+    """In transformers a field of BERT overrides DistilBERT's own."""
     for alias, name in DISTIL.items():
         if config.get(alias, config.get(name)) != config.get(name):
             raise FastflowError(f"{where / 'config.json'}, field {alias}: must be absent, or equal to {name}")
@@ -121,12 +120,12 @@ def _check_positions(tokens: int, where: Path) -> None:
 
 
 def max_tokens(shape: EncoderShape) -> int:
-    """The longest text, special tokens included, that the positions allow."""
+    """Return the longest text that the positions allow, with special tokens."""
     return shape.positions - shape.position_start
 
 
 def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
-    """The size of any encoder that transformers loads, native here or not; raises when config.json lacks it."""
+    """Read the size of any transformers encoder; raises if config.json lacks it."""
     try:
         shape = encoder_shape(config, where)
     except UnsupportedArchitecture:
@@ -146,7 +145,7 @@ def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
 
 
 def is_model2vec(directory: Path) -> bool:
-    """Whether config.json is one that model2vec wrote; it writes a dtype even if it knows no model_type."""
+    """Return whether model2vec wrote config.json; it writes a dtype even if it knows no model_type."""
     if not is_file(directory / "config.json"):
         return False
     config = read_config(directory)
@@ -155,7 +154,7 @@ def is_model2vec(directory: Path) -> bool:
 
 
 def is_static(directory: Path) -> bool:
-    """Whether ``directory`` holds a table of token vectors: that of model2vec, or of a StaticEmbedding."""
+    """Return whether ``directory`` holds a token table of model2vec or a StaticEmbedding."""
     if is_file(directory / "config.json"):
         return is_model2vec(directory)
     if not (is_file(directory / TABLE) and is_file(directory / "tokenizer.json")):
@@ -164,18 +163,18 @@ def is_static(directory: Path) -> bool:
 
 
 def size_of(directory: Path) -> EncoderSize:
-    """The size of the encoder in ``directory``; a token table has no layers, and MOST tokens if it has no limit."""
+    """Return the size of the encoder in ``directory``; a token table has 0 layers, and MOST tokens if unlimited."""
     if is_static(directory):
-        from fastflow.model.static.table import open_table, read_rules  # few encoders are one
+        from fastflow.model.static.table import open_table, read_rules
 
         return EncoderSize(0, open_table(directory).rows.shape[1], read_rules(directory).max_length)
     return encoder_size(read_config(directory), directory)
 
 
 def vocabulary_of(directory: Path) -> int:
-    """The token ids that the encoder in ``directory`` has a vector for."""
+    """Return the number of token ids that have a vector."""
     if is_static(directory):
-        from fastflow.model.static.table import open_table  # as in size_of
+        from fastflow.model.static.table import open_table
 
         return open_table(directory).vocabulary
     return whole_number(read_config(directory), "vocab_size", directory)

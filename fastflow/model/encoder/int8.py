@@ -1,7 +1,6 @@
-"""The trial of int8 that a saved model records: a field of the manifest and a file of arrays, read and never trusted.
+"""The recorded int8 trial of a saved model; with it int8 opens without a float32 pass.
 
-With the record a model opens in int8 without computing its encoder in float32 first. The manifest's hashes tie it to
-the weights; ``version`` ties it to the kernels and the texts of the trial.
+The manifest's hashes tie it to the weights, ``version`` to the kernels and the trial's texts.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ from fastflow.values import is_whole, short
 
 FIELD = "int8"
 FILE = "int8.safetensors"
-LARGEST, TERMS = "largest.", "terms."  # of an array's name, before the product's
-EXACT = "exact."  # of an array's name, before the ids of a text
+LARGEST, TERMS = "largest.", "terms."
+EXACT = "exact."
 IDS = re.compile(r"exact\.\d{1,9}(,\d{1,9})*")
 
 
 class Int8(NamedTuple):
-    """The findings of a trial: the least cosine of an embedding to float32's, and the text that has it.
+    """Findings of a trial: the least cosine of an embedding to float32, and its text.
 
-    ``largest``, by product: the largest magnitude in each column of its operand, float32. ``terms``: that of other
-    texts too, times the largest weight of the column. ``exact``, by the ids of a text that int8 would spoil: its pooled
-    vector (P,) in float32.
+    ``largest``, by product: float32 magnitudes of each column of its operand. ``terms``: the same over more texts,
+    times the column's largest weight. ``exact``: float32 pooled vectors (P,), by ids, of texts that int8 would spoil.
     """
 
     version: int
@@ -42,17 +40,15 @@ class Int8(NamedTuple):
     exact: dict[tuple[int, ...], NDArray[np.float32]]
 
     def entry(self) -> dict[str, Any]:
-        """The field of the manifest."""
         return {"version": self.version, "least_cosine": self.least_cosine, "text": self.text}
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """The arrays of FILE."""
         largest = {LARGEST + name: array for name, array in self.largest.items()}
         terms = {TERMS + name: array for name, array in self.terms.items()}
         return largest | terms | {EXACT + ",".join(map(str, ids)): array for ids, array in self.exact.items()}
 
     def restore(self, tokens: Tokens, pooled: NDArray[Any]) -> None:
-        """Put the vectors of ``exact`` in the rows of ``pooled`` (B, P) whose texts they are."""
+        """Replace rows of ``pooled`` (B, P) by the vectors of ``exact`` for the same texts."""
         if not self.exact or tokens.skip:
             return
         lengths = np.diff(tokens.offsets)
@@ -63,9 +59,9 @@ class Int8(NamedTuple):
 
 
 def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
-    """The trial of int8 that ``manifest``, that of ``directory``, records, with the arrays of FILE; None without one.
+    """Read the recorded trial of a model; None if it has none.
 
-    Raises a FastflowError that names the field or array for values that cannot be. Its version is not compared here.
+    Raises a FastflowError that names the field or array with an impossible value. The version is not compared.
     """
     if FIELD not in manifest:
         return None
@@ -73,11 +69,11 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
     if FILE not in manifest["files"]:
         _check_entry(manifest[FIELD], where)
         raise FastflowError(f"{where}: {FILE} is not listed with the model's files; train or copy the model again")
-    return checked(manifest[FIELD], read_tensors(directory / FILE), where, directory / FILE)
+    return build_record(manifest[FIELD], read_tensors(directory / FILE), where, directory / FILE)
 
 
-def checked(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
-    """The record of ``entry``, at ``where``, and ``arrays``, of ``file``; raises as ``read_int8`` does."""
+def build_record(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
+    """Build the record of ``entry`` and ``arrays``; raises as ``read_int8`` does."""
     _check_entry(entry, where)
     found: dict[str, dict[str, NDArray[np.float32]]] = {}
     for prefix in (LARGEST, TERMS):

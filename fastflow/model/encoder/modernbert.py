@@ -1,8 +1,4 @@
-"""ModernBERT's config.json -> EncoderShape: layers that attend everywhere or in a window, and their rotary angles.
-
-Transformers 5 writes ``layer_types`` and ``rope_parameters``; before, ``global_attn_every_n_layers`` and two bases
-meant the same. Both are read as transformers 5 reads them.
-"""
+"""ModernBERT's config.json, of transformers 5 or older -> EncoderShape."""
 
 from __future__ import annotations
 
@@ -14,14 +10,14 @@ from fastflow.kernels.encoder.shape import EncoderShape
 from fastflow.values import flag, number, short, whole_number
 
 FULL, LOCAL = "full_attention", "sliding_attention"
-BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}  # older field, its default
+BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}
 LARGEST_BASE = 1e12
-LONGEST = 1 << 16  # positions: a table of their cosines and sines is made when the encoder is opened
-MOST_LAYERS = 1000  # each has a type, written out
+LONGEST = 1 << 16
+MOST_LAYERS = 1000
 
 
 def modernbert_shape(config: dict[str, Any], where: Path, activation: str) -> EncoderShape:
-    """The EncoderShape of a ModernBERT; raises UnsupportedArchitecture if the equations do not cover it."""
+    """Read a ModernBERT's EncoderShape; raises UnsupportedArchitecture if the equations do not cover it."""
     layers = whole_number(config, "num_hidden_layers", where, most=MOST_LAYERS)
     hidden, heads = whole_number(config, "hidden_size", where), whole_number(config, "num_attention_heads", where)
     if hidden % heads == 0 and hidden // heads % 2:
@@ -51,7 +47,7 @@ def modernbert_shape(config: dict[str, Any], where: Path, activation: str) -> En
 
 
 def biases(config: dict[str, Any], where: Path) -> dict[str, bool]:
-    """Whether attention, feed-forward and LayerNorms have biases; none do by default."""
+    """Return which of attention, feed-forward and LayerNorms have biases; by default none."""
     return {part: flag(config, f"{part}_bias", where) for part in ("attention", "mlp", "norm")}
 
 
@@ -70,7 +66,6 @@ def _layer_types(config: dict[str, Any], where: Path, layers: int) -> list[str]:
 
 
 def _bases(config: dict[str, Any], where: Path) -> dict[str, float]:
-    """The base of the rotary angles for each type of layer."""
     given = config.get("rope_parameters")
     if given is not None and (not isinstance(given, dict) or given.keys() - BASES.keys()):
         raise FastflowError(
@@ -95,7 +90,6 @@ def _bases(config: dict[str, Any], where: Path) -> dict[str, float]:
 
 
 def _check_ignored(config: dict[str, Any], where: Path, hidden: int, heads: int, window: int) -> None:
-    """Raise for fields that would change the computation and have one value here, or none."""
     only: dict[str, tuple[Any, ...]] = {
         "rope_scaling": (None,),
         "partial_rotary_factor": (None, 1),

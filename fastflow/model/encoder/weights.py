@@ -1,12 +1,8 @@
-"""The weights of an encoder -> one canonical set of arrays.
-
-Each architecture is the computation of ``kernels.encoder.reference`` under names of its own; ``tensor_names`` and the
-fields that ``architecture`` reads are the whole difference. Weights are read from safetensors only: a pickle is never
-opened.
-"""
+"""The weights of an encoder as one canonical set of arrays, read from safetensors, never from a pickle."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +10,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import EncoderShape
+from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
 from fastflow.kernels.panels import LARGEST, usable, widen
-from fastflow.model.encoder.tensor_names import layout, word_tensor
 from fastflow.model.tensors import Arrays, MappedTensors
-from fastflow.values import read_object, short
+from fastflow.values import read_object, short, whole_number
 
 BAD = f"holds NaN or infinity, or a magnitude above {LARGEST:g}; no encoder can be computed with that"
-WEIGHT_INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
+_BERT_LAYER = {
+    "q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value",
+    "out": "attention.output.dense", "norm1": "attention.output.LayerNorm",
+    "up": "intermediate.dense", "down": "output.dense", "norm2": "output.LayerNorm",
+}  # fmt: skip
+_DISTILBERT_LAYER = {
+    "q": "attention.q_lin", "k": "attention.k_lin", "v": "attention.v_lin", "out": "attention.out_lin",
+    "norm1": "sa_layer_norm", "up": "ffn.lin1", "down": "ffn.lin2", "norm2": "output_layer_norm",
+}  # fmt: skip
+_MPNET_LAYER = {
+    "q": "attention.attn.q", "k": "attention.attn.k", "v": "attention.attn.v",
+    "out": "attention.attn.o", "norm1": "attention.LayerNorm",
+    "up": "intermediate.dense", "down": "output.dense", "norm2": "output.LayerNorm",
+}  # fmt: skip
+_LAYERS = {"distilbert": _DISTILBERT_LAYER, "mpnet": _MPNET_LAYER}
+_WITHOUT_SEGMENTS = ("distilbert", "mpnet")
+
+Item = tuple[str, tuple[tuple[str, ...], tuple[int, ...]]]
+
+WEIGHT_INDEX = "model.safetensors.index.json"
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a file beside another may have this name; NUL and half a surrogate pair are not printable."""
     return 0 < len(name) <= 255 and Path(name).name == name and name.isprintable()
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files that hold the weights, sharded or not."""
-    if (adapter := directory / "adapter_config.json").is_file():  # transformers adds it if peft is installed
+    """List the safetensors files of the weights, sharded or not."""
+    if (adapter := directory / "adapter_config.json").is_file():
         raise FastflowError(f"{adapter}: adapters are not supported; save the model after merge_and_unload() of peft")
     index = directory / WEIGHT_INDEX
     if index.is_file():
@@ -51,18 +64,17 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def has_pooler(directory: Path) -> bool:
-    """Whether the weights hold BERT's pooler; without it transformers would invent a random one."""
+    """Return whether the weights hold BERT's pooler; transformers would fill a missing one randomly."""
     return any(
         n.endswith("pooler.dense.weight") for path in weight_files(directory) for n in MappedTensors(path).arrays
     )
 
 
 class MappedWeights:
-    """The canonical weights of an encoder as they are stored: those of ``load_weights``, not read yet.
+    """The canonical weights of ``load_weights``, unread, as stored.
 
-    ``stored`` is a ``cpu_layout.Stored``: views of the mapped files, ``qkv`` in three parts. The reader checks that
-    they are finite and not above LARGEST, and raises ``not_finite`` if they are not.
-    Raises a FastflowError that names the file and tensor for one that is missing or misshapen.
+    ``stored`` is a ``cpu_layout.Stored`` with ``qkv`` in three parts. Its reader checks magnitudes and raises
+    ``not_finite``. Raises a FastflowError that names file and tensor for a missing or misshapen one.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
@@ -72,11 +84,11 @@ class MappedWeights:
         source = _Source(directory, arrays, config["model_type"])
         self.stored: dict[str, NDArray[Any] | tuple[NDArray[Any], ...]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
-        for name, (tensors, size) in layout(source.has, config, shape, directory):  # ends at the first that is missing
+        for name, (tensors, size) in layout(source.has, config, shape, directory):
             parts = tuple(source(tensor, *size) for tensor in tensors)
             self._names[name] = tensors
             self.stored[name] = parts if len(parts) > 1 else parts[0]
-        table = self.stored.get("segment")  # of which only the first row is ever added
+        table = self.stored.get("segment")
         if isinstance(table, np.ndarray) and not usable(widen(table)):
             raise self.not_finite("segment", 0)
         if "position" in self.stored:
@@ -84,26 +96,25 @@ class MappedWeights:
             self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
 
     def columns(self, name: str) -> int:
-        """The columns of the canonical weight ``name``, a matrix; 0 if there is none."""
         found = self.stored.get(name)
         first = found[0] if isinstance(found, tuple) else found
         return 0 if first is None or first.ndim != 2 else first.shape[1]
 
     def release(self) -> None:
-        """Release the memory of the pages that were read so far; raises a FastflowError if a file was cut meanwhile."""
+        """Release the memory of pages read so far; raises a FastflowError if a file was cut meanwhile."""
         for file in self._files:
             file.release()
 
     def not_finite(self, name: str, part: int) -> FastflowError:
-        """The error for part ``part`` of the canonical weight ``name``; parts may be cut out of one tensor."""
+        """Return the error for part ``part`` of the weight ``name``; parts may share one tensor."""
         names = self._names[name]
         return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
-    """The canonical arrays that ``kernels.encoder.reference`` names, in ``dtype``, but the word table as stored.
+    """Load the arrays that ``kernels.encoder.reference`` names in ``dtype``; the word table stays as stored.
 
-    Raises a FastflowError that names the file and tensor for one that is missing, misshapen or not finite.
+    Raises a FastflowError that names file and tensor for one that is missing, misshapen or not finite.
     """
     mapped, out = MappedWeights(directory, config, shape), {}
     for name, stored in mapped.stored.items():
@@ -117,8 +128,6 @@ def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, d
 
 
 class _Source:
-    """Raw tensors under any of the prefixes in use, each checked as it is taken."""
-
     def __init__(self, directory: Path, raw: Arrays, family: str) -> None:
         prefixes = ("", f"{family.removeprefix('xlm-')}.", "bert.", "roberta.", "model.")
         self._prefix = next((p for p in prefixes if p + word_tensor(family) in raw), "")
@@ -132,8 +141,107 @@ class _Source:
         array = self._raw.get(self._prefix + name, self._raw.get(self._prefix + old))
         if array is None:
             raise FastflowError(f"{self.directory}: the weights lack tensor {self._prefix}{name}")
-        if array.dtype.kind not in "fV":  # V: bfloat16
+        if array.dtype.kind not in "fV":
             raise FastflowError(f"{self.directory}: tensor {name} has dtype {array.dtype}, which no weight has")
         if array.shape != shape:
             raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json needs {shape}")
         return array
+
+
+def word_tensor(family: str) -> str:
+    """Return the name of the word table without prefix."""
+    return "embeddings.tok_embeddings.weight" if family == "modernbert" else "embeddings.word_embeddings.weight"
+
+
+def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
+    """Yield all weights; lazily, since config.json may name any number of layers.
+
+    ``has`` tells whether the checkpoint holds a tensor. Raises a FastflowError for one that config.json denies.
+    """
+    if config["model_type"] == "modernbert":
+        yield from _modernbert(has, config, shape, where)
+    else:
+        yield from _post_norm(has, config, shape, where)
+
+
+def _post_norm(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
+    family = config["model_type"]
+    yield from _embeddings(config, shape, where)
+    if family == "mpnet":
+        yield "relative", (("encoder.relative_attention_bias.weight",), (BUCKETS, shape.heads))
+    for i in range(shape.layers):
+        stem = f"transformer.layer.{i}." if family == "distilbert" else f"encoder.layer.{i}."
+        yield from _layer(stem, f"layer.{i}.", _LAYERS.get(family, _BERT_LAYER), shape)
+    if has("pooler.dense.weight"):
+        yield from _linear("pooler", "pooler.dense", shape.hidden, shape.hidden)
+
+
+def _embeddings(config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
+    family, width = config["model_type"], shape.hidden
+    if family == "electra":
+        width = whole_number({"embedding_size": 128, **config}, "embedding_size", where)
+    yield "word", ((word_tensor(family),), (whole_number(config, "vocab_size", where), width))
+    yield "position", (("embeddings.position_embeddings.weight",), (shape.positions, width))
+    yield from _norm("embed_norm", "embeddings.LayerNorm", width)
+    if family not in _WITHOUT_SEGMENTS:
+        types = whole_number(config, "type_vocab_size", where)
+        yield "segment", (("embeddings.token_type_embeddings.weight",), (types, width))
+    if width != shape.hidden:
+        yield from _linear("projection", "embeddings_project", shape.hidden, width)
+
+
+def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -> Iterator[Item]:
+    hidden, wide = shape.hidden, shape.intermediate
+    parts = [names[part] for part in "qkv"]
+    yield f"{prefix}qkv.weight", (tuple(f"{stem}{part}.weight" for part in parts), (hidden, hidden))
+    yield f"{prefix}qkv.bias", (tuple(f"{stem}{part}.bias" for part in parts), (hidden,))
+    for part, rows, columns in (("out", hidden, hidden), ("up", wide, hidden), ("down", hidden, wide)):
+        yield from _linear(f"{prefix}{part}", f"{stem}{names[part]}", rows, columns)
+    for part in ("norm1", "norm2"):
+        yield from _norm(f"{prefix}{part}", f"{stem}{names[part]}", hidden)
+
+
+def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
+    from fastflow.model.encoder.modernbert import biases
+
+    hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
+
+    def refuse_denied(name: str, why: str) -> None:
+        if has(name):
+            raise FastflowError(f"{where}: the weights hold tensor {name}, and {why}")
+
+    def linear(name: str, stem: str, rows: int, columns: int, field: str) -> Iterator[Item]:
+        if not given[field]:
+            refuse_denied(f"{stem}.bias", f"config.json, field {field}_bias, has none")
+        yield from _linear(name, stem, rows, columns, given[field])
+
+    def norm(name: str, stem: str) -> Iterator[Item]:
+        if not given["norm"]:
+            refuse_denied(f"{stem}.bias", "config.json, field norm_bias, has none")
+        yield from _norm(name, stem, hidden, given["norm"])
+
+    yield "word", ((word_tensor("modernbert"),), (whole_number(config, "vocab_size", where), hidden))
+    yield from norm("embed_norm", "embeddings.norm")
+    refuse_denied("layers.0.attn_norm.weight", "the first layer of a ModernBERT has no such LayerNorm")
+    for i in range(shape.layers):
+        stem, prefix = f"layers.{i}.", f"layer.{i}."
+        if i:
+            yield from norm(f"{prefix}norm1", f"{stem}attn_norm")
+        yield from linear(f"{prefix}qkv", f"{stem}attn.Wqkv", 3 * hidden, hidden, "attention")
+        yield from linear(f"{prefix}out", f"{stem}attn.Wo", hidden, hidden, "attention")
+        yield from norm(f"{prefix}norm2", f"{stem}mlp_norm")
+        yield from linear(f"{prefix}up", f"{stem}mlp.Wi", 2 * wide, hidden, "mlp")
+        yield from linear(f"{prefix}down", f"{stem}mlp.Wo", hidden, wide, "mlp")
+    yield from norm("final_norm", "final_norm")
+
+
+def _linear(name: str, stem: str, rows: int, columns: int, bias: bool = True) -> Iterator[Item]:
+    yield f"{name}.weight", ((f"{stem}.weight",), (rows, columns))
+    if bias:
+        yield f"{name}.bias", ((f"{stem}.bias",), (rows,))
+
+
+def _norm(name: str, stem: str, width: int, bias: bool = True) -> Iterator[Item]:
+    yield f"{name}.scale", ((f"{stem}.weight",), (width,))
+    if bias:
+        yield f"{name}.bias", ((f"{stem}.bias",), (width,))

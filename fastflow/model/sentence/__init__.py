@@ -1,1 +1,1 @@
-"""A directory saved by Sentence Transformers."""
+"""Directories saved by Sentence Transformers."""

@@ -1,6 +1,6 @@
-"""A directory saved by Sentence Transformers -> its modules, strictly: every setting is known or an error names it.
+"""A directory saved by Sentence Transformers -> its modules; an unknown setting is an error.
 
-modules.json                        the modules in their order, each with its folder and type
+modules.json                        the modules in order, with folder and type
 sentence_bert_config.json           of the Transformer: max_seq_length, do_lower_case
 1_Pooling/config.json, 2_Dense/...  of the other modules
 config_sentence_transformers.json   prompts, similarity
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.model.encoder.architecture import is_model2vec, read_config, size_of
@@ -18,32 +19,33 @@ from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.sentence.modules import (
     DenseModule,
     LayerNormModule,
+    LayersModule,
     NormalizeModule,
     PoolingModule,
     StaticModule,
     TransformerModule,
+    WordWeightsModule,
     check_fields,
     read_dense,
     read_layer_norm,
+    read_layers,
     read_normalize,
     read_pooling,
     read_transformer,
 )
-from fastflow.model.sentence.settings import read_settings
-from fastflow.model.sentence.tokens import LayersModule, WordWeightsModule, read_layers
 from fastflow.model.static.table import open_table
-from fastflow.values import read_json, short
+from fastflow.values import is_whole, read_json, read_object, short
 
 KNOWN = (
     *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),
     *("WordWeights", "WeightedLayerPooling", "StaticEmbedding"),
 )
-# sentence_transformers.models.Pooling, or since 5.4 sentence_transformers.base.modules.dense.Dense and the like
+# before 5.4: sentence_transformers.models.Pooling; later sentence_transformers.base.modules.dense.Dense and others
 TYPE = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\."
     rf"(?:(\w+)\.)?({'|'.join(KNOWN)})"
 )
-BEFORE = (  # the modules before the Pooling
+BEFORE = (
     ["Transformer"],
     ["Transformer", "WeightedLayerPooling"],
     ["Transformer", "WordWeights"],
@@ -53,7 +55,15 @@ FILES = {
     "WordWeights": "word_weights", "WeightedLayerPooling": "weighted_layer_pooling", "LayerNorm": "layer_norm",
     "StaticEmbedding": "static_embedding",
 }  # fmt: skip
-AFTER = ("Dense", "Normalize", "LayerNorm", "Dropout")  # the modules after a StaticEmbedding
+SETTINGS = "config_sentence_transformers.json"
+SIMILARITIES = {
+    "cosine": "cosine",
+    "dot": "dot",
+    "dot_product": "dot",
+    "euclidean": "euclidean",
+    "manhattan": "manhattan",
+}
+AFTER = ("Dense", "Normalize", "LayerNorm", "Dropout")
 
 
 After = DenseModule | LayerNormModule | NormalizeModule
@@ -61,10 +71,10 @@ After = DenseModule | LayerNormModule | NormalizeModule
 
 @dataclass(frozen=True)
 class Modules:
-    """Everything that decides an embedding of the directory: modules in their order, prompts and similarity.
+    """Modules in order, prompts and similarity of a directory.
 
-    ``layers`` and ``word_weights`` come before the pooling, ``after`` follow it. ``dim`` is the width of an embedding,
-    before ``truncate_dim``. ``folders``: of the modules after the Transformer.
+    ``layers`` and ``word_weights`` precede the pooling, ``after`` follow it. ``dim``: width of an embedding before
+    ``truncate_dim``. ``folders``: of the modules after the Transformer.
     """
 
     path: Path
@@ -81,12 +91,11 @@ class Modules:
     truncate_dim: int | None = None
 
     def names(self) -> list[str]:
-        """The modules after the Transformer, in words; a StaticEmbedding is the first."""
         before = [module for module in (self.layers, self.word_weights) if module is not None]
         return [str(module) for module in (*before, self.pooling, *self.after)]
 
     def beyond_encoder(self) -> str:
-        """The modules and settings that an encoder alone does not have, by name."""
+        """Name the modules and settings that the encoder lacks."""
         named = self.names()[isinstance(self.pooling, StaticModule) :]
         if self.transformer.do_lower_case:
             named.append("do_lower_case")
@@ -100,8 +109,8 @@ class Modules:
             named.append(f"truncate_dim {self.truncate_dim}")
         return ", ".join(named)
 
-    def unused(self) -> str:
-        """The warning for a calibration that is fitted on the encoder alone."""
+    def warn_of_unused(self) -> str:
+        """Return the warning for a calibration fitted on the encoder only."""
         return (
             f"{self.path} was saved by Sentence Transformers: the calibration uses its encoder alone, without "
             f"{self.beyond_encoder()}"
@@ -109,10 +118,9 @@ class Modules:
 
 
 def read_modules(directory: Path) -> Modules | None:
-    """The modules of ``directory``, None if it has no modules.json, or one that model2vec wrote for others.
+    """Read the modules; None without a modules.json, or if model2vec wrote it for other libraries.
 
-    Raises a FastflowError that names file and field for a module or a setting that is unknown, missing, or does not
-    fit the others.
+    Raises a FastflowError that names file and field for a module or setting that is unknown, missing or contradictory.
     """
     if not is_file(directory / MODULES) or is_model2vec(directory):
         return None
@@ -151,7 +159,6 @@ def read_modules(directory: Path) -> Modules | None:
 
 
 def _read_static(directory: Path, entries: list[tuple[str, Path]]) -> Modules:
-    """The modules of a directory that begins with a StaticEmbedding: encoder and mean in one."""
     if odd := [kind for kind, _ in entries[1:] if kind not in AFTER]:
         raise FastflowError(f"{directory / MODULES}: {odd[0]} cannot come after a StaticEmbedding")
     folder = entries[0][1]
@@ -167,7 +174,6 @@ def _read_static(directory: Path, entries: list[tuple[str, Path]]) -> Modules:
 
 
 def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[After, ...], int]:
-    """The modules after the pooling, and the width they make of vectors of ``width`` numbers."""
     after: list[After] = []
     for kind, folder in entries:
         if kind == "Dense":
@@ -182,14 +188,46 @@ def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[Afte
     return tuple(after), width
 
 
+def read_settings(directory: Path, width: int) -> dict[str, Any]:
+    """Read prompts, default_prompt, similarity and truncate_dim as Modules has them; an unknown field is an error."""
+    where = directory / SETTINGS
+    if not is_file(where):
+        return {}
+    found, place = read_object(where), str(where)
+    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+    check_fields(found, ("__version__", "model_type", *names), place)
+    if found.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+        raise FastflowError(
+            f"{place}, field model_type: only SentenceTransformer is supported, not {short(found['model_type'])}"
+        )
+    prompts = found.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
+        raise FastflowError(f"{place}, field prompts: must be an object of texts")
+    default = found.get("default_prompt_name")
+    if default is not None and (not isinstance(default, str) or prompts.get(default) is None):
+        raise FastflowError(f"{place}, field default_prompt_name: {short(default)} is not the name of a prompt")
+    similarity = found.get("similarity_fn_name") or "cosine"
+    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
+        known = ", ".join(SIMILARITIES)
+        raise FastflowError(f"{place}, field similarity_fn_name: {short(similarity)} is unknown; known are {known}")
+    dim = found.get("truncate_dim")
+    if dim is not None and not is_whole(dim, 1, width):
+        raise FastflowError(f"{place}, field truncate_dim: must be 1 to {width}, not {short(dim)}")
+    return {
+        "prompts": {name: prompt for name, prompt in prompts.items() if prompt is not None},
+        "default_prompt": default,
+        "similarity": SIMILARITIES[similarity],
+        "truncate_dim": dim,
+    }
+
+
 def encoder_folder(directory: Path) -> Path:
-    """The folder of the encoder: that of the Transformer if there is a modules.json, else ``directory``."""
+    """Return the folder of the Transformer in modules.json, else ``directory``."""
     modules = read_modules(directory)
     return directory if modules is None else modules.transformer.directory
 
 
 def _entries(directory: Path) -> list[tuple[str, Path]]:
-    """(kind, folder) of each module."""
     where = directory / MODULES
     found = read_json(where)
     if not isinstance(found, list) or not found:
@@ -224,7 +262,6 @@ def _entries(directory: Path) -> list[tuple[str, Path]]:
 
 
 def _kind(name: str, place: str) -> str:
-    """One of KNOWN."""
     match = TYPE.fullmatch(name)
     if match is None or match[1] not in (None, match[2], FILES.get(match[2], match[2].lower())):
         raise FastflowError(f"{place}, field type: {short(name)} is unknown; known modules are {', '.join(KNOWN)}")
@@ -232,7 +269,6 @@ def _kind(name: str, place: str) -> str:
 
 
 def _folder(directory: Path, path: str, place: str) -> Path:
-    """The folder ``path`` inside ``directory``; raises for a path that leads outside, on any system."""
     windows = PureWindowsPath(path)
     if windows.anchor or ".." in windows.parts or not path.isprintable() or "\\" in path:
         raise FastflowError(f"{place}, field path: {short(path)} lies outside the directory")

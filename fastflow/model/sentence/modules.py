@@ -1,7 +1,4 @@
-"""The modules that Sentence Transformers saves: a folder of each -> its settings, of which every one must be known.
-
-Older releases and newer ones name settings differently; both are read. Nothing here reads weights.
-"""
+"""Read and check the settings of each module that Sentence Transformers saves, in its older and newer names."""
 
 from __future__ import annotations
 
@@ -16,7 +13,8 @@ from fastflow.values import is_whole, read_object, short
 
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)
-LEGACY_MODES = {  # in the order in which several are concatenated
+WIDTHS = ("embedding_dimension", "word_embedding_dimension")
+LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -31,7 +29,7 @@ ACTIVATIONS = {
     "Hardtanh": "hardtanh", "Mish": "mish",
 }  # fmt: skip
 ACTIVATION = re.compile(rf"torch\.nn\.(?:modules\.\w+\.)?({'|'.join(ACTIVATIONS)})")
-# settings of the Transformer that have one value for an encoder of texts, and those that must be empty
+# Transformer settings that must have one value or be empty
 TRANSFORMER_FIXED: dict[str, Any] = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -45,7 +43,7 @@ TRANSFORMER_EMPTY = (
 
 @dataclass(frozen=True)
 class TransformerModule:
-    """The encoder: its folder, the limit of tokens (None: the encoder's own), whether texts are lowercased first."""
+    """The encoder's folder, token limit (None: the encoder's own), and whether texts are lowercased."""
 
     directory: Path
     max_seq_length: int | None
@@ -56,7 +54,7 @@ class TransformerModule:
 class PoolingModule:
     """Hidden states of the last layer (N, D) -> (B, D * modes), concatenated in the order of ``modes``.
 
-    ``include_prompt`` false leaves the tokens of a prompt out.
+    ``include_prompt`` false excludes the prompt's tokens.
     """
 
     modes: tuple[str, ...]
@@ -67,7 +65,7 @@ class PoolingModule:
 
 
 class StaticModule(PoolingModule):
-    """The mean of the rows of a token table; a prompt's are among them."""
+    """The mean of the rows of a token table, prompts included."""
 
     def __str__(self) -> str:
         return "StaticEmbedding"
@@ -75,7 +73,7 @@ class StaticModule(PoolingModule):
 
 @dataclass(frozen=True)
 class DenseModule:
-    """y = activation(W x + b), plus x, or R x if the widths differ, with ``residual``; weights in ``directory``."""
+    """y = activation(W x + b); ``residual`` adds x, or R x if the widths differ. Weights in ``directory``."""
 
     directory: Path
     in_features: int
@@ -107,8 +105,30 @@ class NormalizeModule:
         return "Normalize"
 
 
+@dataclass(frozen=True)
+class WordWeightsModule:
+    """Token weights by id: states are multiplied by them, and a mean divides by their sum."""
+
+    directory: Path
+
+    def __str__(self) -> str:
+        return "WordWeights"
+
+
+@dataclass(frozen=True)
+class LayersModule:
+    """The weighted mean of the layers ``start`` to ``last``; weights in ``directory``."""
+
+    directory: Path
+    start: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"WeightedLayerPooling (layers {self.start} to {self.last})"
+
+
 def read_transformer(folder: Path) -> TransformerModule:
-    """The Transformer in ``folder``; raises if no encoder is there, and for a setting that text does not have."""
+    """Read a Transformer; raises if its encoder is missing, and for a setting of other modalities."""
     if not is_file(folder / "config.json"):
         raise FastflowError(
             f"{folder} is not an encoder: it has no config.json, and modules.json names it the Transformer"
@@ -133,21 +153,23 @@ def read_transformer(folder: Path) -> TransformerModule:
 
 
 def _model_max_length(folder: Path) -> int | None:
-    """The tokenizer's own limit, None if there is none; a tokenizer without one holds a number beyond any text."""
     config = folder / "tokenizer_config.json"
     fields = read_object(config) if is_file(config) else {}
     found = fields.get("model_max_length", fields.get("max_len"))
     return found if is_whole(found, 1) else None
 
 
-def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
-    """The pooling of hidden states of that width, and the width it gives."""
-    found, place = module_config(folder, "Pooling")
-    widths = ("embedding_dimension", "word_embedding_dimension")
-    check_fields(found, (*widths, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
-    for name in widths:
+def _check_width(found: dict[str, Any], hidden: int, place: str) -> None:
+    for name in WIDTHS:
         if found.get(name, hidden) != hidden:
             raise FastflowError(f"{place}, field {name}: must be {hidden}, the encoder's, not {short(found[name])}")
+
+
+def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
+    """Read the pooling of hidden states of width ``hidden``; returns it and its output width."""
+    found, place = module_config(folder, "Pooling")
+    check_fields(found, (*WIDTHS, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
+    _check_width(found, hidden, place)
     legacy = tuple(mode for name, mode in LEGACY_MODES.items() if flag(found, name, False, place))
     given = found.get("pooling_mode", list(legacy))
     modes = tuple(given) if isinstance(given, list) else (given,)
@@ -161,7 +183,7 @@ def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
 
 
 def read_dense(folder: Path, width: int) -> DenseModule:
-    """The Dense in ``folder``, to which vectors of that width come."""
+    """Read a Dense on vectors of ``width`` numbers."""
     found, place = module_config(folder, "Dense")
     names = ("module_input_name", "module_output_name")
     check_fields(found, ("in_features", "out_features", "bias", "activation_function", "use_residual", *names), place)
@@ -170,7 +192,7 @@ def read_dense(folder: Path, width: int) -> DenseModule:
     if not is_whole(out := found.get("out_features"), 1):
         raise FastflowError(f"{place}, field out_features: missing or not a whole number above 0: {short(out)}")
     _check_whole_embedding(found, names, place)
-    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")  # the module's own default
+    given = found.get("activation_function", "torch.nn.modules.activation.Tanh")
     match = ACTIVATION.fullmatch(given) if isinstance(given, str) else None
     if match is None:
         known = ", ".join(ACTIVATIONS)
@@ -182,7 +204,7 @@ def read_dense(folder: Path, width: int) -> DenseModule:
 
 
 def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
-    """The LayerNorm in ``folder``, to which vectors of that width come."""
+    """Read a LayerNorm on vectors of ``width`` numbers."""
     found, place = module_config(folder, "LayerNorm")
     check_fields(found, ("dimension",), place)
     if found.get("dimension") != width:
@@ -191,7 +213,7 @@ def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
 
 
 def read_normalize(folder: Path) -> None:
-    """Check the settings of a newer Normalize; an older one has neither settings nor, on the Hub, a folder."""
+    """Check the settings of a newer Normalize; an older one has no settings."""
     if is_file(folder / "config.json"):
         found, place = module_config(folder, "Normalize")
         names = ("module_input_name", "module_output_name")
@@ -206,7 +228,7 @@ def _check_whole_embedding(found: dict[str, Any], names: tuple[str, ...], place:
 
 
 def module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
-    """The config.json of a module, and its name for messages."""
+    """Read a module's config.json; returns it and its name for messages."""
     path = folder / "config.json"
     if not is_file(path):
         raise FastflowError(f"{path} is missing: modules.json names its folder as a {kind}; copy the whole directory")
@@ -220,8 +242,27 @@ def check_fields(found: dict[str, Any], known: tuple[str, ...], place: str) -> N
 
 
 def flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
-    """The field ``name``, true or false; raises a FastflowError for anything else."""
+    """Return a boolean field; raises a FastflowError for another type."""
     value = found.get(name, default)
     if not isinstance(value, bool):
         raise FastflowError(f"{place}, field {name}: must be true or false, not {short(value)}")
     return value
+
+
+def read_layers(folder: Path, config: dict[str, Any], encoder: Path, hidden: int, depth: int) -> LayersModule:
+    """Read a WeightedLayerPooling for an encoder of ``depth`` layers of width ``hidden``."""
+    found, place = module_config(folder, "WeightedLayerPooling")
+    check_fields(found, (*WIDTHS, "layer_start", "num_hidden_layers"), place)
+    _check_width(found, hidden, place)
+    if found.get("num_hidden_layers", 12) != depth:
+        shown = short(found.get("num_hidden_layers", 12))
+        raise FastflowError(f"{place}, field num_hidden_layers: must be {depth}, the encoder's, not {shown}")
+    start = found.get("layer_start", 4)
+    if not is_whole(start, 0, depth):
+        raise FastflowError(f"{place}, field layer_start: must be 0 to {depth}, not {short(start)}")
+    if config.get("output_hidden_states") is not True:
+        raise FastflowError(
+            f"{encoder / 'config.json'}, field output_hidden_states: must be true, or Sentence Transformers passes "
+            "over the module WeightedLayerPooling"
+        )
+    return LayersModule(folder, start, depth)

@@ -1,31 +1,39 @@
-"""The modules of a directory of Sentence Transformers, with their weights, as a backend runs them."""
+"""The modules of Sentence Transformers, with weights, as a backend runs them."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import LIGHTEST, Dense, Head, Norm, Unit
+from fastflow.kernels.encoder.shape import HEAVIEST, LEAST, LIGHTEST, Dense, Head, Norm, Unit
 from fastflow.kernels.panels import usable
 from fastflow.model.encoder.architecture import read_config, whole_number
 from fastflow.model.encoder.weights import BAD
 from fastflow.model.hashing import MODULES, encoder_files, is_file
-from fastflow.model.sentence.directory import Modules
-from fastflow.model.sentence.modules import TRANSFORMER_FILES, DenseModule, LayerNormModule, StaticModule
-from fastflow.model.sentence.settings import SETTINGS
-from fastflow.model.sentence.tokens import LayersModule, read_word_weights
+from fastflow.model.sentence.directory import SETTINGS, Modules
+from fastflow.model.sentence.modules import (
+    TRANSFORMER_FILES,
+    DenseModule,
+    LayerNormModule,
+    LayersModule,
+    StaticModule,
+    check_fields,
+    module_config,
+)
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.stages.pooling import WORDS, Pooling
+from fastflow.values import short
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 
 
 def head_of(modules: Modules) -> Head:
-    """The modules after the pooling, in float32; raises a FastflowError that names file and tensor."""
+    """Read the modules after the pooling in float32; raises a FastflowError that names file and tensor."""
     head: list[Dense | Unit | Norm] = []
     for module in modules.after:
         if isinstance(module, DenseModule):
@@ -38,7 +46,7 @@ def head_of(modules: Modules) -> Head:
 
 
 def pooling_of(modules: Modules, depth: int) -> Pooling:
-    """The pooling of the hidden states of an encoder of ``depth`` layers, with the weights of layers and tokens."""
+    """Return the pooling for an encoder of ``depth`` layers, with weights of layers and tokens."""
     if isinstance(modules.pooling, StaticModule):
         return Pooling("mean", (WORDS,))
     mode, layers = "+".join(modules.pooling.modes), [depth]
@@ -57,8 +65,38 @@ def pooling_of(modules: Modules, depth: int) -> Pooling:
     return Pooling(mode, tuple(layers), table, None if shares is None else tuple(shares))
 
 
+def read_word_weights(folder: Path, vocabulary: int) -> NDArray[np.float32]:
+    """Read a WordWeights module; returns (vocabulary,) float32 weights by id.
+
+    Raises a FastflowError for a weight that is neither 0 nor LEAST to HEAVIEST: Sentence Transformers may round others
+    differently.
+    """
+    found, place = module_config(folder, "WordWeights")
+    check_fields(found, ("vocab", "word_weights", "unknown_word_weight"), place)
+    words, weights, other = found.get("vocab"), found.get("word_weights"), found.get("unknown_word_weight", 1)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise FastflowError(f"{place}, field vocab: must be a list of texts")
+    if len(words) < vocabulary:
+        raise FastflowError(
+            f"{place}, field vocab: lists {len(words)} words, and the encoder's vocabulary has {vocabulary}"
+        )
+    if not isinstance(weights, dict):
+        raise FastflowError(f"{place}, field word_weights: must be an object of numbers")
+    for name, value in [("unknown_word_weight", other), *weights.items()]:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _usable(value):
+            raise FastflowError(
+                f"{place}: the weight of {short(name)} must be 0, or {LEAST:g} to {HEAVIEST:g}, not {short(value)}"
+            )
+    chosen = [weights.get(word, weights.get(word.lower(), other)) for word in words[:vocabulary]]
+    return np.array(chosen, np.float32)
+
+
+def _usable(value: float) -> bool:
+    return value == 0 or (math.isfinite(value) and LEAST <= value <= HEAVIEST)
+
+
 def files_of(modules: Modules) -> list[Path]:
-    """Every file that decides an embedding, in a fixed order."""
+    """List every file that decides an embedding, in a fixed order."""
     encoder = modules.transformer.directory
     own = [modules.path / MODULES, modules.path / SETTINGS, *(encoder / name for name in TRANSFORMER_FILES)]
     for folder in modules.folders:
@@ -67,7 +105,6 @@ def files_of(modules: Modules) -> list[Path]:
 
 
 def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
-    """The layers of a WeightedLayerPooling whose weight is not 0, and the share of each in the sum."""
     arrays, count = _tensors(module.directory), module.last + 1 - module.start
     weights = _take(arrays, module.directory, "layer_weights", (count,)).astype(np.float64)
     _check_all_used(arrays, module.directory)
@@ -97,7 +134,6 @@ def _dense(module: DenseModule) -> Dense:
 
 
 def _tensors(folder: Path) -> Arrays:
-    """The tensors of a module; raises for weights that are missing, or that only a pickle holds."""
     if is_file(folder / WEIGHTS):
         return read_tensors(folder / WEIGHTS)
     if is_file(folder / PICKLE):
@@ -109,7 +145,6 @@ def _tensors(folder: Path) -> Arrays:
 
 
 def _take(arrays: Arrays, folder: Path, name: str, size: tuple[int, ...]) -> NDArray[np.float32]:
-    """One tensor out of ``arrays``, as float32."""
     array, where = arrays.pop(name, None), f"{folder / WEIGHTS}: tensor {name}"
     if array is None:
         raise FastflowError(f"{where} is missing")

@@ -1,1 +1,1 @@
-"""A static encoder: a table of token vectors and a tokenizer."""
+"""Static encoders: a table of token vectors and a tokenizer."""

@@ -1,7 +1,7 @@
-"""A static encoder on disk: a table of token vectors and a tokenizer, as model2vec or Sentence Transformers saves them.
+"""A static encoder on disk, as model2vec or Sentence Transformers saves it.
 
-model2vec        config.json with normalize and max_length; in model.safetensors ``embeddings`` (R, D), and for each
-                 token id, if they are there, ``weights`` (V,) and its row, ``mapping`` (V,)
+model2vec        config.json with normalize and max_length; in model.safetensors ``embeddings`` (R, D), optional
+                 ``weights`` (V,), and ``mapping`` (V,), the row of each token id
 StaticEmbedding  no config.json; ``embedding.weight`` (R, D), or the tensors of model2vec
 """
 
@@ -25,11 +25,11 @@ from fastflow.model.tensors import MappedTensors
 from fastflow.values import MOST, is_whole, read_config, read_json, short
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-DEFAULT_LENGTH = 512  # tokens, if config.json has no max_length
-NAMES = ("embeddings", "weights", "mapping")  # of model2vec's tensors
-CHECKED = 4096  # rows that are looked at together
-BAG = "embedding.weight"  # of a StaticEmbedding
-# the fields of config.json: the first two decide the vectors, the others are how the table was made
+DEFAULT_LENGTH = 512
+NAMES = ("embeddings", "weights", "mapping")
+CHECKED = 4096
+BAG = "embedding.weight"
+# fields of config.json: the first two decide the vectors, the others describe the table's making
 DECIDING = ("normalize", "max_length")
 TOLD = (
     *("model_type", "architectures", "tokenizer_name", "apply_pca", "apply_zipf", "sif_coefficient", "hidden_dim"),
@@ -38,9 +38,9 @@ TOLD = (
 
 
 class Rules(NamedTuple):
-    """How a directory's library makes vectors. ``max_length`` in tokens, MOST if there is no limit.
+    """Rules by which a library makes vectors; ``max_length`` in tokens, MOST if unlimited.
 
-    ``model2vec``: texts are cut by characters too, and unknown tokens are left out.
+    ``model2vec``: texts are cut by characters too, and unknown tokens are dropped.
     """
 
     model2vec: bool
@@ -49,7 +49,7 @@ class Rules(NamedTuple):
 
 
 def read_rules(directory: Path) -> Rules:
-    """The rules of a static encoder; raises a FastflowError that names the field for one that is unknown or odd."""
+    """Read the rules of a static encoder; raises a FastflowError that names an unknown or invalid field."""
     if not is_file(directory / CONFIG):
         return Rules(False, False, MOST)
     config, where = read_config(directory), f"{directory / CONFIG}, field"
@@ -64,10 +64,7 @@ def read_rules(directory: Path) -> Rules:
 
 
 def check_modules(directory: Path) -> None:
-    """Raise a FastflowError if a modules.json beside model2vec's config.json has any but its two modules.
-
-    They are StaticEmbedding and Normalize; without a modules.json there is nothing to raise for.
-    """
+    """Raise a FastflowError if model2vec's modules.json names modules other than StaticEmbedding and Normalize."""
     if not is_file(directory / MODULES):
         return
     found = read_json(directory / MODULES)
@@ -81,9 +78,9 @@ def check_modules(directory: Path) -> None:
 
 
 def open_table(directory: Path) -> Table:
-    """The table of a static encoder, its rows as they lie in the mapped file: none is read before it is used.
+    """Open a static encoder's table; its rows stay in the mapped file.
 
-    Rows of float64 and bfloat16 become float32 in memory. Raises a FastflowError that names the tensor at fault.
+    Rows of float64 and bfloat16 become float32 in memory. Raises a FastflowError that names the tensor.
     """
     path = directory / WEIGHTS
     if is_file(index := directory / WEIGHT_INDEX):
@@ -111,14 +108,13 @@ def open_table(directory: Path) -> Table:
 
 
 def _is_summed_exactly(arrays: Mapping[str, NDArray[Any]], rows: NDArray[Any], model2vec: bool) -> bool:
-    """Whether the library sums in float64, or one column in pairs; it sums other tables in float32, token by token."""
     if any(array.dtype == np.float64 for name, array in arrays.items() if model2vec or name != "weights"):
         return True
     return model2vec and (rows.shape[1] == 1 or (rows.dtype == np.int8 and "weights" not in arrays))
 
 
 def check_rows(directory: Path) -> int:
-    """The rows of the table, after reading all; raises a FastflowError for one with NaN or infinity."""
+    """Read the whole table and count its rows; raises a FastflowError for NaN or infinity."""
     rows = open_table(directory).rows
     for start in range(0, len(rows), CHECKED):
         bad = np.flatnonzero(~np.isfinite(rows[start : start + CHECKED]).all(axis=1))
@@ -152,6 +148,6 @@ def _scales(found: NDArray[Any], vocabulary: int, where: str) -> NDArray[np.floa
     found = widen(found)
     if found.shape != (vocabulary,) or found.dtype.kind != "f":
         raise FastflowError(f"{where} must be floats of shape ({vocabulary},), not {found.dtype} of {found.shape}")
-    if not (np.abs(found) <= HEAVIEST).all():  # NaN is not
+    if not (np.abs(found) <= HEAVIEST).all():  # false for NaN
         raise FastflowError(f"{where} holds NaN or infinity, or a magnitude above {HEAVIEST:g}")
     return found.astype(np.float32)

@@ -1,4 +1,4 @@
-"""texts -> token ids as the library of a static encoder makes them: without special tokens; a text may have none."""
+"""Tokenization for static encoders: no special tokens, so a text may have no token."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fastflow.values import MOST, short
 class StaticTokenizer(Tokenizer):
     """A saved tokenizer with a length limit, MOST for none, for the table in ``directory``.
 
-    model2vec cuts a text by characters, as many for each token of the limit as the vocabulary's median token has, then
-    by tokens, and leaves unknown tokens out after that. A StaticEmbedding keeps them, and cuts if tokenizer.json does.
+    model2vec cuts a text by characters, then by tokens, then drops unknown tokens. A StaticEmbedding keeps them, and
+    cuts only if tokenizer.json does.
     """
 
     ended = False
@@ -37,7 +37,6 @@ class StaticTokenizer(Tokenizer):
         self._check_size(table.vocabulary, exact=rules.model2vec and table.mapping is None)
 
     def _limit(self) -> int:
-        """The limit of tokens in tokenizer.json, which is a StaticEmbedding's too; MOST if it has none."""
         if self._native is not None:
             return MOST if self._native.limit is None else self._native.limit
         found = self._library.truncation
@@ -56,16 +55,14 @@ class StaticTokenizer(Tokenizer):
 
     @late
     def _characters(self) -> int:
-        """The characters that are kept of a text."""
         return self.max_length * int(np.median([len(token) for token in self._tokenizer.get_vocab()]))
 
     @property
     def most_characters(self) -> int | None:
-        """The characters after which a text is cut before it is tokenized; None if none are."""
+        """The number of characters kept before tokenization; None: all."""
         return self._characters if self.longest < MOST else None
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize ``texts``; raises a FastflowError for one that the tokenizer cannot take."""
         kept = list(texts)
         cut = [i for i, text in enumerate(texts) if len(text) > self.longest]
         cut = [i for i in cut if len(texts[i]) > self._characters]
@@ -77,16 +74,14 @@ class StaticTokenizer(Tokenizer):
         return tokens if self.left_out is None else _without(tokens, self.left_out)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
-        """The tokens that the table reads of each text, uncut: none is added, whatever ``special`` is."""
+        """Return the uncut tokens of each text; ``special`` has no effect."""
         return [[piece for piece in pieces if piece.id != self.left_out] for pieces in super().describe(texts, False)]
 
     def prompt_tokens(self, prompt: str) -> int:
-        """The tokens of ``prompt`` alone."""
         return len(self([prompt]).ids)
 
 
 def _without(tokens: Tokens, unknown: int) -> Tokens:
-    """``tokens`` less those of the id ``unknown``."""
     known = tokens.ids != unknown
     if known.all():
         return tokens
@@ -96,7 +91,6 @@ def _without(tokens: Tokens, unknown: int) -> Tokens:
 
 
 def _unknown(tokenizer: Any) -> int | None:
-    """The id of the unknown token; None if there is none."""
     if hasattr(tokenizer.model, "unk_token"):
         name = tokenizer.model.unk_token
         return None if name is None else tokenizer.token_to_id(name)

@@ -1,4 +1,4 @@
-"""Writing a static encoder as a directory that fastflow, model2vec and Sentence Transformers open."""
+"""Write a static encoder that fastflow, model2vec and Sentence Transformers open."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ def write_static(
     max_length: int | None = DEFAULT_LENGTH,
     name: str | None = None,
 ) -> None:
-    """Save a table of token vectors with its tokenizer; model2vec makes the same vectors of the directory.
+    """Save a table of token vectors with its tokenizer; model2vec makes the same vectors from it.
 
     Args:
         directory: Where to write; must not exist.
-        tokenizer: The ``tokenizers.Tokenizer`` whose ids are the rows; saved without padding and truncation.
-        table: (V, D) finite floats, a row for each entry of the tokenizer.
-        weights: (V,) factors of the rows in the mean, which does not divide by their sum; None for 1.
-        normalize: Whether a vector is divided by its L2 norm.
-        dtype: That of the rows: float32, float16 or int8. An int8 row has a scale of its own, which goes into the
-            weights.
-        max_length: The tokens that are kept of a text; None for all.
-        name: The name of the encoder that the table was made from.
+        tokenizer: The ``tokenizers.Tokenizer``; saved without padding and truncation.
+        table: (V, D) finite floats, a row for each token id.
+        weights: (V,) factors of the rows in the mean, which is not divided by their sum; None for 1.
+        normalize: Whether vectors are divided by their L2 norm.
+        dtype: Of the saved rows: float32, float16 or int8. Scales of int8 rows are multiplied into the weights.
+        max_length: The most tokens kept of a text; None for all.
+        name: The encoder that the table was made from.
 
     Raises:
         UsageError: The arrays do not fit the tokenizer or ``dtype``, or the directory exists.
@@ -68,7 +67,6 @@ def write_static(
 def _arrays(
     tokenizer: Any, table: NDArray[np.floating[Any]], weights: NDArray[np.floating[Any]] | None, dtype: str
 ) -> dict[str, NDArray[Any]]:
-    """The tensors of the file; checks everything that is given."""
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if dtype not in DTYPES:
         raise UsageError(f"a token table is saved as {', '.join(DTYPES)}, not as {dtype}")
@@ -94,7 +92,7 @@ def _write(
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer
 
-    own = Tokenizer.from_str(tokenizer.to_str())  # the caller's stays as it is
+    own = Tokenizer.from_str(tokenizer.to_str())
     own.no_padding()
     own.no_truncation()
     with system_errors():

@@ -1,1 +1,1 @@
-"""A tokenizer: its files, its settings and the code that makes token ids of texts."""
+"""Tokenizers: files, settings and tokenization."""

@@ -1,7 +1,6 @@
-"""What a class of transformers makes of a tokenizer.json, with the settings that lie next to it.
+"""The changes that a transformers class makes to a tokenizer.json, given the settings next to it.
 
-Release 5 builds a class's own tokenizer from the vocabulary in tokenizer.json; release 4 changes parts of the file's.
-``settle`` makes the changes on which both agree, and refuses a directory that they read differently.
+``settle`` makes the changes of releases 4 and 5, and refuses a directory that they read differently.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from fastflow.model.tokenizer.settings import (
 )
 from fastflow.values import short
 
-SENTENCEPIECE = {  # the rules of tokenizer.json that a class of PIECES may have
+SENTENCEPIECE = {
     "normalizer": {"Precompiled", "Replace", "Strip"}, "pre_tokenizer": {"WhitespaceSplit", "Metaspace"},
 }  # fmt: skip
 DIFFER = "releases of transformers differ over it"
@@ -34,9 +33,9 @@ KEEP = (
 
 
 class Whole(NamedTuple):
-    """What ``settle`` looks at of a tokenizer without its vocabulary: tokenizer.json's parts, and answers about it.
+    """A tokenizer without its vocabulary.
 
-    ``ends``: the ids that a text gets at its ends; ``id_of``: content -> id, None if the vocabulary lacks it.
+    ``ends``: ids added at a text's ends; ``id_of``: content -> id, None if absent.
     """
 
     tree: dict[str, Any]
@@ -45,7 +44,7 @@ class Whole(NamedTuple):
 
 
 def settle(settings: Settings, found: Whole) -> dict[str, Any]:
-    """``found.tree`` as transformers changes it; an added token without an ``id`` is in no vocabulary yet.
+    """Return ``found.tree`` as transformers changes it; a new added token has no ``id`` yet.
 
     Raises a FastflowError that names the field over which releases of transformers differ.
     """
@@ -75,10 +74,9 @@ def settle(settings: Settings, found: Whole) -> dict[str, Any]:
 
 
 def _settle_added(settings: Settings, found: Whole) -> list[Token]:
-    """The added tokens of tokenizer.json as others change them, and after them the others."""
     out = {token["content"]: token for token in found.tree["added_tokens"]}
     said = {token["content"]: token for token in settings.added}
-    again = [{"id": None} | each.token for each in settings.special]  # release 5 adds these itself
+    again = [{"id": None} | each.token for each in settings.special]
     for content in out if settings.kind and settings.decoder else ():
         if content not in said and out[content] | {"id": None} not in again:
             said_of = f"lacks {short(content)}, which tokenizer.json adds: {DIFFER}; {KEEP}"
@@ -86,7 +84,7 @@ def _settle_added(settings: Settings, found: Whole) -> list[Token]:
     out |= {content: _add_id(token, found) for content, token in said.items()}
     for field, file, token in settings.special:
         content = token["content"]
-        if content in out or (not file and found.id_of(content) is None):  # no text has a default of no vocabulary
+        if content in out or (not file and found.id_of(content) is None):  # absent from every text
             continue
         if field not in (*SPECIAL, *LISTS) or (field == "mask_token" and settings.kind in BYTES):
             said_of = f"is {short(content)}, which the added_tokens of tokenizer.json lack: {DIFFER}"
@@ -101,7 +99,6 @@ def _add_id(token: Token, found: Whole) -> Token:
 
 
 def _check_ends(settings: Settings, found: Whole, fields: tuple[str, str]) -> None:
-    """Raise unless a text's ends are the tokens that the fields name."""
     for field, number in zip(fields, (found.ends[:1], found.ends[1:]), strict=True):
         content = settings.get_content(field)
         if number != (found.id_of(content),):
@@ -134,7 +131,6 @@ def _settle_normalizer(settings: Settings, found: Whole) -> dict[str, Any]:
 
 
 def _check_pieces(settings: Settings, found: Whole) -> None:
-    """Raise for a tokenizer.json that release 5 would not build as it is, but for spaces at the ends of a text."""
     _check_ends(settings, found, ("bos_token", "eos_token"))
     if settings.fields.get("add_prefix_space") is False:
         raise settings.refuse("add_prefix_space", f"must be true: {DIFFER}")
@@ -142,7 +138,7 @@ def _check_pieces(settings: Settings, found: Whole) -> None:
         raise settings.refuse(
             "unk_token", f"is {short(unknown)}, which the added_tokens of tokenizer.json lack: {DIFFER}"
         )
-    number = 3 if settings.kind == "XLMRoberta" else found.id_of(unknown)  # in its code, whatever the file has
+    number = 3 if settings.kind == "XLMRoberta" else found.id_of(unknown)
     if found.tree["model"].get("unk_id") != number:
         said = f"must be {number} for a {settings.kind}Tokenizer: {DIFFER}; {KEEP}"
         raise settings.refuse("model.unk_id", said, TOKENIZER)
@@ -157,13 +153,11 @@ def _check_pieces(settings: Settings, found: Whole) -> None:
 
 
 def _list_rules(rule: dict[str, Any] | None, part: str) -> set[str]:
-    """The types of a normalizer or a pre_tokenizer, or of its parts."""
     parts = (rule or {}).get(f"{part.replace('_', '')}s", [rule] if rule else [])
     return {each["type"] for each in parts}
 
 
 def _check_form(settings: Settings, form: dict[str, tuple[Any, Any]]) -> None:
-    """Raise for a part of tokenizer.json that is not the class's own: release 5 puts its own there."""
     for field, (found, own) in form.items():
         if found != own:
             said = f"must be {show_json(own)} for a {settings.kind}Tokenizer, not {show_json(found)}; {KEEP}"

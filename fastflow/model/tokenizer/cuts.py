@@ -1,7 +1,6 @@
-"""Where a text surely splits into tokens, whatever follows: read from the rules of a tokenizer, None if one is unknown.
+"""Places at which a text surely splits into tokens, found from a tokenizer's rules; None if a rule is unknown.
 
-Tokens are made in steps, and each step has to split there: added tokens are found in the raw text, each segment between
-them is normalized, split into words, and each word into tokens by itself.
+Added tokens, normalization, splitting into words and into tokens each have to split there.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # of ASCII, but the underline, which counts as a letter elsewhere
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # ASCII without the underline, which other rules count as a letter
 IDEOGRAPHS = "\u4e00-\u9fff"
 SPACES = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 CONTROLS = "\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
@@ -21,18 +20,18 @@ WORD = (
     "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0621-\u063a\u3041-\u3096"
     "\u30a1-\u30fa\uac00-\ud7a3\U0001f300-\U0001f64f\U0001f680-\U0001f6c5\U0001f910-\U0001f9ff"
 )
-# letters and digits; those left out are one grapheme with what follows (U+0D4E) or precedes them
+# letters and digits, without those that join the grapheme after them (U+0D4E) or before them
 LETTERS = r"[^\W\u0d4e\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f\U00010000-\U0010ffff]"
 LATIN = "[0-9A-Za-z]"
 FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
-GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "Strip"}  # change a grapheme by itself
-MOST = 64  # normalizers that are tried on every letter, which takes 10 ms each
-AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}  # before each, after a letter
+GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "Strip"}
+MOST = 64
+AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}
 
 
 class Cuts(NamedTuple):
-    """``at`` matches, with no width, where a text may be cut. ``runs`` matches repeated characters, whose first ones,
-    the group that matched, give the same tokens.
+    """``at`` matches, with no width, a possible cut. ``runs`` matches repeated characters; the first ones, in the
+    matched group, give the same tokens.
     """
 
     at: re.Pattern[str]
@@ -40,7 +39,7 @@ class Cuts(NamedTuple):
 
 
 def find_cuts(tokenizer: Any) -> Cuts | None:
-    """The rule for a ``tokenizers.Tokenizer``; None if none is known."""
+    """Return the cuts of a ``tokenizers.Tokenizer``; None if its rules are unknown."""
     normalizers = _parts(tokenizer.normalizer, "normalizers")
     splitters = _parts(tokenizer.pre_tokenizer, "pretokenizers")
     if not splitters or len(normalizers) > MOST:
@@ -64,7 +63,7 @@ def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]
     stripped = bert["lowercase"] if bert["strip_accents"] is None else bert["strip_accents"]
     dropped = CONTROLS + (ACCENTS if stripped else "")
     runs = f"([{SPACES}])[{SPACES}]+|([{dropped}])[{dropped}]+"
-    longest = getattr(tokenizer.model, "max_input_chars_per_word", None)  # of WordPiece: a longer word is unknown
+    longest = getattr(tokenizer.model, "max_input_chars_per_word", None)  # WordPiece maps a longer word to unknown
     if longest and not any(re.search(f"^[{WORD}]|[{WORD}]$|.{{{longest}}}", each) for each in added):
         runs += f"|(?<![{WORD}])([{WORD}]{{{longest + 1}}})[{WORD}]+"
     return Cuts(at, re.compile(runs))
@@ -73,7 +72,7 @@ def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]
 def _between_words(
     normalizer: Any, normalizers: list[dict[str, Any]], splitter: dict[str, Any], added: list[str]
 ) -> Cuts | None:
-    """A space between two letters, if no added token has one, and each letter is normalized by itself."""
+    """A space between two letters, if no added token contains one and each letter is normalized by itself."""
     kind = splitter["type"]
     if kind == "Metaspace" and splitter.get("split", True):
         breaks = "\n" if _normalized(normalizer, "a\nb") == "a b" else ""
@@ -95,7 +94,6 @@ def _between_words(
 
 
 def _parts(component: Any, name: str) -> list[dict[str, Any]]:
-    """The settings of a normalizer or pre-tokenizer, or of each part of a Sequence."""
     if component is None:
         return []
 
@@ -108,12 +106,10 @@ def _parts(component: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _between(added: list[str]) -> str:
-    """The punctuation that no added token holds but as its first character."""
     return "".join(mark for mark in PUNCTUATION if not any(mark in each[1:] for each in added))
 
 
 def _is_local(settings: dict[str, Any]) -> bool:
-    """Whether a normalizer changes each grapheme by itself, or replaces what no letter or space is part of."""
     if settings["type"] != "Replace":
         return settings["type"] in GRAPHEMES
     content, pattern = settings["content"], settings["pattern"]
@@ -127,7 +123,6 @@ def _normalized(normalizer: Any, text: str) -> str:
 
 
 def _keeps(normalizer: Any, letters: str) -> bool:
-    """Whether none of ``letters`` is dropped, or becomes what ends with a space."""
     if normalizer is None:
         return True
     every = _every(letters)

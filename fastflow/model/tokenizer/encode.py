@@ -1,4 +1,4 @@
-"""texts -> packed token ids, by the compiled WordPiece or, for other tokenizers, by the ``tokenizers`` library."""
+"""texts -> packed token ids, by the compiled WordPiece or the ``tokenizers`` library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.late import late
 from fastflow.model.encoder.architecture import read_config, whole_number
-from fastflow.model.hashing import in_thread
 from fastflow.model.tokenizer.files import NotNativeError, Saved, lowercase_first, read_saved
 from fastflow.values import MOST, panics, reason
 
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
     from fastflow.model.tokenizer.wordpiece import Native
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-LONGEST_WORD = 1000  # letters of a word that are looked at, to judge the vocabulary
-UNKNOWN = ("[UNK]", "<unk>")  # the unknown token in BERT's and in SentencePiece's vocabularies
+LONGEST_WORD = 1000
+UNKNOWN = ("[UNK]", "<unk>")
 
 
 class Tokens(NamedTuple):
-    """B texts as N token ids: text i owns ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length.
+    """B texts as N token ids: text i has ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length.
 
-    ``skip`` tokens at the head of every text, those of a prompt, are left out of the pooling.
+    The first ``skip`` tokens of every text, its prompt, are not pooled.
     """
 
-    ids: NDArray[np.int32]  # (N,)
-    offsets: NDArray[np.int64]  # (B+1,)
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
     cut: NDArray[np.int64]
     skip: int = 0
 
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
-        """The texts numbered ``rows``, in that order."""
-        if len(rows) == 1 == len(self.offsets) - 1:  # one text: a caller waits for it
+        """Return the texts numbered ``rows``, in that order."""
+        if len(rows) == 1 == len(self.offsets) - 1:
             return self
         lengths = np.diff(self.offsets)[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
@@ -50,15 +49,15 @@ class Tokens(NamedTuple):
         return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)), self.skip)
 
     def check(self, vocabulary: int) -> None:
-        """Raise a FastflowError for an id that an embedding table of ``vocabulary`` rows lacks."""
+        """Raise a FastflowError for an id outside an embedding table of ``vocabulary`` rows."""
         if len(self.ids) and not (self.ids.min() >= 0 and self.ids.max() < vocabulary):
             odd = self.ids[(self.ids < 0) | (self.ids >= vocabulary)][0]
             raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
 
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
-        """Row numbers, longest text first, cut so that a batch holds at most ``texts`` texts and ``tokens`` tokens.
+        """Yield row numbers, longest text first, in batches of at most ``texts`` texts and ``tokens`` tokens.
 
-        Tokens are counted as if padded to the batch's longest, as a padded backend computes them.
+        Tokens are counted with padding to the batch's longest text.
         """
         lengths = np.diff(self.offsets)
         order = np.argsort(-lengths, kind="stable")
@@ -70,7 +69,7 @@ class Tokens(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A token, and the characters ``start`` to ``stop`` of its text; a special one that was added has none."""
+    """A token and its characters ``start`` to ``stop`` of the text; an added special token has none."""
 
     id: int
     text: str
@@ -80,18 +79,16 @@ class Piece(NamedTuple):
 
 
 class Tokenizer:
-    """A saved tokenizer with its special tokens and a length limit; no padding is ever made.
+    """A saved tokenizer with special tokens and a length limit; it never pads.
 
-    ``lower``: texts are lowercased first, as Sentence Transformers does for do_lower_case. ``proved``: the files have
-    the hashes of an export that loaded them, so not every id of the vocabulary is looked at again; kernels refuse one
-    that has no row. ``threads``: of the compiled WordPiece, None for all that a call may use. ``runs`` is "native", or
-    "tokenizers" and why that library is needed; if it is not, it is neither imported nor asked before ``describe``.
+    ``lower``: lowercase texts first. ``proved``: the files match an export's hashes, so ids are not checked again.
+    ``threads``: of the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
     """
 
     threads: int | None = None
-    ended = True  # texts get special tokens at their ends
-    left_out: int | None = None  # the id that is left out of a text after the cut
-    longest = MOST  # characters of a text that is not cut before it is tokenized
+    ended = True
+    left_out: int | None = None
+    longest = MOST
 
     def __init__(self, directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> None:
         self.max_length = max_length
@@ -116,7 +113,6 @@ class Tokenizer:
         self._check_ids(max([*ids, *inserted]))
 
     def _open(self, directory: Path, lower: bool = False) -> None:
-        """Read the files; ``max_length`` is known before, or set before a text is tokenized."""
         self._directory, self._lower = directory, lower
         self._saved: Saved = read_saved(directory)
         self._native: Native | None = None
@@ -124,11 +120,10 @@ class Tokenizer:
             self._native, self.runs = _natively(self._saved, lower), "native"
         except NotNativeError as error:
             self.runs = f"tokenizers: {error}"
-            _ = self._library  # raises for a file that it cannot read
+            _ = self._library
 
     @late
     def _library(self) -> Any:
-        """The ``tokenizers.Tokenizer`` as the file has it."""
         library = self._saved.library()
         if self._lower:
             lowercase_first(library)
@@ -136,7 +131,6 @@ class Tokenizer:
 
     @late
     def _tokenizer(self) -> Any:
-        """The ``tokenizers.Tokenizer`` with the limit."""
         with self._used():
             self._library.no_padding()
             if self.max_length < MOST:
@@ -147,7 +141,6 @@ class Tokenizer:
 
     @late
     def _uncut(self) -> Any:
-        """The ``tokenizers.Tokenizer`` without a limit."""
         uncut = type(self._tokenizer).from_str(self._tokenizer.to_str())
         uncut.no_truncation()
         return uncut
@@ -163,12 +156,11 @@ class Tokenizer:
         try:
             with panics():
                 yield
-        except Exception as error:  # the library raises a bare Exception
+        except Exception as error:
             raise FastflowError(f"{self._directory}: the tokenizer cannot be used: {reason(error)}") from error
 
     @late
     def size(self) -> int:
-        """The entries of the vocabulary, added tokens included."""
         if self._native is not None:
             return self._native.size
         with self._used():
@@ -176,7 +168,6 @@ class Tokenizer:
 
     @late
     def _specials(self) -> dict[int, str]:
-        """id -> special token as it is written, in the order of their ids."""
         if self._native is not None:
             return self._native.special
         known = self._tokenizer.get_added_tokens_decoder()
@@ -184,24 +175,20 @@ class Tokenizer:
 
     @property
     def compiled(self) -> WordPiece | None:
-        """The compiled WordPiece, if it runs."""
         return None if self._native is None else self._native.wordpiece
 
     @property
     def special(self) -> list[str]:
-        """The special tokens as they are written, in the order of their ids."""
+        """The special tokens as they are written, ordered by id."""
         return list(self._specials.values())
 
     def _check_dropout(self) -> None:
-        if self._native is None and getattr(
-            self._tokenizer.model, "dropout", None
-        ):  # of BPE: ids would differ by chance
+        if self._native is None and getattr(self._tokenizer.model, "dropout", None):  # BPE would draw its merges
             raise FastflowError(
                 f"{self._directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random"
             )
 
     def _check_ids(self, largest: int) -> None:
-        """Raise if the encoder's table has no row for each entry, or none for the ``largest`` id there is."""
         known = whole_number(read_config(self._directory), "vocab_size", self._directory)
         said = f"more than the {known:,} of the encoder's vocabulary"
         if self.size > known:
@@ -210,10 +197,7 @@ class Tokenizer:
             raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest:,}, {said}")
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize ``texts``; each gets [CLS] ... [SEP] or its model's equivalents.
-
-        Raises a FastflowError for a text that the tokenizer cannot take.
-        """
+        """Tokenize ``texts``, with special tokens; raises a FastflowError for a text that the tokenizer cannot take."""
         if self._native is None:
             return self._by_library(texts)
         try:
@@ -234,7 +218,6 @@ class Tokenizer:
         return Tokens(np.concatenate(rows), offsets, np.array(cut, np.int64))
 
     def _head(self, text: str) -> str:
-        """The start of a long text that is tokenized first; raises a FastflowError if the text has no UTF-8 form."""
         if not text.isascii() and SURROGATE.search(text):
             raise no_utf8([text])
         return self._long.head(text)
@@ -246,30 +229,29 @@ class Tokenizer:
         return len(encoding) == self.max_length and bool(encoding.overflowing)
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:
-        """The library's encodings, cut at ``max_length``; raises a FastflowError for a text that it cannot take."""
         return self._checked(self._tokenizer.encode_batch_fast, texts, self.ended)
 
     def _checked(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
         try:
             with panics():
                 return encode(list(texts), add_special_tokens=special)
-        except TypeError as error:  # half a surrogate pair is the one str that the library cannot take
+        except TypeError as error:  # half a surrogate pair, the only str that the library rejects
             raise no_utf8(texts) from error
-        except Exception as error:  # a bare Exception, such as for an unknown word if there is no [UNK]
+        except Exception as error:  # a bare Exception, such as for an unknown word without [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
-    def prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
-        """``texts`` with ``prompt`` before each; ``pooled`` false leaves its tokens out of the pooling."""
+    def tokenize_prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
+        """Tokenize ``texts`` with ``prompt`` before each; ``pooled`` false excludes its tokens from the pooling."""
         tokens = self([prompt + text for text in texts])
         return tokens._replace(skip=self.prompt_tokens(prompt)) if prompt and not pooled else tokens
 
     def prompt_tokens(self, prompt: str) -> int:
-        """The tokens of ``prompt`` alone, the special ones at its head included and one at its end not."""
+        """Count the tokens of ``prompt`` with the special tokens before it, without one after it."""
         ids = self([prompt]).ids
         return len(ids) - int(ids[-1] in self._specials)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
-        """The tokens of each text, uncut, and with ``special`` the ones that the encoder's input begins and ends with.
+        """Return the uncut tokens of each text, with special tokens at its ends if ``special``.
 
         Raises as a call does.
         """
@@ -283,7 +265,7 @@ class Tokenizer:
         ]
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """How many pieces ``words`` fall into, each as it would inside a text, and how many are the unknown token."""
+        """Count the pieces of ``words``, each tokenized as inside a text, and the unknown tokens among them."""
         texts = [f" {word[:LONGEST_WORD]}" for word in words]
         if self._native is not None:
             ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)
@@ -295,33 +277,7 @@ class Tokenizer:
         return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())
 
 
-class Loading:
-    """A tokenizer that a thread of its own makes by ``make``; calling this waits, and raises what ``make`` raised.
-
-    The library reads a vocabulary without holding the interpreter, so that weights are packed in the same time.
-    """
-
-    def __init__(self, make: Callable[[], Tokenizer]) -> None:
-        self._make = make
-        self._found: Tokenizer | BaseException
-        self._join = in_thread(self._run, "fastflow-tokenizer")
-
-    def _run(self) -> None:
-        try:
-            self._found = self._make()
-        except BaseException as error:  # raised again where it is waited for
-            self._found = error
-
-    def __call__(self) -> Tokenizer:
-        """The tokenizer."""
-        self._join()
-        if isinstance(self._found, BaseException):
-            raise self._found
-        return self._found
-
-
 def _natively(saved: Saved, lower: bool) -> Native:
-    """The compiled tokenizer; raises NotNativeError."""
     try:
         from fastflow.model.tokenizer.wordpiece import read_native
     except ImportError as error:
@@ -330,7 +286,7 @@ def _natively(saved: Saved, lower: bool) -> Native:
 
 
 def no_utf8(texts: Sequence[str]) -> FastflowError:
-    """The error for the first of ``texts`` that holds half a surrogate pair."""
+    """Return the error for the first text that holds half a surrogate pair."""
     found = next((half, text) for text in texts if (half := SURROGATE.search(text)))
     shown = found[1][max(0, found[0].start() - 20) :]
     return FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {shown[:80]!r:.80}")

@@ -1,4 +1,4 @@
-"""The files of a tokenizer: tokenizer.json, or BERT's vocab.txt as the tokenizer.json that it stands for."""
+"""The files of a tokenizer: tokenizer.json, or BERT's vocab.txt converted to one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastflow.model.tokenizer.settings import FLAGS, WORDPIECE, Settings, read_s
 from fastflow.values import open_regular, panics, read_object, reason, short
 
 BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTokenizerFast|")
-OTHERS = {"roformer": "RoFormerTokenizer"}  # model type: its tokenizer, which no file names
+OTHERS = {"roformer": "RoFormerTokenizer"}
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 MODEL = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word")
 UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # of Unigram, which has no such attribute
@@ -22,18 +22,18 @@ SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
 
 
 class NotNativeError(Exception):
-    """Why the library has to read a file."""
+    """The reason why the library has to read a file."""
 
 
 class Saved(NamedTuple):
-    """The content of a tokenizer.json, the file that errors name, and the settings next to it; a table obeys none."""
+    """A tokenizer.json, the file that errors name, and the settings next to it; a table has none."""
 
     path: Path
     data: bytes
     settings: Settings | None
 
     def library(self) -> Any:
-        """The ``tokenizers.Tokenizer`` as the settings change it; raises a FastflowError for a file that is none."""
+        """Load the ``tokenizers.Tokenizer`` and apply the settings; raises a FastflowError for an invalid file."""
         import tokenizers
 
         from fastflow.model.tokenizer.limits import check_rules
@@ -48,17 +48,17 @@ class Saved(NamedTuple):
                 return found
         except FastflowError:
             raise
-        except Exception as error:  # the library raises a bare Exception for every malformed file
+        except Exception as error:
             raise FastflowError(f"{self.path} cannot be read as a tokenizer: {reason(error)}") from error
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """The ``tokenizers.Tokenizer`` of a Hugging Face directory: tokenizer.json, else BERT's vocab.txt."""
+    """Load the ``tokenizers.Tokenizer`` of a directory: tokenizer.json, else BERT's vocab.txt."""
     return read_saved(directory).library()
 
 
 def read_saved(directory: Path) -> Saved:
-    """The tokenizer of a Hugging Face directory; raises a FastflowError if there is none."""
+    """Read the tokenizer files of a directory; raises a FastflowError if there are none."""
     saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     settings = None if is_static(directory) else read_settings(directory)
     if saved.is_file():
@@ -74,7 +74,7 @@ def read_saved(directory: Path) -> Saved:
 
 
 def lowercase_first(tokenizer: Any) -> None:
-    """Put Lowercase before the normalizer of ``tokenizer`` if none is in it."""
+    """Put Lowercase before the normalizer unless it already contains one."""
     from tokenizers import normalizers
 
     found: Any = tokenizer.normalizer
@@ -86,7 +86,7 @@ def lowercase_first(tokenizer: Any) -> None:
 
 
 def settle_library(settings: Settings, library: Any, unknown: int | None) -> None:
-    """Change a ``tokenizers.Tokenizer`` as ``settings`` say, and take its limit and its padding away."""
+    """Apply ``settings`` to a ``tokenizers.Tokenizer``; removes its limit and its padding."""
     parts = {name: _state(getattr(library, name)) for name in ("normalizer", "pre_tokenizer")}
     own = library.get_added_tokens_decoder()
     model = {name: getattr(library.model, name, None) for name in MODEL}
@@ -113,7 +113,6 @@ def _state(part: Any) -> Any:
 
 
 def _add_tokens(settings: Settings, library: Any, tokens: list[dict[str, Any]]) -> None:
-    """Add ``tokens``, or change their flags; raises a FastflowError for one that the encoder has no vector for."""
     from tokenizers import AddedToken
 
     for token in tokens:
@@ -127,7 +126,6 @@ def _add_tokens(settings: Settings, library: Any, tokens: list[dict[str, Any]]) 
 
 
 def _wordpiece(vocabulary: Path, config: Path) -> dict[str, Any]:
-    """BERT's tokenizer from a vocabulary of one word piece a line (transformers 5 no longer reads such a file)."""
     settings = read_object(config) if config.is_file() else {}
     _check_kind(settings, vocabulary, config)
     try:
@@ -137,13 +135,12 @@ def _wordpiece(vocabulary: Path, config: Path) -> dict[str, Any]:
     pieces = {piece: i for i, piece in enumerate(lines)}
     if missing := [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]:
         raise FastflowError(f"{vocabulary} lacks {', '.join(missing)}: it is not a BERT vocabulary")
-    if "<s>" in pieces and "</s>" in pieces:  # MPNet's, in which [CLS] and [SEP] are words like any other
+    if "<s>" in pieces and "</s>" in pieces:  # MPNet, in which [CLS] and [SEP] are ordinary words
         raise FastflowError(f"{vocabulary} is not a BERT vocabulary: it has <s> and </s>; {SAVE}")
     return _tree(pieces, settings)
 
 
 def _check_kind(settings: dict[str, Any], vocabulary: Path, config: Path) -> None:
-    """Raise for a vocab.txt that is not of BERT's tokenizer, as those of Japanese, whose words MeCab finds."""
     encoder = vocabulary.parent / "config.json"
     found = read_object(encoder) if encoder.is_file() else {}
     unnamed = OTHERS.get(str(found.get("model_type")), "")
@@ -158,7 +155,6 @@ def _check_kind(settings: dict[str, Any], vocabulary: Path, config: Path) -> Non
 
 
 def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
-    """tokenizer.json as the library saves it."""
     special = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name in pieces]
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     cls, sep = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))

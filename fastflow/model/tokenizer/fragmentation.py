@@ -1,4 +1,4 @@
-"""Whether texts suit the vocabulary of an encoder: words of another language fall into many pieces, or are unknown."""
+"""Find texts that do not suit a vocabulary: their words fall into many pieces or are unknown."""
 
 from __future__ import annotations
 
@@ -8,36 +8,30 @@ from itertools import islice
 from typing import Protocol
 
 WORD = re.compile(r"[^\W\d_]+")
-# scripts that write words without spaces between them, which are judged by the share of unknown pieces alone; a pattern
-# that is compiled when it is first used, which takes 2 ms
+# scripts without spaces between words
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
-SAMPLE = 2000  # words looked at
-LOOKED_AT = 20_000  # characters of text that a Runtime keeps to judge
-ENOUGH = 100  # characters from which it judges by itself: a name alone may fall into many pieces
-FEWEST = 8  # fewest word pieces that are judged
-# measured with the vocabulary in the package: 1.03 to 1.13 for English, 1.6 to 2.2 for French, Spanish and German
+SAMPLE = 2000
+LOOKED_AT = 20_000
+ENOUGH = 100  # characters from which it judges by itself; a short name may fall into many pieces
+FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
-SHARED = 100_000  # entries from which a vocabulary is of many languages, each with a smaller part
-UNKNOWN = 0.05  # share of pieces
+SHARED = 100_000  # entries of a multilingual vocabulary, which has fewer for each language
+UNKNOWN = 0.05
 
 
 class Vocabulary(Protocol):
     """The part of a tokenizer that is used here."""
 
     @property
-    def size(self) -> int:
-        """Its entries."""
-        ...
+    def size(self) -> int: ...
 
-    def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """How many pieces ``words`` fall into, and how many are the unknown token."""
-        ...
+    def pieces(self, words: Sequence[str]) -> tuple[int, int]: ...
 
 
-def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
-    """One sentence with the figures if the words of ``texts`` do not suit ``vocabulary``, None if they do.
+def warn_of_unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
+    """Return one sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
 
-    Of at most SAMPLE words, letters alone; fewer than FEWEST pieces are not judged.
+    At most SAMPLE words are judged, letters only; fewer than FEWEST pieces are not judged.
     """
     words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
     total, unknown = vocabulary.pieces(words)
@@ -62,17 +56,17 @@ def unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
 
 
 class Seen:
-    """The first texts that a Runtime was given, up to a limit; judged only when somebody asks."""
+    """The first texts of a Runtime, up to a limit, judged on request."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.open = True  # there is room for more
+        self.open = True
         self._left, self._few = LOOKED_AT, True
 
     def add(self, texts: Iterable[str]) -> bool:
-        """Keep ``texts`` while there is room, and return whether there are now ENOUGH for the first time.
+        """Keep ``texts`` while there is room; returns whether ENOUGH is reached now.
 
-        No lock, which a fork could find held: threads may keep a little more.
+        No lock, which a fork could copy held: threads may keep a little more.
         """
         for text in texts:
             if self._left <= 0:
@@ -84,6 +78,5 @@ class Seen:
         return few and not self._few
 
     def notes(self, vocabulary: Vocabulary) -> list[str]:
-        """The warning of ``unsuited`` on these texts, in a list that is empty if there is none."""
-        warning = unsuited(vocabulary, list(self.texts))
+        warning = warn_of_unsuited(vocabulary, list(self.texts))
         return [f"texts embedded so far: {warning}"] if warning else []

@@ -1,7 +1,4 @@
-"""Bounds on tokenizer.json before the library reads it: it applies normalizers as it loads, to added tokens.
-
-A few rules of a file can make a text grow without end: forty that each double it make 10^12 bytes of one letter.
-"""
+"""Bounds on tokenizer.json, checked before the library loads it: a few rules can make a text grow without bound."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 
-CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')  # base64: its size in 4 bytes, then that many
+CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
-SPELT_OUT = re.compile(r"\\u00[2-7]")  # an ASCII character that no writer has to escape: a key may hide in it
-GROWTH = 1024  # times a text may grow; XLM-R's rules allow 132, NFKC's longest replacement among them
+SPELT_OUT = re.compile(r"\\u00[2-7]")  # an escaped printable ASCII character, which no writer needs: it may hide a key
+GROWTH = 1024  # the most a text may grow; XLM-R's rules allow 132, with NFKC's longest replacement
 
 
 def check_rules(data: bytes, path: Path) -> None:
-    """Raise a FastflowError if the rules of a tokenizer.json, the file ``path``, claim memory without bound."""
+    """Raise a FastflowError if rules of the tokenizer.json ``path`` claim unbounded memory."""
     _check_charsmap(data, path)
     text = data.decode("utf-8", "replace")
     if SPELT_OUT.search(text):
@@ -30,7 +27,7 @@ def check_rules(data: bytes, path: Path) -> None:
             grows = _growth(rules)
         except RecursionError:
             raise FastflowError(f"{path} cannot be read as a tokenizer: its JSON is nested too deep") from None
-        except ValueError:  # the library's error names what is wrong with the JSON
+        except ValueError:
             return
         if grows > GROWTH:
             raise FastflowError(
@@ -49,27 +46,23 @@ def _parsed(text: str, path: Path) -> Any:
 
 
 def _check_charsmap(data: bytes, path: Path) -> None:
-    """Raise for a map of SentencePiece's normalizer that claims to be larger than it is.
-
-    The library takes memory for the claim, up to 4 GB, before it reads on, and ends the process if there is none.
-    """
+    """The library allocates the claimed size, up to 4 GB, and ends the process if it cannot."""
     if (found := CHARSMAP.search(data)) is None:
         return
-    from base64 import b64decode  # few tokenizers have such a map
+    from base64 import b64decode
 
     if int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
         raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
 
 
 def _growth(rule: Any) -> float:
-    """How many times longer, in bytes, ``rule`` and the rules inside it can make a text; at least 1."""
     if not isinstance(rule, dict):
         return 1.0
     kind, out = rule.get("type"), 1.0
     if kind == "Sequence":
         for name in ("normalizers", "pretokenizers"):
             for part in rule[name] if isinstance(rule.get(name), list) else []:
-                out = min(out * _growth(part), float(2 * GROWTH))  # a product of thousands overflows
+                out = min(out * _growth(part), float(2 * GROWTH))
     elif kind == "Replace":
         pattern = rule.get("pattern")
         fixed = _size(pattern.get("String")) if isinstance(pattern, dict) else 0
@@ -89,11 +82,10 @@ def _size(text: Any) -> int:
 
 
 def _longest(charsmap: Any) -> int:
-    """Bytes of the longest replacement in a map of SentencePiece: the trie's size, the trie, strings ended by 0."""
-    from base64 import b64decode  # as above
+    from base64 import b64decode
 
     try:
         data = b64decode(charsmap, validate=True)
-    except (TypeError, ValueError):  # the library's error names what is wrong with it
+    except (TypeError, ValueError):
         return 1
     return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))

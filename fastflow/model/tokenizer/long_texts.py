@@ -1,6 +1,6 @@
-"""Texts far longer than the encoder's input: a shorter one with the same tokens is tokenized in their place.
+"""Replace texts far longer than the encoder's input by a shorter text with the same first tokens.
 
-The library tokenizes a text whole and cuts it afterwards, which takes up to 320 bytes of memory for each of its bytes.
+The library tokenizes a whole text before it cuts: 320 bytes of memory for each byte.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from fastflow.late import late
 if TYPE_CHECKING:
     from fastflow.model.tokenizer.cuts import Cuts
 
-SHARE = 16  # characters of a text that are tokenized first, for each token of the limit; English has 4 to 5 a token
-LEAST = 1024  # characters that are never too many
-WINDOW = 2**16  # characters read at a time of a text whose first ones hold too few tokens
-GROW = 4  # times as many in the next try
-LONGEST = 2**20  # characters of a text that are tokenized at once, at most
-TOGETHER = 2**18  # characters of several texts that are tokenized at once
-NEAR = (64, 2048)  # characters before the end in which a cut is looked for first
+SHARE = 16  # characters tokenized first for each token of the limit; English has 4 to 5 a token
+LEAST = 1024
+WINDOW = 2**16  # characters read at a time if the first ones hold too few tokens
+GROW = 4
+LONGEST = 2**20
+TOGETHER = 2**18
+NEAR = (64, 2048)  # characters before the end, searched first for a cut
 
 
 class LongTexts:
-    """The texts of more than ``size`` characters, for a tokenizer that is limited to ``max_length`` tokens."""
+    """Shorten texts of more than ``size`` characters for a tokenizer limited to ``max_length`` tokens."""
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         self.size = max(LEAST, SHARE * max_length)
@@ -32,12 +32,12 @@ class LongTexts:
 
     @late
     def _cuts(self) -> Cuts | None:
-        from fastflow.model.tokenizer.cuts import find_cuts  # when the first long text comes
+        from fastflow.model.tokenizer.cuts import find_cuts
 
         return find_cuts(self._tokenizer)
 
     def together(self, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """(start, stop) of texts that are tokenized in one call: of TOGETHER characters at most, or a single text."""
+        """Yield (start, stop) of texts for one call: at most TOGETHER characters, or a single text."""
         start = held = 0
         for i, text in enumerate(texts):
             held += len(text)
@@ -48,13 +48,12 @@ class LongTexts:
             yield start, len(texts)
 
     def head(self, text: str) -> str:
-        """The start of a long text up to a cut, "" if it has none; its tokens are the first ones of ``text``."""
         if self._cuts is None and len(text) <= LONGEST:
             return text
         return text[: last(self._cuts, text[: self.size])]
 
     def enough(self, text: str, is_full: Callable[[str], bool]) -> str:
-        """A text with the tokens of ``text``, or of its start, if that ``is_full``: they are more than the limit.
+        """Return a text with the tokens of ``text``, or of its start if ``is_full`` finds more tokens than the limit.
 
         Raises a FastflowError if LONGEST characters do not suffice.
         """
@@ -74,13 +73,12 @@ class LongTexts:
         return have
 
     def _shortened(self, part: str) -> str:
-        """A part of a text, with as much of each run of characters as its tokens depend on."""
         runs = self._cuts and self._cuts.runs
         return runs.sub(lambda run: run[run.lastindex or 0], part) if runs else part
 
 
 def last(cuts: Cuts | None, text: str) -> int:
-    """The last place in ``text`` where it may be cut; 0 if there is none."""
+    """Return the last possible cut in ``text``; 0 if there is none."""
     if cuts is None:
         return 0
     for near in (*NEAR, len(text)):

@@ -1,8 +1,7 @@
-"""What the files next to tokenizer.json change in it, as transformers 4.57 and 5.23 open a directory.
+"""The files next to tokenizer.json, read as transformers 4.57 and 5.23 read them.
 
-tokenizer_config.json    the class, and its arguments: normalization, special tokens, sides of truncation and padding
-special_tokens_map.json  special tokens; added_tokens.json: added ones. They count if tokenizer_config.json has no
-                         added_tokens_decoder
+tokenizer_config.json    the class and its arguments
+special_tokens_map.json  special tokens; with added_tokens.json, read only without an added_tokens_decoder
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ FAIRSEQ = {
     **{"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"},
     **{"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"},
 }
-SPECIAL = tuple(FAIRSEQ)  # the fields that name a special token
-NAMED: dict[str, dict[str, str]] = {  # class: the special tokens that no file needs to name
+SPECIAL = tuple(FAIRSEQ)
+NAMED: dict[str, dict[str, str]] = {  # class -> special tokens that it has by default
     **dict.fromkeys(WORDPIECE, BERT),
     **dict.fromkeys((*BYTES, *PIECES), FAIRSEQ),
     "MPNet": FAIRSEQ | {"unk_token": "[UNK]"},
@@ -39,18 +38,18 @@ NAMED: dict[str, dict[str, str]] = {  # class: the special tokens that no file n
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 SPACES = ("single_word", "lstrip", "rstrip")
 FLAGS = (*SPACES, "normalized", "special")
-SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")  # true or false
+SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
 ONLY = {"truncation_side": "right", "padding_side": "right", "split_special_tokens": False, "tokenizer_file": None}
-Token = dict[str, Any]  # content and FLAGS, and the id if it has one
+Token = dict[str, Any]
 
 
 def show_json(value: Any) -> str:
-    """A value as a file has it, for a message."""
+    """Format a value as JSON for a message."""
     return short(value) if isinstance(value, dict) else json.dumps(value)
 
 
 class Special(NamedTuple):
-    """A special token, and the field and file that name it; of a class's default the file is empty."""
+    """A special token, and the field and file that name it; the file of a class's default is empty."""
 
     field: str
     file: str
@@ -58,10 +57,10 @@ class Special(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The class that opens a directory's tokenizer, a key of NAMED, "" for one that takes tokenizer.json as it is.
+    """The tokenizer class, a key of NAMED, or "" if tokenizer.json is used unchanged.
 
-    ``added``: the tokens of added_tokens_decoder or added_tokens.json, in the order of their ids. ``vocabulary``: the
-    rows of the encoder's table, None if config.json does not say.
+    ``added``: tokens of added_tokens_decoder or added_tokens.json, ordered by id. ``vocabulary``: rows of the encoder's
+    table, None if config.json does not say.
     """
 
     directory: Path
@@ -73,23 +72,20 @@ class Settings(NamedTuple):
     special: list[Special]
 
     def refuse(self, name: str, said: str, file: str = CONFIG) -> FastflowError:
-        """The error for a field."""
         place = f", field {name}" if name else ""
         return FastflowError(f"{self.directory / file}{place}: {said}")
 
     def get_content(self, field: str) -> str:
-        """The content of the special token that ``field`` names, "" for null."""
         return next((each.token["content"] for each in self.special if each.field == field), "")
 
     def find_source(self, content: str) -> tuple[str, str]:
-        """The field and the file that add a token."""
         if any(token["content"] == content for token in self.added):
             return ("added_tokens_decoder", CONFIG) if self.decoder else ("", ADDED)
         return next((each.field, each.file) for each in self.special if each.token["content"] == content)
 
 
 def read_settings(directory: Path) -> Settings:
-    """The settings of a directory; raises a FastflowError that names a field that is odd or that is not obeyed."""
+    """Read the settings of a directory; raises a FastflowError that names an invalid or unsupported field."""
     fields, config = (_read(directory / name) for name in (CONFIG, "config.json"))
     name = fields.get("tokenizer_class") or config.get("tokenizer_class") or ""
     kind = re.sub("Tokenizer(Fast)?$", "", name) if isinstance(name, str) else ""
@@ -150,7 +146,6 @@ def _list_special(settings: Settings, file: str, found: dict[str, Any]) -> Itera
 
 
 def _make_plain(settings: Settings, field: str, content: str) -> Token:
-    """A special token of which only the content is known; the mask of some classes takes the space before it."""
     strips = field == "mask_token" and settings.kind in (*PIECES, "MPNet")
     return dict.fromkeys(FLAGS, False) | {"lstrip": strips, "special": True, "content": content}
 

@@ -1,6 +1,6 @@
-"""tokenizer.json to the compiled WordPiece, if it holds that and nothing else; the library reads every other file.
+"""tokenizer.json -> the compiled WordPiece, if it holds no other rules.
 
-Everything odd in a file is left to the library as well, so that its error is the one that a user sees.
+The library reads every other file, and reports the errors of malformed ones.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from fastflow.model.tokenizer.files import NotNativeError
 from fastflow.model.tokenizer.settings import Settings
 
 KEY, COLON = b'"vocab"', re.compile(rb"\s*:\s*(?=\{)")
-EMPTY = "{}"  # in the place of the vocabulary
+EMPTY = "{}"
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 NORMALIZER = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
 TYPES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "an object"}
 
 
 class Native(NamedTuple):
-    """The compiled tokenizer of a file, and what is asked about it."""
+    """A compiled tokenizer and its properties."""
 
     wordpiece: WordPiece
     vocabulary: Vocabulary
-    ends: tuple[int, ...]  # the ids at the ends of every text
-    special: dict[int, str]  # id -> special token, ascending
-    unknown: int | None  # the id for a word that cannot be cut
-    limit: int | None  # the tokens at which the file cuts a text
-    size: int  # entries, with the words that were added
-    largest: int  # id
+    ends: tuple[int, ...]
+    special: dict[int, str]
+    unknown: int | None
+    limit: int | None
+    size: int
+    largest: int
 
 
 def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> Native:
-    """The tokenizer of a tokenizer.json as ``settings`` change it; ``lower``: texts are lowercased first.
+    """Compile a tokenizer.json changed by ``settings``; ``lower``: texts are lowercased first.
 
     Raises NotNativeError.
     """
@@ -68,7 +68,6 @@ def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> N
 
 
 def _settle(settings: Settings, tree: Any, rules: Rules, vocabulary: Vocabulary) -> Any:
-    """``tree`` as the settings change it; raises ValueError for an added token that the vocabulary lacks."""
     whole = dict(rules.whole)
     settled = settle(
         settings, Whole(tree, rules.before + rules.after, lambda text: whole.get(text, vocabulary.get(text)))
@@ -79,7 +78,6 @@ def _settle(settings: Settings, tree: Any, rules: Rules, vocabulary: Vocabulary)
 
 
 def _vocabularies(data: bytes) -> list[int]:
-    """The places at which the value of a field vocab begins, if it is an object."""
     places, at = [], data.find(KEY)
     while at >= 0:
         after = COLON.match(data, at + len(KEY))
@@ -96,7 +94,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
-    """(added tokens, rules) of a file without its vocabulary; raises ValueError for what is not known in every part."""
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
     fields(
         tree, "tokenizer.json", version=str, truncation=None, padding=None, added_tokens=list, **dict.fromkeys(parts)
@@ -120,7 +117,7 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
     added = tree["added_tokens"]
     for token in added:
         fields(token, "added token", id=int, content=str, **dict.fromkeys(FLAGS, bool))
-        if token["normalized"] != token["single_word"]:  # spaces that lstrip and rstrip take separate words at most
+        if token["normalized"] != token["single_word"]:  # lstrip and rstrip only take spaces, which separate words
             raise ValueError(f"its added token {token['content']!r:.40} is normalized or a single word, and not both")
         if token["single_word"] and (token["special"] or token["lstrip"] or token["rstrip"]):
             raise ValueError(f"its added word {token['content']!r:.40} is special, or takes spaces")
@@ -134,14 +131,12 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
 
 
 def _check_whole(words: tuple[tuple[str, int], ...], vocabulary: Vocabulary) -> None:
-    """Raise ValueError unless the library would give the words the ids that the file has: new ones, in this order."""
     for wanted, (content, number) in enumerate(words, max(len(vocabulary), vocabulary.largest + 1)):
         if number != wanted or vocabulary.get(content) is not None:
             raise ValueError(f"its added word {content!r:.40} has another id than the next one")
 
 
 def _ends(processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids before and after every text."""
     if processor is None:
         return (), ()
     name = processor.get("type") if isinstance(processor, dict) else None
@@ -174,7 +169,6 @@ def _joined(pieces: list[Any]) -> tuple[int, ...]:
 
 
 def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tuple[int, ...] | str]:
-    """The ids of each special token, the letter of each text."""
     out: list[tuple[int, ...] | str] = []
     for piece in pieces:
         alone = is_a(piece, dict) and len(piece) == 1
@@ -190,9 +184,9 @@ def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tupl
 
 
 def _check_limits(truncation: Any, padding: Any) -> None:
-    """Check settings that a Tokenizer replaces by its own, for the library would refuse odd ones."""
+    """A Tokenizer replaces these settings, but the library would refuse odd ones."""
     if isinstance(truncation, dict):
-        truncation = {"direction": "Right"} | truncation  # tokenizers before 0.11 knew no other and wrote none
+        truncation = {"direction": "Right"} | truncation
     if truncation is not None:
         fields(truncation, "truncation", direction=str, max_length=int, strategy=str, stride=int)
         known = truncation["strategy"] in ("LongestFirst", "OnlyFirst", "OnlySecond")
@@ -210,7 +204,7 @@ def _check_limits(truncation: Any, padding: Any) -> None:
 
 
 def kind(value: Any, place: str, name: str, **types: type | None) -> None:
-    """Raise ValueError unless ``value`` is an object of the type ``name`` with these fields and no other."""
+    """Raise ValueError unless ``value`` is an object of the type ``name`` with exactly these fields."""
     found = value.get("type") if isinstance(value, dict) else None
     if found != name:
         raise ValueError(f"its {place} is {found if is_a(found, str) else 'none'!s:.40}, not {name}")
@@ -218,7 +212,7 @@ def kind(value: Any, place: str, name: str, **types: type | None) -> None:
 
 
 def fields(value: Any, place: str, **types: type | None) -> None:
-    """Raise ValueError unless ``value`` is an object with these fields, of these types, and no other; None: of any."""
+    """Raise ValueError unless ``value`` is an object with exactly these fields and types; None: any type."""
     if not isinstance(value, dict) or set(value) != set(types):
         raise ValueError(f"the fields of its {place} are not the usual ones")
     for name, wanted in types.items():
@@ -227,7 +221,7 @@ def fields(value: Any, place: str, **types: type | None) -> None:
 
 
 def is_a(value: Any, wanted: type) -> bool:
-    """Whether a JSON value has a type; true is no number, and numbers are ids or sizes, which have 31 bits."""
+    """Return whether a JSON value has a type; bool is not int, and int has 31 bits."""
     if wanted is int:
         return type(value) is int and 0 <= value < 2**31
     return type(value) is wanted

@@ -9,7 +9,7 @@ from harness import Choices, Finding, check_contract, scratch
 from mutators import MUTATIONS, mutate
 
 from fastflow import Runtime
-from fastflow.stages.vectors import paired_cosine
+from fastflow.stages.vectors import compute_paired_cosine
 
 MEMORY = 2 << 30
 AGREE, CONDITIONED = 0.999, 0.9999
@@ -57,7 +57,7 @@ def agreement(a: np.ndarray, b: np.ndarray) -> float:
     a, b = a.astype(np.float64), b.astype(np.float64)
     scale = max(np.abs(a).max(initial=0), np.abs(b).max(initial=0), 1e-300)
     zero = (np.abs(a).max(axis=1, initial=0) == 0) & (np.abs(b).max(axis=1, initial=0) == 0)
-    return float(np.where(zero, 1, paired_cosine(a / scale, b / scale)).min(initial=1))
+    return float(np.where(zero, 1, compute_paired_cosine(a / scale, b / scale)).min(initial=1))
 
 
 def seeds() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The layer WORDS of an encoder of transformers: its own embedding layer, all rows of its position table the mean."""
+"""The layer WORDS of a transformers encoder: its embedding layer with the mean position for every token."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 from fastflow.errors import UsageError
 
 TABLE = "embeddings.position_embeddings"
-PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # of ELECTRA and ALBERT
+PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 
 
-def words_of(encoder: Any, longest: int, where: object) -> Any:
-    """A torch.nn.Module, ids (B, T) -> the layer WORDS (B, T, D); None for an encoder whose layer 0 has no positions.
+def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
+    """Make a torch.nn.Module, ids (B, T) -> layer WORDS (B, T, D); None if layer 0 has no positions.
 
-    It shares the table of words with ``encoder``. ``longest``: tokens of the longest text, for which the position
-    table has its last rows. Whether the embedding layer is one that can be computed is tried, not looked up: raises a
-    UsageError that names ``where`` if it is not.
+    The word table is shared with ``encoder``. ``longest``: tokens of the longest text, which uses the last rows of the
+    position table. Raises a UsageError that names ``where`` if a trial run of the layer fails.
     """
     import torch
 
-    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)  # three times one token
+    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)
     modules = dict(encoder.named_modules())
     projection = [modules[name] for name in PROJECTIONS if name in modules]
     with torch.inference_mode():
-        first = states_of(encoder(input_ids=ids, output_hidden_states=True))[0]
+        first = get_states(encoder(input_ids=ids, output_hidden_states=True))[0]
         if (first == first[:, :1]).all():
             return None
         found = torch.nn.Sequential(modules["embeddings"], *projection)(ids) if TABLE in modules else None
@@ -36,15 +35,16 @@ def words_of(encoder: Any, longest: int, where: object) -> Any:
     return torch.nn.Sequential(_without_positions(modules["embeddings"], longest), *projection)
 
 
-def states_of(output: Any) -> Any:
-    """The hidden states by layer. The last is listed by transformers 4 before ModernBERT's final LayerNorm, and not at
-    all for an encoder without layers.
+def get_states(output: Any) -> Any:
+    """Return the hidden states by layer.
+
+    Transformers 4 lists ModernBERT's last one before the final LayerNorm, and none for an encoder without layers.
     """
     return (*(output.hidden_states or ())[:-1], output.last_hidden_state)
 
 
 def _without_positions(layer: Any, longest: int) -> Any:
-    """A copy of the embedding ``layer`` but for its table of words, with the mean in all rows of the position table."""
+    """All rows of the position table become its mean; the word table is not copied."""
     words = layer.word_embeddings
     copy = deepcopy(layer, {id(words): words})
     table = copy.position_embeddings.weight.data

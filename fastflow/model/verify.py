@@ -1,0 +1,86 @@
+"""Checks of a saved model by its hashes, and of directories without hashes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.model.artifact import load_model, open_model
+from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder.weights import load_weights
+from fastflow.model.hashing import HUB_RECORD, MANIFEST, MODULES, check_hashes, is_file
+from fastflow.model.kinds import Model
+from fastflow.model.manifest import read_manifest
+from fastflow.model.sentence.weights import files_of
+from fastflow.model.static.table import check_rows
+from fastflow.stages import calibration as calibrations
+
+
+def verify_modules(model: Model) -> list[str]:
+    """Check the encoder's weights and the tokenizer; returns a line for each check.
+
+    Opening has checked settings and the modules' weights. Raises a FastflowError that names the file.
+    """
+    assert model.modules is not None  # noqa: S101 - for the type checker: the caller looked for modules.json
+    _check_encoder(model)
+    return [
+        f"{len(files_of(model.modules))} files of Sentence Transformers: every setting is known",
+        f"modules {', '.join(model.modules.names())}: weights are whole and finite",
+        f"fingerprint {model.fingerprint}",
+    ]
+
+
+def verify_encoder(model: Model) -> list[str]:
+    """Check the weights and tokenizer of a plain encoder, as ``verify_modules`` does."""
+    _check_encoder(model)
+    return ["a plain encoder: weights are whole and finite", f"fingerprint {model.fingerprint}"]
+
+
+def _check_encoder(model: Model) -> None:
+    model.tokenizer()
+    if is_static(model.encoder):
+        check_rows(model.encoder)
+        return
+    with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
+        config = read_config(model.encoder)
+        load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
+
+
+def verify_table(model: Model) -> list[str]:
+    """Check a model2vec table and its tokenizer, as ``verify_modules`` does."""
+    model.tokenizer()
+    rows = check_rows(model.encoder)
+    return [
+        f"token table of {rows:,} rows: whole and finite, and every setting is known",
+        f"fingerprint {model.fingerprint}",
+    ]
+
+
+def verify(path: Path) -> list[str]:
+    """Check every file of a saved model and open it; returns a line for each check.
+
+    A directory without a manifest is checked for unknown settings and for weights that are missing or not finite.
+    """
+    if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
+        model = load_model(path)
+        if model.modules is not None:
+            return verify_modules(model)
+        return verify_table(model) if is_static(path) else verify_encoder(model)
+    manifest = read_manifest(path)
+    check_hashes(path, manifest, list(manifest["files"]))
+    known = {MANIFEST, HUB_RECORD, *manifest["files"]}
+    if extra := sorted(
+        str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and str(p.relative_to(path)) not in known
+    ):
+        raise FastflowError(f"{path} holds files that {MANIFEST} does not list: {', '.join(extra)}")
+    saved = open_model(path)
+    if isinstance(saved, Model) and is_static(saved.encoder):
+        check_rows(saved.encoder)
+    return [
+        f"{len(manifest['files'])} files match their sha256",
+        f"calibration {calibrations.describe(saved.calibration)}: shapes, dtypes and values are sound",
+        f"fingerprint {saved.fingerprint}",
+    ]
