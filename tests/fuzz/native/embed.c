@@ -5,7 +5,8 @@
 
 enum { TEXTS = 70, LETTERS = 40 };
 
-static void check_text(const ff_embedder *e, const ff_text *text, int state, const float *kept, const float *found, int normalize)
+static void check_text(const ff_embedder *e, const ff_text *text, int state, const float *kept, const float *found, int64_t keep,
+                       int normalize)
 {
     int32_t ids[FF_EACH * LETTERS + 2];
     int64_t written, offsets[2] = {0, 0};
@@ -23,8 +24,8 @@ static void check_text(const ff_embedder *e, const ff_text *text, int state, con
     float *pooled = room((size_t)e->flow->inputs * 4), *z = room((size_t)e->flow->outputs * 4);
     ff_table_run(e->table, ids, offsets, 1, pooled, 1);
     CHECK(!kept || same_floats(pooled, kept, e->flow->inputs), "other pooled vectors than the table's");
-    CHECK(ff_flow_run(e->flow, pooled, z, 1, e->flow->outputs, normalize, 1) == 0, "no memory");
-    CHECK(same_floats(z, found, e->flow->outputs), "other bits than those of the kernels one by one");
+    CHECK(ff_flow_run(e->flow, pooled, z, 1, keep, normalize, 1) == 0, "no memory");
+    CHECK(same_floats(z, found, keep), "other bits than those of the kernels one by one");
     free(pooled), free(z);
 }
 
@@ -63,13 +64,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     float *out = room((size_t)(many * flow.outputs) * 4);
     int8_t states[TEXTS] = {0};
     float *kept = room((size_t)(many * flow.inputs) * 4), *pooled = take(&s, 1) ? kept : NULL;
-    CHECK(ff_embed(&e, texts, many, out, pooled, states, normalize, 1 + take(&s, 2)) == 0, "no memory");
+    const int threads = 1 + take(&s, 2);
+    const int64_t keep = flow.outputs - take(&s, (int)flow.outputs - 1);
+    CHECK(ff_embed(&e, texts, many, out, keep, pooled, states, normalize, threads) == 0, "no memory");
     int bad[TEXTS / 32 + 1] = {0};  /* blocks in which a text cannot be pooled: their rows are not written */
     for (int i = 0; i < many; i++)
         bad[i / 32] |= states[i] == FF_HALF || states[i] == FF_NO_ROW;
     for (int i = 0; i < many; i++)
         if (!bad[i / 32])
-            check_text(&e, &texts[i], states[i], pooled ? pooled + i * flow.inputs : NULL, out + i * flow.outputs, normalize);
+            check_text(&e, &texts[i], states[i], pooled ? pooled + i * flow.inputs : NULL, out + i * keep, keep, normalize);
     for (int i = 0; i < many; i++)
         free((void *)texts[i].letters);
     free(out), free(kept), free(rows);
