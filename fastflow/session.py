@@ -64,7 +64,7 @@ class Session:
                 loading = Loading(opening.model.tokenizer, "fastflow-tokenizer")
                 try:
                     self._calibrator = found = open_backend(opening.model, backend, device, dtype, threads)
-                finally:  # a tokenizer's error goes before one of the backend
+                finally:  # raise a tokenizer's error before one of the backend
                     self._tokenizer = loading()
                     self._tokenizer.threads = threads
                 self._fused = found.fuse(self._tokenizer)

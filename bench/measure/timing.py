@@ -1,6 +1,6 @@
 """Time candidates alternately in one process, in samples that are long enough for the clock.
 
-A machine's speed drifts, so each round times every candidate, and every other round goes backwards.
+A machine's speed drifts, so each round times every candidate, in reverse order every second time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Effort:
     max_runs: int = 60
     limit_s: float = 60.0  # after this long one sample of each is enough
     sample_s: float = 2e-2  # inner calls are added until one sample lasts about this long
-    pause_s: float = 1e-2  # before each sample: the worker threads of the candidate before go to sleep
+    pause_s: float = 1e-2  # before each sample: the worker threads of the previous candidate fall asleep
 
 
 def cpu_watch(call: Call, calls: int, clock: Callable[[], float] = perf_counter) -> float:

@@ -88,7 +88,7 @@ class Workbench:
 
 @dataclass(frozen=True)
 class Request:
-    """One run of a suite: its models, peers by name (None for all), sizes, threads, device, and where progress goes."""
+    """One run of a suite: its models, peers by name (None for all), sizes, threads, device, stream of progress."""
 
     bench: Workbench
     against: Sequence[str] | None

@@ -80,8 +80,8 @@ def errors_option(*more: str) -> Callable[[Any], Any]:
 RAY = click.option(
     "--ray",
     metavar="ADDRESS|local",
-    help="Embed Parquet files on the cluster of Ray at ADDRESS, or on the cores of this machine, into the folder -o. "
-    "Rows come in no order and carry their number in the column 'row'. Needs the ray extra; see docs/shards.md.",
+    help="Make parts on the cluster of Ray at ADDRESS, or on the cores of this machine, as --shard does, and join them "
+    "to -o. Every node needs the inputs and the folder of -o. Needs the ray extra; see docs/shards.md.",
 )
 
 

@@ -61,7 +61,7 @@ class Chain:
         self.dense(np.eye(directions.shape[1]) - directions.T @ directions)
 
     def split(self) -> None:
-        """Emit the second half of y[start:] and go on with the first: the order becomes emitted, second, first."""
+        """Emit the second half of y[start:] and continue with the first: the order becomes emitted, second, first."""
         half = (len(self._shift) - self._start) // 2
         self.permute(np.roll(np.arange(2 * half), -half))
         self._start += half

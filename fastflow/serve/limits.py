@@ -1,4 +1,4 @@
-"""The guard before every route: hosts, keys, size, and a server that goes down."""
+"""The guard before every route: hosts, keys, size, and a server that stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastflow.serve.service import Service
 
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
-PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # open without a key, and while the server goes down
+PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # open without a key, and while the server stops
 
 # under overload refused before their bodies are read
 COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/search")

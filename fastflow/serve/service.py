@@ -23,7 +23,7 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.settings import MIB, Settings
 
-LARGE = 64 * 1024  # bytes of JSON or numbers of a response: a thread handles more, so the event loop goes on
+LARGE = 64 * 1024  # bytes of JSON or numbers of a response: a thread handles more, so the event loop continues
 STUCK = 60.0  # seconds in one batch until the server is unhealthy
 
 

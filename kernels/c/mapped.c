@@ -1,5 +1,5 @@
 /* Mapped files that others may change. A lost page raises SIGBUS; in a watched file it and all later pages become
-   zeros, and other SIGBUS go to the earlier handler. A cut within the last page and writes raise no signal, so
+   zeros, and the earlier handler gets other SIGBUS. A cut within the last page and writes raise no signal, so
    ff_was_changed compares size and time, which the system sets before it writes. */
 #define _GNU_SOURCE
 #include "mapped.h"

@@ -112,9 +112,9 @@ def test_it_is_of_the_rows_given_and_of_enough_of_them():
 
 def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
     asked = []
-    real = Tokenizer.prompted
+    real = Tokenizer.tokenize_prompted
     monkeypatch.setattr(
-        Tokenizer, "prompted", lambda self, texts, *rest: asked.append(list(texts)) or real(self, texts, *rest)
+        Tokenizer, "tokenize_prompted", lambda self, texts, *rest: asked.append(list(texts)) or real(self, texts, *rest)
     )
     measure_precision(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
     assert len(asked[0]) == TEXTS

@@ -26,7 +26,7 @@ FLOATS = ("float16", "float32", "float64")
 class Matrix:
     """Float32 rows of ``array`` (n, D) in any memory and byte order.
 
-    ``index`` (m,) selects rows. ``pages`` is the map of the file; its pages go back to the system now and then, so
+    ``index`` (m,) selects rows. ``pages`` is the map of the file; its pages are returned to the system now and then, so
     memory stays constant. Raises a FastflowError that begins with ``name`` for another array, and for a row with NaN,
     infinity or a number beyond float32 when it is read.
     """

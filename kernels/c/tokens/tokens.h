@@ -5,7 +5,7 @@
 
 #include "vocabulary.h"
 
-/* The normalizer's steps in order, except the last one, which comes first. */
+/* The normalizer's steps in order, except the last one, which is first. */
 enum { FF_CLEAN = 1, FF_IDEOGRAPHS = 2, FF_STRIP = 4, FF_LOWER = 8, FF_LOWER_FIRST = 16 };
 /* Flags of a character: dropped by FF_CLEAN; space; punctuation; a word by FF_IDEOGRAPHS; dropped by FF_STRIP;
    decomposed by it; a fence for marks; part of whole words. */
