@@ -144,7 +144,8 @@ class Session:
         texts = [inputs] if isinstance(inputs, str) else list(iterate_in_order(inputs))
         o = self.resolve(options)
         if not shown and 0 < len(texts) <= (o.window or 1):  # as ``blocks``, without three generators: 2 microseconds
-            found = [self._embed_window(self._prepare(list(check_texts(texts)), o), 0, o, None, False).vectors]
+            z, _ = self._embed(self._prepare(list(check_texts(texts)), o), o, None, False)
+            found = [self._quantise(check_finite(z, "text"), o)]
         elif shown:
             from fastflow.progress import Progress
 
@@ -236,16 +237,10 @@ class Session:
     ) -> Iterator[Block]:
         start = 0
         for window in prepared:
-            block = self._embed_window(window, start, o, count, scored)
-            yield block
-            start += len(block.vectors)
-
-    def _embed_window(
-        self, window: list[str] | Tokens, start: int, o: Options, count: Count | None, scored: bool
-    ) -> Block:
-        z, log_probs = self._embed(window, o, count, scored)
-        z = self._quantise(check_finite(z, "text", start), o)
-        return Block(start, z, None if log_probs is None else check_finite(log_probs, "text", start))
+            z, log_probs = self._embed(window, o, count, scored)
+            z = self._quantise(check_finite(z, "text", start), o)
+            yield Block(start, z, None if log_probs is None else check_finite(log_probs, "text", start))
+            start += len(z)
 
     def _embed(
         self, window: list[str] | Tokens, o: Options, count: Count | None, scored: bool
