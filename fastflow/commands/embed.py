@@ -1,4 +1,4 @@
-"""``fastflow embed``, texts in and embeddings out, and ``fastflow transform``, vectors in and embeddings out."""
+"""``fastflow embed`` for texts, and ``fastflow transform`` for vectors."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def embed(
     from fastflow.files.run import Run, Settings, check_delimiter, parse_keep, parse_shard
 
     if ray is not None:
-        from fastflow.commands.ray import check_options, embed_on_ray  # few runs use a cluster
+        from fastflow.commands.ray import check_options, embed_on_ray
 
         check_options(click.get_current_context())
     marks = check_delimiter(delimiter), not no_header, null
@@ -196,13 +196,13 @@ def embed(
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
     if settings.shard is not None:
-        from fastflow.commands.shards import arguments  # few runs make a part
+        from fastflow.commands.shards import arguments
         from fastflow.files.parts.manifest import make_folder, part_path
 
         given, output = arguments(), output and part_path(output, settings.shard)
-    elif output is not None and os.path.isdir(output):  # False for a name that no file can have
+    elif output is not None and os.path.isdir(output):
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
-    replaced = output is not None and os.path.isfile(output)  # False of a name that no file can have
+    replaced = output is not None and os.path.isfile(output)
     check_target(output, paths, settings, resume and ray is None, cache)
     check_inputs(output, paths, settings, resume)
     if ray is not None:
@@ -216,7 +216,7 @@ def embed(
             opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
-        if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
+        if prompt or prompt_name is not None:
             settings = replace(settings, prompt=prompt)
         if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):
             say("fastflow: the prompt is empty: nothing is put before a text")
@@ -230,7 +230,7 @@ def embed(
     if not quiet:
         _summarise(done, seconds, runtime.info()["max_length"], output, replaced)
     if json_file is not None:
-        from fastflow.files.embed import numbers_of  # few runs ask
+        from fastflow.files.embed import numbers_of
 
         numbers = numbers_of(runtime, settings.precision, settings.normalize)
         about = {"output": None if output is None else str(output), "model": runtime.info()["model"], **numbers}
@@ -248,7 +248,7 @@ def _encoding(given: str | None) -> str | None:
 def _check_together(
     settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None, twice: bool
 ) -> None:
-    """Raise a UsageError for options that exclude each other; ``twice``: two options write to standard output."""
+    """``twice``: two options write to standard output."""
     if twice:
         raise UsageError("standard output has the embeddings: give --json FILE, or -o OUT")
     if save_model is not None and not fit:
@@ -287,9 +287,7 @@ def _summarise(
 def fitted_to(
     paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
-    """How to open an input, and the directory of a model that was calibrated on the texts of all; both last as long as
-    the block.
-    """
+    """Yield the function that opens an input, and the directory of a model calibrated on all texts, for the block."""
     from fastflow.files.checks import check_resumable
     from fastflow.files.embed import texts_of
     from fastflow.files.read.reread import Rereadable

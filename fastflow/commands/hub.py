@@ -56,7 +56,7 @@ def push(directory: Path, repository: str, private: bool, quiet: bool) -> None:
 
 
 def sharing(quiet: bool) -> ModuleType:
-    """The module of both; the Hub's client, which it imports later, shows its bars unless ``quiet``."""
+    """Import the sharing module; the Hub's client shows its bars unless ``quiet``."""
     if quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return import_module("fastflow.model.sharing")

@@ -66,7 +66,7 @@ ENCODING = click.option(
 
 
 def errors_option(*more: str) -> Callable[[Any], Any]:
-    """--errors, whose choices are strict, replace and ``more``."""
+    """Make --errors with the choices strict, replace and ``more``."""
     return click.option(
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
@@ -86,7 +86,7 @@ RAY = click.option(
 
 
 def corpus_options(command: Any) -> Any:
-    """``command`` with the options of a corpus's columns, of which it gets ``layout``, a function that checks them."""
+    """Add the options of a corpus's columns; ``command`` gets ``layout``, a function that checks them."""
 
     @wraps(command)
     def with_layout(
@@ -127,7 +127,7 @@ def refused_option(old: str, said: str) -> Callable[[Any], Any]:
 
 
 def model_named(argument: str | None, option: str | None) -> str | None:
-    """The model of a command that takes it as an argument too; raises a UsageError for both at once."""
+    """Return the model of an argument or -m; raises a UsageError for both."""
     given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
     if argument is not None and option is not None and given:
         raise UsageError("give the model once, as an argument or with -m")
@@ -141,7 +141,7 @@ def model_argument(command: Any) -> Any:
 
 
 def written_to(output: Path, replaced: bool) -> str:
-    """The end of a summary: where the output is, and whether another file of that name was there."""
+    """Describe the output's place, and whether another file of that name was there."""
     return f"; written to {output}" + ", which was replaced" * replaced
 
 

@@ -1,4 +1,4 @@
-"""``fastflow embed --ray``: the options that a cluster of Ray takes, and the command that its tasks run."""
+"""Options and tasks of ``fastflow embed --ray``."""
 
 from __future__ import annotations
 

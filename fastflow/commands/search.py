@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastflow.search import Hit
 
 TOGETHER = 64  # queries of standard input that are answered in one pass over the file
-PARAGRAPH = 40  # words
+PARAGRAPH = 40
 PARAGRAPHS = (
     "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: a tuned one, such "
     "as all-MiniLM-L6-v2 (-m), or word search finds more (docs/search.md, Which model)"
@@ -108,7 +108,7 @@ def search(
 
 
 def _lines(runtime: Runtime) -> Iterator[list[str]]:
-    """The queries of standard input, those together that have arrived."""
+    """Yield the queries of standard input, those together that have arrived."""
     from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import Sources
     from fastflow.files.run import Settings
@@ -121,7 +121,6 @@ def _lines(runtime: Runtime) -> Iterator[list[str]]:
 
 
 def _object(query: str, hits: Sequence[Hit]) -> str:
-    """A query and its rows as JSON; text, id and fields if the file has them."""
     rows: list[dict[str, Any]] = []
     for rank, hit in enumerate(hits, 1):
         found: dict[str, Any] = {"rank": rank, "score": hit.score, "row": hit.row}
@@ -131,10 +130,7 @@ def _object(query: str, hits: Sequence[Hit]) -> str:
 
 
 def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None] | None) -> str:
-    """A line a row: rank, score, row, id and text, then the fields; above them the query, if there are several.
-
-    ``heads``: the similarity and the column of the ids, for a line of headings; None: without that line.
-    """
+    """Print a line a row: rank, score, row, id, text and fields; ``heads`` (similarity, id column) adds headings."""
     lines = [] if query is None else [f"# {_printable(query)}"]
     if heads is not None and hits:
         similarity, column = heads
@@ -149,7 +145,7 @@ def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None]
 
 
 def usual_cosine(runtime: Runtime) -> float | None:
-    """The mean cosine of two texts of the corpus that the model was fitted to; None if it is not recorded."""
+    """Return the mean cosine of two texts of the fitting corpus; None if not recorded."""
     record: Any = runtime.session.model.manifest
     for name in ("training", "isotropy", "after", "mean_cosine"):
         record = record.get(name) if isinstance(record, dict) else None

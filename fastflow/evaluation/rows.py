@@ -10,7 +10,7 @@ from fastflow.values import short
 
 
 def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
-    """Read a TSV without quoting: (header, fields of every later line); errors name file and line.
+    """Read (header, fields of every later line); errors name file and line.
 
     The header must match one of ``headers``; a field in brackets may be absent.
     """
@@ -36,7 +36,7 @@ def matches(found: str, header: str) -> bool:
 
 
 def check_fields(path: Path, header: str, rows: list[list[str]], required: int = 0) -> None:
-    """Raise a FastflowError unless every row has the fields of ``header``, with field ``required`` not empty."""
+    """Raise unless every row has the fields of ``header``, and ``required`` is not empty."""
     names = header.split("\t")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names) or not row[required]:

@@ -19,7 +19,7 @@ from fastflow.values import reason
 
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 LEAST_COSINE = 0.95  # of int8 with float32: a trained BERT (4 layers, 256 wide) has at least 0.9987, random ones 0.91
-BATCH = 8  # texts
+BATCH = 8
 
 
 def check_installed() -> None:
@@ -31,7 +31,7 @@ def check_installed() -> None:
 def compare(path: Path, exported: Path | None = None) -> Agreement:
     """Compare every prompt of the model at ``path`` with ``exported``, its export to onnx.
 
-    In int8 the cosines decide, not the differences. Raises a FastflowError if onnxruntime is missing.
+    In int8 the cosines decide, not the differences.
     """
     if exported is None:
         raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
@@ -39,7 +39,7 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
     check_installed()
     texts, asked = probe_texts(), record.options()
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # cut texts
+        warnings.simplefilter("ignore", UserWarning)
         record.check(exported, ours.fingerprint)
         prompts: dict[str | None, str] = {name: text for name, text in ours.prompts.items() if text}
         prompts[""] = ""
@@ -60,7 +60,7 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
 
 
 def run(exported: Path, texts: list[str]) -> NDArray[np.float32]:
-    """Compute vectors (B, D') with ONNX Runtime and the files in ``exported``, in batches of BATCH texts."""
+    """Compute vectors (B, D') with the files in ``exported``."""
     import onnxruntime
     from tokenizers import Tokenizer
 

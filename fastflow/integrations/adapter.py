@@ -1,4 +1,4 @@
-"""The common parts of the adapters: a model as a library keeps it, and its vectors as a store compares them."""
+"""The adapters' common parts: opening a model, and its vectors for a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastflow.model.kinds import Model, VectorModel
 from fastflow.runtime import Runtime
 from fastflow.values import short
 
-Source: TypeAlias = Runtime | str | os.PathLike[str] | Mapping[str, Any] | None  # the Mapping is of StoreModel.settings
+Source: TypeAlias = Runtime | str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 class MissingLibrary(FastflowError, ModuleNotFoundError):
@@ -23,7 +23,7 @@ class MissingLibrary(FastflowError, ModuleNotFoundError):
 
 @contextmanager
 def library(package: str) -> Iterator[None]:
-    """Around the imports of an adapter: raises a MissingLibrary with the command that installs ``package``."""
+    """Import an adapter's library in the block; raises a MissingLibrary with the command that installs ``package``."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -32,9 +32,9 @@ def library(package: str) -> Iterator[None]:
 
 
 def opened(model: Source) -> Runtime:
-    """``model`` itself if it is a Runtime; else a Runtime of a path, a Hub id or settings; None is the packaged model.
+    """Open a Runtime from a Runtime, a path, a Hub id or settings; None is the packaged model.
 
-    Raises a FastflowError as Runtime does, and if the settings are of another model than their path has now.
+    Raises a FastflowError if the settings are of another model than their path has now.
     """
     if isinstance(model, Runtime):
         return model
@@ -55,10 +55,9 @@ def check_fingerprint(runtime: Runtime, kept: str) -> None:
 
 
 class StoreModel:
-    """A model for a store of vectors.
+    """A model for a store of vectors, which have length 1 if the model compares by cosines.
 
-    Vectors have length 1 if the model compares by cosines: a store then finds the same rows by cosine, by dot product
-    and by Euclidean distance.
+    A store then finds the same rows by cosine, dot product and Euclidean distance.
     """
 
     def __init__(self, model: Source) -> None:
@@ -66,20 +65,20 @@ class StoreModel:
         self.similarity = self.runtime.session.model.similarity
 
     def documents(self, texts: Iterable[str]) -> NDArray[Any]:
-        """B texts -> (B, D') with the model's prompt of documents; raises a FastflowError as ``encode`` does."""
+        """Embed B texts as documents, (B, D')."""
         unit = self.similarity == "cosine"
         found: NDArray[Any] = self.runtime.encode_document(list(texts), normalize_embeddings=unit)
         return found
 
     def query(self, text: str) -> NDArray[Any]:
-        """A text -> (D',) with the model's prompt of queries; raises a UsageError for more than one text."""
+        """Embed a text as a query, (D',); raises a UsageError for more than one text."""
         if not isinstance(text, str):
             raise UsageError(f"a query is one text, not {short(text)}")
         found: NDArray[Any] = self.runtime.encode_query(text, normalize_embeddings=self.similarity == "cosine")
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Data for JSON, of which ``opened`` makes the same model; a UsageError if the model has no path."""
+        """JSON settings from which ``opened`` makes the same model; raises a UsageError without a path."""
         model, device, dtype = (self.runtime._arguments[name] for name in ("model", "device", "dtype"))
         if isinstance(model, Model | VectorModel):
             raise UsageError("a library keeps a model by its path: open the Runtime from a path")

@@ -19,15 +19,15 @@ with library("chromadb"):
     from chromadb import Documents, EmbeddingFunction, Embeddings
     from chromadb.utils.embedding_functions import register_embedding_function
 
-SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}  # similarity of a model -> Chroma's
+SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 
 @register_embedding_function
 class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
+    """``model``: a Runtime, a path, a Hub id, or None for the packaged model.
 
-    A collection keeps the path and the fingerprint: ``get_collection(NAME)`` has the same model, and refuses another
-    one in its place. Of a function that an existing collection is given, Chroma compares the name alone.
+    A collection keeps path and fingerprint: ``get_collection(NAME)`` opens the same model and refuses another. If a
+    function is given to an existing collection, Chroma compares only the name.
     """
 
     def __init__(self, model: Source = None) -> None:
@@ -39,7 +39,6 @@ class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
         return list(self._model.documents(input))
 
     def embed_query(self, input: Documents) -> Embeddings:
-        """B queries -> B arrays (D',), with the model's prompt of queries."""
         return [self._model.query(text) for text in input]
 
     @staticmethod

@@ -24,7 +24,7 @@ class _Embedder:
         self._model = StoreModel(model)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings by which a saved Pipeline opens the same model; it refuses another one in its place.
+        """Return the settings by which a saved Pipeline opens the same model and refuses another.
 
         ``Pipeline.loads(words, allowed_modules=["fastflow.integrations.haystack"])`` opens it.
         """
@@ -34,20 +34,20 @@ class _Embedder:
 
 @component
 class FastflowTextEmbedder(_Embedder):
-    """A query -> its embedding. ``model`` is a Runtime, a path, a Hub id, or None for the packaged model."""
+    """Embed a query; ``model``: a Runtime, a path, a Hub id, or None for the packaged model."""
 
     @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
     def run(self, text: str) -> dict[str, Any]:
-        """A text -> {"embedding": D' numbers}, with the model's prompt of queries."""
+        """Embed a text as {"embedding": D' numbers}."""
         return {"embedding": self._model.query(text).tolist()}
 
 
 @component
 class FastflowDocumentEmbedder(_Embedder):
-    """Documents -> the same with embeddings of their contents. ``model`` is that of FastflowTextEmbedder."""
+    """Embed documents; ``model`` as for FastflowTextEmbedder."""
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Documents -> {"documents": copies}; raises a FastflowError for one without text, with its index."""
+        """Return {"documents": copies with embeddings}; raises a FastflowError for a document without text."""
         vectors = self._model.documents(document.content for document in documents)
         return {"documents": [replace(d, embedding=v.tolist()) for d, v in zip(documents, vectors, strict=True)]}

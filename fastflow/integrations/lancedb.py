@@ -26,7 +26,7 @@ with library("lancedb"):
 class FastflowEmbeddings(TextEmbeddingFunction):
     """``create(model=...)``: a Runtime, a path, a Hub id, or None for the packaged model.
 
-    A table keeps the path and the fingerprint: opened again it has the same model, and refuses another one.
+    A table keeps path and fingerprint: opened again it has the same model, and refuses another.
     """
 
     model: Any = None
@@ -38,17 +38,13 @@ class FastflowEmbeddings(TextEmbeddingFunction):
         self._model = StoreModel(self.model)
 
     def ndims(self) -> int:
-        """D', the width of an embedding."""
         return self._model.runtime.dim
 
     def generate_embeddings(self, texts: Any, *_: Any, **__: Any) -> list[Any]:
-        """B texts -> B arrays (D',), with the model's prompt of documents."""
         return list(self._model.documents(texts))
 
     def compute_query_embeddings(self, query: str, *_: Any, **__: Any) -> list[Any]:
-        """A query -> one array (D',), with the model's prompt of queries."""
         return [self._model.query(query)]
 
     def safe_model_dump(self) -> dict[str, Any]:
-        """The settings that a table keeps."""
         return {"model": self._model.settings()}

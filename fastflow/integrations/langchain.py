@@ -16,18 +16,13 @@ with library("langchain-core"):
 
 
 class FastflowEmbeddings(Embeddings):
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
-
-    The asynchronous calls of Embeddings run these in a thread.
-    """
+    """``model``: a Runtime, a path, a Hub id, or None for the packaged model."""
 
     def __init__(self, model: Source = None) -> None:
         self._model = StoreModel(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """B texts -> B lists of D' numbers, with the model's prompt of documents."""
         return self._model.documents(texts).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """A text -> D' numbers, with the model's prompt of queries."""
         return self._model.query(text).tolist()

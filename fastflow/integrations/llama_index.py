@@ -21,12 +21,12 @@ with library("llama-index-core"):
 
 
 class FastflowEmbedding(BaseEmbedding):
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model; ``fields`` are those of BaseEmbedding.
+    """``model``: a Runtime, a path, a Hub id, or None for the packaged model; ``fields``: BaseEmbedding's.
 
-    Its ``model_name`` has the fingerprint, so that a cache of LlamaIndex does not mix the vectors of two models.
+    ``model_name`` has the fingerprint, so a cache of LlamaIndex does not mix two models.
     """
 
-    model: Any = None  # the settings, of which a pickle and a dictionary make it again
+    model: Any = None
     _model: StoreModel = PrivateAttr()
 
     def __init__(self, model: Source = None, **fields: Any) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class FastflowEncoder:
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
+    """``model``: a Runtime, a path, a Hub id, or None for the packaged model.
 
-    The name of its results is that of the model's folder, their revision its fingerprint.
+    Results are named after the model's folder; their revision is its fingerprint.
     """
 
     def __init__(self, model: Source = None, revision: str | None = None, **_: Any) -> None:
@@ -41,16 +41,14 @@ class FastflowEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> Matrix:
-        """Batches of texts -> (B, D'), with the prompt of queries or documents; ``options`` are those of ``encode``."""
+        """Embed batches of texts, (B, D'), with the prompt of queries or documents."""
         calls = {PromptType.query: self.runtime.encode_query, PromptType.document: self.runtime.encode_document}
         texts = [text for batch in inputs for text in batch["text"]]
         found: Matrix = calls.get(prompt_type, self.runtime.encode)(texts, **options)
         return found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """(m, D'), (n, D') -> (m, n), as the model compares."""
         return self.runtime.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """(m, D') twice -> (m,), as the model compares."""
         return self.runtime.similarity_pairwise(embeddings1, embeddings2)

@@ -1,4 +1,4 @@
-"""Ray Data for the fits of train: whether it is installed, and the texts of a column."""
+"""Ray Data for fits: import, and texts of a column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def ray_data(purpose: str) -> Any:
-    """The module ray.data; raises a FastflowError that names the command to install it."""
+    """The module ray.data."""
     try:
         import ray.data
     except ImportError as error:
@@ -26,7 +26,7 @@ def ray_data(purpose: str) -> Any:
 
 @contextlib.contextmanager
 def sentences() -> Iterator[None]:
-    """A failure on a node as the sentence that was raised there."""
+    """Re-raise a node's failure as the sentence that was raised there."""
     import ray
 
     try:
@@ -36,7 +36,7 @@ def sentences() -> Iterator[None]:
 
 
 def check_column(names: list[str], types: list[Any], column: str, output_column: str) -> None:
-    """Raise a FastflowError for a column that is not there or not text, and for an output column that is there."""
+    """Raise a FastflowError for a column that is absent or not text, or an existing output column."""
     if column not in names:
         raise FastflowError(f"the dataset has no column {column!r}; its columns are {listed(names)}")
     kind = types[names.index(column)]
@@ -47,7 +47,7 @@ def check_column(names: list[str], types: list[Any], column: str, output_column:
 
 
 def texts_of(table: pa.Table, column: str) -> list[str]:
-    """The texts of a column; raises a FastflowError for a null, naming the row by its other values."""
+    """Return a column's texts; the error for a null names the row by its other values."""
     found = table.column(column)
     if not found.null_count:
         return list(found.to_pylist())

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """A column of texts -> (B, D'). ``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
+    """Transform a column of texts to (B, D'); ``model``: a Runtime, a path, a Hub id, or None for the packaged model.
 
-    ``truncate_dim``, ``normalize_embeddings`` and ``prompt_name`` are those of ``Runtime.encode``. It learns nothing:
-    ``fit`` opens the model. A pickle and a clone open it again by its path; a pickle refuses another model there.
+    Other options are of ``Runtime.encode``. ``fit`` opens the model and learns no numbers. A pickle and a clone open it
+    again by its path; a pickle refuses another model there.
     """
 
     def __init__(
@@ -44,14 +44,13 @@ class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.prompt_name = prompt_name
 
     def fit(self, X: Any, y: Any = None) -> FastflowTransformer:  # noqa: N803, RUF100
-        """Open the model; raises a FastflowError as Runtime does."""
         self.runtime_ = opened(self.model)
         self.fingerprint_ = self.runtime_.fingerprint
         self._n_features_out = self.runtime_.encode([], truncate_dim=self.truncate_dim).shape[1]
         return self
 
     def transform(self, X: Any) -> Matrix:  # noqa: N803, RUF100
-        """(B,) texts -> (B, D'); raises a UsageError for a table, and a FastflowError for what is no text."""
+        """Embed (B,) texts as (B, D'); raises a UsageError for a table, and a FastflowError for other values."""
         check_is_fitted(self)
         if isinstance(X, str) or getattr(X, "ndim", 1) != 1:
             raise UsageError(

@@ -18,16 +18,15 @@ with library("txtai"):
 
 
 class FastflowVectors(Vectors):
-    """An index keeps the path and the fingerprint: loaded again it has the same model, and refuses another one."""
+    """An index keeps path and fingerprint: loaded again it has the same model, and refuses another."""
 
     def loadmodel(self, path: Any) -> StoreModel:
-        """The model of ``path``, once it is the one that made the index."""
         found = StoreModel(path)
         check_fingerprint(found.runtime, self.config.setdefault("fingerprint", found.runtime.fingerprint))
         self.config["path"] = found.settings()["model"]
         return found
 
     def encode(self, data: list[str], category: str | None = None) -> Any:
-        """B texts -> (B, D'), with the model's prompt of queries if ``category`` is query, else that of documents."""
+        """Embed B texts, (B, D'), as queries if ``category`` is query, else as documents."""
         runtime = self.model.runtime
         return runtime.encode_query(data) if category == "query" else runtime.encode_document(data)

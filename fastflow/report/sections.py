@@ -70,7 +70,6 @@ def _compare(name: str, key: str, rows: Mapping[str, Any]) -> Line:
 
 
 def _count_wins(lines: Sequence[Line], better: str, unit: str) -> str:
-    """Count the lines on which the model is better than its baseline, as a sentence; empty without a baseline."""
     base = find_baseline(list(lines[0].values))
     if base is None:
         return ""
@@ -119,7 +118,7 @@ def measure_qnli(subjects: Sequence[Subject], pairs: evaluate.Labelled) -> Secti
 
 
 def measure_lexical(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs]) -> Section:
-    """Measure Spearman with edit distance, and draw the pairs that differ by few words."""
+    """Measure Spearman with edit distance (Li et al. 2020, table 6)."""
     lines, data, drawn, caption = [], {}, "", ""
     closest = next((p for name in ("STSb-dev", "STSb-test") for p in sets if p.name == name), None)
     shown = closest or max(sets, key=lambda pairs: len(pairs.scores))

@@ -16,14 +16,11 @@ from fastflow.files.read.sources import Sources
 from fastflow.files.windows import one_text
 from fastflow.search.source import Hit, Rows, Source
 
-ROWS = 8192  # read at a time
+ROWS = 8192
 
 
 class MatrixSource(Source):
-    """A .npy of floats. ``texts``: the file with the text of row i as its row i.
-
-    Raises a FastflowError for a file of another kind.
-    """
+    """A .npy of floats; ``texts``: the file with the text of row i as its row i."""
 
     def __init__(self, path: Path, texts: Path | None = None) -> None:
         self.path, self._texts = path, texts
@@ -55,7 +52,6 @@ class MatrixSource(Source):
         self._file.__exit__(None, None, None)
 
     def _read_texts(self, rows: set[int]) -> dict[int, str]:
-        """Read the texts of ``rows``; raises a FastflowError unless there are as many texts as vectors."""
         texts, count = {}, 0
         with Sources([str(self._texts)]) as sources:
             for row in sources.rows(Layout()):
