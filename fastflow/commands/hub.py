@@ -1,4 +1,4 @@
-"""``fastflow pull`` and ``fastflow push``: a model from the Hugging Face Hub, and to it."""
+"""``fastflow pull`` and ``fastflow push``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fastflow search``: the rows of a file of embeddings that are most like a text."""
+"""``fastflow search``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fastflow status`` and ``fastflow merge``, and the arguments of the command that makes a part."""
+"""``fastflow status`` and ``fastflow merge``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Measures of embeddings: tasks, the paper's analyses, and agreement with other programs."""
+"""Measures of embeddings."""

@@ -1,4 +1,4 @@
-"""The difference of two programs' vectors, and the difference that rounding explains."""
+"""The difference of two programs' vectors."""
 
 from __future__ import annotations
 

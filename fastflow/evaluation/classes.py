@@ -1,4 +1,4 @@
-"""Labelled texts: clusters against labels, and classification by few labelled texts."""
+"""Clustering and classification of labelled texts."""
 
 from __future__ import annotations
 

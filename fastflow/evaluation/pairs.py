@@ -39,7 +39,7 @@ class LabelledPairs:
 
 
 def read_labelled_pairs(path: Path) -> LabelledPairs:
-    """Read a TSV ``split label [votes] sentence1 sentence2`` of any split; label 1 is a paraphrase, 0 none."""
+    """Read a TSV ``split label [votes] sentence1 sentence2``; label 1 for a paraphrase, else 0."""
     header, rows = read_rows(path, LABELLED_PAIRS)
     for number, row in enumerate(rows, 2):
         if len(row) != header.count("\t") + 1 or row[1] not in ("0", "1"):

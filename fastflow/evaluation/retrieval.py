@@ -1,4 +1,4 @@
-"""Retrieval: nDCG@10 and recall@100 of the cosines of queries with documents, and of BM25."""
+"""Retrieval by cosine, and by BM25."""
 
 from __future__ import annotations
 

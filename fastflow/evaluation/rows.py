@@ -1,4 +1,4 @@
-"""The rows of a TSV file for evaluation: UTF-8, a known header, no quoting."""
+"""The rows of a TSV file, UTF-8 without quoting."""
 
 from __future__ import annotations
 

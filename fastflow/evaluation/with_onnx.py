@@ -1,4 +1,4 @@
-"""Comparison of a model's embeddings with ONNX Runtime's on its export."""
+"""Comparison with ONNX Runtime."""
 
 from __future__ import annotations
 

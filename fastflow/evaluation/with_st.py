@@ -1,4 +1,4 @@
-"""Comparison of a model's embeddings with Sentence Transformers'."""
+"""Comparison with Sentence Transformers."""
 
 from __future__ import annotations
 

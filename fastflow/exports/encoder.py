@@ -1,4 +1,4 @@
-"""The encoder of a model as a folder that transformers loads."""
+"""An encoder as a folder for transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fastflow.export``: a model as a directory that another library opens."""
+"""``fastflow.export``."""
 
 from __future__ import annotations
 

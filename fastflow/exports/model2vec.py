@@ -1,4 +1,4 @@
-"""A token table as a directory of model2vec, with its rows in the stored dtype."""
+"""A token table as a directory of model2vec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model as one ONNX graph from token ids to the final embedding, with its tokenizer."""
+"""A model as one ONNX graph, with its tokenizer."""
 
 from __future__ import annotations
 

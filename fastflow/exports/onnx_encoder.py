@@ -1,4 +1,4 @@
-"""The equations of ``kernels.encoder.reference`` as ONNX operators, for texts padded on the right."""
+"""``kernels.encoder.reference`` as ONNX operators, for texts padded on the right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ONNX graph that is built node by node, with constants in float32."""
+"""An ONNX graph with constants in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that exports write: the record of model and options, JSON, and tensors."""
+"""The files of an export: record, JSON and tensors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A model as a directory of Sentence Transformers with only its own modules: it loads without trust_remote_code.
+"""A directory of Sentence Transformers that loads without trust_remote_code.
 
     0_Transformer -> WeightedLayerPooling -> WordWeights -> Pooling -> Dense, Dense, ... -> Normalize
 
-The encoder is in a folder of its own, so a loader of plain encoders, which would ignore the rest, does not find it.
+The encoder has its own folder: a loader of plain encoders would ignore the rest.
 """
 
 from __future__ import annotations

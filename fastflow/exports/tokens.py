@@ -1,4 +1,4 @@
-"""A model's tokenizer as tokenizer.json and its settings, for other libraries."""
+"""A model's tokenizer as tokenizer.json."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""fastflow inside other systems; each module needs the library that it is for."""
+"""Adapters; each module needs its library."""

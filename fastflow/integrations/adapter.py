@@ -1,4 +1,4 @@
-"""The adapters' common parts: opening a model, and its vectors for a store."""
+"""The adapters' common parts."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 @register_embedding_function
 class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
-    """``model``: a Runtime, a path, a Hub id, or None for the packaged model.
+    """``model``: a Runtime, path or Hub id; None is the packaged model.
 
-    A collection keeps path and fingerprint: ``get_collection(NAME)`` opens the same model and refuses another. If a
-    function is given to an existing collection, Chroma compares only the name.
+    A collection keeps path and fingerprint: ``get_collection(NAME)`` refuses another model. If a function is given to
+    an existing collection, Chroma compares only the name.
     """
 
     def __init__(self, model: Source = None) -> None:

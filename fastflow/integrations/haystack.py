@@ -24,7 +24,7 @@ class _Embedder:
         self._model = StoreModel(model)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by which a saved Pipeline opens the same model and refuses another.
+        """Return the settings by which a saved Pipeline opens the same model.
 
         ``Pipeline.loads(words, allowed_modules=["fastflow.integrations.haystack"])`` opens it.
         """
@@ -34,7 +34,7 @@ class _Embedder:
 
 @component
 class FastflowTextEmbedder(_Embedder):
-    """Embed a query; ``model``: a Runtime, a path, a Hub id, or None for the packaged model."""
+    """Embed a query; ``model``: a Runtime, path or Hub id; None is the packaged model."""
 
     @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
     def run(self, text: str) -> dict[str, Any]:

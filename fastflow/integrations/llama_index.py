@@ -21,7 +21,7 @@ with library("llama-index-core"):
 
 
 class FastflowEmbedding(BaseEmbedding):
-    """``model``: a Runtime, a path, a Hub id, or None for the packaged model; ``fields``: BaseEmbedding's.
+    """``model``: a Runtime, path or Hub id; None is the packaged model.
 
     ``model_name`` has the fingerprint, so a cache of LlamaIndex does not mix two models.
     """

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class FastflowEncoder:
-    """``model``: a Runtime, a path, a Hub id, or None for the packaged model.
+    """``model``: a Runtime, path or Hub id; None is the packaged model.
 
-    Results are named after the model's folder; their revision is its fingerprint.
+    Results have the name of the model's folder; their revision is its fingerprint.
     """
 
     def __init__(self, model: Source = None, revision: str | None = None, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""``fastflow embed --ray``: tasks on a cluster make parts as ``--shard I/N`` does, and merging joins them."""
+"""``fastflow embed --ray``: parts made by tasks on a cluster, then merged."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Transform a column of texts to (B, D'); ``model``: a Runtime, a path, a Hub id, or None for the packaged model.
+    """Transform texts to (B, D'); ``model``: a Runtime, path or Hub id; None is the packaged model.
 
-    Other options are of ``Runtime.encode``. ``fit`` opens the model and learns no numbers. A pickle and a clone open it
-    again by its path; a pickle refuses another model there.
+    Other options are of ``Runtime.encode``. A pickle and a clone open the model again by its path; a pickle refuses
+    another model there.
     """
 
     def __init__(

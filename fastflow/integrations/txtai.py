@@ -18,7 +18,7 @@ with library("txtai"):
 
 
 class FastflowVectors(Vectors):
-    """An index keeps path and fingerprint: loaded again it has the same model, and refuses another."""
+    """An index keeps path and fingerprint, and refuses another model."""
 
     def loadmodel(self, path: Any) -> StoreModel:
         found = StoreModel(path)

@@ -1,4 +1,4 @@
-"""``fastflow report``: the analyses of the BERT-flow paper on one model and on the subjects to compare it with."""
+"""``fastflow report``: the analyses of the BERT-flow paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drawings of a report as inline SVG with the page's text colour; equal input gives equal bytes."""
+"""Inline SVG drawings; equal input gives equal bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of a report: similarity, tasks, QNLI, edit distance, isotropy and word frequency."""
+"""The sections of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The subjects of a report: pooled embeddings, uncalibrated or calibrated by the model or by a baseline."""
+"""The subjects of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence at the head of a report: the best subject, and whether calibration helped."""
+"""The sentence at the head of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes of vectors, a byte or a bit for each number, and the similarity of a query's code to each."""
+"""int8 and bit codes of vectors, and their similarity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An SQL condition from a user, checked to be one condition."""
+"""An SQL condition from a user."""
 
 from __future__ import annotations
 

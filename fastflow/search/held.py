@@ -1,4 +1,4 @@
-"""Rows in memory: vectors, or codes that find rows to compare in full."""
+"""Rows in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index: a file of embeddings, searched with texts or vectors."""
+"""``Index``: a file of embeddings to search."""
 
 from __future__ import annotations
 

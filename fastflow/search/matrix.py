@@ -1,4 +1,4 @@
-"""The rows of a .npy: vectors, numbered from 0, with texts from another file if given."""
+"""The rows of a .npy."""
 
 from __future__ import annotations
 

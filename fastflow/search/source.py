@@ -1,4 +1,4 @@
-"""A file of rows to search: the interface of .db and .npy."""
+"""The interface of .db and .npy."""
 
 from __future__ import annotations
 

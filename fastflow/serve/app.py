@@ -1,4 +1,4 @@
-"""The application: routes, a guard before them, with every failure in the words of its interface."""
+"""The Starlette application and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of texts from several requests: joined for the kernel, and split for the answers."""
+"""Batches of texts from several requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the routes, with the limits of this server."""
+"""The OpenAPI description of the routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine: texts of many requests -> tokens in threads -> batches in one compute thread -> vectors."""
+"""The engine: tokens in threads, batches in one compute thread."""
 
 from __future__ import annotations
 

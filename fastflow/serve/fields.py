@@ -1,4 +1,4 @@
-"""The fields of a JSON request, checked one by one; an unknown field is refused by its name."""
+"""The fields of a JSON request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard before every route: hosts, keys, size, and shutdown."""
+"""The guard before every route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Runtime for the server: names, limits, tokens, vectors, and the speed of this machine."""
+"""A Runtime for the server."""
 
 from __future__ import annotations
 

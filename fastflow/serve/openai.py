@@ -1,4 +1,4 @@
-"""OpenAI's routes: POST /v1/embeddings, without /v1 too, and GET /v1/models."""
+"""OpenAI's routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page at / and the page at /docs: files without data, equal on every server."""
+"""The pages at / and /docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection, with limits that uvicorn lacks: slow clients, headers, trailers, connections."""
+"""HTTP/1.1 with limits that uvicorn lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status and words of each refusal, in OpenAI's and TEI's form."""
+"""Status and words of each refusal."""
 
 from __future__ import annotations
 

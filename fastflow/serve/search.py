@@ -1,4 +1,4 @@
-"""The route /search: the rows of the server's file that are most like a query."""
+"""The route /search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The searched file: in memory, in a thread of its own, a query at a time."""
+"""The searched file, in a thread of its own."""
 
 from __future__ import annotations
 

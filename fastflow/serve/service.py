@@ -1,4 +1,4 @@
-"""The service that routes call: it passes texts to the engine and stops when the client leaves."""
+"""The service that routes call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a server, and its keys."""
+"""Settings and keys."""
 
 from __future__ import annotations
 

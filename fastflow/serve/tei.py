@@ -1,4 +1,4 @@
-"""The routes of Text Embeddings Inference (TEI), and why some are left out."""
+"""The routes of Text Embeddings Inference (TEI)."""
 
 from __future__ import annotations
 
