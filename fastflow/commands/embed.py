@@ -200,7 +200,7 @@ def embed(
         from fastflow.files.parts.manifest import make_folder, part_path
 
         given, output = arguments(), output and part_path(output, settings.shard)
-    elif output is not None and os.path.isdir(output):
+    elif output is not None and os.path.isdir(output):  # False for a name that no file can have
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     replaced = output is not None and os.path.isfile(output)
     check_target(output, paths, settings, resume and ray is None, cache)
@@ -216,7 +216,7 @@ def embed(
             opened, model = stack.enter_context(fitted_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
-        if prompt or prompt_name is not None:
+        if prompt or prompt_name is not None:  # one of no text is chosen by its name, too
             settings = replace(settings, prompt=prompt)
         if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):
             say("fastflow: the prompt is empty: nothing is put before a text")

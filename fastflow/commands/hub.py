@@ -63,7 +63,7 @@ def sharing(quiet: bool) -> ModuleType:
 
 
 def report(record: Record, left: list[str], quiet: bool) -> None:
-    """The record on standard output, and the files that were left out."""
+    """Print the record, and the files that were left out."""
     from fastflow.model.sharing import listing
 
     emit(str(record))

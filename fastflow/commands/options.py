@@ -135,7 +135,7 @@ def model_named(argument: str | None, option: str | None) -> str | None:
 
 
 def model_argument(command: Any) -> Any:
-    """``command`` with MODEL as an argument, or as -m."""
+    """Take MODEL as an argument of ``command``, or as -m."""
     named = click.option("-m", "--model", "option", metavar="MODEL", envvar="FASTFLOW_MODEL", help="The same as MODEL.")
     return click.argument("model", required=False)(named(command))
 
@@ -146,6 +146,6 @@ def written_to(output: Path, replaced: bool) -> str:
 
 
 def output_option(help: str) -> Callable[[Any], Any]:
-    """-o OUT, a file that the command writes."""
+    """Make -o OUT, a file that the command writes."""
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)

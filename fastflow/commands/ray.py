@@ -24,7 +24,7 @@ REFUSED = {  # parameter -> the remedy
 
 
 def check_options(context: click.Context) -> None:
-    """Raise a UsageError for an address that is not one, and for an option that does not go together with --ray."""
+    """Raise a UsageError for a malformed address, and for options that exclude --ray."""
     from fastflow.integrations.ray import check_address
 
     check_address(context.params["ray"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastflow.search import Hit
 
 TOGETHER = 64  # queries of standard input that are answered in one pass over the file
-PARAGRAPH = 40
+PARAGRAPH = 40  # words
 PARAGRAPHS = (
     "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: a tuned one, such "
     "as all-MiniLM-L6-v2 (-m), or word search finds more (docs/search.md, Which model)"
@@ -153,7 +153,7 @@ def usual_cosine(runtime: Runtime) -> float | None:
 
 
 def are_paragraphs(texts: Sequence[str]) -> bool:
-    """Whether half of ``texts`` or more have over PARAGRAPH words."""
+    """Say whether half of ``texts`` or more have over PARAGRAPH words."""
     return bool(texts) and median(len(text.split()) for text in texts) > PARAGRAPH
 
 

@@ -55,7 +55,7 @@ def status(folder: Path, json_file: str | None) -> None:
 
 
 def arguments(*without: str) -> list[str]:
-    """Return the words of this command, except options that differ between shards and the parameters ``without``."""
+    """Return this command's words without options that differ between shards and parameters ``without``."""
     context = click.get_current_context()
     words: list[str] = []
     for parameter in context.command.params:

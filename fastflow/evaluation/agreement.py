@@ -90,7 +90,7 @@ class Agreement:
 
 
 def probe_texts() -> list[str]:
-    """Return a few dozen texts: empty, short, of several scripts, and longer than most limits."""
+    """Return texts: empty, short, of several scripts, and longer than most limits."""
     words = " ".join(SENTENCES).split()
     return [*SENTENCES, *(" ".join(words[i % len(words)] for i in range(count)) for count in WORDS), "  ", "\tx\n"]
 

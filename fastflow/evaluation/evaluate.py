@@ -242,7 +242,7 @@ def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, A
 
 
 def format_tasks(rows: Sequence[dict[str, Any]]) -> str:
-    """Format the rows of ``evaluate_tasks`` as aligned text, a line for each set and measure."""
+    """Format a line for each set and measure."""
     width = max(13, *(len(row["set"]) for row in rows)) + 1
     lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
     for row in rows:

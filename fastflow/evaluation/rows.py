@@ -31,7 +31,7 @@ def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
 
 
 def matches(found: str, header: str) -> bool:
-    """Whether ``found`` is ``header``, with or without its field in brackets."""
+    """Say whether ``found`` is ``header``, with or without its field in brackets."""
     return found in (re.sub(r"\[(\w+)\]", r"\1", header), re.sub(r"\[\w+\]\t", "", header))
 
 

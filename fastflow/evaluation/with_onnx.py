@@ -19,17 +19,17 @@ from fastflow.values import reason
 
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 LEAST_COSINE = 0.95  # of int8 with float32: a trained BERT (4 layers, 256 wide) has at least 0.9987, random ones 0.91
-BATCH = 8
+BATCH = 8  # texts
 
 
 def check_installed() -> None:
-    """Raise a FastflowError with the command that installs ONNX Runtime, if it is missing."""
+    """Raise a FastflowError that names the missing ONNX Runtime."""
     if find_spec("onnxruntime") is None:
         raise missing_extra("onnx", "onnxruntime", "vectors were not compared: --with onnx")
 
 
 def compare(path: Path, exported: Path | None = None) -> Agreement:
-    """Compare every prompt of the model at ``path`` with ``exported``, its export to onnx.
+    """Compare every prompt of the model at ``path`` with its ONNX export.
 
     In int8 the cosines decide, not the differences.
     """

@@ -20,7 +20,7 @@ from fastflow.values import reason
 
 
 def check_installed() -> None:
-    """Raise a FastflowError with the command that installs Sentence Transformers, if it is missing."""
+    """Raise a FastflowError that names the missing Sentence Transformers."""
     if find_spec("sentence_transformers") is None:
         raise missing_extra("st", "sentence_transformers", "vectors were not compared: --with st")
 

@@ -16,7 +16,7 @@ from fastflow.model.kinds import Model
 
 
 def list_left_out(model: Model) -> list[str]:
-    """List the paths of the files that an adapter lacks; none if the encoder is in another folder."""
+    """List the model's files that an adapter lacks."""
     if not model.encoder.is_relative_to(model.path):
         return []
     return [path.relative_to(model.path).as_posix() for path in weight_files(model.encoder)]

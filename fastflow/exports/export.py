@@ -31,7 +31,7 @@ DTYPES = ("float32", "int8")
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: directory, format, numbers of a vector, and fingerprint of the model."""
+    """Directory, format, width and model fingerprint of an export."""
 
     path: str
     format: str

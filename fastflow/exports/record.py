@@ -17,7 +17,7 @@ RECORD = "fastflow-export.json"
 
 
 class Record(NamedTuple):
-    """The format of the directory, the fingerprint of the model, and the options that decide vectors."""
+    """Format, model fingerprint and options of an export."""
 
     format: str
     fingerprint: str

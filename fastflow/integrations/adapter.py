@@ -46,7 +46,7 @@ def opened(model: Source) -> Runtime:
 
 
 def check_fingerprint(runtime: Runtime, kept: str) -> None:
-    """Raise a FastflowError unless ``runtime`` is the model that made the vectors of a store."""
+    """Raise a FastflowError unless ``runtime`` is the store's model."""
     if kept != runtime.fingerprint:
         raise FastflowError(
             f"the stored vectors are of the model {short(kept)}, and {runtime!r} is {runtime.fingerprint}: "

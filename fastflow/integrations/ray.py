@@ -87,7 +87,7 @@ def _make_parts(words: list[str], folder: Path, target: Path, count: int, thread
 
 
 def _clear(folder: Path) -> None:
-    """Remove the parts of an earlier run, and the folder unless it has other files."""
+    """Remove the parts of an earlier run, and the folder if empty."""
     for path in folder.glob("part-*-of-*"):
         path.unlink()
     with contextlib.suppress(OSError):
@@ -183,7 +183,7 @@ def describe_refusal(address: str, error: Exception) -> str:
 
 
 def find_sentence(text: str) -> str:
-    """Return the sentence of fastflow in the traceback of a node, or the traceback's last line."""
+    """Return fastflow's sentence in a node's traceback, or its last line."""
     ours = re.findall(r"^fastflow\.[\w.]+: (.*)$", text, re.M)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return ours[-1] if ours else f"Ray: {lines[-1] if lines else 'it gives no reason'}"

@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows of the table, their explanation, and an SVG with its caption; ``data``: the entry of --json."""
+    """Rows of the table, their explanation, an SVG with caption, and the entry ``data`` of --json."""
 
     id: str
     title: str

@@ -18,7 +18,7 @@ LINES = ("-", "--", "-.", ":")
 LEAST = 1e-6  # a singular value below it, over the largest, is rounding noise and would stretch the scale
 INK = "#010203"  # replaced by the page's text colour in the SVG
 WIDTH = 4.2  # inches at 72 to the inch: about the 330 pixels that a phone has for a figure
-MOST_LETTERS = 32
+MOST_LETTERS = 32  # of a name in a legend
 LETTERS = 10.5  # points: at least 11 pixels on a phone
 STYLE: Any = {
     "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": LETTERS, "text.color": INK, "axes.edgecolor": INK,
@@ -77,7 +77,7 @@ def open_with_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any,
 
 
 def draw_dots(names: Sequence[str], series: Series, label: str) -> str:
-    """Draw a row for each name with a dot for each series, the first series on top."""
+    """Draw a row for each name with a dot for each series."""
     legend = [shorten(name, MOST_LETTERS) for name in series]
     with open_with_legend(0.8 + 0.28 * len(names), legend) as (figure, axes):
         styles = zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)

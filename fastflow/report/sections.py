@@ -187,7 +187,7 @@ def measure_isotropy(subjects: Sequence[Subject], texts: Sequence[str], seed: in
 
 
 def measure_words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section:
-    """Measure the norms and nearest neighbours of the encoder's word vectors, by frequency in ``texts``."""
+    """Measure norms and nearest neighbours of the encoder's word vectors, by frequency in ``texts``."""
     table, tokenize = _read_word_vectors(model.encoder), tokenizer_of(model.encoder, model.max_length)
     counts = np.bincount(tokenize(texts).ids, minlength=len(table))
     counts[tokenize([""]).ids] = 0  # special tokens are in every text

@@ -49,7 +49,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Subject:
-    """One column of the report: its name and description, and its embeddings (n, D') of texts."""
+    """One column of the report: name, description, and embeddings (n, D') of texts."""
 
     name: str
     about: str

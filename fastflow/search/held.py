@@ -14,7 +14,7 @@ from fastflow.search.source import Source
 from fastflow.values import short
 
 HOLDS = ("vectors", "int8")
-BLOCK = 16_384
+BLOCK = 16_384  # rows of a product
 
 
 class Held:

@@ -16,7 +16,7 @@ from fastflow.files.read.sources import Sources
 from fastflow.files.windows import one_text
 from fastflow.search.source import Hit, Rows, Source
 
-ROWS = 8192
+ROWS = 8192  # read at a time
 
 
 class MatrixSource(Source):

@@ -20,7 +20,7 @@ from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
 from fastflow.serve.refusals import Refused, refuse_expired, refuse_overload
 from fastflow.serve.settings import Settings
 
-TURNS = 4
+TURNS = 4  # turns that fill a batch
 LEAST = 32  # tokens of a batch on the slowest machine; a longer text is a batch by itself
 PIECE = 64  # texts of a request that are tokenized at a time
 CHARACTERS = 2  # estimated, of a token
@@ -33,7 +33,7 @@ class Gone(Exception):
 
 
 class Times(NamedTuple):
-    """Seconds of a request: until its texts were tokens, until its first batch began, until its last batch ended."""
+    """Seconds until texts were tokens, the first batch began, and the last batch ended."""
 
     tokenization: float
     queue: float
@@ -41,7 +41,7 @@ class Times(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """The vectors (B, D') of a request, the tokens (B,) of its texts, and the number of cut texts."""
+    """Vectors (B, D') of a request, tokens (B,) of its texts, and the number of cut texts."""
 
     vectors: Floats
     lengths: NDArray[np.int64]
@@ -65,7 +65,7 @@ class Request(Job):
         self.how, self.answer = how, answer
         self.tokens: Tokens
         self.out: Floats = np.zeros((0, 0))
-        self.missing = 0
+        self.missing = 0  # texts without a vector
         self.began = self.ended = 0.0
 
     def set_tokens(self, tokens: Tokens) -> None:
@@ -99,8 +99,8 @@ class Engine:
         bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
         self.model, self.clock = model, clock
-        self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None
-        self.busy_since: float | None = None
+        self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # after each batch
+        self.busy_since: float | None = None  # when the current batch began
         self._wake = threading.Condition()  # guards the queue
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="fastflow-compute", daemon=True)
@@ -119,7 +119,7 @@ class Engine:
         self._tokenizers.shutdown(cancel_futures=True)
 
     def is_stuck(self, seconds: float) -> bool:
-        """Say whether the compute thread has ended, or computes one batch for longer than ``seconds``."""
+        """Say whether the compute thread ended, or one batch takes longer than ``seconds``."""
         since = self.busy_since
         return not self._thread.is_alive() or (since is not None and self.clock() - since > seconds)
 

@@ -50,6 +50,6 @@ def format_openai(z: NDArray[np.floating[Any]], encoding: str, model: str, token
 
 
 def wants_octets(accept: Sequence[str]) -> bool:
-    """Whether an Accept header names bytes and no JSON."""
+    """Say whether an Accept header names bytes and no JSON."""
     kinds = [part.split(";")[0].strip().lower() for line in accept for part in line.split(",")]
     return OCTETS in kinds and "application/json" not in kinds

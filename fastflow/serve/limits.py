@@ -81,7 +81,7 @@ class Guard:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``address`` leads only to this machine; False for a name."""
+    """Say whether ``address`` leads only to this machine; False for a name."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

@@ -20,7 +20,7 @@ TYPES = (("query", "search_query"), ("document", "passage", "search_document")) 
 
 
 class ServedModel:
-    """The model of a server; requests may use any of ``names``, of which the first is its own."""
+    """The model of a server; its own name is the first of ``names``."""
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()

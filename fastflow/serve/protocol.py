@@ -181,7 +181,7 @@ class Lingering:
 
 
 class Rarely:
-    """Log requests that are not HTTP, at most every SECONDS, with their number since the last line."""
+    """Log requests that are not HTTP, at most every SECONDS."""
 
     def __init__(self) -> None:
         self._count, self._next = 0, 0.0

@@ -18,7 +18,7 @@ WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """A request is refused for now: accepted after ``seconds``, or now by a server with a larger ``option``."""
+    """A request is refused for now: accepted after ``seconds``, or by a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
@@ -156,7 +156,7 @@ class Queue(Generic[AnyJob]):
         self._waiting.append(job)
 
     def take(self, now: float) -> tuple[list[Slice[AnyJob]], list[AnyJob]]:
-        """Take the next batch, and the jobs that expired before it; the batch counts as running."""
+        """Take the next batch, which counts as running, and the expired jobs."""
         batch: list[Slice[AnyJob]] = []
         expired: list[AnyJob] = []
         room = batch_tokens = self.batch

@@ -117,7 +117,7 @@ def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> No
 
 
 def allow_files(count: int) -> None:
-    """Let this process open ``count`` files, or as many as it may: many systems allow 1,024 at first."""
+    """Open ``count`` files, or as many as allowed: many systems allow 1,024 at first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         most = count if hard == resource.RLIM_INFINITY else min(count, hard)
@@ -144,7 +144,7 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
 
 
 def is_local(bound: socket.socket) -> bool:
-    """Whether ``bound`` listens at an address of only this machine."""
+    """Say whether ``bound`` listens at an address of only this machine."""
     return bound.family != socket.AF_UNIX and is_loopback(bound.getsockname()[0])
 
 

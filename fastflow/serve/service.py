@@ -28,7 +28,7 @@ STUCK = 60.0  # seconds in one batch until the server is unhealthy
 
 
 class Service:
-    """The state of a server: model, engine, settings, counts, and the file that it searches."""
+    """The state of a server."""
 
     def __init__(
         self, model: ServedModel, settings: Settings, rate: float | None = None, searcher: Searcher | None = None

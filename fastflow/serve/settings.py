@@ -23,7 +23,7 @@ class Settings:
     truncate: bool = True
     max_queue: float = 10.0  # before the first turn of a request
     timeout: float = 60.0  # from a request's arrival to its answer
-    max_inputs: int = 2048
+    max_inputs: int = 2048  # texts of a request
     max_body: int = 16 * MIB  # bytes of a request
     max_bodies: int = 64 * MIB  # bytes of all unanswered requests
     max_connections: int = 4096
