@@ -38,9 +38,10 @@ class Index:
             fingerprint must match the fingerprint in a .db; a .npy records none, so give the model that made it. None:
             queries are vectors, and rows are ranked by cosine.
         texts: The file that was embedded into a .npy: a .txt of one text a line, or another that ``fastflow embed``
-        reads. hold: None reads the file for each search, in constant memory. ``vectors`` holds them as float32, or as
-        the int8 or
-            bits of a .db. ``int8`` holds codes, a quarter of float32; each search compares the best rows in full.
+            reads.
+        hold: None reads the file for each search, in constant memory. ``vectors`` holds them as float32, or as the
+            int8 or bits of a .db. ``int8`` holds codes, a quarter of float32; each search compares the best rows in
+            full.
         threads: The threads of a search. None: the cores that this process may use.
 
     Raises:

@@ -47,7 +47,7 @@ class Fields:
     def get(self, name: str) -> Any:
         return self._fields.get(name)
 
-    def required(self, name: str) -> Any:
+    def require(self, name: str) -> Any:
         if name not in self._fields:
             raise Refused("validation", f"{self._where}{name} is missing", self._where + name)
         return self._fields[name]
@@ -82,7 +82,7 @@ class Fields:
 
     def texts(self, name: str, most: int) -> tuple[list[str], bool]:
         """Read 1 to ``most`` texts; return them and whether they came as a list."""
-        value = self.required(name)
+        value = self.require(name)
         if isinstance(value, str):
             return [value], False
         if not isinstance(value, list):
