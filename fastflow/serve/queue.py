@@ -18,7 +18,7 @@ WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """A request is refused for now: accepted after ``seconds``, or by a larger ``option``."""
+    """A request is refused for now: accepted after ``seconds``, or now with a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
