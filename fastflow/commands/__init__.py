@@ -1,1 +1,1 @@
-"""The commands of ``fastflow``, a file for each group. Heavy imports wait until a command runs."""
+"""The commands of ``fastflow``; heavy imports wait until a command runs."""

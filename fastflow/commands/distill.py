@@ -1,4 +1,4 @@
-"""``fastflow distill``: a table of token vectors that follows a model."""
+"""``fastflow distill``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fastflow embed``, texts in and embeddings out, and ``fastflow transform``, vectors in and embeddings out."""
+"""``fastflow embed`` for texts, and ``fastflow transform`` for vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fastflow export``: a model in the format of another library."""
+"""``fastflow export``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fastflow pull`` and ``fastflow push``: a model from the Hugging Face Hub, and to it."""
+"""``fastflow pull`` and ``fastflow push``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def push(directory: Path, repository: str, private: bool, quiet: bool) -> None:
 
 
 def sharing(quiet: bool) -> ModuleType:
-    """Import the module of both commands; the Hub's client shows its bars unless ``quiet``."""
+    """Import the sharing module; the Hub's client shows its bars unless ``quiet``."""
     if quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return import_module("fastflow.model.sharing")

@@ -1,4 +1,4 @@
-"""The commands about files on disk: ``info`` and ``verify`` of a model, ``cache`` of training."""
+"""``fastflow info``, ``verify`` and ``cache``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that measure: ``eval`` and ``report`` the quality of a model, ``bench`` the speed of this machine."""
+"""The commands ``eval``, ``report`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def eval_command(
     result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
     tables, total = [], sum(len(task.texts) for task in found)
     with warnings.catch_warnings(), Progress("eval", total, "texts", shown=not quiet) as progress:
-        warnings.filterwarnings("ignore", CUT)  # printed below, with the number
+        warnings.filterwarnings("ignore", CUT)
         encoder = CountingEncoder(runtime, progress.advance)
         if scored:
             result |= evaluate(encoder.encode, scored)

@@ -86,7 +86,7 @@ RAY = click.option(
 
 
 def corpus_options(command: Any) -> Any:
-    """Add the options of a corpus's columns to ``command``, which gets ``layout``, a function that checks them."""
+    """Add the options of a corpus's columns; ``command`` gets ``layout``, a function that checks them."""
 
     @wraps(command)
     def with_layout(
@@ -127,7 +127,7 @@ def refused_option(old: str, text: str) -> Callable[[Any], Any]:
 
 
 def model_named(argument: str | None, option: str | None) -> str | None:
-    """Return the model of a command that takes it as argument or option; raises a UsageError for both."""
+    """Return the model of an argument or -m; raises a UsageError for both."""
     given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
     if argument is not None and option is not None and given:
         raise UsageError("give the model once, as an argument or with -m")

@@ -1,4 +1,4 @@
-"""``fastflow embed --ray``: the options that a cluster of Ray takes, and the command that its tasks run."""
+"""Options and tasks of ``fastflow embed --ray``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSED = {
 
 
 def check_options(context: click.Context) -> None:
-    """Raise a UsageError for an address that is not one, and for an option that --ray does not take."""
+    """Raise a UsageError for a malformed address, and for options that exclude --ray."""
     from fastflow.integrations.ray import check_address
 
     check_address(context.params["ray"])

@@ -1,4 +1,4 @@
-"""``fastflow search``: the rows of a file of embeddings that are most like a text."""
+"""``fastflow search``."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None]
 
 
 def usual_cosine(runtime: Runtime) -> float | None:
-    """Return the mean cosine of two texts of the model's corpus; None if it is not recorded."""
+    """Return the mean cosine of two texts of the fitting corpus; None if not recorded."""
     record: Any = runtime.session.model.manifest
     for name in ("training", "isotropy", "after", "mean_cosine"):
         record = record.get(name) if isinstance(record, dict) else None
@@ -152,7 +152,7 @@ def usual_cosine(runtime: Runtime) -> float | None:
 
 
 def are_paragraphs(texts: Sequence[str]) -> bool:
-    """Whether half of ``texts`` or more have over PARAGRAPH words."""
+    """Say whether half of ``texts`` or more have over PARAGRAPH words."""
     return bool(texts) and median(len(text.split()) for text in texts) > PARAGRAPH
 
 

@@ -1,4 +1,4 @@
-"""``fastflow serve``: a model served at OpenAI's and TEI's HTTP routes."""
+"""``fastflow serve``."""
 
 from __future__ import annotations
 

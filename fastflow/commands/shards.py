@@ -1,4 +1,4 @@
-"""``fastflow status`` and ``fastflow merge``, and the arguments of the command that makes a part."""
+"""``fastflow status`` and ``fastflow merge``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def status(folder: Path, json_file: str | None) -> None:
 
 
 def arguments(*without: str) -> list[str]:
-    """Return the words of this command, except options that differ between shards and the parameters ``without``."""
+    """Return this command's words without options that differ between shards and parameters ``without``."""
     context = click.get_current_context()
     words: list[str] = []
     for parameter in context.command.params:

@@ -1,4 +1,4 @@
-"""``fastflow-train``, also ``fastflow train``: calibrate an encoder on a corpus."""
+"""``fastflow-train``, also ``fastflow train``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The difference of two programs' vectors, and the difference that rounding explains."""
+"""The difference of two programs' vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastflow.stages.vectors import compute_paired_cosine
 
 TOLERANCE = 2e-6  # of a difference, relative to the longest vector if that is longer than 1
 # Modules may shorten vectors but not their rounding: WordWeights and max lengthen them, tanh of a Dense ends at 1.
-# Then a difference of ROUNDINGS times the library's own float32 rounding is allowed; 3.8 times was measured.
+# So ROUNDINGS times the library's own float32 rounding is allowed; 3.8 times was measured.
 ROUNDINGS = 10.0
 SENTENCES = (
     "A man is playing a guitar on the street.",
@@ -49,10 +49,9 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest difference and least cosine of the vectors of ``texts`` texts, with the limits of both.
+    """The largest difference and least cosine of two programs' vectors, with the limits of both.
 
-    ``allowed``: the largest difference that rounding explains. ``least``: the least allowed cosine. ``library``: the
-    other program, which computes in ``dtype``.
+    ``allowed``: largest difference that rounding explains. ``library`` computes in ``dtype``.
     """
 
     texts: int
@@ -78,7 +77,6 @@ class Agreement:
         return f"open it with {self.library}" if self.library == "Sentence Transformers" else "do not use it"
 
     def check(self, path: Path) -> None:
-        """Raise a FastflowError if rounding does not explain the difference."""
         if not self.cosine >= self.least:
             raise FastflowError(
                 f"{path}: {self.dtype} gives a vector at cosine {self.cosine:.3f} of float32's, below {self.least:g}; "
@@ -92,13 +90,13 @@ class Agreement:
 
 
 def probe_texts() -> list[str]:
-    """Return a few dozen texts: empty, short, of several scripts, and longer than most limits."""
+    """Return texts: empty, short, of several scripts, and longer than most limits."""
     words = " ".join(SENTENCES).split()
     return [*SENTENCES, *(" ".join(words[i % len(words)] for i in range(count)) for count in WORDS), "  ", "\tx\n"]
 
 
 def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
-    """Compute the largest difference of vectors (B, D), over the longest vector above 1, and the least cosine."""
+    """Compute the largest difference of (B, D), over the longest vector above 1, and the least cosine."""
     if found.shape != wanted.shape:
         return float("inf"), -1.0
     length = max(1.0, float(np.linalg.norm(wanted, axis=1).max()))
@@ -110,7 +108,7 @@ def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, f
 def allow_difference(
     difference: float, single: Sequence[NDArray[Any]], exact: Callable[[], Sequence[NDArray[Any]]]
 ) -> float:
-    """Return the allowed difference: TOLERANCE, or more if ``single`` in float32 rounds more from ``exact()``."""
+    """Return TOLERANCE, or more if ``single`` in float32 rounds more from ``exact()``."""
     if not TOLERANCE < difference < math.inf:
         return TOLERANCE
     rounding = max(compare_vectors(a, b)[0] for a, b in zip(single, exact(), strict=True))

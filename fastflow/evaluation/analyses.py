@@ -1,4 +1,4 @@
-"""The analyses of the BERT-flow paper: rank correlation, intervals, isotropy, edit distance, word frequency."""
+"""The analyses of the BERT-flow paper."""
 
 from __future__ import annotations
 
@@ -41,24 +41,23 @@ def spearman(a: Matrix, b: Matrix) -> float:
     return float(x @ y / norm) if norm else float("nan")
 
 
-# ---- intervals by bootstrap: other pairs, queries or texts of the same kind
+# ---- intervals by bootstrap
 
 
 class Measure(NamedTuple):
-    """A measure x100 over ``units`` units: ``at(counts)`` is its value if unit i occurs ``counts[i]`` times."""
+    """A measure x100 over ``units`` units; ``at(counts)`` is its value if unit i occurs ``counts[i]`` times."""
 
     units: int
     at: Callable[[Matrix], float]
 
     @property
     def value(self) -> float:
-        """The measure with every unit once; NaN if it is undefined."""
         return self.at(np.ones(self.units))
 
     def interval(self, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
         """Compute the 95 % interval over draws with replacement, moved so that their mean is the value.
 
-        Without the move the interval of a V-measure could miss its value: texts drawn twice look like better clusters.
+        Unmoved, the interval of a V-measure could miss its value: texts drawn twice look like better clusters.
         """
         rng, n = np.random.default_rng(seed), self.units
         drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(draws)])
@@ -67,7 +66,7 @@ class Measure(NamedTuple):
 
 
 def mean_of(values: Matrix) -> Measure:
-    """Make the mean x100 of one value a unit, (n,)."""
+    """Make the mean x100 of ``values`` (n,)."""
     return Measure(len(values), lambda counts: float(100 * (counts @ values) / counts.sum()))
 
 
@@ -85,10 +84,10 @@ def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:
 
 
 def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], draws: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
-    """Draw Spearman x100, (draws,): each draw resamples the pairs of every group and averages by the groups' sizes.
+    """Draw Spearman x100, (draws,): resample the pairs of each group (ranks, ranks), average by size.
 
-    A group is (ranks, ranks) of its pairs; a draw does not rank anew. Equal sizes and seed give equal draws, so two
-    models can be compared draw by draw. NaN if a side of a group is constant.
+    Ranks are not computed anew. Equal sizes and seed give equal draws, so models compare draw by draw. NaN if a side is
+    constant.
     """
     rng, out = np.random.default_rng(seed), np.zeros(draws)
     total = sum(len(x) for x, _ in groups)
@@ -106,7 +105,7 @@ def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], draws: int = DRAWS, 
 
 
 def interval_of(drawn: NDArray[np.float64], value: float) -> tuple[float, float]:
-    """Compute the 95 % interval of ``drawn``, moved so that their mean is ``value``; NaN if every draw is NaN."""
+    """Compute the 95 % interval of ``drawn``, moved to the mean ``value``; NaN if all draws are NaN."""
     drawn = drawn[~np.isnan(drawn)]
     if not len(drawn):
         return float("nan"), float("nan")
@@ -118,7 +117,7 @@ def interval_of(drawn: NDArray[np.float64], value: float) -> tuple[float, float]
 
 
 def mean_cosine(x: Matrix, seed: int = 0) -> float:
-    """Average the cosine of random pairs of distinct rows of (n, D): 0 if isotropic, near 1 in a narrow cone."""
+    """Average the cosine of random pairs of distinct rows (n, D)."""
     rng = np.random.default_rng(seed)
     first = rng.integers(0, len(x), COSINES)
     second = (first + rng.integers(1, len(x), COSINES)) % len(x)
@@ -154,9 +153,9 @@ def measure_isotropy(x: Matrix) -> dict[str, float]:
 
 
 def is_less_isotropic(before: dict[str, float], after: dict[str, float], mean_kept: bool = False) -> bool:
-    """Whether calibration made the embeddings less isotropic by either measure; NaN counts as less.
+    """Say whether calibration made the embeddings less isotropic by either measure; NaN counts as less.
 
-    If the calibration kept the mean, only IsoScore decides: a removed direction raises the cosines.
+    If the mean was kept, only IsoScore decides: a removed direction raises the cosines.
     """
     margin = 0.01
     return not (
@@ -181,16 +180,16 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 def edit_distances(first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
     """Count the lower-cased words and punctuation marks to change in each of n pairs, (n,).
 
-    Its correlation with gold on STSb-dev is -24.04; the paper has -24.61, and other distances are further away.
+    Its correlation with gold on STSb-dev is -24.04; the paper has -24.61.
     """
     sides = ([WORD.findall(text.lower()) for text in side] for side in (first, second))
     return np.array([levenshtein(a, b) for a, b in zip(*sides, strict=True)], np.int64)
 
 
 def lexical_bias(edits: NDArray[np.int64], similarity: Matrix, scores: Matrix) -> dict[str, float]:
-    """Correlate similarity with edit distance (``edit``), and with gold among close pairs (``small_gold``); x100.
+    """Correlate similarity with edit distance (``edit``), and with gold (``small_gold``) up to distance SMALL; x100.
 
-    ``small_pairs`` counts the pairs with a distance of at most SMALL. NaN if a side is constant or has no two pairs.
+    NaN if a side is constant or has under two pairs.
     """
     small = edits <= SMALL
     enough = small.sum() > 1
@@ -207,11 +206,10 @@ def lexical_bias(edits: NDArray[np.int64], similarity: Matrix, scores: Matrix) -
 def word_bands(
     embeddings: Matrix, counts: NDArray[np.integer[Any]], seed: int = 0, sample: int = SAMPLE
 ) -> list[dict[str, Any]]:
-    """Measure the words of each band of frequency ranks that has one.
+    """Measure the words of each band of frequency ranks.
 
-    ``embeddings`` (V, E): the encoder's word table. ``counts`` (V,): how often each word occurs; 0 leaves it out.
-    ``norm``: mean l2 norm of the band. ``l2`` and ``dot``: mean distance and dot product to the k nearest other words
-    by l2, for k of NEIGHBOURS, over at most ``sample`` words of the band; None if there are fewer than k others.
+    ``embeddings`` (V, E): the word table. ``counts`` (V,): occurrences; 0 leaves a word out. ``norm``: mean l2 norm.
+    ``l2`` and ``dot``: mean distance and dot product to the k nearest other words, over at most ``sample`` words.
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     words = embeddings[order].astype(np.float32)
@@ -243,7 +241,7 @@ def _mean(values: Matrix, k: int) -> float | None:
 def find_nearest(
     words: NDArray[np.float32], rows: NDArray[np.integer[Any]], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute l2 distances and dot products, (len(rows), k), of chosen rows of (V, E) with their k nearest others."""
+    """Compute l2 distances and dot products, (len(rows), k), with the k nearest other rows of (V, E)."""
     squares = np.square(words).sum(axis=1)
     distance, dot = np.empty((len(rows), k)), np.empty((len(rows), k))
     for start in range(0, len(rows), BLOCK):

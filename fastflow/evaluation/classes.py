@@ -1,4 +1,4 @@
-"""Labelled texts: how well clusters match the labels, and how well few labelled texts classify the rest."""
+"""Clustering and classification of labelled texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """n texts with ``labels`` (n,) from 0, the rows to cluster, and for each seed the rows to train on and to test."""
+    """n texts with ``labels`` (n,) from 0, the rows to cluster, and the rows to train on and test for each seed."""
 
     name: str
     texts: list[str]
@@ -43,7 +43,6 @@ class LabelledTexts:
         return {"texts": len(self.texts), "labels": len(np.unique(self.labels))}
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
-        """Make ``v_measure``, ``knn`` and ``logistic`` of ``vectors`` (n, D); a nearer neighbour has more weight."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.neighbors import KNeighborsClassifier
 
@@ -55,7 +54,7 @@ class LabelledTexts:
         }
 
     def measure_clusters(self, vectors: NDArray[Any]) -> Measure:
-        """Make the V-measure of k-means on the clustered rows of ``vectors`` (n, D), a mean over SEEDS starts."""
+        """Average the V-measure of k-means on the clustered rows of ``vectors`` (n, D) over SEEDS starts."""
         from sklearn.cluster import KMeans
 
         x = shorten(vectors, True, None)[self.clustered]
@@ -76,8 +75,8 @@ class LabelledTexts:
 def read_labelled_texts(path: Path) -> LabelledTexts:
     """Read a TSV ``split label text`` or ``split label fine_label text``; ``fine_label`` is ignored.
 
-    If the splits train and test exist, training texts are drawn from train, and test is tested and clustered. Otherwise
-    each seed tests the texts that it does not train on, and all are clustered.
+    With splits train and test, texts are drawn from train, and test is tested and clustered. Otherwise each seed tests
+    the texts that it does not train on, and all are clustered.
     """
     header, rows = read_rows(path, LABELLED_TEXTS)
     check_fields(path, header, rows, required=1)
@@ -101,7 +100,7 @@ def read_labelled_texts(path: Path) -> LabelledTexts:
 
 
 def _draw_few(path: Path, names: Any, labels: NDArray[np.int64], pool: Rows, apart: bool, seed: int) -> Rows:
-    """Draw rows of ``pool`` to train on: SHOTS of each label, or half of a label with fewer than 2 SHOTS texts."""
+    """Draw SHOTS rows of each label, or half of a label with fewer than 2 SHOTS texts."""
     rng, drawn = np.random.default_rng(seed), []
     for label, name in enumerate(names):
         of_label = pool[labels[pool] == label]
@@ -114,10 +113,7 @@ def _draw_few(path: Path, names: Any, labels: NDArray[np.int64], pool: Rows, apa
 
 
 def v_measure(labels: NDArray[Any], clusters: NDArray[Any], counts: NDArray[Any]) -> float:
-    """Compute the V-measure x100 (Rosenberg & Hirschberg 2007) of texts that occur ``counts`` times each, (n,).
-
-    It is the harmonic mean of homogeneity and completeness; both partitions are numbered from 0.
-    """
+    """Compute the V-measure x100 (Rosenberg & Hirschberg 2007) of texts that occur ``counts`` (n,) times."""
     width = int(clusters.max()) + 1
     cells = np.bincount(labels * width + clusters, counts, (int(labels.max()) + 1) * width) / counts.sum()
     table = cells.reshape(-1, width)

@@ -1,8 +1,7 @@
-"""Tasks that measure a model: scored pairs (here), labelled pairs, labelled texts (classes.py) and retrieval.
+"""Tasks that measure a model. Scored pairs: Spearman x100 of cosine and gold score.
 
-Scored pairs are measured by Spearman x100 of the cosine with the gold score, aggregated in the two usual ways. ``all``
-ranks the pairs of a set together (SBERT, SimCSE). ``wmean`` averages the Spearman of its subsets by size (BERT-flow,
-BERT-whitening). The two can differ by over 20 points, so both are reported.
+``all`` ranks the pairs of a set together (SBERT, SimCSE); ``wmean`` averages the Spearman of its subsets by size
+(BERT-flow, BERT-whitening). They can differ by over 20 points.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fastflow.stages.vectors import compute_paired_cosine
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
-SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")  # test sets of the paper
+SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")
 WHOLE = ("STSb", "SICK-R")  # published as one set: the subset column only names a pair's origin
 
 Encode = Callable[[Sequence[str]], NDArray[Any]]
@@ -43,12 +42,11 @@ class Pairs(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """The distinct texts of both sides."""
         return _distinct(self)
 
 
 class Labelled(NamedTuple):
-    """A set of n labelled pairs, such as QNLI: question and sentence, entailment or not."""
+    """n labelled pairs, such as QNLI: question and sentence, entailment or not."""
 
     name: str
     labels: list[str]
@@ -97,10 +95,7 @@ def read_task(path: Path) -> Task:
 
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Read the tasks of every path: a file, a retrieval folder, or a folder to search for both at any depth.
-
-    Raises a FastflowError that names the missing library if a task needs one.
-    """
+    """Read the tasks of every path: a file, a retrieval folder, or a folder to search at any depth."""
     tasks: list[Task] = []
     for path in paths:
         found = [read_task(place) for place in _places(path)]
@@ -123,7 +118,7 @@ def _places(path: Path) -> list[Path]:
 
 
 def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
-    """Measure the vectors (len(task.texts), D) of ``task.texts``: {measure: value x100}, the main measure first."""
+    """Measure (len(task.texts), D): {measure: value x100}, the main measure first."""
     if isinstance(task, Pairs):
         row = score(task, _cosines(task, vectors))
         return {key: row[key] for key in ("all", "wmean")}
@@ -147,7 +142,7 @@ class CountingEncoder:
 
 
 def embed(encoder: Any, task: Task) -> NDArray[Any]:
-    """Embed ``task.texts``; documents and queries with their prompts, if the model has any."""
+    """Embed ``task.texts``."""
     if isinstance(task, Retrieval):
         return np.concatenate([encoder.encode_document(task.documents), encoder.encode_query(task.queries)])
     return np.asarray(encoder.encode(task.texts))
@@ -191,7 +186,7 @@ def draws(pairs: Pairs, similarity: NDArray[Any], seed: int = 0) -> dict[str, ND
 
 
 def similarities(encode: Encode, pairs: Pairs | Labelled) -> NDArray[Any]:
-    """Compute the cosine of each pair, (n,); every distinct text is embedded once, in one call."""
+    """Compute the cosine (n,) of each pair; every distinct text is embedded once."""
     return _cosines(pairs, encode(_distinct(pairs)))
 
 
@@ -208,7 +203,7 @@ def _cosines(pairs: Pairs | Labelled, vectors: NDArray[Any]) -> NDArray[Any]:
 def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
     """Score every set and average: {"rows": [...], "average": {"sets", "all", "wmean"}}.
 
-    The average is over the seven test sets of the paper if all are given, else over every set.
+    The average is over the paper's seven test sets if all are given, else over every set.
     """
     rows = []
     for pairs in sets:
@@ -221,7 +216,7 @@ def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
 
 
 def format_scores(result: dict[str, Any]) -> str:
-    """Format the result of ``evaluate`` as aligned text; one set has no average."""
+    """Format the result of ``evaluate`` as aligned text."""
     lines = [f"{'set':14}{'pairs':>7}{'all':>8}{'wmean':>8}"]
     lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
     average = result["average"]
@@ -232,10 +227,7 @@ def format_scores(result: dict[str, Any]) -> str:
 
 
 def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, Any]]:
-    """Measure tasks that are not scored pairs: for each its set, kind, size, and value and interval of each measure.
-
-    Retrieval has the value of BM25 too. ``encoder`` has the methods of a Runtime.
-    """
+    """Measure the tasks that are not scored pairs: set, kind, size, value and interval of each measure, and BM25."""
     rows = []
     for task in tasks:
         measures: dict[str, dict[str, Any]] = {}
@@ -250,7 +242,7 @@ def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, A
 
 
 def format_tasks(rows: Sequence[dict[str, Any]]) -> str:
-    """Format the rows of ``evaluate_tasks`` as aligned text, a line for each set and measure."""
+    """Format a line for each set and measure."""
     width = max(13, *(len(row["set"]) for row in rows)) + 1
     lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
     for row in rows:

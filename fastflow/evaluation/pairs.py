@@ -19,12 +19,12 @@ LABELLED_PAIRS = "split\tlabel\t[votes]\tsentence1\tsentence2"
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """n pairs; ``positive`` (n,): the pairs that are paraphrases. ``texts``: the distinct texts of both sides."""
+    """n pairs; ``positive`` (n,) marks paraphrases; ``texts``: the distinct texts of both sides."""
 
     name: str
     positive: NDArray[np.bool_]
     texts: list[str]
-    first: NDArray[np.int64]  # (n,) places in texts
+    first: NDArray[np.int64]
     second: NDArray[np.int64]
 
     kind: ClassVar = "pairs"
@@ -42,7 +42,7 @@ class LabelledPairs:
 
 
 def read_labelled_pairs(path: Path) -> LabelledPairs:
-    """Read a TSV ``split label [votes] sentence1 sentence2`` with label 1 for a paraphrase, else 0, of any split."""
+    """Read a TSV ``split label [votes] sentence1 sentence2``; label 1 for a paraphrase, else 0."""
     header, rows = read_rows(path, LABELLED_PAIRS)
     for number, row in enumerate(rows, 2):
         if len(row) != header.count("\t") + 1 or row[1] not in ("0", "1"):
@@ -59,10 +59,10 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
 
 
 def average_precision(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> Measure:
-    """Make the average precision x100: over positive pairs, the precision among all pairs at least as similar."""
+    """Compute the average precision x100; equal similarities are one step."""
     order = np.argsort(-similarity, kind="stable")
     hits = positive[order].astype(float)
-    ends = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))  # equal similarities are one step
+    ends = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))
 
     def at(counts: NDArray[Any]) -> float:
         found, seen = np.cumsum(counts[order] * hits)[ends], np.cumsum(counts[order])[ends]

@@ -1,4 +1,4 @@
-"""Retrieval: nDCG@10 and recall@100 of the cosines of queries with documents, and of BM25."""
+"""Retrieval by cosine, and by BM25."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Documents, queries, and for each query the rows of relevant documents and of documents with the same text."""
+    """Documents, queries, and each query's rows of relevant documents and of documents with its text."""
 
     name: str
     documents: list[str]
@@ -41,7 +41,6 @@ class Retrieval:
 
     @property
     def texts(self) -> list[str]:
-        """The documents, then the queries."""
         return [*self.documents, *self.queries]
 
     @property
@@ -49,14 +48,13 @@ class Retrieval:
         return {"queries": len(self.queries), "documents": len(self.documents)}
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
-        """Make ``ndcg@10`` and ``recall@100`` of the vectors (documents + queries, D) of ``texts``."""
         x = shorten(vectors, True, None)
         documents, queries = x[: len(self.documents)], x[len(self.documents) :]
         blocks = (queries[start : start + BLOCK] @ documents.T for start in range(0, len(queries), BLOCK))
         return self._rank(row for block in blocks for row in block)
 
     def bm25(self) -> dict[str, Measure]:
-        """Make the same measures of BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
+        """Measure BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
         import bm25s
 
         documents, queries = (
@@ -70,7 +68,7 @@ class Retrieval:
         return self._rank(np.where(row > 0, row, -np.inf) for row in scores)
 
     def _rank(self, scores: Iterable[NDArray[Any]]) -> dict[str, Measure]:
-        """Measure rows of scores, one for each query; documents scored -inf count as not retrieved."""
+        """Measure rows of scores, one a query; documents scored -inf count as not retrieved."""
         gains, recalls = [], []
         for row, relevant, own in zip(scores, self.relevant, self.own, strict=True):
             row[own] = -np.inf
@@ -81,7 +79,7 @@ class Retrieval:
 
 
 def find_best(scores: NDArray[Any], count: int) -> Rows:
-    """Find the rows of the ``count`` highest scores above -inf, best first; ties go to the lower row."""
+    """Find the ``count`` highest scores above -inf, best first; ties go to the lower row."""
     least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
     rows = np.flatnonzero(scores >= least)
     found = rows[np.argsort(-scores[rows], kind="stable")][:count]
@@ -89,7 +87,7 @@ def find_best(scores: NDArray[Any], count: int) -> Rows:
 
 
 def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
-    """Compute nDCG@10: ``hits`` marks the ranks with a relevant document; ``relevant`` counts these documents."""
+    """Compute nDCG@10; ``hits`` marks the ranks with one of the ``relevant`` documents."""
     gains = 1 / np.log2(np.arange(2, FIRST + 2))
     return float((hits[:FIRST] * gains[: len(hits)]).sum() / gains[:relevant].sum())
 
@@ -97,7 +95,7 @@ def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
 def read_retrieval(folder: Path) -> Retrieval:
     """Read a folder of corpus.tsv, queries.tsv and qrels.tsv.
 
-    A grade above 0 counts as 1; queries without one are left out. Documents with the query's text are never retrieved.
+    A grade above 0 counts as 1. Documents with the query's text are never retrieved.
     """
     corpus, queries, qrels = (_rows(folder / name) for name in HEADERS)
     places, asked = _rows_by_id(folder / CORPUS, corpus), _rows_by_id(folder / "queries.tsv", queries)

@@ -1,4 +1,4 @@
-"""The rows of a TSV file for evaluation: UTF-8, a known header, no quoting."""
+"""The rows of a TSV file, UTF-8 without quoting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastflow.values import short
 
 
 def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
-    """Read a TSV without quoting: (header, fields of every later line); errors name file and line.
+    """Read (header, fields of every later line); errors name file and line.
 
     The header must match one of ``headers``; a field in brackets may be absent.
     """
@@ -31,12 +31,12 @@ def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
 
 
 def matches(found: str, header: str) -> bool:
-    """Whether ``found`` is ``header``, with or without its field in brackets."""
+    """Say whether ``found`` is ``header``, with or without its field in brackets."""
     return found in (re.sub(r"\[(\w+)\]", r"\1", header), re.sub(r"\[\w+\]\t", "", header))
 
 
 def check_fields(path: Path, header: str, rows: list[list[str]], required: int = 0) -> None:
-    """Raise a FastflowError unless every row has the fields of ``header``, with field ``required`` not empty."""
+    """Raise unless every row has the fields of ``header``, and ``required`` is not empty."""
     names = header.split("\t")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names) or not row[required]:

@@ -1,4 +1,4 @@
-"""Comparison of a model's embeddings with ONNX Runtime's on its export."""
+"""Comparison with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BATCH = 8  # texts
 
 
 def check_installed() -> None:
-    """Raise a FastflowError with the command that installs ONNX Runtime, if it is missing."""
+    """Raise a FastflowError that names the missing ONNX Runtime."""
     if find_spec("onnxruntime") is None:
         raise missing_extra("onnx", "onnxruntime", "vectors were not compared: --with onnx")
 
 
 def compare(path: Path, exported: Path | None = None) -> Agreement:
-    """Compare every prompt of the model at ``path`` with ``exported``, its export to onnx.
+    """Compare every prompt of the model at ``path`` with its ONNX export.
 
-    In int8 the cosines decide, not the differences. Raises a FastflowError if onnxruntime is missing.
+    In int8 the cosines decide, not the differences.
     """
     if exported is None:
         raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
@@ -39,7 +39,7 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
     check_installed()
     texts, asked = probe_texts(), record.options()
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # cut texts
+        warnings.simplefilter("ignore", UserWarning)
         record.check(exported, ours.fingerprint)
         prompts: dict[str | None, str] = {name: text for name, text in ours.prompts.items() if text}
         prompts[""] = ""
@@ -60,7 +60,7 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
 
 
 def run(exported: Path, texts: list[str]) -> NDArray[np.float32]:
-    """Compute vectors (B, D') with ONNX Runtime and the files in ``exported``, in batches of BATCH texts."""
+    """Compute vectors (B, D') with the files in ``exported``."""
     import onnxruntime
     from tokenizers import Tokenizer
 

@@ -1,4 +1,4 @@
-"""Comparison of a model's embeddings with Sentence Transformers'."""
+"""Comparison with Sentence Transformers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ from fastflow.values import reason
 
 
 def check_installed() -> None:
-    """Raise a FastflowError with the command that installs Sentence Transformers, if it is missing."""
+    """Raise a FastflowError that names the missing Sentence Transformers."""
     if find_spec("sentence_transformers") is None:
         raise missing_extra("st", "sentence_transformers", "vectors were not compared: --with st")
 
 
 def compare(path: Path, exported: Path | None = None) -> Agreement:
-    """Compare every prompt of the model at ``path`` with Sentence Transformers on ``exported``, its export to st.
-
-    None: Sentence Transformers opens ``path`` itself. Raises a FastflowError if the library is missing.
-    """
+    """Compare every prompt of the model at ``path`` with ``exported``; None: Sentence Transformers opens ``path``."""
     asked = _check_saved(path) if exported is None else read_record(exported, "st").options()
     check_installed()
     from sentence_transformers import SentenceTransformer
@@ -43,7 +40,7 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
         raise FastflowError(f"{where}: Sentence Transformers cannot open it: {reason(error)}") from error
     texts = probe_texts()
     with Runtime(path, device="cpu", dtype="float32") as ours, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # cut texts
+        warnings.simplefilter("ignore", UserWarning)
         if exported is not None:
             read_record(exported, "st").check(exported, ours.fingerprint)
         names = (None, *(name for name, prompt in ours.prompts.items() if prompt))
@@ -63,7 +60,7 @@ def compare(path: Path, exported: Path | None = None) -> Agreement:
 
 
 def _check_saved(path: Path) -> dict[str, Any]:
-    """Return the options of ``encode``, which are none; raise if Sentence Transformers did not save the model."""
+    """Raise if Sentence Transformers did not save the model; return no options of ``encode``."""
     if read_modules(path) is None:
         why = "it is a table of model2vec" if is_static(path) else "it has no modules.json"
         raise FastflowError(f"{path} was not saved by Sentence Transformers: {why}")

@@ -1,1 +1,1 @@
-"""Models in the formats of other libraries: ``fastflow export``."""
+"""Models in the formats of other libraries."""

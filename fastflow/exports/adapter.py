@@ -1,6 +1,6 @@
-"""A calibrated model without the weights of its encoder, which a user puts in their place.
+"""A calibrated model without its encoder's weights, which a user adds.
 
-fastflow.json keeps the sha256 of the weights: other weights are refused, the right ones give the model's fingerprint.
+fastflow.json keeps their sha256: other weights are refused, the right ones give the model's fingerprint.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fastflow.model.kinds import Model
 
 
 def list_left_out(model: Model) -> list[str]:
-    """List the paths of the files that an adapter lacks; none if the encoder is in another folder."""
+    """List the model's files that an adapter lacks."""
     if not model.encoder.is_relative_to(model.path):
         return []
     return [path.relative_to(model.path).as_posix() for path in weight_files(model.encoder)]
 
 
 def write_adapter(model: Model, folder: Path, record: Record) -> None:
-    """Copy the model to ``folder`` without its encoder's weights; raises a UsageError if it has no calibration."""
+    """Copy the model to ``folder`` without its encoder's weights."""
     if not model.manifest:
         raise UsageError(f"{model.path} has no calibration of its own: without its weights nothing would be left")
     if record.dim is not None or record.normalize:

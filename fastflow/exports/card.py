@@ -1,4 +1,4 @@
-"""The README.md of an export: its model, and how to open it."""
+"""The README.md of an export."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A calibration as Dense modules of Sentence Transformers, which compute activation(W x + b) + R x.
+"""A calibration as Dense modules of Sentence Transformers: activation(W x + b) + R x.
 
-Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y and the hidden units side by side; W is zero for
-y, so R carries it. Affine steps between couplings are folded into the next module. R cannot add a constant, so the
-constant is carried as a number to the next module that can.
+Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y and the hidden units; W is zero for y, so R
+carries it. Affine steps between couplings are folded into the next module. R cannot add a constant, so a number carries
+it to the next module that can.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ Array = NDArray[Any]
 
 
 class Chain:
-    """Modules, and the affine map y = map x + shift that follows them, in float64; a target of ``fold_into``.
-
-    ``start``: only y[start:] is worked on; splits emitted y[:start].
-    """
+    """Modules, then the affine map y = map x + shift in float64; splits emitted y[:start]."""
 
     apart, diagonal = True, False  # no densities are needed; a product with a matrix removes directions
 
@@ -35,7 +32,7 @@ class Chain:
         self._begun, self._start = False, 0
 
     def scale(self, a: Array, b: Array) -> None:
-        """Compute y <- a (y + b). As the first step y + b is a module: small numbers round less later."""
+        """Compute y <- a (y + b); as the first step y + b is a module: small numbers round less later."""
         rows = slice(self._start, None)
         if not self._begun and b.any():
             self._modules.append(Dense(np.eye(len(b)), b))
@@ -61,13 +58,12 @@ class Chain:
         self.dense(np.eye(directions.shape[1]) - directions.T @ directions)
 
     def split(self) -> None:
-        """Emit the second half of y[start:] and continue with the first: the order becomes emitted, second, first."""
+        """Emit the second half of y[start:] and continue with the first."""
         half = (len(self._shift) - self._start) // 2
         self.permute(np.roll(np.arange(2 * half), -half))
         self._start += half
 
     def join(self) -> None:
-        """End a flow: all channels are worked on again."""
         self._start = 0
 
     def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
@@ -101,14 +97,12 @@ class Chain:
         self._hidden = out - count
 
     def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None:
-        """Raise a FastflowError: no module multiplies two numbers of a vector."""
         raise FastflowError(
             "a flow of affine couplings cannot be exported to Sentence Transformers: it multiplies numbers of a "
             "vector, and none of its modules does; fit the model again with --coupling additive"
         )
 
     def close(self) -> list[Dense]:
-        """Return the modules in float32, with the remaining affine map as the last."""
         count, inputs = self._map.shape
         if self._shift.any() or count != inputs or (self._map != np.eye(count)).any():
             self._modules.append(Dense(self._map, self._shift))
@@ -126,10 +120,7 @@ def _round(module: Dense) -> Dense:
 
 
 def make_modules(model: Model, dim: int | None, normalize: bool) -> Head:
-    """Make all modules after the pooling: the model's own, calibration, kept dimensions and norm.
-
-    Raises a FastflowError if no modules compute the calibration.
-    """
+    """Make all modules after the pooling; raises a FastflowError if none compute the calibration."""
     chain = Chain(model.pooled_dim)
     fold_into(chain, model.calibration)
     if dim is not None and model.truncation is not None:

@@ -1,8 +1,4 @@
-"""The encoder of a model as a folder that transformers loads.
-
-If only the embedding layer is pooled, the other layers are left out. For the layer WORDS every row of the position
-table becomes the mean.
-"""
+"""An encoder as a folder for transformers."""
 
 from __future__ import annotations
 
@@ -32,10 +28,9 @@ FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # code of others; 
 
 
 def number_layers(model: Model) -> tuple[int, ...]:
-    """Return the pooled layers as Sentence Transformers counts them.
+    """Return the pooled layers as Sentence Transformers counts them; WORDS becomes layer 0.
 
-    WORDS becomes layer 0: the encoder has no position table, or ``write_encoder`` changes it. Raises a FastflowError
-    for WORDS with a layer that needs the positions.
+    Raises a FastflowError for WORDS with a layer that needs the positions.
     """
     layers = model.pooling.layers
     if WORDS not in layers:
@@ -50,7 +45,10 @@ def number_layers(model: Model) -> tuple[int, ...]:
 
 
 def write_encoder(model: Model, folder: Path) -> bool:
-    """Write configuration and weights; return whether the layers, which are not pooled, were left out."""
+    """Write configuration and weights; return whether layers that are not pooled were left out.
+
+    For the layer WORDS every row of the position table becomes the mean.
+    """
     config = {name: value for name, value in read_config(model.encoder).items() if name not in FOREIGN}
     layers, kind = number_layers(model), config.get("model_type")
     config["dtype"] = "float32"  # otherwise half precision is computed in half precision

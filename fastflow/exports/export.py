@@ -1,4 +1,4 @@
-"""``fastflow.export``: a model as a directory that another library opens."""
+"""``fastflow.export``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fastflow.stages.calibration import output_dim
 from fastflow.stages.vectors import check_truncation
 
 Write = Callable[[Model, Path, Record], None]
-WRITERS = {  # format -> its function
+WRITERS = {
     "st": "fastflow.exports.sentence_transformers:write_sentence_transformers",
     "onnx": "fastflow.exports.onnx:write_onnx",
     "model2vec": "fastflow.exports.model2vec:write_model2vec",
     "adapter": "fastflow.exports.adapter:write_adapter",
 }
-NEEDS = {"onnx": "onnx"}  # format -> the package, which is an extra of that name
+NEEDS = {"onnx": "onnx"}
 DTYPES = ("float32", "int8")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: directory, format, numbers of a vector, and fingerprint of the model."""
+    """Directory, format, width and model fingerprint of an export."""
 
     path: str
     format: str
@@ -57,19 +57,19 @@ def export(
     Args:
         model: The path of any model of texts that fastflow runs; None is the model in the package.
         to: st, a directory of Sentence Transformers; onnx, one graph from token ids to the embedding; model2vec, for
-            token tables; or adapter, a calibrated model of fastflow without the weights of its encoder.
-        directory: Where to write; must not exist.
-        dim: The numbers of a vector that are kept, as ``truncate_dim`` of ``Runtime.encode`` keeps them. None: all.
-        normalize: Whether vectors are divided by their L2 norm, as ``normalize_embeddings`` does.
-        dtype: How onnx multiplies in the encoder and stores a table of tokens: float32, or int8 with scales that are
-            measured at run time. Calibrations stay in float32.
+            token tables; or adapter, a calibrated model without the weights of its encoder.
+        directory: The folder to write; must not exist.
+        dim: The numbers of a vector to keep, as ``truncate_dim`` of ``Runtime.encode``. None: all.
+        normalize: Whether to divide vectors by their L2 norm.
+        dtype: How onnx multiplies in the encoder and stores a table of tokens: float32, or int8 with scales measured at
+            run time. Calibrations stay in float32.
 
     Returns:
         An Exported: ``path``, ``format``, ``dim``, ``fingerprint``, ``size``.
 
     Raises:
         UsageError: The format is unknown, the directory exists, or an option does not fit the model.
-        FastflowError: The format cannot hold a part of the model, which the message names; nothing is written then.
+        FastflowError: The format cannot hold a part of the model, which the message names; no file is written then.
 
     Example:
         >>> fastflow.export(None, "st", "default-st").dim  # doctest: +SKIP

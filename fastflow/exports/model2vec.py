@@ -1,4 +1,4 @@
-"""A token table as a directory of model2vec, with its rows in the stored dtype."""
+"""A token table as a directory of model2vec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastflow.values import MOST
 
 
 def write_model2vec(model: Model, folder: Path, record: Record) -> None:
-    """Write the table to ``folder``; raises a FastflowError for a model that is more than a table."""
+    """Write the table to ``folder``."""
     if (reason := _find_obstacle(model)) is not None:
         raise FastflowError(f"{model.path} cannot be exported to model2vec: {reason}")
     table, kept = open_table(model.encoder), record.dim or model.truncate_dim
@@ -41,7 +41,6 @@ def write_model2vec(model: Model, folder: Path, record: Record) -> None:
 
 
 def _find_obstacle(model: Model) -> str | None:
-    """Return why model2vec cannot run ``model``; None if it can."""
     if not is_static(model.encoder):
         return "it is no table of token vectors; fastflow distill makes one of it"
     if model.calibration:

@@ -1,4 +1,4 @@
-"""A model as one ONNX graph from token ids to the final embedding, with its tokenizer."""
+"""A model as one ONNX graph, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ CLIPS = {"relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 
 
 def write_onnx(model: Model, folder: Path, record: Record) -> None:
-    """Write the graph and the tokenizer to ``folder``.
-
-    Raises a FastflowError for an encoder without equations here, and for prompts that are not pooled.
-    """
+    """Write graph and tokenizer; raises for an encoder without equations here, and for prompts that are not pooled."""
     if not model.prompts.pooled and any(model.prompts.texts.values()):
         raise UsageError(
             f"{model.path} leaves its prompts out of the pooling (include_prompt false), which a graph of token ids "
@@ -75,7 +72,7 @@ def _encode(graph: Graph, model: Model) -> str:
 
 
 class Pool:
-    """Pooling of states (B, T, D) to vectors (B, P) as ``kernels.encoder.texts.pool`` does; padding is on the right."""
+    """Pool states (B, T, D) to vectors (B, P) as ``kernels.encoder.texts.pool`` does."""
 
     def __init__(self, graph: Graph, how: Pooling) -> None:
         self._graph, self._weighted = graph, how.weights is not None
@@ -119,7 +116,7 @@ class Pool:
 
 
 def add_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
-    """Add the mean (B, D) of the rows of a token table; a text without tokens gives 0, ``left_out`` does not count."""
+    """Add the mean (B, D) of a token table's rows; without tokens it is 0."""
     counts = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     if left_out is not None:
         known = graph.op("Not", graph.op("Equal", "input_ids", np.array(left_out, np.int64)))

@@ -1,4 +1,4 @@
-"""The equations of ``kernels.encoder.reference`` as ONNX operators, for texts padded on the right."""
+"""``kernels.encoder.reference`` as ONNX operators, for texts padded on the right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class Encoder:
         self._places = graph.positions("input_ids")
 
     def __call__(self, layers: tuple[int, ...]) -> dict[int, Value]:
-        """Add the states of the wanted ``layers``, numbered as ``reference.encode`` does."""
         found = {WORDS: self._embed(self._average_positions())} if WORDS in layers else {}
         if max(layers) < 0:
             return found
@@ -103,7 +102,7 @@ class Encoder:
         return self._linear(back, f"layer.{layer}.out")
 
     def _add_biases(self, layer: int) -> list[Value]:
-        """Add the biases of scores (B, heads, T, T): FAR for padding and keys beyond the window, and MPNet's."""
+        """Add the biases (B, heads, T, T): FAR for padding and keys beyond the window, and MPNet's."""
         graph, shape = self._graph, self._shape
         padding = graph.op("Equal", "attention_mask", np.array(0, np.int64))
         found = [graph.op("Unsqueeze", graph.op("Where", padding, number(FAR), number(0)), axes(1, 2))]

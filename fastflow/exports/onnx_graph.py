@@ -1,4 +1,4 @@
-"""An ONNX graph that is built node by node, with constants in float32."""
+"""An ONNX graph with constants in float32."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ZERO = 128  # of unsigned weights: with signed ones ONNX Runtime clips sums at 2
 FAR = -1e30  # added to a score to hide it from softmax; the sum of two is finite
 
 Array = NDArray[Any]
-Value = str  # the name of a tensor of the graph
+Value = str
 
 
 class Graph:
-    """The nodes of an ONNX graph in their order. ``int8``: ``linear`` multiplies in int8."""
+    """The nodes of an ONNX graph; ``int8``: ``linear`` multiplies in int8."""
 
     def __init__(self, int8: bool = False) -> None:
         self._nodes: list[Any] = []
@@ -39,7 +39,6 @@ class Graph:
         return self.add_outputs(kind, 1, *inputs, **attributes)[0]
 
     def add_outputs(self, kind: str, count: int, *inputs: Value | Array | None, **attributes: Any) -> list[Value]:
-        """Add an operator; return its first ``count`` outputs."""
         names = ["" if each is None else each if isinstance(each, str) else self._add_constant(each) for each in inputs]
         outputs = [f"{kind}_{len(self._nodes)}_{i}" for i in range(count)]
         self._nodes.append(helper.make_node(kind, names, outputs, **attributes))
@@ -58,7 +57,7 @@ class Graph:
         return name
 
     def linear(self, x: Value, weight: Array, bias: Array | None) -> Value:
-        """Add x W^T + b for x (..., in) and W (out, in); in int8 W has a scale a row, and x one scale for a call."""
+        """Add x W^T + b for x (..., in), W (out, in); in int8 a scale for each row of W, and one for x."""
         if not self._int8:
             y = self.op("MatMul", x, weight.T)
             return y if bias is None else self.op("Add", y, bias)
@@ -71,7 +70,7 @@ class Graph:
         return y if bias is None else self.op("Add", y, bias)
 
     def rows(self, table: Array, ids: Value) -> Value:
-        """Add the rows ``ids`` of ``table`` (V, D) in float32; an int8 graph stores them in int8 with a scale a row."""
+        """Add rows ``ids`` of ``table`` (V, D) in float32; an int8 graph stores int8 with a scale a row."""
         if self._int8 and table.dtype != np.int8:
             stored, scales = quantise(np.ascontiguousarray(table, np.float32))
             found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)
@@ -87,12 +86,10 @@ class Graph:
         return self.op("Slice", x, axes(start), axes(stop), axes(1))
 
     def positions(self, ids: Value) -> Value:
-        """Add 0, 1, ..., (T,), for ids (B, T)."""
         length = self.op("Squeeze", self.op("Shape", ids, start=1, end=2))
         return self.op("Range", np.array(0, np.int64), length, np.array(1, np.int64))
 
     def save(self, path: Path, result: Value, dim: int) -> None:
-        """Write the graph with the output ``result`` (B, dim)."""
         self._nodes.append(helper.make_node("Identity", [result], [OUTPUT]))
         takes = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in INPUTS]
         gives = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", dim])

@@ -1,4 +1,4 @@
-"""The files that exports write: the record of model and options, JSON, and tensors."""
+"""The files of an export: record, JSON and tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD = "fastflow-export.json"
 
 
 class Record(NamedTuple):
-    """The format of the directory, the fingerprint of the model, and the options that decide vectors."""
+    """Format, model fingerprint and options of an export."""
 
     format: str
     fingerprint: str
@@ -26,11 +26,9 @@ class Record(NamedTuple):
     dtype: str = "float32"
 
     def options(self) -> dict[str, Any]:
-        """Make the options of ``Runtime.encode`` that give the same vectors."""
         return {"truncate_dim": self.dim, "normalize_embeddings": self.normalize}
 
     def check(self, where: Path, fingerprint: str) -> None:
-        """Raise a FastflowError unless ``where`` was exported from the model with that fingerprint."""
         if self.fingerprint != fingerprint:
             raise FastflowError(
                 f"{where} was exported from another model: its fingerprint is {self.fingerprint[:16]}, not "
@@ -44,10 +42,7 @@ def write_record(folder: Path, record: Record) -> None:
 
 
 def read_record(folder: Path, wanted: str) -> Record:
-    """Read the record of the export in ``folder``.
-
-    Raises a FastflowError that names a wrong field, a UsageError if there is no record or its format is not ``wanted``.
-    """
+    """Read the record in ``folder``; raises a UsageError without one or for another format than ``wanted``."""
     path = folder / RECORD
     if not path.is_file():
         raise UsageError(f"{folder} was not written by fastflow export: it has no {RECORD}")
@@ -64,13 +59,13 @@ def read_record(folder: Path, wanted: str) -> Record:
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    """Write ``value`` as a JSON file; makes its folder."""
+    """Write ``value`` as a JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write ``arrays`` as a safetensors file that transformers loads too; makes its folder."""
+    """Write ``arrays`` as a safetensors file that transformers loads too."""
     from safetensors.numpy import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)

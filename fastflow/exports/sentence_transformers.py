@@ -1,8 +1,8 @@
-"""A model as a directory of Sentence Transformers with only its own modules: it loads without trust_remote_code.
+"""A directory of Sentence Transformers that loads without trust_remote_code.
 
     0_Transformer -> WeightedLayerPooling -> WordWeights -> Pooling -> Dense, Dense, ... -> Normalize
 
-The encoder is in a folder of its own, so a loader of plain encoders, which would ignore the rest, does not find it.
+The encoder has its own folder: a loader of plain encoders would ignore the rest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Writer:
     def add_module(
         self, kind: str, config: dict[str, Any] | None = None, file: str = "config.json", release: str = NEEDED
     ) -> Path:
-        """Add a module with its settings, which needs Sentence Transformers ``release``; return its folder."""
+        """Add a module that needs Sentence Transformers ``release``; return its folder."""
         self._release = max(self._release, release)
         number = len(self._entries)
         name = f"{number}_{FOLDERS.get(kind, kind)}"
@@ -59,7 +59,6 @@ class Writer:
         return self.folder / name
 
     def add_head(self, head: Head, width: int) -> None:
-        """Add the modules of ``head``, for vectors of ``width`` numbers."""
         for module in head:
             if isinstance(module, Dense):
                 self._add_dense(module, width)
@@ -85,7 +84,6 @@ class Writer:
         write_tensors(where / WEIGHTS, {name: np.ascontiguousarray(a, np.float32) for name, a in arrays.items()})
 
     def finish(self, model: Model, dim: int | None) -> None:
-        """Write modules.json and the settings: prompts, similarity, dimensions."""
         write_json(self.folder / MODULES, self._entries)
         prompts = {} if model.modules is None else model.modules.prompts
         settings: dict[str, Any] = {
@@ -98,7 +96,7 @@ class Writer:
 
 
 def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
-    """Write the model to ``folder``; raises a FastflowError that names a part without a module."""
+    """Write the model; raises a FastflowError that names a part without a module."""
     head, writer = make_modules(model, record.dim, record.normalize), Writer(folder)
     width = size_of(model.encoder).hidden * len(model.pooling.parts)
     if is_static(model.encoder):
@@ -144,17 +142,17 @@ def _make_word_weights(weights: NDArray[np.float32]) -> dict[str, Any]:
 def _make_pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str, Any]:
     flags = {name: mode in modes for name, mode in LEGACY_MODES.items()}
     config: dict[str, Any] = {"word_embedding_dimension": width, **flags}
-    if list(modes) != [mode for mode in LEGACY_MODES.values() if mode in modes]:  # another order
+    if list(modes) != [mode for mode in LEGACY_MODES.values() if mode in modes]:
         config = {"embedding_dimension": width, "pooling_mode": list(modes)}
     return {**config, "include_prompt": include_prompt}
 
 
 def _add_table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
-    """Add the StaticEmbedding of a token table; return the modules after it, and the width that they take.
+    """Add the StaticEmbedding of a token table; return the modules after it, and their width.
 
-    The module divides a sum by the number of all tokens, the model by the weight of the kept ones; a Normalize undoes
-    any divisor. If ``head`` does not begin with one, each row gets its weight as one more number, so large that it
-    decides the length. A Normalize then gives the model's mean, shrunk, and a Dense stretches it.
+    The module divides by the number of all tokens, the model by the weight of the kept ones; a Normalize undoes any
+    divisor. If ``head`` does not begin with one, each row gets its weight as one more number, so large that it decides
+    the length. A Normalize then gives the model's mean, shrunk, and a Dense stretches it.
     """
     table, weights, unknown = open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out
     rows = np.array(table.vectors(np.arange(table.vocabulary), np.float32))
@@ -179,5 +177,5 @@ def _add_table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
 
 
 def _power(value: float) -> float:
-    """Return the least power of two from ``value`` on: products with it are exact."""
+    """Return the least power of two >= ``value``: products with it are exact."""
     return float(2.0 ** np.ceil(np.log2(value)))

@@ -1,4 +1,4 @@
-"""A model's tokenizer as tokenizer.json and its settings, for other libraries."""
+"""A model's tokenizer as tokenizer.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNLIMITED = 10**30  # model_max_length of transformers without a limit
 def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
     """Write tokenizer.json and its settings, which give the ids of ``Model.tokenizer``, cut at its limit.
 
-    ``batches``: tokenizer.json itself pads and cuts, for programs that read no other file. The class is
+    ``batches``: tokenizer.json pads and cuts too, for programs that read no other file. The class is
     ``PreTrainedTokenizerFast``: classes of an architecture may build another tokenizer.
     """
     library = load_tokenizer(model.encoder)
@@ -43,7 +43,7 @@ def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
 
 
 def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
-    """Write the tokenizer of a token table, without special tokens; it keeps the id that is left out."""
+    """Write the tokenizer of a token table; it keeps the id that is left out."""
     tokenizer = model.tokenizer()
     assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for the type checker: the encoder is a table
     library = load_tokenizer(model.encoder)

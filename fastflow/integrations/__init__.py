@@ -1,1 +1,1 @@
-"""fastflow inside other systems; each module needs its library."""
+"""Adapters; each module needs its library."""

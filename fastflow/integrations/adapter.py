@@ -1,4 +1,4 @@
-"""The base of the adapters: a model as a library keeps it, and its vectors as a store compares them."""
+"""The adapters' common parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastflow.model.kinds import Model, VectorModel
 from fastflow.runtime import Runtime
 from fastflow.values import short
 
-Source: TypeAlias = Runtime | str | os.PathLike[str] | Mapping[str, Any] | None  # Mapping: of StoreModel.settings
+Source: TypeAlias = Runtime | str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 class MissingLibrary(FastflowError, ModuleNotFoundError):
@@ -34,7 +34,7 @@ def library(package: str) -> Iterator[None]:
 def opened(model: Source) -> Runtime:
     """Return ``model`` if it is a Runtime; else open a path, a Hub id, settings, or None for the packaged model.
 
-    Raises a FastflowError as Runtime does, and if the settings are of another model than their path has now.
+    Raises a FastflowError if the settings are of another model than their path has now.
     """
     if isinstance(model, Runtime):
         return model
@@ -46,7 +46,7 @@ def opened(model: Source) -> Runtime:
 
 
 def check_fingerprint(runtime: Runtime, kept: str) -> None:
-    """Raise a FastflowError unless ``runtime`` is the model that made the vectors of a store."""
+    """Raise a FastflowError unless ``runtime`` is the store's model."""
     if kept != runtime.fingerprint:
         raise FastflowError(
             f"the stored vectors are of the model {short(kept)}, and {runtime!r} is {runtime.fingerprint}: "
@@ -55,7 +55,7 @@ def check_fingerprint(runtime: Runtime, kept: str) -> None:
 
 
 class StoreModel:
-    """A model for a store of vectors.
+    """A model for a store of vectors, which have length 1 if the model compares by cosines.
 
     Vectors have length 1 if the model compares by cosines: cosine, dot product and Euclidean distance then find the
     same rows.
@@ -66,20 +66,20 @@ class StoreModel:
         self.similarity = self.runtime.session.model.similarity
 
     def documents(self, texts: Iterable[str]) -> NDArray[Any]:
-        """Embed B texts to (B, D') with the prompt of documents; raises a FastflowError as ``encode`` does."""
+        """Embed B texts as documents, (B, D')."""
         unit = self.similarity == "cosine"
         found: NDArray[Any] = self.runtime.encode_document(list(texts), normalize_embeddings=unit)
         return found
 
     def query(self, text: str) -> NDArray[Any]:
-        """Embed a text to (D',) with the prompt of queries; raises a UsageError for more than one text."""
+        """Embed a text as a query, (D',); raises a UsageError for more than one text."""
         if not isinstance(text, str):
             raise UsageError(f"a query is one text, not {short(text)}")
         found: NDArray[Any] = self.runtime.encode_query(text, normalize_embeddings=self.similarity == "cosine")
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Return data for JSON from which ``opened`` makes the same model; a UsageError if it has no path."""
+        """JSON settings from which ``opened`` makes the same model; raises a UsageError without a path."""
         model, device, dtype = (self.runtime._arguments[name] for name in ("model", "device", "dtype"))
         if isinstance(model, Model | VectorModel):
             raise UsageError("a library keeps a model by its path: open the Runtime from a path")

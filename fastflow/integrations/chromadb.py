@@ -19,12 +19,12 @@ with library("chromadb"):
     from chromadb import Documents, EmbeddingFunction, Embeddings
     from chromadb.utils.embedding_functions import register_embedding_function
 
-SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}  # similarity of a model -> Chroma's
+SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 
 @register_embedding_function
 class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
+    """``model``: a Runtime, path or Hub id; None is the packaged model.
 
     A collection keeps path and fingerprint: ``get_collection(NAME)`` has the same model, and refuses another. If an
     existing collection is given a function, Chroma compares only its name.
@@ -39,7 +39,6 @@ class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
         return list(self._model.documents(input))
 
     def embed_query(self, input: Documents) -> Embeddings:
-        """Embed B queries to B arrays (D',), with the prompt of queries."""
         return [self._model.query(text) for text in input]
 
     @staticmethod

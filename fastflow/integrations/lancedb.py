@@ -24,7 +24,7 @@ with library("lancedb"):
 
 @register("fastflow")
 class FastflowEmbeddings(TextEmbeddingFunction):
-    """``create(model=...)``: a Runtime, a path, a Hub id, or None for the packaged model.
+    """``create(model=...)``: a Runtime, path or Hub id; None is the packaged model.
 
     A table keeps path and fingerprint: opened again it has the same model, and refuses another.
     """

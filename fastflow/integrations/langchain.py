@@ -16,10 +16,7 @@ with library("langchain-core"):
 
 
 class FastflowEmbeddings(Embeddings):
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
-
-    The asynchronous calls of Embeddings run these in a thread.
-    """
+    """``model``: a Runtime, path or Hub id; None is the packaged model."""
 
     def __init__(self, model: Source = None) -> None:
         self._model = StoreModel(model)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FastflowEncoder:
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
+    """``model``: a Runtime, path or Hub id; None is the packaged model.
 
     Results have the name of the model's folder, and its fingerprint as revision.
     """
@@ -41,7 +41,7 @@ class FastflowEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> Matrix:
-        """Embed batches of texts to (B, D'), with the prompt of queries or documents; ``options`` as in ``encode``."""
+        """Embed batches of texts, (B, D'), with the prompt of queries or documents."""
         calls = {PromptType.query: self.runtime.encode_query, PromptType.document: self.runtime.encode_document}
         texts = [text for batch in inputs for text in batch["text"]]
         found: Matrix = calls.get(prompt_type, self.runtime.encode)(texts, **options)

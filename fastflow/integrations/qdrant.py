@@ -28,15 +28,12 @@ DISTANCES = {"cosine": "COSINE", "dot": "DOT", "euclidean": "EUCLID", "manhattan
 
 
 def vector_params(runtime: Runtime) -> VectorParams:
-    """Return the width of the embeddings, and the distance by which the model compares."""
+    """Return the width of the model's embeddings, and its distance."""
     return VectorParams(size=runtime.dim, distance=Distance[DISTANCES[runtime.session.model.similarity]])
 
 
 def points(runtime: Runtime, texts: Iterable[str], start: int = 0) -> Iterator[PointStruct]:
-    """Yield a point a text, as it is read: number from ``start`` on, embedding, and ``text`` as payload.
-
-    Raises a FastflowError as ``Runtime.encode_document`` does.
-    """
+    """Yield a point for each text: its number from ``start`` on, its embedding, and ``text`` as payload."""
     rest: Iterator[Any] = iter(texts)
     while block := list(islice(rest, WINDOW)):
         for text, vector in zip(block, runtime.encode_document(block), strict=True):

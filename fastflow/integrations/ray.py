@@ -1,4 +1,4 @@
-"""``fastflow embed --ray``: tasks on a cluster make parts as ``--shard I/N`` does, and merging joins them."""
+"""``fastflow embed --ray``: parts made by tasks on a cluster, then merged."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ RETRIES = 3  # retries of a part if its worker dies
 def embed_on_cluster(
     words: Sequence[str], target: Path, address: str, threads: int, resume: bool, quiet: bool
 ) -> tuple[int, int]:
-    """Make the parts of ``fastflow embed WORDS`` on a cluster of Ray and join them to ``target``: (rows, parts).
+    """Embed on a cluster of Ray with the options WORDS and join the parts to ``target``: (rows, parts).
 
-    The parts are in the folder TARGET.parts, which every node must have, and which is removed at the end. ``resume``
-    keeps the rows that an earlier run finished there. Each task has ``threads`` CPUs and computes with as many threads.
-    Raises a FastflowError with the sentence of the node that failed.
+    The parts are in the folder TARGET.parts, which every node must see; it is removed at the end. ``resume`` keeps the
+    rows of an earlier run. Each task has ``threads`` CPUs. Raises a FastflowError with the sentence of the node that
+    failed.
     """
     import_ray()
     folder = parts_folder(target)
@@ -87,7 +87,7 @@ def _make_parts(words: list[str], folder: Path, target: Path, count: int, thread
 
 
 def _clear(folder: Path) -> None:
-    """Remove the parts of an earlier run, and the folder unless it has other files."""
+    """Remove the parts of an earlier run, and the folder if empty."""
     for path in folder.glob("part-*-of-*"):
         path.unlink()
     with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def _clear(folder: Path) -> None:
 
 
 def import_ray() -> None:
-    """Import ray; raises a FastflowError that names the command to install it."""
+    """Import ray."""
     try:
         import ray  # noqa: F401
     except ImportError as error:
@@ -104,11 +104,11 @@ def import_ray() -> None:
 
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """Connect to the cluster at ``address``; ``local`` starts one on this machine, which ends with the block."""
+    """Connect to the cluster at ``address``; ``local`` starts one that ends with the block."""
     import ray
 
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no statistics are sent
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     else:
         knock(address)
     try:
@@ -124,7 +124,7 @@ def cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kill_failed_start() -> Iterator[None]:
-    """If the block fails, kill the processes of Ray that it started: ``ray.shutdown`` ends only a whole start."""
+    """If the block fails, kill the processes of Ray that it started: ``ray.shutdown`` misses an incomplete start."""
     import ray  # makes psutil importable, which is in its package
     import psutil  # isort: skip
 
@@ -135,7 +135,7 @@ def kill_failed_start() -> Iterator[None]:
     except BaseException:
         left = []
         for child in this.children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):
                 if child not in before and any(home in word for word in child.cmdline()):
                     left += [child, *child.children(recursive=True)]
         for process in left:
@@ -172,7 +172,7 @@ def knock(address: str) -> None:
 
 
 def describe_refusal(address: str, error: Exception) -> str:
-    """Return the cause of an ``error`` of ``ray.init``, and the remedy."""
+    """Return cause and remedy of an ``error`` of ``ray.init``."""
     said = f"{type(error).__name__}: {error} {error.__cause__}"
     if "AuthenticationError" in said:
         if os.environ.get("RAY_AUTH_MODE") != "token":
@@ -183,7 +183,7 @@ def describe_refusal(address: str, error: Exception) -> str:
 
 
 def find_sentence(text: str) -> str:
-    """Return the sentence of fastflow in the traceback of a node, or the traceback's last line."""
+    """Return fastflow's sentence in a node's traceback, or its last line."""
     ours = re.findall(r"^fastflow\.[\w.]+: (.*)$", text, re.M)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return ours[-1] if ours else f"Ray: {lines[-1] if lines else 'it gives no reason'}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """A column of texts -> (B, D'). ``model`` is a Runtime, a path, a Hub id, or None for the packaged model.
+    """Transform texts to (B, D'); ``model``: a Runtime, path or Hub id; None is the packaged model.
 
     The other arguments are as in ``Runtime.encode``. ``fit`` only opens the model. Pickles and clones open it again by
     its path; a pickle refuses another model there.
@@ -44,7 +44,6 @@ class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.prompt_name = prompt_name
 
     def fit(self, X: Any, y: Any = None) -> FastflowTransformer:  # noqa: N803, RUF100
-        """Open the model; raises a FastflowError as Runtime does."""
         self.runtime_ = opened(self.model)
         self.fingerprint_ = self.runtime_.fingerprint
         self._n_features_out = self.runtime_.encode([], truncate_dim=self.truncate_dim).shape[1]

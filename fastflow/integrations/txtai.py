@@ -28,6 +28,6 @@ class FastflowVectors(Vectors):
         return found
 
     def encode(self, data: list[str], category: str | None = None) -> Any:
-        """Embed B texts to (B, D'), with the prompt of queries if ``category`` is query, else of documents."""
+        """Embed B texts, (B, D'), as queries if ``category`` is query, else as documents."""
         runtime = self.model.runtime
         return runtime.encode_query(data) if category == "query" else runtime.encode_document(data)

@@ -1,1 +1,1 @@
-"""The page of ``fastflow report``: subjects, sections, figures and verdict."""
+"""The page of ``fastflow report``."""

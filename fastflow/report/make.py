@@ -1,4 +1,4 @@
-"""``fastflow report``: the analyses of the BERT-flow paper on one model and on the subjects to compare it with."""
+"""``fastflow report``: the analyses of the BERT-flow paper."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEEDS = {  # section -> its data
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The data of a report; of texts at most ``sample`` are used."""
+    """The data of a report."""
 
     sts: Sequence[Path] = ()
     tasks: Sequence[Path] = ()
@@ -50,10 +50,7 @@ class Report(NamedTuple):
 def make_report(
     runtime: Runtime, against: Sequence[str], options: ReportOptions, fit: Fit, open_model: Open, shown: bool = False
 ) -> Report:
-    """Read the data, embed each text once, and make every section that has data; ``shown``: with progress.
-
-    ``fit`` and ``open_model`` as in ``make_subjects``. Raises a UsageError without any data.
-    """
+    """Embed each text once, and make every section that has data; raises a UsageError without any."""
     found = find_tasks(options.tasks)
     sets = [*find_sets(options.sts), *(task for task in found if isinstance(task, Pairs))]
     tasks = [task for task in found if not isinstance(task, Pairs)]
@@ -107,7 +104,7 @@ def make_report(
 
 
 def check_matplotlib() -> None:
-    """Raise a FastflowError that names the extra, before minutes are spent on embedding."""
+    """Name the missing extra before minutes are spent on embedding."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Sections -> one self-contained HTML page without scripts, links to other hosts or requests."""
+"""One self-contained HTML page without scripts or links to other hosts."""
 
 from __future__ import annotations
 

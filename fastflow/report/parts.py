@@ -1,4 +1,4 @@
-"""The parts of a report: rows of the table, with the best value of each, and sections."""
+"""Rows and sections of a report."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ HIGHEST, LOWEST = float("inf"), float("-inf")
 
 @dataclass(frozen=True)
 class Line:
-    """One measure of every subject: a row of the table. ``toward`` is the best possible value.
-
-    ``intervals``: (low, high) of the 95 % interval, of subjects that have one.
+    """A row of the table: one measure of every subject, with 95 % ``intervals`` (low, high) and best value
+    ``toward``.
     """
 
     name: str
@@ -23,27 +22,23 @@ class Line:
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def distances(self) -> dict[str, float]:
-        """Compute each subject's distance from ``toward`` as printed, so no sentence counts an invisible difference."""
+        """Compute distances from ``toward`` as printed, so no sentence counts an invisible difference."""
         return {name: distance(float(f"{x:.{self.digits}f}"), self.toward) for name, x in self.values.items()}
 
     def best(self) -> set[str]:
-        """Find the subjects nearest to ``toward``: all of a tie; none if there is only one subject."""
+        """Find the subjects nearest to ``toward``, all of a tie; none for one subject."""
         off = {name: away for name, away in self.distances().items() if away == away}
         least = min(off.values(), default=0.0)
         return {name for name, away in off.items() if away == least} if len(self.values) > 1 else set()
 
     def wins(self, own: str, other: str) -> bool:
-        """Whether ``own`` is nearer to ``toward`` than ``other``; False if one is undefined."""
         off = self.distances()
         return off[own] < off[other]
 
 
 @dataclass(frozen=True)
 class Section:
-    """Measures of one kind: rows of the table, their explanation, and a drawing as SVG with its caption.
-
-    ``data`` is the entry of --json under ``id``.
-    """
+    """Rows of the table, their explanation, an SVG with caption, and the entry ``data`` of --json."""
 
     id: str
     title: str
@@ -62,6 +57,6 @@ def distance(value: float, toward: float) -> float:
 
 
 def format_figure(value: float, digits: int) -> str:
-    """Format a number for a table, never as minus zero."""
+    """Format a number, never as minus zero."""
     text = f"{value:.{digits}f}"
     return "undefined" if value != value else text if float(text) else text.lstrip("-")

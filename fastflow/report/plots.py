@@ -1,4 +1,4 @@
-"""The drawings of a report as inline SVG with the page's text colour; equal input gives equal bytes."""
+"""Inline SVG drawings; equal input gives equal bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Series = Mapping[str, Sequence[float]]
 
 @contextmanager
 def open_figure(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Open a figure of ``height`` inches: (figure, axes (rows,)) in the page's style, without a window system."""
+    """Open (figure, axes (rows,)) of ``height`` inches, without a window system."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -56,7 +56,7 @@ def make_svg(figure: Any) -> str:
 
 
 def prefix_ids(text: str, prefix: str) -> str:
-    """Put ``prefix`` before every id of an SVG and every reference to one: several SVGs share a page."""
+    """Prefix every id of an SVG and its references: several SVGs share a page."""
     text = re.sub(r'\bid="', f'id="{prefix}', text)
     return re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)
 
@@ -68,7 +68,7 @@ def shorten(name: str, most: int) -> str:
 
 @contextmanager
 def open_with_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """Open (figure, axes) of ``height`` inches with a legend above, in as many columns as fit the width."""
+    """Open (figure, axes) with a legend above, in as many columns as fit the width."""
     wide = (max(map(len, names)) + 5) * 0.6 * LETTERS  # the marker with its gaps takes five letters
     columns = max(1, min(len(names), int(WIDTH * 72 // wide)))
     with open_figure(height + -(-len(names) // columns) * 1.5 * LETTERS / 72) as (figure, (axes,)):
@@ -77,7 +77,7 @@ def open_with_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any,
 
 
 def draw_dots(names: Sequence[str], series: Series, label: str) -> str:
-    """Draw a row for each name with a dot for each series, the first series on top."""
+    """Draw a row for each name with a dot for each series."""
     legend = [shorten(name, MOST_LETTERS) for name in series]
     with open_with_legend(0.8 + 0.28 * len(names), legend) as (figure, axes):
         styles = zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)
@@ -90,7 +90,7 @@ def draw_dots(names: Sequence[str], series: Series, label: str) -> str:
 
 
 def draw_spectra(series: Series) -> str:
-    """Draw descending values over the largest of each on a logarithmic scale, down to LEAST."""
+    """Draw descending values over their largest on a logarithmic scale, down to LEAST."""
     legend = [shorten(name, MOST_LETTERS) for name in series]
     with open_with_legend(2.7, legend) as (figure, axes):
         for i, (values, colour, line) in enumerate(zip(series.values(), cycle(COLOURS), cycle(LINES), strict=False)):
@@ -102,7 +102,7 @@ def draw_spectra(series: Series) -> str:
 
 
 def draw_scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:
-    """Draw cosine against edit distance, a panel for each subject, coloured by gold; points spread in a column."""
+    """Draw cosine against edit distance, a panel for each subject, coloured by gold."""
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(edits))
     with open_figure(1 + 1.8 * len(panels), len(panels)) as (figure, axes):
         for one, (name, cosines) in zip(axes, panels.items(), strict=True):

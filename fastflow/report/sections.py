@@ -1,4 +1,4 @@
-"""The sections of a report: similarity, tasks, QNLI, edit distance, isotropy and word frequency."""
+"""The sections of a report."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ def _compare(name: str, key: str, rows: Mapping[str, Any]) -> Line:
 
 
 def _count_wins(lines: Sequence[Line], better: str, unit: str) -> str:
-    """Count the lines on which the model is better than its baseline, as a sentence; empty without a baseline."""
     base = find_baseline(list(lines[0].values))
     if base is None:
         return ""
@@ -119,7 +118,7 @@ def measure_qnli(subjects: Sequence[Subject], pairs: evaluate.Labelled) -> Secti
 
 
 def measure_lexical(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs]) -> Section:
-    """Measure Spearman with edit distance, and draw the pairs that differ by few words."""
+    """Measure Spearman with edit distance (Li et al. 2020, table 6)."""
     lines, data, drawn, caption = [], {}, "", ""
     closest = next((p for name in ("STSb-dev", "STSb-test") for p in sets if p.name == name), None)
     shown = closest or max(sets, key=lambda pairs: len(pairs.scores))
@@ -188,7 +187,7 @@ def measure_isotropy(subjects: Sequence[Subject], texts: Sequence[str], seed: in
 
 
 def measure_words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section:
-    """Measure the norms and nearest neighbours of the encoder's word vectors, by frequency in ``texts``."""
+    """Measure norms and nearest neighbours of the encoder's word vectors, by frequency in ``texts``."""
     table, tokenize = _read_word_vectors(model.encoder), tokenizer_of(model.encoder, model.max_length)
     counts = np.bincount(tokenize(texts).ids, minlength=len(table))
     counts[tokenize([""]).ids] = 0  # special tokens are in every text

@@ -1,4 +1,4 @@
-"""The subjects of a report: pooled embeddings, uncalibrated or calibrated by the model or by a baseline."""
+"""The subjects of a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNCALIBRATED = ("raw", "weights")
 
 
 class Pool:
-    """Pooled embeddings by prompt and text; no text is encoded twice. ``count(n)`` is called after n texts."""
+    """Pooled embeddings by prompt and text."""
 
     def __init__(self, runtime: Runtime, count: Callable[[int], None] = lambda texts: None) -> None:
         self.runtime, self._count = runtime, count
@@ -37,7 +37,6 @@ class Pool:
         self._rows = runtime.pool([])
 
     def __call__(self, texts: Sequence[str], task: str | None = None) -> Matrix:
-        """Pool texts, (n, D), in the runtime's dtype; ``task`` (query or document) chooses a prompt."""
         prompts = self.runtime.session.model.prompts
         prompt = prompts.resolve() if task is None else prompts.of_task(task)
         new = [text for text in dict.fromkeys(texts) if (prompt, text) not in self._rows_of]
@@ -50,7 +49,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Subject:
-    """One column of the report: its name and description, and its embeddings (n, D') of texts."""
+    """One column of the report: name, description, and embeddings (n, D') of texts."""
 
     name: str
     about: str
@@ -73,11 +72,10 @@ def make_subjects(
     runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int,
     count: Callable[[int], None] = lambda texts: None,
 ) -> list[Subject]:  # fmt: skip
-    """Make the columns: ``model``, which ``runtime`` runs, then the others in the order of ``against``.
+    """Make the columns: ``model``, then ``against`` in order; raises a UsageError for a wrong name.
 
-    A name is ``raw``, the encoder's pooling without token weights, as in the paper; ``weights``, the same with the
-    model's token weights; a method of ``fit``, fitted on ``texts``; or a directory with another model. ``count`` as in
-    ``Pool``. Raises a UsageError for a name that cannot be a column.
+    A name is ``raw``, the encoder's pooling as in the paper; ``weights``, the same with the model's token weights; a
+    method of ``fit``, fitted on ``texts``; or a directory with a model.
     """
     pool, out = Pool(runtime, count), []
     unweighted = replace(model.pooling, weights=None)
@@ -118,20 +116,20 @@ def count_encoders(model: Model, against: Sequence[str]) -> int:
 
 
 def is_of_package(model: Model) -> bool:
-    """Whether ``model`` calibrates the encoder in the package otherwise than the model in the package."""
+    """Say whether ``model`` calibrates the packaged encoder otherwise than the packaged model."""
     packaged = load_model(None)
     same = model.manifest.get("encoder", {}).get("sha256") == packaged.manifest["encoder"]["sha256"]
     return same and model.fingerprint != packaged.fingerprint
 
 
 def find_baseline(names: Sequence[str]) -> str | None:
-    """Find the subject to judge the model against: raw, else the first other one; None without any."""
+    """Find the subject to judge the model against: raw, else the first other one."""
     others = [name for name in names if name != MODEL]
     return "raw" if "raw" in others else others[0] if others else None
 
 
 def name_path(path: str | Path) -> str:
-    """Return the last part of a path, of ``.`` and ``..`` too: the page names no local folder."""
+    """Return the last part of a path: the page names no local folder."""
     return os.path.basename(os.path.abspath(path))
 
 

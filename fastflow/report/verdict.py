@@ -1,4 +1,4 @@
-"""The sentence at the head of a report: which subject is best, and whether calibration helped."""
+"""The sentence at the head of a report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEW_PAIRS = " With so few pairs a difference of several points may be chance."
 
 
 def judge_sections(sections: Sequence[Section]) -> tuple[str, str]:
-    """Write (verdict, meaning of its measure) from similarity, else from the tasks, else from QNLI."""
+    """Write (verdict, meaning of its measure) from similarity, else tasks, else QNLI."""
     found = {section.id: section.data for section in sections}
     if "similarity" in found:
         return _judge_similarity(found["similarity"]), SPEARMAN
@@ -52,7 +52,6 @@ def _judge_similarity(found: Mapping[str, Any]) -> str:
 
 
 def _judge_tasks(rows: Mapping[str, Sequence[dict[str, Any]]]) -> str:
-    """Judge the first measure of one task, or the mean of the first measures of several."""
     firsts = {name: [next(iter(row["measures"].items())) for row in found] for name, found in rows.items()}
     values = {name: sum(found["value"] for _, found in each) / len(each) for name, each in firsts.items()}
     sets = [row["set"] for row in rows[MODEL]]
@@ -62,7 +61,7 @@ def _judge_tasks(rows: Mapping[str, Sequence[dict[str, Any]]]) -> str:
 
 
 def judge(measure: str, values: Mapping[str, float]) -> str:
-    """Write one or two sentences on ``values`` (subject -> figure, higher is better), as printed with two decimals."""
+    """Write the verdict on ``values`` (subject -> figure, higher is better), as printed with two decimals."""
     shown = {name: round(value, 2) for name, value in values.items()}
     if undefined := [name for name, value in shown.items() if value != value]:
         return f"This page has no verdict: the {measure} is undefined for {_list(undefined)}."

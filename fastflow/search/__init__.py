@@ -1,7 +1,4 @@
-"""Nearest rows of a file of embeddings by brute force: no server, no index to build.
-
-``Index`` opens a file and is all that callers need; ``Hit`` is a row that it found.
-"""
+"""Nearest rows of a file of embeddings, by brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes of vectors, a byte or a bit for each number, and the similarity of a query's code to each."""
+"""int8 and bit codes of vectors, and their similarity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None =
 
 
 def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None) -> NDArray[np.int32]:
-    """Count (n,) differing bits; raises as ``dots`` does."""
+    """Count (n,) differing bits."""
     return reference.hammings(codes, query) if cpu is None else cpu.hammings(codes, query, threads)
 
 
@@ -57,10 +57,7 @@ class Codes(ABC):
 
 
 class Bytes(Codes):
-    """int8 codes with a float32 scale for each row; the largest number of a row is 127.
-
-    ``similarity``: cosine or dot.
-    """
+    """int8 codes with a float32 scale a row; ``similarity``: cosine or dot."""
 
     factor = 4
 
@@ -102,7 +99,7 @@ def encode_bytes(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.fl
 
 
 def find_largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Find the ``count`` largest of ``scores`` (n,), in ascending places; of equal ones the first."""
+    """Find the places of the ``count`` largest ``scores``, ascending; of equal ones the first."""
     if count >= len(scores):
         return np.arange(len(scores))
     size = max(1, len(scores) // (4 * count))  # at least `count` pieces hold their largest

@@ -1,4 +1,4 @@
-"""An SQL condition from a user, checked to be one condition."""
+"""An SQL condition from a user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = re.compile(
 def check_condition(where: str, columns: Sequence[str]) -> str:
     """Put ``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
 
-    SQLite takes an unknown name in double quotes for a text, and would find no row or all.
+    SQLite takes an unknown name in double quotes as a text, and would find every row or none.
     """
     depth, known = 0, {fold_case(name) for name in columns}
     for token in TOKEN.finditer(where):

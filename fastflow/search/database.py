@@ -37,10 +37,7 @@ FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest 
 
 
 def find_model(path: Path) -> str | None:
-    """Find the directory of the model that made the .db at ``path``; None if the .db names none.
-
-    Raises a FastflowError if the directory is missing.
-    """
+    """Find the model's directory that the .db names, or None; raises if the directory is missing."""
     with reading(path) as db:
         name = run_of(db, path).get("model")
     if name in PACKAGED:
@@ -53,10 +50,7 @@ def find_model(path: Path) -> str | None:
 
 
 class Database(Source):
-    """A .db; every call opens it anew, so calls may come from any thread and after fork.
-
-    Raises a FastflowError for a file of another kind.
-    """
+    """A .db; every call opens it anew, so calls may come from any thread and after fork."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,10 +109,9 @@ class Database(Source):
         return hits
 
     def close(self) -> None:
-        """Do nothing: no file stays open between calls."""
+        """No file stays open between calls."""
 
     def _read_rows(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
-        """Read columns of some rows, by row; the first column is ``row``."""
         out: dict[int, Sequence[Any]] = {}
         with self._open() as db:
             for start in range(0, len(rows), AT_ONCE):
@@ -130,7 +123,6 @@ class Database(Source):
 
     @contextmanager
     def _check_content(self) -> Iterator[None]:
-        """Raise a ValueError about the content as the error of a damaged file."""
         try:
             yield
         except ValueError as error:
@@ -145,7 +137,7 @@ class Database(Source):
 
     @contextmanager
     def _open(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
-        """Open the database for reads of the table only; raise its errors, or errors in ``where``, as sentences."""
+        """Open the database for reads of the table only; errors become sentences."""
         try:
             with reading(self.path) as db:
                 if self._stat() != self._identity:

@@ -1,4 +1,4 @@
-"""Rows in memory: vectors, or codes that find rows to compare in full."""
+"""Rows in memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ BLOCK = 16_384  # rows of a product
 
 
 class Held:
-    """All rows of ``source`` in memory, as float32 (``hold`` is vectors) or int8 codes; int8 and bits as stored.
-
-    Raises a UsageError for codes that cannot rank by ``similarity``.
-    """
+    """All rows of ``source`` in memory: float32 (``hold`` vectors), int8 codes, or stored int8 and bits."""
 
     def __init__(self, source: Source, hold: str, similarity: str, threads: int | None) -> None:
         if hold not in HOLDS:
@@ -59,7 +56,6 @@ class Held:
             raise FastflowError(f"{self._source.path} was changed while it was read; open it again")
 
     def find(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
-        """Find the ``k`` best rows and scores for each of ``queries`` (q, D)."""
         allowed = None if where is None else np.isin(self._rows, self._source.numbers(where), assume_unique=True)
         if self._codes is None:
             best = Best(queries, k, self._similarity, self._threads)

@@ -1,4 +1,4 @@
-"""Index: a file of embeddings, searched with texts or vectors."""
+"""``Index``: a file of embeddings to search."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Index:
     Safe to call from several threads. Use it as a context manager, or call ``close``.
 
     Args:
-        path: A .db that the command ``fastflow embed`` made, of any precision; or a .npy of floats (N, D), such as
-            ``numpy.save`` writes of ``encode_document``'s vectors.
-        runtime: The model that embeds queries that are texts, with its prompt for queries. Its similarity ranks the
-            rows, and its fingerprint must be that of a .db; a .npy records none, so give the model that made it. None:
+        path: A .db that ``fastflow embed`` made, of any precision; or a .npy of floats (N, D), such as ``numpy.save``
+            writes of ``encode_document``'s vectors.
+        runtime: The model that embeds queries with its prompt for queries. Its similarity ranks the rows, and its
+            fingerprint must match the fingerprint in a .db; a .npy records none, so give the model that made it. None:
             queries are vectors, and rows are ranked by cosine.
-        texts: The file that was embedded into a .npy, for the texts of its rows: a .txt of one text a line, or another
-            that ``fastflow embed`` reads.
-        hold: None reads the file for each search, in constant memory. ``vectors`` holds them in memory: as float32, or
-            int8 or bits if a .db has these. ``int8`` holds codes, a quarter of that, and each search compares the
-            rows of the best codes in full.
+        texts: The file that was embedded into a .npy: a .txt of one text a line, or another that ``fastflow embed``
+            reads.
+        hold: None reads the file for each search, in constant memory. ``vectors`` holds them as float32, or as the
+            int8 or bits of a .db. ``int8`` holds codes, a quarter of float32; each search compares the best rows in
+            full.
         threads: The threads of a search. None: the cores that this process may use.
 
     Raises:
@@ -114,8 +114,7 @@ class Index:
 
         Returns:
             A list of Hit for one query; a list of such lists for several. A Hit has ``row``, ``score``, ``text``,
-            ``id`` and ``fields``, the columns that were kept. Text and id are None if the file has none: a .npy has no
-            ids, and the texts of ``texts``.
+            ``id`` and ``fields``, the kept columns. Text and id are None if the file has none; a .npy has no ids.
 
         Raises:
             FastflowError: The queries have another width, or SQLite cannot run the condition.

@@ -1,4 +1,4 @@
-"""The rows of a .npy: vectors, numbered from 0, with texts from another file if given."""
+"""The rows of a .npy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ ROWS = 8192  # read at a time
 
 
 class MatrixSource(Source):
-    """A .npy of floats. ``texts``: the file with the text of row i as its row i.
-
-    Raises a FastflowError for a file of another kind.
-    """
+    """A .npy of floats; ``texts``: the file with the text of row i as its row i."""
 
     def __init__(self, path: Path, texts: Path | None = None) -> None:
         self.path, self._texts = path, texts
@@ -55,7 +52,6 @@ class MatrixSource(Source):
         self._file.__exit__(None, None, None)
 
     def _read_texts(self, rows: set[int]) -> dict[int, str]:
-        """Read the texts of ``rows``; raises a FastflowError unless there are as many texts as vectors."""
         texts, count = {}, 0
         with Sources([str(self._texts)]) as sources:
             for row in sources.rows(Layout()):

@@ -1,11 +1,9 @@
-"""The best rows of each query: products in float32 find candidates, float64 decides between them.
+"""The best rows of each query: float32 products find candidates, float64 decides between them.
 
-Each row is scored by itself, in one order: equal vectors have equal scores, and ties go to the lower row. A row with
-NaN is never found.
-
-The result misses no row. Let u be 2^-24, D at most 2^21 and g = D u / (1 - D u), at most 1.15 D u; let x be a row and q
-the query divided by its length. The float32 product is off by at most (g + u) |x|, u for the rounding of q. The length
-of x is off by (g / 2 + 2 u) |x|. Division, the added slack and the comparison add 3 u. The sum is less than
+Each row is scored by itself: equal vectors have equal scores, and ties go to the lower row. A row with NaN is never
+found. The result misses no row. Let u be 2^-24, D at most 2^21 and g = D u / (1 - D u), at most 1.15 D u; let x be a
+row and q the query divided by its length. The float32 product is off by at most (g + u) |x|, u for the rounding of q.
+The length of x is off by (g / 2 + 2 u) |x|. Division, the added slack and the comparison add 3 u. The sum is less than
 (2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far below that for lengths that are not ``codes.far``.
 Rows of other lengths, and wider rows, are always candidates.
 """
@@ -28,7 +26,7 @@ SIGNS = "signs"  # similarity of packed bits: the cosine of their signs
 
 
 class Best:
-    """The ``k`` best rows so far of each of ``queries`` (q, D). ``threads``: for products; None: all cores."""
+    """The ``k`` best rows so far of each of ``queries`` (q, D)."""
 
     def __init__(self, queries: NDArray[Any], k: int, similarity: str, threads: int | None = None) -> None:
         self._queries, self._k, self._similarity = queries.astype(np.float64), k, similarity
@@ -39,7 +37,7 @@ class Best:
         self._threads = threads
 
     def add(self, rows: Rows, vectors: NDArray[Any], lengths: NDArray[np.float32] | None = None) -> None:
-        """Let new ``rows`` (b,) compete by ``vectors`` (b, D) of any dtype; packed bits are (b, ceil(D / 8)).
+        """Add candidates ``rows`` (b,) with ``vectors`` (b, D) of any dtype, or packed bits (b, ceil(D / 8)).
 
         ``lengths`` (b,): the ``norms`` of the vectors; None: computed here.
         """
@@ -63,7 +61,7 @@ class Best:
     def _score_roughly(
         self, floats: NDArray[np.float32], lengths: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | np.float32]:
-        """Score rows (q, b) with the queries divided by their lengths; bound the error, by row (b,) or for all."""
+        """Score rows (q, b) roughly, with a bound of the error by row (b,) or for all."""
         rough = products(floats, self._rough, self._threads)
         slack: Any = np.float32(SLACK * (floats.shape[1] + 8))
         cosine = self._similarity == "cosine"
@@ -79,17 +77,14 @@ class Best:
         return rough, slack
 
     def _bound(self, at: int) -> np.float32:
-        """Compute the least rough score that query ``at`` needs."""
         worst = self.worst(at) / (1 if self._similarity == "cosine" else self._lengths[at])
         return np.float32(np.clip(worst, -LONG * LONG, LONG * LONG))  # far rows are always candidates
 
     def worst(self, at: int) -> float:
-        """Return the score that a row must reach for query ``at``."""
         scores = self._found[at][1]
         return float(scores[-1]) if len(scores) == self._k else -np.inf
 
     def list_best(self) -> list[list[tuple[int, float]]]:
-        """Return row and score of the best of each query, best first."""
         return [list(zip(rows.tolist(), scores.tolist(), strict=True)) for rows, scores in self._found]
 
     def _take(self, at: int, rows: Rows, scores: Floats) -> None:

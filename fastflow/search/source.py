@@ -1,4 +1,4 @@
-"""A file of rows to search: the interface of .db and .npy."""
+"""The interface of .db and .npy."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ class Hit(NamedTuple):
 
 
 class Source(ABC):
-    """Rows, each a number and a vector of ``dim`` numbers, stored in ``precision``.
+    """Rows of a file: numbers and vectors of ``dim`` numbers, stored in ``precision``.
 
-    ``kind``: the rows of ``blocks`` and ``vectors``: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte.
-    ``fingerprint``: of the model that made them, None if not recorded. ``id_column``: the column of the ids, None
-    without ids. ``truncated``: the vectors were shortened to ``dim``. ``normalized``: divided by their L2 norm.
+    ``kind``: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte. ``fingerprint``: of the model, None if not
+    recorded. ``id_column``: None without ids. ``truncated``: shortened to ``dim``. ``normalized``: by the L2 norm.
     """
 
     path: Path
@@ -53,10 +52,7 @@ class Source(ABC):
 
     @abstractmethod
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        """Yield row numbers (b,), ascending, and their vectors (b, width).
-
-        ``where``: only rows that meet the SQL condition. Raises a FastflowError for a changed file.
-        """
+        """Yield row numbers (b,), ascending, and vectors (b, width) of rows that meet the SQL condition ``where``."""
 
     @abstractmethod
     def vectors(self, rows: Rows) -> NDArray[Any]:

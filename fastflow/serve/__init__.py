@@ -1,1 +1,1 @@
-"""The server: OpenAI's and TEI's routes in front of one Runtime. Needs the extra ``serve``."""
+"""The HTTP server; needs the extra ``serve``."""

@@ -1,4 +1,4 @@
-"""The application: routes, a guard before them, with every failure in the words of its interface."""
+"""The Starlette application and its errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_app(service: Service) -> Starlette:
 
 
 async def _answer_root(request: Request) -> Response:
-    """Answer GET with the page, and POST as /embed: huggingface_hub only has the server's address."""
+    """Answer POST / as /embed: huggingface_hub only has the server's address."""
     return await (tei.answer_embed if request.method == "POST" else page.answer_file)(request)
 
 

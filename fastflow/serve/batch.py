@@ -1,4 +1,4 @@
-"""Batches of texts from several requests: joined for the kernel, and split for the answers."""
+"""Batches of texts from several requests."""
 
 from __future__ import annotations
 
@@ -31,16 +31,11 @@ class Part(NamedTuple):
 class Embedder(Protocol):
     """The computing part of a model."""
 
-    def embed(self, tokens: Tokens, how: How) -> Floats:
-        """Compute vectors (B, D') of tokens; called from one thread."""
-        ...
+    def embed(self, tokens: Tokens, how: How) -> Floats: ...
 
 
 def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
-    """Compute the vectors (b, D') of each part, or the error that the part causes by itself.
-
-    Parts with equal options are computed together; if that fails, each part is computed again by itself.
-    """
+    """Compute the vectors (b, D') of each part, or the error that the part causes by itself."""
     found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
     kinds: dict[tuple[object, ...], list[int]] = {}
     for i, (tokens, how) in enumerate(parts):

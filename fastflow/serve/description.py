@@ -1,4 +1,4 @@
-"""The OpenAPI description of the routes, with the limits of this server."""
+"""The OpenAPI description of the routes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Schema = dict[str, Any]
 NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
 STRING: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
-OPENAPI = ("/openapi.json", "/api-doc/openapi.json")  # paths of this document, ours and TEI's
-ENTRY = ("media", "body", "host", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")  # of every POST
+OPENAPI = ("/openapi.json", "/api-doc/openapi.json")
+ENTRY = ("media", "body", "host", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")
 
 
 def allow_null(schema: Schema) -> Schema:
@@ -26,7 +26,7 @@ def allow_null(schema: Schema) -> Schema:
 
 
 def make_fields(required: list[str], **properties: Schema) -> Schema:
-    """Describe an object of only these fields; fields that are not required may be null."""
+    """Describe an object of only these fields."""
     made = {name: each if name in required else allow_null(each) for name, each in properties.items()}
     return {"type": "object", "required": required, "properties": made, "additionalProperties": False}
 

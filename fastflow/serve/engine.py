@@ -1,4 +1,4 @@
-"""The engine: texts of many requests -> tokens in threads -> batches in one compute thread -> vectors."""
+"""The engine: tokens in threads, batches in one compute thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Gone(Exception):
 
 
 class Times(NamedTuple):
-    """Seconds of a request: until its texts were tokens, until its first batch began, until its last batch ended."""
+    """Seconds until texts were tokens, the first batch began, and the last batch ended."""
 
     tokenization: float
     queue: float
@@ -41,7 +41,7 @@ class Times(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """The vectors (B, D') of a request, the tokens (B,) of its texts, and the number of cut texts."""
+    """Vectors (B, D') of a request, tokens (B,) of its texts, and the number of cut texts."""
 
     vectors: Floats
     lengths: NDArray[np.int64]
@@ -54,9 +54,7 @@ class Model(Embedder, Protocol):
 
     max_length: int
 
-    def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens:
-        """Tokenize texts; called from several threads."""
-        ...
+    def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens: ...
 
 
 class Request(Job):
@@ -74,12 +72,10 @@ class Request(Job):
         self.tokens, self.missing = tokens, len(tokens.offsets) - 1
 
     def fail(self, error: Exception) -> None:
-        """Answer with ``error``, unless there is an answer."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
     def take(self, start: int, stop: int, found: Floats, began: float, ended: float) -> None:
-        """Store the vectors of texts ``start`` to ``stop``; the last ones complete the answer."""
         if self.answer.done():
             return
         if not self.out.size:
@@ -93,7 +89,7 @@ class Request(Job):
 
 
 class Engine:
-    """Computes the texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
+    """Compute the texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
 
     def __init__(
         self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
@@ -115,7 +111,6 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads after the current batch; waiting texts are not computed."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -124,16 +119,16 @@ class Engine:
         self._tokenizers.shutdown(cancel_futures=True)
 
     def is_stuck(self, seconds: float) -> bool:
-        """Whether the compute thread has ended, or computes one batch for longer than ``seconds``."""
+        """Say whether the compute thread ended, or one batch takes longer than ``seconds``."""
         since = self.busy_since
         return not self._thread.is_alive() or (since is not None and self.clock() - since > seconds)
 
     async def embed(
         self, texts: Sequence[str], how: How, cut: bool, gone: Callable[[], asyncio.Future[Any]]
     ) -> Embedded:
-        """Compute the vectors of ``texts``. ``cut``: whether to cut long ones; ``gone()``: done when the client leaves.
+        """Compute the vectors of ``texts``; raises Refused, or Gone if the client has left.
 
-        Raises Refused, or Gone if the client has left; then no more is computed.
+        ``cut``: whether to cut long texts. ``gone()``: done when the client leaves.
         """
         start = self.clock()
         request = Request(how, self._loop.create_future(), start + self.queue.bounds.work)
@@ -156,11 +151,10 @@ class Engine:
         return Embedded(request.out, np.diff(tokens.offsets), len(tokens.cut), times)
 
     async def run_in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Run ``call(*arguments)`` in a tokenizing thread."""
         return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
 
     def check_wait(self) -> None:
-        """Raise Refused if any request that arrives now waits too long, before its body is read."""
+        """Raise Refused, before the body is read, if a new request would wait too long."""
         try:
             with self._wake:
                 self.queue.check_wait()
@@ -183,7 +177,7 @@ class Engine:
             raise Refused("validation", message) from much
 
     async def _tokenize(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
-        """Tokenize ``texts`` in pieces, so that other requests have their turn."""
+        """Tokenize in pieces, so that other requests have their turn."""
         pieces = []
         for start in range(0, len(texts), PIECE):
             _check_waiting(left, self.clock() >= request.deadline)
@@ -202,7 +196,6 @@ class Engine:
         return join_tokens(pieces)
 
     async def _wait_for(self, request: Request, left: asyncio.Future[Any]) -> None:
-        """Wait until all is computed; raise at the deadline, and if the client has left."""
         seconds = max(0.0, request.deadline - self.clock())
         await asyncio.wait({request.answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not request.answer.done():
@@ -216,7 +209,7 @@ class Engine:
             raise Refused("backend", f"the texts could not be computed: {error}") from error
 
     def _run(self) -> None:
-        """Compute in a thread: a batch is cut when the last one has ended, so it holds all that arrived meanwhile."""
+        """Cut a batch when the last one has ended, so it holds all texts that arrived meanwhile."""
         while True:
             with self._wake:
                 batch, late = self.queue.take(self.clock())
@@ -239,7 +232,6 @@ class Engine:
         began: float,
         ended: float,
     ) -> None:
-        """Give the vectors of a batch to their requests, and its speed to the queue, on the event loop."""
         for request in late:
             request.fail(refuse_expired())
         for (request, start, stop), z in zip(batch, found, strict=True):

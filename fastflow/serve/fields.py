@@ -1,4 +1,4 @@
-"""The fields of a JSON request, checked one by one; an unknown field is refused by its name."""
+"""The fields of a JSON request."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _refuse_constant(name: str) -> Any:
 
 
 class Fields:
-    """The fields of an object that may hold ``known`` fields; null counts as absent. Methods raise Refused."""
+    """The fields of an object, of ``known`` names; null counts as absent. Methods raise Refused."""
 
     def __init__(self, value: Any, known: Collection[str], where: str = "") -> None:
-        """``where``: the path of the object with a dot after it; empty for the whole body."""
+        """``where``: path of the object with a dot after it; empty for the whole body."""
         self._where = where
         if not isinstance(value, dict):
             raise self._refuse(where.rstrip(".") or "the body", "must be a JSON object", value)
@@ -47,13 +47,12 @@ class Fields:
     def get(self, name: str) -> Any:
         return self._fields.get(name)
 
-    def required(self, name: str) -> Any:
+    def require(self, name: str) -> Any:
         if name not in self._fields:
             raise Refused("validation", f"{self._where}{name} is missing", self._where + name)
         return self._fields[name]
 
     def flag(self, name: str, default: bool, words: Mapping[str, bool] = MappingProxyType({})) -> bool:
-        """Read a boolean; ``words`` maps strings to values."""
         value = self._fields.get(name, default)
         if isinstance(value, str) and value in words:
             return words[value]
@@ -83,7 +82,7 @@ class Fields:
 
     def texts(self, name: str, most: int) -> tuple[list[str], bool]:
         """Read 1 to ``most`` texts; return them and whether they came as a list."""
-        value = self.required(name)
+        value = self.require(name)
         if isinstance(value, str):
             return [value], False
         if not isinstance(value, list):
@@ -106,5 +105,4 @@ class Fields:
 
 
 def _is_ids(value: Any) -> bool:
-    """Whether ``value`` is a token id or a list of ids."""
     return type(value) is int or (isinstance(value, list) and all(type(each) is int for each in value))

@@ -42,7 +42,7 @@ def format_tei(z: NDArray[np.floating[Any]]) -> bytes:
 
 
 def format_openai(z: NDArray[np.floating[Any]], encoding: str, model: str, tokens: int, cut: int) -> bytes:
-    """Format (B, D) as OpenAI's JSON with the usage; ``encoding``: float or base64; ``cut``: number of cut texts."""
+    """Format (B, D) as OpenAI's JSON; ``encoding``: float or base64; ``cut``: number of cut texts."""
     rows = encode_base64(z) if encoding == "base64" else format_rows(z)
     data = ",".join(f'{{"object":"embedding","index":{i},"embedding":{row}}}' for i, row in enumerate(rows))
     usage = f'{{"prompt_tokens":{tokens},"total_tokens":{tokens},"truncated_texts":{cut}}}'
@@ -50,6 +50,6 @@ def format_openai(z: NDArray[np.floating[Any]], encoding: str, model: str, token
 
 
 def wants_octets(accept: Sequence[str]) -> bool:
-    """Whether an Accept header names bytes and no JSON."""
+    """Say whether an Accept header names bytes and no JSON."""
     kinds = [part.split(";")[0].strip().lower() for line in accept for part in line.split(",")]
     return OCTETS in kinds and "application/json" not in kinds

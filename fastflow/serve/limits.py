@@ -1,4 +1,4 @@
-"""The guard before every route: hosts, keys, size, and a server that stops."""
+"""The guard before every route."""
 
 from __future__ import annotations
 
@@ -67,16 +67,13 @@ class Guard:
             self.service.engine.check_wait()
 
     def _is_own(self, host: str) -> bool:
-        """Whether ``host``, with any port, is this machine: a page can make a foreign name lead a browser here.
-
-        The page could then read every answer as if it had served it.
-        """
+        """Return False for a foreign name that leads to this machine: its page could read every answer."""
         found = HOST.fullmatch(host)
         name = (found["v6"] or found["name"] or "") if found else ""
         return name in self._hosts or is_loopback(name)
 
     def _has_key(self, header: bytes) -> bool:
-        """Whether ``header`` has a key; all keys are compared, which takes equal time for every header."""
+        """Compare all keys, which takes equal time for every header."""
         scheme, _, given = header.partition(b" ")
         given = given.strip()
         matches = [compare_digest(given, key) for key in self._keys]
@@ -84,7 +81,7 @@ class Guard:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``address`` leads only to this machine; False for a name."""
+    """Say whether ``address`` leads only to this machine; False for a name."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

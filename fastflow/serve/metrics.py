@@ -1,4 +1,4 @@
-"""Counts and times under TEI's names for its dashboards; our own names begin with fastflow_."""
+"""Counts and times under TEI's names for its dashboards."""
 
 from __future__ import annotations
 
@@ -63,14 +63,12 @@ class Metrics:
         self.batch.observe(spent)
 
     def count(self, name: str, by: int = 1, **labels: str) -> None:
-        """Add to a counter; call it only from the event loop's thread."""
         self._counts[name][tuple(labels.items())] += by
 
     def value(self, name: str, **labels: str) -> int:
         return self._counts[name][tuple(labels.items())]
 
     def text(self) -> bytes:
-        """Format the page of /metrics for Prometheus."""
         return "".join(self._format_counters()).encode() + generate_latest(self.registry)
 
     def _format_counters(self) -> Iterator[str]:

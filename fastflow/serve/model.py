@@ -1,4 +1,4 @@
-"""A Runtime for the server: names, limits, tokens, vectors, and the speed of this machine."""
+"""A Runtime for the server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ TYPES = (("query", "search_query"), ("document", "passage", "search_document")) 
 
 
 class ServedModel:
-    """The model of a server; a request may call it by any of ``names``, the first of which is its own."""
+    """The model of a server; its own name is the first of ``names``."""
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
-        """Raise a UsageError for a model without an encoder."""
         self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
         runtime.tokenizer.threads = 1  # other calls compute meanwhile, in one pool
         self.max_length: int = runtime.tokenizer.max_length
@@ -33,11 +32,9 @@ class ServedModel:
         self.normalize = self.info["similarity"] == "cosine"
 
     def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens:
-        """Tokenize texts with ``prompt`` before each; raises a FastflowError for a text that cannot be tokenized."""
         return self.opened.tokenize(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
-        """Compute vectors (B, D') of tokens; raises a FastflowError if a number is not finite."""
         return self.opened.embed_tokens(tokens, how.normalize, how.dim)
 
     def check_dim(self, dim: int | None, param: str = "dimensions") -> None:
@@ -48,10 +45,9 @@ class ServedModel:
             raise Refused("validation", message, param) from None
 
     def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
-        """Return the prompt of a task, of a name, or the model's default.
+        """Return the prompt of a task, of a name, or the model's default; raises Refused for both or an unknown name.
 
-        Without a prompt for ``input_type`` another name of the task is taken, as passage for document. Raises Refused
-        for both at once, and for an unknown name.
+        Another name of the task serves for a missing ``input_type``, such as passage for document.
         """
         if input_type is not None:
             if prompt_name is not None:
@@ -66,11 +62,10 @@ class ServedModel:
 
     @property
     def input_types(self) -> tuple[str, ...]:
-        """The values of ``input_type``: names of tasks, and the model's own prompts, such as clustering."""
         return tuple(dict.fromkeys([*sum(TYPES, ()), *self.info["prompts"]]))
 
     def measure_rate(self) -> float:
-        """Measure tokens a second: the best of TRIES on a batch that takes about PROBE seconds."""
+        """Measure tokens a second: the best of TRIES batches of about PROBE seconds."""
         count, how = 8, How()
         sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
         while True:
@@ -85,7 +80,6 @@ class ServedModel:
         return time.perf_counter() - start
 
     def describe(self) -> dict[str, Any]:
-        """Return the model's part of /info."""
         i = self.info
         return {
             "model_id": self.names[0],

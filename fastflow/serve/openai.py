@@ -1,4 +1,4 @@
-"""OpenAI's routes: POST /v1/embeddings, without /v1 too, and GET /v1/models."""
+"""OpenAI's routes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.service import Service, make_response
 
 FIELDS = (
-    *("input", "model", "encoding_format", "dimensions", "user"),  # OpenAI's
-    *("input_type", "prompt_name", "truncate", "normalize"),  # ours
+    *("input", "model", "encoding_format", "dimensions", "user"),
+    *("input_type", "prompt_name", "truncate", "normalize"),
 )
 NIM = {"NONE": False, "END": True}  # truncate of NVIDIA NIM's clients
 

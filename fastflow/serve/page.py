@@ -1,4 +1,4 @@
-"""The page at / and the page at /docs: files without data, equal on every server."""
+"""The pages at / and /docs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-FILES = {  # path -> file, media type
+FILES = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection, with limits that uvicorn lacks: slow clients, headers, trailers, connections."""
+"""HTTP/1.1 with limits that uvicorn lacks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger("fastflow.serve")
 def make_protocol(
     settings: Settings, metrics: Metrics, wait: Callable[[], float] = lambda: 0.0
 ) -> type[HttpToolsProtocol]:
-    """Make uvicorn's protocol with the limits of ``settings``; requests that are not HTTP count in ``metrics``.
+    """Make uvicorn's protocol with the limits of ``settings``; ``metrics`` counts requests that are not HTTP.
 
-    ``wait()``: seconds until the waiting requests are answered and their connections are free.
+    ``wait()``: seconds until the waiting requests are answered.
     """
     noted = Rarely()
 
@@ -77,7 +77,7 @@ def make_protocol(
                 self.transport.close()
 
         def _refuse_connection(self) -> None:
-            """Refuse a connection; its request must arrive, or the client could not read the answer."""
+            """Refuse after the request has arrived, or the client could not read the answer."""
             refused, self._deaf = refuse_connection(settings.max_connections, wait()).make_response(OPENAI), True
             head = "".join(f"{name}: {refused.headers[name]}\r\n" for name in ("retry-after", "content-type"))
             self._answer(b"503 Service Unavailable", head.encode(), bytes(refused.body))
@@ -141,7 +141,7 @@ def make_protocol(
                 self.transport.close()
 
         def _linger(self) -> None:
-            """End our side and read on: a client that is reset could not read the answer."""
+            """End our side and read on: a reset client could not read the answer."""
             if self._left is None and not self.transport.is_closing():
                 self._left = LINGER
                 self.transport.write_eof()
@@ -160,7 +160,6 @@ def make_protocol(
                     timer.cancel()
 
         def _answer(self, status: bytes, header: bytes = b"", body: bytes = b"") -> None:
-            """Answer the arriving request, unless an answer has begun."""
             cycle = self.cycle
             begun = cycle and (cycle.response_started if self._in_body else not cycle.response_complete)
             if not (begun or self._left is not None or self.transport.is_closing()):
@@ -182,7 +181,7 @@ class Lingering:
 
 
 class Rarely:
-    """A log line about requests that are not HTTP, at most every SECONDS, with the number since the last line."""
+    """Log requests that are not HTTP, at most every SECONDS."""
 
     def __init__(self) -> None:
         self._count, self._next = 0, 0.0

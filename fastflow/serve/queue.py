@@ -1,8 +1,7 @@
-"""The queue of waiting texts: admission, order, and texts that are never computed.
+"""The queue of waiting texts: admission, order and expiry, as plain data without clock, threads or event loop.
 
-It is plain data without clock, threads or event loop, which ``serve.engine`` adds. Work is counted in tokens, and in
-seconds by the rate of tokens that the machine computes. Requests take turns: each gives a few texts to a batch before
-any gives more, so a long list delays a short one by a turn, not by its length.
+Work is counted in tokens, and in seconds by the machine's rate. Each request gives a few texts to a batch before any
+gives more, so a long list delays a short one by a turn, not by its length.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """A request is refused for now: accepted after ``seconds``, or now by a server with a larger ``option``."""
+    """A request is refused for now: accepted after ``seconds``, or now with a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
@@ -27,30 +26,28 @@ class Busy(Exception):
 
 
 class Promised:
-    """The work of refused requests, which return later, spread over the time that the machine needs for them.
+    """The work of refused requests that will return, spread over time.
 
-    If all returned at one time, most would be refused again, and the machine would idle until then.
+    If all returned at once, most would be refused again, and the machine would idle until then.
     """
 
     def __init__(self) -> None:
         self.work = 0.0
 
     def refuse(self, seconds: float, own: float, rate: float, option: str) -> Busy:
-        """Refuse a request of ``own`` work that would fit after ``seconds`` if it were the only one.
-
-        ``rate``: the work of a second.
+        """Refuse a request of ``own`` work that would fit after ``seconds`` if it were the only one; ``rate``: work a
+        second.
         """
         busy = Busy(seconds + self.work / rate, option)
         self.work = min(self.work + own, LONGEST * rate)
         return busy
 
     def subtract(self, work: float) -> None:
-        """Subtract ``work`` that the machine has done."""
         self.work = max(0.0, self.work - work)
 
 
 class TooMuch(Exception):
-    """A request is refused for good: by itself it takes ``seconds``, more than its deadline leaves."""
+    """A request is refused for good: it needs ``seconds``, more than its deadline leaves."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -60,8 +57,8 @@ class TooMuch(Exception):
 class Job:
     """The texts of one request, from its admission to its last batch.
 
-    ``estimate``: tokens at admission. ``left``: tokens not handed out, estimated until ``Queue.put`` gives ``lengths``.
-    ``turn``: tokens of its next turn. ``next``: the first text not handed out. ``deadline``: no text is computed later.
+    ``estimate``: tokens at admission. ``left``: tokens not handed out, estimated until ``Queue.put``. ``turn``: tokens
+    of its next turn. ``next``: the first text not handed out. ``deadline``: later no text is computed.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -78,10 +75,10 @@ Slice = tuple[AnyJob, int, int]  # a job, its first text and the one after its l
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of a queue. ``batch``: seconds of a batch, which has ``least`` to ``most`` tokens.
+    """Limits of a queue: ``batch`` seconds and ``least`` to ``most`` tokens of a batch.
 
-    ``turn``: tokens of one request in a batch. ``wait``: the most seconds before a request's first turn. ``work``:
-    seconds until any request must be finished.
+    ``turn``: tokens of one request in a batch. ``wait``: most seconds before its first turn. ``work``: most seconds in
+    all.
     """
 
     batch: float
@@ -93,7 +90,7 @@ class Bounds:
 
 
 class Queue(Generic[AnyJob]):
-    """Waiting jobs; not safe to call from several threads at once."""
+    """Waiting jobs."""
 
     def __init__(self, bounds: Bounds, rate: float) -> None:
         """``rate``: measured tokens a second; ``learn`` corrects it."""
@@ -112,32 +109,29 @@ class Queue(Generic[AnyJob]):
 
     @property
     def wait(self) -> float:
-        """Seconds before the first turn of a request that arrives now."""
         return (self.turns + self.running) / self.rate
 
     def check_wait(self) -> None:
-        """Raise Busy if a request that arrives now would wait longer than ``bounds.wait`` for its first turn.
+        """Raise Busy if a new request would wait longer than ``bounds.wait`` for its first turn.
 
-        It may return when half of that wait is left, so late clients and wrong rates do not let the machine idle. Long
-        requests take a turn in every batch until they end, so the wait falls with the work.
+        It may return after half of that wait, so late clients and wrong rates do not let the machine idle.
         """
         if self.wait > self.bounds.wait:
             raise self._refuse((self.work + self.running) / self.rate - self.bounds.wait / 2, WAIT)
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """Learn from a batch of ``tokens`` that took ``seconds``, unless it was too small to measure the speed.
-
-        Small: fewer tokens than a turn, and less than half a batch.
+        """Learn from a batch of ``tokens`` that took ``seconds``, unless it was too small: under a turn and half a
+        batch.
         """
         if tokens >= min(self.bounds.turn, self.batch // 2) and seconds > 0:
             self.rate += SMOOTH * (tokens / seconds - self.rate)
 
     def admit(self, job: AnyJob, tokens: int) -> None:
-        """Count ``job``, of about ``tokens``, from now on. Raises Busy or TooMuch, by one rule for one text and many.
+        """Count ``job``, of about ``tokens``, from now on; raises Busy or TooMuch.
 
         The job must get its first turn in time (``check_wait``) and be finished within ``bounds.work``. A job of one
-        turn waits for a turn of each other job. A longer one waits for all their work, and for later jobs, which may
-        take half of the time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
+        turn waits for a turn of each other job; a longer one for all their work and for later jobs, which may take
+        half of the time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
         """
         job.estimate, tokens = tokens, math.ceil(tokens * self.longer)
         own, wait, most = tokens / self.rate, self.wait, self.bounds.work
@@ -152,7 +146,7 @@ class Queue(Generic[AnyJob]):
         self._count(job, tokens)
 
     def put(self, job: AnyJob, lengths: Sequence[int]) -> None:
-        """Let ``job`` wait for its turns with its texts tokenized; a dropped job is left out."""
+        """Let ``job`` wait with its texts tokenized; a dropped job is left out."""
         if job.gone:
             return
         tokens = sum(lengths)
@@ -162,7 +156,7 @@ class Queue(Generic[AnyJob]):
         self._waiting.append(job)
 
     def take(self, now: float) -> tuple[list[Slice[AnyJob]], list[AnyJob]]:
-        """Take the next batch, and the jobs that expired before it; the batch counts as running."""
+        """Take the next batch, which counts as running, and the expired jobs."""
         batch: list[Slice[AnyJob]] = []
         expired: list[AnyJob] = []
         room = batch_tokens = self.batch
@@ -175,7 +169,7 @@ class Queue(Generic[AnyJob]):
                 expired.append(job)
                 continue
             stop, tokens = self._choose_turn(job, room, forced=not batch)
-            if stop == job.next:  # its next text is first in the next batch
+            if stop == job.next:
                 self._waiting.appendleft(job)
                 break
             room -= tokens
@@ -185,21 +179,17 @@ class Queue(Generic[AnyJob]):
         return batch, expired
 
     def drop(self, job: Job) -> None:
-        """Cancel ``job``: texts not handed out are never computed."""
         if not job.gone:
             self._count(job, -job.left)
             job.gone = True
             self.jobs -= 1
 
     def _refuse(self, seconds: float, option: str) -> Busy:
-        """Make a refusal; the request counts as the mean waiting one, for its body may not be read yet."""
+        """Count the request as the mean waiting one: its body may be unread."""
         return self.promised.refuse(seconds, self.work / max(1, self.jobs), self.rate, option)
 
     def _choose_turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
-        """Return the text to stop before, and the tokens until there, of the next turn of ``job``.
-
-        A turn fits into ``bounds.turn`` and ``room``; a first text that fits into ``room``, or is ``forced``, is in it.
-        """
+        """Return the end of the next turn of ``job`` and its tokens; a ``forced`` first text may exceed ``room``."""
         stop, tokens, most = job.next, 0, min(room, self.bounds.turn)
         while stop < len(job.lengths):
             after = tokens + job.lengths[stop]
@@ -221,7 +211,7 @@ class Queue(Generic[AnyJob]):
             self.drop(job)
 
     def _count(self, job: Job, tokens: int) -> None:
-        """Add ``tokens`` to the work of ``job``; its turn has at least one text, however long."""
+        """Add ``tokens`` to the work of ``job``; its turn has at least one text."""
         before = job.turn
         job.left += tokens
         longest = max(self.bounds.turn, job.lengths[job.next] if job.next < len(job.lengths) else 0)

@@ -1,4 +1,4 @@
-"""The ways to refuse a request: for each reason the status and the words of either interface."""
+"""Status and words of each refusal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastflow.serve.queue import Busy
 
 
 class Kind(NamedTuple):
-    """HTTP status, type and code on OpenAI's routes; status and type on TEI's."""
+    """HTTP status, type and code on OpenAI's routes."""
 
     status: int
     type: str
@@ -40,7 +40,7 @@ KINDS = {
     "crowded": Kind(503, "server_error", "rate_limit_exceeded", 503, "Overloaded"),
     "unhealthy": Kind(503, "server_error", None, 503, "Unhealthy"),
 }
-OPENAI = "/v1/"  # the start of OpenAI's routes
+OPENAI = "/v1/"
 
 
 class Refused(Exception):
@@ -53,7 +53,6 @@ class Refused(Exception):
         self.kind, self.message, self.param, self.headers = kind, message, param, headers
 
     def make_response(self, path: str) -> Response:
-        """Make the answer, in the words of the interface of ``path``."""
         kind = KINDS[self.kind]
         if is_openai(path):
             error = {"message": self.message, "type": kind.type, "param": self.param, "code": kind.code}
@@ -62,7 +61,7 @@ class Refused(Exception):
 
 
 def is_openai(path: str) -> bool:
-    """Whether ``path`` is OpenAI's, with /v1 or without; its clients read other errors."""
+    """Say whether ``path`` is OpenAI's, with or without /v1; its clients read other errors."""
     return path.startswith(OPENAI) or path == "/embeddings"
 
 

@@ -1,4 +1,4 @@
-"""The route /search: the rows of the server's file that are most like a query."""
+"""The route /search."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ async def answer_search(request: Request, searcher: Searcher) -> Response:
 
 
 async def _find(request: Request, searcher: Searcher, vector: Floats, k: int, deadline: float) -> list[Hit]:
-    """Find the rows of one query; raises Gone, or Refused if it is late or the file was changed."""
     metrics = request.app.state.service.metrics
     if await request.is_disconnected():
         metrics.count("fastflow_cancelled_requests")
@@ -65,7 +64,6 @@ async def _find(request: Request, searcher: Searcher, vector: Floats, k: int, de
 
 
 def _format(searcher: Searcher, done: Embedded, hits: list[list[Hit]]) -> bytes:
-    """Format the answer; raises Refused for a value from another program that JSON cannot hold."""
     rows = [[hit._asdict() for hit in of_one] for of_one in hits]
     answer: dict[str, Any] = {"similarity": searcher.similarity, "truncated_texts": done.cut, "hits": rows}
     try:

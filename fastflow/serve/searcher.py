@@ -1,4 +1,4 @@
-"""The file that a server searches: in memory, in a thread of its own, a query at a time."""
+"""The searched file, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,9 @@ TRIES = 2  # searches that measure the time of one at the start
 
 
 class Searcher:
-    """Searches ``path`` for many requests, one query of a request after the other, so requests take turns.
-
-    ``find`` and ``turn`` are for the event loop.
-    """
+    """Search ``path`` for many requests in turns; ``find`` and ``turn`` run on the event loop."""
 
     def __init__(self, path: Path, runtime: Runtime, threads: int | None = None) -> None:
-        """Read the file; raises a FastflowError if it is not a .db or was made with another model."""
         self._index = _open(path, runtime, threads)
         self.name, self.rows, self.similarity = path.name, len(self._index), self._index.similarity
         self.query_options = self._index.query_options()
@@ -42,7 +38,7 @@ class Searcher:
 
     @contextmanager
     def turn(self, most: float) -> Iterator[None]:
-        """Let a request take part; raises Refused if its first query would wait longer than ``most`` seconds."""
+        """Take part in the turns; raises Refused if the first query would wait longer than ``most`` seconds."""
         wait = self._asking * self._seconds
         if wait > most:
             raise refuse_overload(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))
@@ -54,14 +50,13 @@ class Searcher:
             self._promised.subtract(1 if self._asking else math.inf)
 
     async def find(self, vector: NDArray[Any], k: int) -> tuple[list[Hit], float]:
-        """Find the ``k`` best rows of the vector (D,) of a query, and the seconds it took; raises as Index does."""
+        """Find the ``k`` best rows of the query (D,), and the seconds it took."""
         loop = asyncio.get_running_loop()
         hits, spent = await loop.run_in_executor(self._thread, self._search, vector, k)
         self._seconds += SMOOTH * (spent - self._seconds)
         return hits, spent
 
     def describe(self) -> dict[str, Any]:
-        """Return the file's part of /info."""
         return {"file": self.name, "rows": self.rows, "precision": self._index.precision, "dim": self._index.dim}
 
     def close(self) -> None:
@@ -70,12 +65,11 @@ class Searcher:
 
     def _search(self, vector: NDArray[Any], k: int) -> tuple[list[Hit], float]:
         start = time.monotonic()
-        hits = cast("list[Hit]", self._index.search(vector, k))  # of one query
+        hits = cast("list[Hit]", self._index.search(vector, k))
         return hits, time.monotonic() - start
 
 
 def _open(path: Path, runtime: Runtime, threads: int | None) -> Index:
-    """Open the file in its quickest form: stored codes, int8 codes of floats, or floats."""
     if path.suffix != ".db":
         raise UsageError(f"--search takes a .db with texts, not {path}: make one with fastflow embed -o OUT.db")
     with Index(path, runtime) as index:

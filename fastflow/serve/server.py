@@ -1,4 +1,4 @@
-"""The process: a socket, uvicorn, signals that let running requests finish, and lines for a log."""
+"""The process: socket, uvicorn, signals and log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; SIGTERM and Ctrl-C refuse new requests, let the running ones finish, and end with success."""
+    """uvicorn's server; SIGTERM and Ctrl-C refuse new requests and let the running ones finish."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Listen to signals; a Ctrl-C that was ignored at the start, as after &, stays ignored."""
+        """A Ctrl-C that was ignored at the start, as after &, stays ignored."""
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with super().capture_signals():
             if ignored:
@@ -70,10 +70,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, answer those that have arrived, and end.
-
-        The system holds connections that wait for the server; it would reset them when the socket closes.
-        """
+        """Answer the arrived requests, then end: closing the socket would reset connections that the system holds."""
         waiting = [] if self.force_exit else await self._stop_listening(sockets or [])
         loop, http = asyncio.get_running_loop(), self.config.http_protocol_class
         given = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
@@ -87,7 +84,6 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _stop_listening(self, sockets: list[socket.socket]) -> list[socket.socket]:
-        """Close ``sockets`` and return the connections that waited at them."""
         loop, waiting = asyncio.get_running_loop(), []
         for bound in sockets:
             loop.remove_reader(bound)
@@ -121,7 +117,7 @@ def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> No
 
 
 def allow_files(count: int) -> None:
-    """Let this process open ``count`` files, or as many as it may: many systems allow 1,024 at first."""
+    """Open ``count`` files, or as many as allowed: many systems allow 1,024 at first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         most = count if hard == resource.RLIM_INFINITY else min(count, hard)
@@ -129,10 +125,7 @@ def allow_files(count: int) -> None:
 
 
 def listen(host: str, port: int, uds: Path | None) -> socket.socket:
-    """Open a socket that listens at an address, or at a path that only user and group may use.
-
-    Raises a FastflowError if it cannot.
-    """
+    """Open a socket at an address, or at a path that only user and group may use; raises a FastflowError."""
     if uds is not None:
         return _listen_at(uds)
     try:
@@ -151,7 +144,7 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
 
 
 def is_local(bound: socket.socket) -> bool:
-    """Whether ``bound`` listens at an address of only this machine; a path is not an address."""
+    """Say whether ``bound`` listens at an address of only this machine."""
     return bound.family != socket.AF_UNIX and is_loopback(bound.getsockname()[0])
 
 
@@ -194,7 +187,7 @@ def notify(state: str) -> None:
 
 
 class Lines(logging.Formatter):
-    """One line for an event, with journald's priority before it; journald adds the time."""
+    """Write one line for an event, with journald's priority before it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"fastflow: {super().format(record)}"
@@ -205,7 +198,7 @@ class Lines(logging.Formatter):
 
 
 def configure_log() -> None:
-    """Send warnings and errors of the server to standard error, without texts of requests."""
+    """Send warnings and errors to standard error, without texts of requests."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
     for name in ("fastflow.serve", "uvicorn.error"):

@@ -1,4 +1,4 @@
-"""The service that routes call: texts of a request pass through the engine, and stop when the client leaves."""
+"""The service that routes call."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.settings import MIB, Settings
 
-LARGE = 64 * 1024  # bytes of JSON or numbers of a response: a thread handles more, so the event loop continues
+LARGE = 64 * 1024  # bytes of JSON or numbers of a response that a thread handles, so the event loop runs on
 STUCK = 60.0  # seconds in one batch until the server is unhealthy
 
 
 class Service:
-    """The state of a server: model, engine, settings, counts, and the file that it searches."""
+    """The state of a server."""
 
     def __init__(
         self, model: ServedModel, settings: Settings, rate: float | None = None, searcher: Searcher | None = None
     ) -> None:
-        """``rate``: tokens a second; None: measured now. ``searcher``: None if no file is loaded."""
         self.model, self.settings, self.searcher, self.metrics = model, settings, searcher, Metrics()
         self.engine = Engine(model, settings, rate or model.measure_rate(), model.opened.backend.batch_tokens)
         self.engine.observe = self._observe
-        self.active = 0  # requests that are read, computed or answered
+        self.active = 0
         self.bodies = 0  # bytes of unanswered requests
         self.draining = False
 
@@ -98,13 +97,11 @@ class Service:
         return done
 
     async def write(self, numbers: int, call: Any, *arguments: Any) -> bytes:
-        """Format a response, in a thread if it holds more than LARGE numbers."""
         if numbers <= LARGE:
             return bytes(call(*arguments))
         return bytes(await self.engine.run_in_thread(call, *arguments))
 
     def make_metrics_page(self) -> bytes:
-        """Make the page of /metrics."""
         queue, metrics = self.engine.queue, self.metrics
         metrics.queue_size.set(queue.jobs)
         metrics.queue_seconds.set((queue.work + queue.running) / queue.rate)
@@ -117,7 +114,7 @@ class Service:
 
 
 def make_response(body: bytes, done: Embedded, media: str) -> Response:
-    """Make an answer with shape, tokens and times of the vectors in its headers, under TEI's names if it has one."""
+    """Make an answer with shape, tokens and times in its headers, under TEI's names if it has one."""
     rows, dim = done.vectors.shape
     headers = {
         "x-compute-tokens": str(int(done.lengths.sum())),

@@ -1,4 +1,4 @@
-"""The settings of a server, and its keys."""
+"""Settings and keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Settings:
     keys: tuple[str, ...] = ()  # a request must have one; none: no key is needed
     hosts: tuple[str, ...] = ()  # names of this server if there are no keys; none: any name
     names: tuple[str, ...] = ()  # further names of the model in requests
-    any_model: bool = False  # whether a request may name any model
-    truncate: bool = True  # whether too long texts are cut by default
+    any_model: bool = False
+    truncate: bool = True
     max_queue: float = 10.0  # before the first turn of a request
     timeout: float = 60.0  # from a request's arrival to its answer
     max_inputs: int = 2048  # texts of a request
@@ -36,10 +36,9 @@ class Settings:
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:
-    """Read the keys of a file, one a line, and of the environment variable FASTFLOW_API_KEY.
+    """Read the keys of a file, one a line, and of FASTFLOW_API_KEY; raises a FastflowError if there is none.
 
-    Empty lines and lines with # at their start are skipped. Raises a FastflowError if the file cannot be read or has no
-    key, and for a key that a header cannot hold.
+    Empty lines and lines that start with # are skipped.
     """
     found = {}
     if os.environ.get(KEY_VARIABLE) == "":

@@ -1,4 +1,4 @@
-"""The routes of Text Embeddings Inference (TEI), and why some are left out."""
+"""The routes of Text Embeddings Inference (TEI)."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ async def answer_similarity(request: Request) -> Response:
     """Answer with the similarity of one sentence to others, by the model's measure."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), ("inputs", "parameters"))
-    if not isinstance(fields.required("inputs"), dict):
+    if not isinstance(fields.require("inputs"), dict):
         raise Refused("validation", "inputs must be an object with source_sentence and sentences", "inputs")
     inputs = Fields(fields.get("inputs"), ("source_sentence", "sentences"), "inputs.")
     parameters = Fields(
         fields.get("parameters") if fields.get("parameters") is not None else {}, PARAMETERS, "parameters."
     )
     source = inputs.text("source_sentence")
-    inputs.required("source_sentence")
+    inputs.require("source_sentence")
     sentences, listed = inputs.texts("sentences", service.settings.max_inputs - 1)
     if not listed:
         raise Refused("validation", "inputs.sentences must be a list of strings", "inputs.sentences")
