@@ -72,6 +72,8 @@ def run(
         results = run_suites(model, suites, against, sizes, device, threads, shape)
         others = neighbours.processors()
         machine = describe(device) | {"processors_used_by_others": others}
+        if not {"flow", "encoder"}.isdisjoint(suites):
+            machine["ceilings"] = [_add_floors(results, device, threads or default_threads(), sizes)]
         report = {
             "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
             "skipped": results.skipped, "quick": sizes.quick, "seconds": time.monotonic() - start,
@@ -103,6 +105,18 @@ def run_suites(
             request = Request(bench, against, sizes, count, say, device if suite in ON_GPU else "cpu")
             every.merge(getattr(import_module(f"fastflow.bench.suites.{module}"), function)(request))
     return every
+
+
+def _add_floors(results: Results, device: str, threads: int, sizes: Sizes) -> dict[str, Any]:
+    """Measure the ceilings of ``device``, and give the rows their floors."""
+    from fastflow.bench.measure.probe import add_floors, measure_ceilings
+    from fastflow.bench.peers.pytorch import settings
+
+    say("measuring the machine's ceilings")
+    with settings(threads):
+        ceilings = measure_ceilings(device, threads, *sizes.probe)
+    add_floors(results.rows, ceilings)
+    return ceilings
 
 
 def _check_shape(shape: str, model: str | None, suites: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ Row = dict[str, Any]
 Key = tuple[str, str]  # name and dtype of a row
 At = Mapping[Key, Row]  # the rows of one place
 X = "x"  # the unit of a peer's time over ours
-BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024)}  # of the flow, by device
+BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # of the flow, by device
 # device -> (peers in words, their rows, of which the fastest counts; none: everybody's rows)
 FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "cpu": (

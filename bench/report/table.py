@@ -58,14 +58,16 @@ def describe_machine(machine: dict[str, Any]) -> str:
     gpu = machine["gpu"]
     lines = [gpu["name"] if gpu else f"{machine['processor']}, {machine['processors_usable']} processors"]
     lines[0] += f"; torch {machine['versions'].get('torch', 'absent')}"
-    for limit in machine.get("ceilings", []):  # of earlier versions
+    for limit in machine.get("ceilings", []):
         rates = ", ".join(f"{level} {rate:.0f} GB/s" for level, rate in limit["gbs"].items())
         who = "" if gpu else f"{format_threads(limit['threads'])}: "
         if tiles := limit.get("tiles_gflops"):
             rates += ", tiles " + " and ".join(f"{dtype} {rate:.0f} GFLOP/s" for dtype, rate in tiles.items())
-        lines.append(
-            f"  {who}{limit['fma_gflops']:.0f} GFLOP/s (PyTorch's product {limit['sgemm_gflops']:.0f}), {rates}"
-        )
+        product = f"{limit['sgemm_gflops']:.0f}"
+        if fma := limit.get("fma_gflops"):  # of earlier versions
+            lines.append(f"  {who}{fma:.0f} GFLOP/s (PyTorch's product {product}), {rates}")
+        else:
+            lines.append(f"  {who}PyTorch's product {product} GFLOP/s, {rates}")
     if (others := machine["processors_used_by_others"]) is not None:
         advice = ": too busy, peers lose more by that than fastflow does; do not quote these ratios"
         lines.append(f"  other processes used {others:.2f} processors meanwhile{advice if is_busy(machine) else ''}")

@@ -64,12 +64,13 @@ class Sizes:
     quick: bool = False  # nothing is compiled
     flow: FlowSizes = FlowSizes()
     gpu_flow: FlowSizes = FlowSizes(
-        batches=(1, 32, 1024, 65_536), affine=(1, 1024), budgets=(1.5, 1.5),
+        batches=(1, 32, 1024, 65_536, 1_000_000), affine=(1, 1024), budgets=(1.5, 1.5),
         compiled=frozenset({1, 1024}),
     )  # fmt: skip
     encoder: EncoderSizes = EncoderSizes()
     texts: TextSizes = TextSizes()
     serve: ServeSizes = ServeSizes()
+    probe: tuple[float, int] = (0.05, 0)  # seconds of a sample of the ceilings; side of its matrices, 0: the usual
     starts: int = 5  # of each process of the start-up suite
     bert: Mapping[str, Any] = field(default_factory=dict)  # how the random BERT differs from BERT-base
 
@@ -80,4 +81,5 @@ QUICK = Sizes(
     gpu_flow=FlowSizes(batches=(1, 1024), seconds=20, budgets=(0.5, 0.5)),
     encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 12), (32, 32))), texts=TextSizes(most=128, alone=40),
     serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, lead=0.2, most=2000, connections=64), starts=2,
+    probe=(0.005, 1024),
 )  # fmt: skip

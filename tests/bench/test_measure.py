@@ -15,6 +15,7 @@ import torch
 from fastflow.bench.measure.compare import Candidate, Errors, check, check_cosine, compare
 from fastflow.bench.measure.load import Outcome, Plan, generate
 from fastflow.bench.measure.machine import Neighbours, describe
+from fastflow.bench.measure.probe import add_floors, measure_ceilings
 from fastflow.bench.measure.row import ADDED, KEYS, Results, keeping, make_row
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, count_calls, summarise, take_turns
@@ -335,3 +336,24 @@ def test_a_run_that_is_stopped_leaves_its_rows_and_no_other_runs(tmp_path):
     with keeping(None):
         Results().add([a_row(4)])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_gets_its_floor_from_the_nearer_ceiling():
+    row = {"threads": 2, "median_ms": 4.0}
+    rows = [
+        row | {"dtype": "float32", "gflops": 50.0, "gbs": 1.0},  # half the products of a second
+        row | {"dtype": "float32", "gflops": 1.0, "gbs": 5.0},  # a quarter of the reads
+        row | {"dtype": "tf32x3", "gflops": 50.0, "gbs": 1.0},  # three products each
+        row | {"dtype": "int8", "gflops": 50.0, "gbs": 5.0},  # an unknown rate
+        row | {"dtype": "float32", "threads": 1, "gflops": 50.0, "gbs": 1.0},
+    ]
+    add_floors(rows, {"threads": 2, "gflops": {"float32": 100.0, "tf32": 300.0}, "gbs": {"memory": 20.0}})
+    assert [row.get("times_floor") for row in rows] == [2, 4, 2, None, None]
+    assert [row.get("floor_ms") for row in rows] == [2, 1, 2, None, None]
+
+
+def test_ceilings_are_measured():
+    found = measure_ceilings("cpu", 1, seconds=0.001, side=64)
+    assert found["threads"] == 1
+    assert found["gflops"]["float32"] == found["sgemm_gflops"] > 0.01
+    assert found["gbs"]["memory"] > 0.01
