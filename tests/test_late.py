@@ -207,7 +207,6 @@ LOCKS = {  # the locks that a Runtime holds while it computes, and why no child 
     "fastflow/late.py": ["RLock"],  # a fork waits for it
     "fastflow/backends/triton.py": ["RLock"],  # a child is refused before
     "fastflow/serve/engine.py": ["Condition"],  # a server does not fork
-    "fastflow/serve/model.py": ["cached_property"],  # likewise
 }
 
 
