@@ -26,7 +26,7 @@ ROWS = [  # the absent module, its extra, and the words of a command; MODEL is a
     ("starlette", "serve", "serve"),
     ("bm25s", "eval", "eval task -m MODEL"),
     ("torch", "train", "embed in.txt --fit -m MODEL -o out.npy"),
-    ("ray", "ray", "embed in.parquet --ray local -o out"),
+    ("ray", "ray", "embed in.txt --ray local -m MODEL -o out.parquet"),
 ]
 
 
