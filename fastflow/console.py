@@ -35,12 +35,12 @@ def say(message: str) -> None:
     if Progress.painted is not None:
         Progress.painted.wipe()
     try:
-        click.echo(escaped(message), err=True)
+        click.echo(escape_controls(message), err=True)
     except OSError:
         drop_pending(sys.stderr)
 
 
-def escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape the control characters of ``text``, which a terminal would obey, but for tabs and line ends."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
@@ -53,7 +53,7 @@ def emit(text: str) -> None:
     except BrokenPipeError:  # the reader has closed the pipe: click ends the process quietly
         raise
     except OSError as error:
-        raise lost_stdout(error) from error
+        raise describe_lost_stdout(error) from error
 
 
 def check_stdout() -> None:
@@ -62,7 +62,7 @@ def check_stdout() -> None:
         raise FastflowError("standard output is closed; name a file to write to")
 
 
-def lost_stdout(error: OSError) -> FastflowError:
+def describe_lost_stdout(error: OSError) -> FastflowError:
     """Return the error for a standard output that cannot be written."""
     drop_pending(sys.stdout)
     return FastflowError(f"standard output cannot be written: {error.strerror}")
@@ -170,7 +170,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
         if debug:
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of output outside ``emit``, such as --help
-            fail(error, str(lost_stdout(error) if error.filename is None else error), 1)
+            fail(error, str(describe_lost_stdout(error) if error.filename is None else error), 1)
         if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library loaded late
             fail(error, NO_MEMORY, 1)
         if "can't start new thread" in str(error):

@@ -19,7 +19,7 @@ PLAIN_EVERY = 10.0  # seconds between lines if nothing can be repainted
 FIRST, MOST, PART_S = 64, 4096, 0.5  # texts of the first part of ``in_parts`` and of the largest; seconds of a part
 
 
-def counted(count: int, unit: str) -> str:
+def format_count(count: int, unit: str) -> str:
     """Format a count: 1 text, 2 texts, 1,000 texts; ``unit`` is the plural."""
     return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}"
 
@@ -75,10 +75,10 @@ class Progress:
         done = self._done + self._within
         rate = (done - self._before) / seconds if seconds > 0 else 0.0
         if self._total is None or (self._about and done > self._total):
-            return f"{self._label}: {counted(done, self._unit)}, {rate:,.0f}/s"
+            return f"{self._label}: {format_count(done, self._unit)}, {rate:,.0f}/s"
         left = f", {_clock((self._total - done) / rate)} left" if rate else ""
         share = 100 * done / self._total if self._total else 100
-        unit = "about " * self._about + counted(self._total, self._unit)
+        unit = "about " * self._about + format_count(self._total, self._unit)
         return f"{self._label}: {done:,} of {unit} ({share:.0f} %), {rate:,.0f}/s{left}"
 
     def _write(self, now: float) -> None:

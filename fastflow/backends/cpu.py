@@ -65,7 +65,7 @@ class CpuCalibration:
         self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
         self._latent: Any = None
         try:
-            self._flow = self._folded(model.calibration, threads)
+            self._flow = self._fold(model.calibration, threads)
         except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
         self.threads, self.isa = self._flow.threads, self._flow.isa
@@ -84,7 +84,7 @@ class CpuCalibration:
         with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
 
-    def _folded(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
+    def _fold(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
         from fastflow.kernels.flow.cpu import CpuFlow
 
         return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
@@ -95,7 +95,7 @@ class CpuCalibration:
         with making:
             found = self._cuts.pop(width, None)
             if found is None:
-                found = self._folded([*self._stages, self._order.stage(width)], self.threads)
+                found = self._fold([*self._stages, self._order.stage(width)], self.threads)
             self._cuts[width] = found
             if len(self._cuts) > CUTS:
                 del self._cuts[next(iter(self._cuts))]
@@ -159,10 +159,10 @@ class CpuBackend(CpuCalibrator, Backend):
         shape = encoder_shape(config, model.encoder)
         weights = MappedWeights(model.encoder, config, shape)
         exact = model.pooling.of_embeddings
-        tried = self._tried(model, weights) if dtype == "int8" and not exact else None
-        self._encoder = self._packed(model, shape, weights, threads, tried)
+        tried = self._try_int8(model, weights) if dtype == "int8" and not exact else None
+        self._encoder = self._pack(model, shape, weights, threads, tried)
         if tried is not None and not tried.holds():
-            self._encoder = self._packed(model, shape, weights, threads, tried)
+            self._encoder = self._pack(model, shape, weights, threads, tried)
         # after the encoder: NumPy's threads spin for a while after folding
         self._calibration = CpuCalibration(model, self.pooled_dim, threads)
         self.arithmetic = self._encoder.how
@@ -179,7 +179,7 @@ class CpuBackend(CpuCalibrator, Backend):
             if self.gated:
                 self.details.append(tried.cost(self.int8))
 
-    def _tried(self, model: Model, weights: MappedWeights) -> Tried:
+    def _try_int8(self, model: Model, weights: MappedWeights) -> Tried:
         from fastflow.backends.trials import Tried
         from fastflow.kernels.encoder.cpu import choose, describe
 
@@ -189,7 +189,7 @@ class CpuBackend(CpuCalibrator, Backend):
             raise UsageError(str(error)) from error
         return Tried(model, weights, arithmetic)
 
-    def _packed(
+    def _pack(
         self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
     ) -> CpuEncoder:
         from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth

@@ -234,10 +234,10 @@ class TorchTable(TorchCalibrator, Backend):
             if self._dropout:
                 vectors = torch.nn.functional.dropout(vectors, self._dropout)
             if self._weights is None:
-                return self._finished(self._sums(vectors, starts, "mean"))
+                return self._finish(self._sums(vectors, starts, "mean"))
             weights = self._weights[ids]
             sums, total = self._sums(vectors, starts, "sum", weights), self._sums(weights[:, None], starts, "sum")
-            return self._finished(torch.where(total > 0, sums / total, sums))
+            return self._finish(torch.where(total > 0, sums / total, sums))
 
     def _sums(self, vectors: Any, starts: Any, mode: str, weights: Any = None) -> Any:
         rows = self._torch.arange(len(vectors), device=self.device)
@@ -246,7 +246,7 @@ class TorchTable(TorchCalibrator, Backend):
         sums = bag(rows, vectors.to(self._summed), starts.long(), mode=mode, per_sample_weights=weights)
         return sums.to(vectors.dtype)
 
-    def _finished(self, pooled: Any) -> Floats:
+    def _finish(self, pooled: Any) -> Floats:
         return apply_head(self._head, self._calibration.numpy(pooled))
 
 

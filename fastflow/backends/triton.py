@@ -136,13 +136,13 @@ class TritonBackend(Backend):
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         with self._alone():
-            (z,) = self._computed(pooled, lambda x: (self._flow(x),))
+            (z,) = self._compute(pooled, lambda x: (self._flow(x),))
         return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats) -> Densities:
         with self._alone():
             self._latent = self._latent or self._open_latent()
-            z, log_det = self._computed(pooled, self._latent.with_log_det)
+            z, log_det = self._compute(pooled, self._latent.with_log_det)
         with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(z, log_det)
 
@@ -200,7 +200,7 @@ class TritonBackend(Backend):
         bucket, task = key
         return BucketGraph(self._device, self._computing, bucket, self._width(task), partial(self._launch, task))
 
-    def _computed(self, pooled: Floats, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> list[NDArray[Any]]:
+    def _compute(self, pooled: Floats, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> list[NDArray[Any]]:
         parts: list[tuple[Tensor, ...]] = []
 
         def run(x: Tensor) -> None:

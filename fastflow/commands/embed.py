@@ -31,11 +31,11 @@ from fastflow.commands.options import (
     describe_output,
     errors_option,
     output_option,
-    refused_option,
+    refuse_option,
 )
 from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
-from fastflow.progress import counted
+from fastflow.progress import format_count
 
 if TYPE_CHECKING:
     from fastflow.files.read.inputs import Input
@@ -48,7 +48,7 @@ PRECISION = click.option(
     help="Numbers in the output: int8 has one fixed range about 0, which the model stores; uint8 is int8 plus "
     "128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
 )
-RANGES = refused_option(
+RANGES = refuse_option(
     "--ranges",
     "--ranges was removed: int8 and uint8 take the range that the model stores; ranges= of Runtime.encode gives "
     "another in Python",
@@ -279,7 +279,7 @@ def _summarise(
     if done.cache:
         say(f"fastflow: {done.cache}")
     what = f" ({', '.join(odd)}{again})" if odd else ""
-    say(f"fastflow: {counted(done.texts, unit)}{what}, {rate:,.0f} a second{written}")
+    say(f"fastflow: {format_count(done.texts, unit)}{what}, {rate:,.0f} a second{written}")
 
 
 @contextlib.contextmanager

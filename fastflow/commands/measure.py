@@ -19,11 +19,11 @@ from fastflow.commands.options import (
     describe_output,
     model_argument,
     model_named,
-    replaced_option,
+    replace_option,
 )
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
-from fastflow.progress import Progress, counted
+from fastflow.progress import Progress, format_count
 
 CUT = "texts longer than"  # the beginning of the warning that texts are cut
 
@@ -89,7 +89,7 @@ def eval_command(
             result["tasks"] = evaluate_tasks(encoder, others)
             tables.append(format_tasks(result["tasks"]))
     if runtime.truncated:
-        say(f"fastflow: {counted(runtime.truncated, 'texts')} cut at {runtime.info()['max_length']} tokens")
+        say(f"fastflow: {format_count(runtime.truncated, 'texts')} cut at {runtime.info()['max_length']} tokens")
     if json_file != "-":
         emit("\n\n".join(tables))
     if json_file:
@@ -107,7 +107,7 @@ def eval_command(
     "(whiten:128+flow), or the directory of another model.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT.html", help="The page.")
-@replaced_option("--html", "--output (-o)")
+@replace_option("--html", "--output (-o)")
 @JSON
 @click.option(
     "--sts",
@@ -200,7 +200,7 @@ def report(
 )
 @click.option("--suite", metavar="NAME,...", help="Suites to run, or all.  [default: texts a second of the model]")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a file a run.")
-@replaced_option("--out", "--output (-o)")
+@replace_option("--out", "--output (-o)")
 @click.option(
     "--skip", default="", show_default=False, metavar="NAME,...", help="With all: suites or runs to leave out."
 )

@@ -110,12 +110,12 @@ def corpus_options(command: Any) -> Any:
     return with_layout
 
 
-def replaced_option(old: str, new: str) -> Callable[[Any], Any]:
+def replace_option(old: str, new: str) -> Callable[[Any], Any]:
     """Refuse an option that has another name now."""
-    return refused_option(old, f"{old} is called {new} now")
+    return refuse_option(old, f"{old} is called {new} now")
 
 
-def refused_option(old: str, text: str) -> Callable[[Any], Any]:
+def refuse_option(old: str, text: str) -> Callable[[Any], Any]:
     """Refuse an option of an earlier version with the sentence ``text``."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:

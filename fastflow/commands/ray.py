@@ -12,7 +12,7 @@ from fastflow.commands.options import describe_output
 from fastflow.commands.shards import arguments
 from fastflow.console import say
 from fastflow.errors import UsageError
-from fastflow.progress import counted
+from fastflow.progress import format_count
 
 REFUSED = {
     "shard": "Ray makes the parts itself, so leave out one of them",
@@ -54,4 +54,5 @@ def embed_on_ray(context: click.Context, paths: list[str], replaced: bool) -> No
     target: Path = given["output"]
     rows, parts = embed_on_cluster(words, target, given["ray"], threads, given["resume"], given["quiet"])
     if not given["quiet"]:
-        say(f"fastflow: {counted(rows, 'texts')} in {counted(parts, 'parts')}{describe_output(target, replaced)}")
+        made = f"{format_count(rows, 'texts')} in {format_count(parts, 'parts')}"
+        say(f"fastflow: {made}{describe_output(target, replaced)}")

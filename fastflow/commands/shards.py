@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from fastflow.commands.options import JSON, QUIET, describe_output, output_option
 from fastflow.console import emit, say, write_json
-from fastflow.progress import counted
+from fastflow.progress import format_count
 
 
 @click.command()
@@ -33,7 +33,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     replaced = os.path.isfile(output)
     found = join(folder, output, shown=not quiet)
     if not quiet:
-        joined = f"{counted(found[0].total, 'rows')} of {counted(len(found), 'parts')}"
+        joined = f"{format_count(found[0].total, 'rows')} of {format_count(len(found), 'parts')}"
         say(f"fastflow: {joined}{describe_output(output, replaced)}")
 
 

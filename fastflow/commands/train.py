@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import QUIET, corpus_options, replaced_option
+from fastflow.commands.options import QUIET, corpus_options, replace_option
 from fastflow.console import plain_errors
 from fastflow.train.option_fields import add_options
 from fastflow.train.options import Options, check_extra
@@ -43,7 +43,7 @@ class TrainCommand(click.Command):
 @click.option(
     "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
 )
-@replaced_option("--out", "--output (-o)")
+@replace_option("--out", "--output (-o)")
 @add_options(Options)
 @corpus_options
 @click.option(
@@ -52,7 +52,7 @@ class TrainCommand(click.Command):
     help="Keep pooled embeddings there; an interrupted pass of the encoder continues by itself. "
     "'fastflow cache' lists and removes them.  [default: ~/.cache/fastflow]",
 )
-@replaced_option("--cache", "--cache-folder")
+@replace_option("--cache", "--cache-folder")
 @click.option("--resume", is_flag=True, help="Flow: continue from the last checkpoint of an interrupted run.")
 @click.option(
     "--eval",

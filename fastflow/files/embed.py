@@ -99,7 +99,7 @@ class Embedded:
             self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.session.backend.overlaps)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
-        total, about = self._expected() if shown else (None, False)
+        total, about = self._expect() if shown else (None, False)
         progress = Progress("embed", total, "texts", shown, done=finished, about=about)
         self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store, progress.within)
         write(self, writer, state, finished, progress)
@@ -188,7 +188,7 @@ class Embedded:
             yield from (row for row, key in zip(some, keys, strict=True) if key not in known)
             self._counts.known += sum(key in known for key in keys)
 
-    def _expected(self) -> tuple[int | None, bool]:
+    def _expect(self) -> tuple[int | None, bool]:
         if self._settings.only_new:
             return None, False
         if self._split is not None:

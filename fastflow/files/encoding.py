@@ -28,7 +28,7 @@ class VectorBlock(NamedTuple):
     vectors: NDArray[Any]
     log_probs: NDArray[np.float64] | None
 
-    def joined(self, more: VectorBlock) -> VectorBlock:
+    def join_rows(self, more: VectorBlock) -> VectorBlock:
         scores = None
         if self.log_probs is not None and more.log_probs is not None:
             scores = np.concatenate([self.log_probs, more.log_probs])
@@ -79,7 +79,7 @@ class Encoder:
 
         held: VectorBlock | None = None
         for made in self._stream(texts()):
-            held = made if held is None else held.joined(made)
+            held = made if held is None else held.join_rows(made)
             while held is not None and len(coming[0].texts) <= len(held.vectors):
                 first, held = held.split(len(coming[0].texts))
                 yield coming.popleft(), first
@@ -87,7 +87,7 @@ class Encoder:
     def __call__(self, texts: Sequence[str]) -> VectorBlock:
         """Return vectors and log-densities of ``texts``; shapes (0, D') and (0,) for no texts."""
         if self._store is not None:
-            return self._finished(self._pooled(texts, self._store))
+            return self._finish(self._pool(texts, self._store))
         s = self._settings
         none = drop_float64(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
         parts = [VectorBlock(none, np.zeros(0)), *self._stream(texts)]
@@ -103,7 +103,7 @@ class Encoder:
         blocks = self._runtime.session.blocks(texts, Options(**options), self._count, self.scored)
         return (VectorBlock(drop_float64(block.vectors), block.log_probs) for block in blocks)
 
-    def _pooled(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
+    def _pool(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
         from fastflow.files.reuse.store import decides, keys_of, pack_rows, unpack_rows
 
         runtime, s = self._runtime, self._settings
@@ -125,7 +125,7 @@ class Encoder:
         self._cut += count
         return vectors
 
-    def _finished(self, pooled: NDArray[Any]) -> VectorBlock:
+    def _finish(self, pooled: NDArray[Any]) -> VectorBlock:
         s, runtime = self._settings, self._runtime
         options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
         vectors = drop_float64(runtime.transform(pooled, **options))

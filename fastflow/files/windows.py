@@ -61,7 +61,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
 
     Raises a RowFault for a text that is too long, if truncation is an error.
     """
-    for window in _windowed(rows, source, pace):
+    for window in _cut_windows(rows, source, pace):
         texts = [one_text(row) for row in window]
         if s.truncate == "error" and len(cut := runtime.tokenizer([(s.prompt or "") + t for t in texts]).cut):
             _, path, record = window[cut[0]]
@@ -118,7 +118,7 @@ def characters(row: Row) -> int:
     return sum(len(value) for value in (*row.record.texts, *row.record.kept) if isinstance(value, str))
 
 
-def _windowed(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[list[Row]]:
+def _cut_windows(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[list[Row]]:
     def there() -> Iterator[Row]:
         for row in rows:
             yield row

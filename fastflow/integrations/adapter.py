@@ -31,7 +31,7 @@ def library(package: str) -> Iterator[None]:
         raise MissingLibrary(sentence, name=error.name) from None
 
 
-def opened(model: Source) -> Runtime:
+def ensure_runtime(model: Source) -> Runtime:
     """Return ``model`` if it is a Runtime; else open a path, a Hub id, settings, or None for the packaged model.
 
     Raises a FastflowError if the settings are of another model than their path has now.
@@ -62,7 +62,7 @@ class StoreModel:
     """
 
     def __init__(self, model: Source) -> None:
-        self.runtime = opened(model)
+        self.runtime = ensure_runtime(model)
         self.similarity = self.runtime.session.model.similarity
 
     def documents(self, texts: Iterable[str]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastflow.integrations.adapter import Source, library, opened
+from fastflow.integrations.adapter import Source, ensure_runtime, library
 
 with library("mteb"):
     from mteb.models import ModelMeta
@@ -26,7 +26,7 @@ class FastflowEncoder:
     """
 
     def __init__(self, model: Source = None, revision: str | None = None, **_: Any) -> None:
-        self.runtime = opened(model)
+        self.runtime = ensure_runtime(model)
         path = self.runtime.session.model.path
         known = {"name": f"fastflow/{path.name}", "revision": self.runtime.fingerprint, "embed_dim": self.runtime.dim}
         self.mteb_model_meta = ModelMeta.create_empty(overwrites=known)

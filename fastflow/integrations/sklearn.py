@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import UsageError
-from fastflow.integrations.adapter import Source, check_fingerprint, library, opened
+from fastflow.integrations.adapter import Source, check_fingerprint, ensure_runtime, library
 
 with library("scikit-learn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -44,7 +44,7 @@ class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.prompt_name = prompt_name
 
     def fit(self, X: Any, y: Any = None) -> FastflowTransformer:  # noqa: N803, RUF100
-        self.runtime_ = opened(self.model)
+        self.runtime_ = ensure_runtime(self.model)
         self.fingerprint_ = self.runtime_.fingerprint
         self._n_features_out = self.runtime_.encode([], truncate_dim=self.truncate_dim).shape[1]
         return self

@@ -95,7 +95,7 @@ class Opening:
         directory = find_model(path, allow_download)
         try:
             if is_file(directory / MANIFEST):
-                self.model = self._saved(directory)
+                self.model = self._open_saved(directory)
             elif is_model2vec(directory):
                 self.model = self._table(directory)
             elif is_file(directory / MODULES):
@@ -145,9 +145,9 @@ class Opening:
         modules = read_modules(directory)
         assert modules is not None  # noqa: S101 - for the type checker: modules.json is there
         if is_static(modules.transformer.directory):
-            return replace(_uncalibrated(directory, modules), identity=Later(files_of(modules), directory))
+            return replace(_open_uncalibrated(directory, modules), identity=Later(files_of(modules), directory))
         self._identify(files_of(modules))
-        return _uncalibrated(directory, modules)
+        return _open_uncalibrated(directory, modules)
 
     def _encoder_alone(self, directory: Path) -> Model:
         size = size_of(directory)
@@ -165,7 +165,7 @@ class Opening:
         head = (Unit(),) if rules.normalize else ()
         return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, (), later, head=head)
 
-    def _saved(self, directory: Path) -> Model | VectorModel:
+    def _open_saved(self, directory: Path) -> Model | VectorModel:
         manifest = read_manifest(directory)
         names = [name for name in manifest["files"] if name != CARD]
         folders = (f"{ENCODER}/", f"{MODULES_FOLDER}/")
@@ -220,7 +220,7 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
     )  # fmt: skip
 
 
-def _uncalibrated(directory: Path, modules: Modules) -> Model:
+def _open_uncalibrated(directory: Path, modules: Modules) -> Model:
     from fastflow.model.sentence.weights import head_of, pooling_of
 
     encoder = modules.transformer.directory
@@ -242,7 +242,7 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
         missing = directory / MODULES_FOLDER / MODULES
         raise FastflowError(f"{missing} is missing: the model is incomplete; copy it again")
     check_files_listed(directory, manifest, files_of(modules))
-    model = _uncalibrated(directory, modules)
+    model = _open_uncalibrated(directory, modules)
     if manifest["max_length"] != model.max_length:
         raise FastflowError(f"{where} max_length: must be {model.max_length}, the limit of {MODULES_FOLDER}")
     if modules.truncate_dim is not None:

@@ -51,7 +51,7 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
             raise FastflowError(f"{out} holds {record}, not {repository}@{revision}: give another -o, or remove it")
         check_record(out, record)
         return record, []
-    found = _listed(repository, revision)
+    found = _list(repository, revision)
     files = {each.rfilename: each for each in found.siblings if each.rfilename.endswith(TAKEN)}
     left = [each.rfilename for each in found.siblings if each.rfilename not in files]
     _check_names(repository, list(files), left)
@@ -96,7 +96,7 @@ def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[
     with _sentences(repository):
         additions = [client.CommitOperationAdd(name, path) for name, path in files.items()]
         commit = api.create_commit(repository, additions, commit_message="A model of fastflow").oid
-    there = {each.rfilename: each for each in _listed(repository, commit).siblings}
+    there = {each.rfilename: each for each in _list(repository, commit).siblings}
     if other := [name for name, path in files.items() if name not in there or not _same(path, there[name])]:
         raise FastflowError(f"{repository}@{commit} holds other bytes than {directory} in {listing(other)}: push again")
     return Record(repository, commit, {name: file_hash(path) for name, path in files.items()}), left
@@ -142,7 +142,7 @@ def listing(names: list[str]) -> str:
 
 
 def _commit(repository: str, revision: str, record: Record) -> str:
-    return revision if revision == record.commit else str(_listed(repository, revision).sha)
+    return revision if revision == record.commit else str(_list(repository, revision).sha)
 
 
 def _check_names(repository: str, files: list[str], left: list[str]) -> None:
@@ -164,7 +164,7 @@ def _same(path: Path, listed: Any) -> bool:
     return bool(sha1(b"blob %d\0" % len(data) + data).hexdigest() == listed.blob_id)  # noqa: S324
 
 
-def _listed(repository: str, revision: str) -> Any:
+def _list(repository: str, revision: str) -> Any:
     client = _client()
     with _sentences(repository):
         return client.HfApi().model_info(repository, revision=revision or None, files_metadata=True)

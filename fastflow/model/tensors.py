@@ -38,7 +38,7 @@ class MappedTensors:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._map, self._pages = _checked_map(path)
+            self._map, self._pages = _check_map(path)
             self.path = path
             data = memoryview(self._pages)
             start = HEAD + int.from_bytes(data[:HEAD], "little")
@@ -70,7 +70,7 @@ class MappedTensors:
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def _checked_map(path: Path) -> tuple[mmap.mmap, Any]:
+def _check_map(path: Path) -> tuple[mmap.mmap, Any]:
     from safetensors import safe_open
 
     with open_regular(path) as handle:

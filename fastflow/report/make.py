@@ -11,7 +11,7 @@ from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
-from fastflow.progress import Progress, counted
+from fastflow.progress import Progress, format_count
 from fastflow.report import sections as measures
 from fastflow.report.page import make_page
 from fastflow.report.subjects import MODEL, Fit, Open, count_encoders, make_subjects, name_path, read_texts, thin
@@ -90,7 +90,7 @@ def make_report(
         apart = "" if corpus else ", without their scores"
         facts.append(("text", f"{len(texts):,} distinct sentences of {names}{apart}"))
     if runtime.truncated:
-        facts.append(("cut", f"{counted(runtime.truncated, 'texts')} cut at {info['max_length']} tokens"))
+        facts.append(("cut", f"{format_count(runtime.truncated, 'texts')} cut at {info['max_length']} tokens"))
     content = {
         "model": name,
         "fingerprint": runtime.fingerprint,

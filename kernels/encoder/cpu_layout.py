@@ -163,7 +163,7 @@ class EncoderProgram:
         if any(part.dtype != parts[0].dtype for part in parts):
             parts = tuple(widen(part).astype(np.float32) for part in parts)
         if rows is None:
-            rows = self._rows_by_head() if by_head else _padded_range(len(bias), self.pad(len(bias)))
+            rows = self._rows_by_head() if by_head else _pad_range(len(bias), self.pad(len(bias)))
         factor = 1 / sqrt(self.shape.hidden // self.shape.heads) if by_head else 1.0  # of the queries
         columns = parts[0].shape[1]
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
@@ -319,7 +319,7 @@ def _whole_lines(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
-def _padded_range(count: int, height: int) -> NDArray[np.int32]:
+def _pad_range(count: int, height: int) -> NDArray[np.int32]:
     rows = np.arange(height, dtype=np.int32)
     rows[count:] = -1
     return rows

@@ -81,7 +81,7 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
         gram[where[:, None], where] = plan.G
     links = [np.flatnonzero(row).tolist() for row in plan.links]
     reach_of = [_steps_reaching(plan, start, start + chunk) for start in range(0, rows, chunk)]
-    arrays = _shared_arrays(plan, pitch, rows) | {
+    arrays = _share_arrays(plan, pitch, rows) | {
         "tile_ptr": _sixteenths(tile_ranges), "U_ptr": read, "c_ptr": bias, "G_ptr": gram,
         "step_ptr": np.column_stack([blocks * (width // unit), _bounds(links, width // unit)]),
         "link_ptr": _units(blocks, links, width // unit),
@@ -108,7 +108,7 @@ def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
     shift[: plan.inputs, where], gate[: plan.inputs, where] = plan.V, plan.R
     shift_bias, gate_bias = np.zeros((k, pitch)), np.full((k, pitch), UNTOUCHED)
     shift_bias[:, : plan.inputs], gate_bias[:, : plan.inputs] = plan.p, plan.q
-    arrays = _shared_arrays(plan, pitch, rows) | {
+    arrays = _share_arrays(plan, pitch, rows) | {
         "tile_ptr": _sixteenths(plan.reads), "U_ptr": read, "c_ptr": bias, "span_ptr": _sixteenths(plan.writes),
         "V_ptr": shift, "R_ptr": gate, "p_ptr": shift_bias, "q_ptr": gate_bias,
     }  # fmt: skip
@@ -137,7 +137,7 @@ def _steps_reaching(plan: Plan, start: int, stop: int) -> list[int]:
     return [int(k) for k in np.flatnonzero(reached)]
 
 
-def _shared_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
+def _share_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
     k, w, width = plan.steps, plan.width, pad_width(plan.width)
     inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
     inner[:, :w, :w], bias[:, :w] = plan.B, plan.d

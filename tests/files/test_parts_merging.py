@@ -16,7 +16,7 @@ from fastflow.files.parts.merging import merge
 from fastflow.files.write import parquet_output
 from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import WRITERS, writer_for
-from fastflow.progress import counted
+from fastflow.progress import format_count
 
 from support.commands import assert_one_sentence, run
 from support.memory import grown
@@ -47,7 +47,7 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
     options = ["--log-prob"] * (scored and suffix != ".npy")
     options += ["--keep", "n", "--id-field", "id"] * (suffix != ".npy")
     result = check_parts(suffix, of, *words(model, *options))
-    assert result.stderr == f"fastflow: 20 rows of {counted(of, 'parts')}; written to out{suffix}\n"
+    assert result.stderr == f"fastflow: 20 rows of {format_count(of, 'parts')}; written to out{suffix}\n"
     assert len(list(desk.iterdir())) == 6  # the inputs, the parts, the whole with its record and the joined file
 
 
@@ -163,7 +163,7 @@ def child(arguments, last):
                 os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(hook)
     fsync = os.fsync
-    def counted(number):
+    def format_count(number):
         hook("open", (str(folder),))
         fsync(number)
         hook("open", (str(folder),))

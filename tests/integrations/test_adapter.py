@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastflow
-from fastflow.integrations.adapter import StoreModel, opened
+from fastflow.integrations.adapter import StoreModel, ensure_runtime
 from fastflow.model.artifact import open_model
 
 from support.doors import TEXTS, exchange, unit
@@ -51,21 +51,21 @@ def test_the_integrations_import_no_library():
 
 
 def test_a_runtime_is_itself_and_a_path_is_opened(rt, prompted):
-    assert opened(rt) is rt
-    assert opened(prompted).fingerprint == fastflow.Runtime(prompted).fingerprint
-    assert opened(None).fingerprint == rt.fingerprint
+    assert ensure_runtime(rt) is rt
+    assert ensure_runtime(prompted).fingerprint == fastflow.Runtime(prompted).fingerprint
+    assert ensure_runtime(None).fingerprint == rt.fingerprint
     with pytest.raises(fastflow.UsageError, match="a model is the path of a directory, not 3"):
-        opened(3)
+        ensure_runtime(3)
 
 
 def test_settings_open_the_same_model_and_refuse_another(place, other):
     settings = json.loads(json.dumps(StoreModel(fastflow.Runtime(place, "cpu", "float32")).settings()))
     assert settings["dtype"] == "float32"
-    assert opened(settings).fingerprint == settings["fingerprint"]
-    assert opened(settings).dtype == "float32"
+    assert ensure_runtime(settings).fingerprint == settings["fingerprint"]
+    assert ensure_runtime(settings).dtype == "float32"
     exchange(place, other)
     with pytest.raises(fastflow.FastflowError, match=r"the stored vectors are of the model .* embed the texts again"):
-        opened(settings)
+        ensure_runtime(settings)
 
 
 def test_settings_need_a_path(prompted):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import fastflow
-from fastflow.integrations.adapter import opened
+from fastflow.integrations.adapter import ensure_runtime
 
 from support.doors import TEXTS, exchange, nearest, unit
 
@@ -222,7 +222,7 @@ def qdrant(folder: Path) -> Door:
     client = QdrantClient(":memory:")
 
     def keep(model):
-        runtime = opened(model)
+        runtime = ensure_runtime(model)
         client.create_collection("texts", vectors_config=vector_params(runtime))
         client.upload_points("texts", points(runtime, TEXTS))
         return lambda: runtime

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fastflow.console import add_note
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
-from fastflow.progress import counted
+from fastflow.progress import format_count
 from fastflow.train.data.corpus import key_of
 from fastflow.train.distil.bags import Bags
 from fastflow.train.distil.lengths import Lengths, fit_lengths
@@ -198,7 +198,7 @@ def gather(
     if found.texts < 2 or not found.held:
         different = len(found.held) + found.texts if found.held else len(seen)
         raise FastflowError(
-            f"the corpus holds {counted(different, 'distinct texts')}, too few to learn from some and to hold out "
+            f"the corpus holds {format_count(different, 'distinct texts')}, too few to learn from some and to hold out "
             "others; give at least a few hundred"
         )
     return found

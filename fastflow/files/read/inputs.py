@@ -35,7 +35,7 @@ class Input:
         self.skipped = Skipped()
         try:
             self._file = self._open(path)
-            self._handle = self._unpacked()
+            self._handle = self._unpack()
             self.identity = self._stat()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -159,7 +159,7 @@ class Input:
             raise FastflowError("standard input is closed; name a file instead of -")
         return sys.stdin.buffer
 
-    def _unpacked(self) -> Readable:
+    def _unpack(self) -> Readable:
         if not self.path.endswith(PACKED):
             return self._file  # type: ignore[return-value]
         from fastflow.files.read.compressed import unpack

@@ -83,7 +83,7 @@ class MatrixFile(Input):
         try:
             if self.identity is None:
                 raise FastflowError(f"{path} is not a file, so it cannot be mapped")
-            self.matrix = _mapped(self._file, path)
+            self.matrix = _map(self._file, path)
         except BaseException:
             self._file.close()
             raise
@@ -107,7 +107,7 @@ def _check_kind(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None
         )
 
 
-def _mapped(handle: BinaryIO, path: str) -> Matrix:
+def _map(handle: BinaryIO, path: str) -> Matrix:
     try:
         major, minor = npy.read_magic(handle)
         if (major, minor) not in ((1, 0), (2, 0)):

@@ -31,10 +31,10 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
 
     Kept fields are Arrow scalars, which have a type. Raises a FastflowError naming file and row.
     """
-    file = _opened(source)
+    file = _open_file(source)
     with _readable(source.path):
         fields, columns = columns_of(source.path, file.schema_arrow, layout)
-    file = _opened(source, fields)  # otherwise a repeated value of few bytes could become gigabytes
+    file = _open_file(source, fields)  # otherwise a repeated value of few bytes could become gigabytes
     counts, row = counts_of(file, source.path), 0
     try:
         for group, count in enumerate(counts):
@@ -65,7 +65,7 @@ def _rows_at_once(group: Any) -> int:
 
 def row_count(source: Input) -> int:
     """Count the rows of the file from its footer."""
-    return sum(counts_of(_opened(source), source.path))
+    return sum(counts_of(_open_file(source), source.path))
 
 
 def counts_of(file: Any, path: str) -> list[int]:
@@ -81,7 +81,7 @@ def counts_of(file: Any, path: str) -> list[int]:
 
 def footer(source: Input) -> bytes:
     """Return the bytes of the footer, which has places, sizes and statistics of all columns."""
-    _opened(source)
+    _open_file(source)
     file = source.file
     file.seek(-8, 2)
     size = int.from_bytes(file.read(4), "little")
@@ -91,7 +91,7 @@ def footer(source: Input) -> bytes:
 
 def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
     """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError for another type there."""
-    file = _opened(source)
+    file = _open_file(source)
     with _readable(source.path):
         add_schema_types(found, source.path, file.schema_arrow, layout)
 
@@ -117,7 +117,7 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
             )
 
 
-def _opened(source: Input, dictionaries: Sequence[str] = ()) -> Any:
+def _open_file(source: Input, dictionaries: Sequence[str] = ()) -> Any:
     """Open the ParquetFile of ``source``; text columns ``dictionaries`` are read as dictionaries.
 
     Raises a UsageError for a pipe, a FastflowError for a damaged footer.

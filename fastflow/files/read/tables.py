@@ -33,8 +33,8 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
         head = next(rows) or [""]
         names = head if layout.header else [str(number) for number in range(1, len(head) + 1)]
         fields = [_place(names, name, path) for name in _text_fields(names, head, path, layout)]
-        key = None if layout.id_field is None else _named_place(names, layout.id_field, path, "to take the id from")
-        keep = [_named_place(names, name, path, "to keep") for name in layout.keep]
+        key = None if layout.id_field is None else _name_place(names, layout.id_field, path, "to take the id from")
+        keep = [_name_place(names, name, path, "to keep") for name in layout.keep]
         if not layout.header and not ended.skips():
             yield _record(head, fields, key, keep, rows.line_num)
         blank, model = 0, "the header" if layout.header else "line 1"
@@ -149,7 +149,7 @@ def _place(names: list[str], name: str, path: str) -> int:
     return names.index(name)
 
 
-def _named_place(names: list[str], name: str, path: str, purpose: str) -> int:
+def _name_place(names: list[str], name: str, path: str, purpose: str) -> int:
     if name not in names:
         raise FastflowError(f"{path}, line 1: no field {name!r} {purpose}; the fields are {list_names(names)}")
     return _place(names, name, path)

@@ -181,10 +181,10 @@ def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -
         raise FastflowError(f"{path}, line {line}: field {name!r} is null, not a text; fill it or remove the line")
     if not isinstance(value, str):
         raise FastflowError(f"{path}, line {line}: field {name!r} is not a string")
-    return _paired(value, errors, name, path, line)
+    return _pair(value, errors, name, path, line)
 
 
-def _paired(text: str, errors: str, name: str, path: str, line: int) -> str:
+def _pair(text: str, errors: str, name: str, path: str, line: int) -> str:
     """Return ``text``; half a surrogate pair, which UTF-8 cannot spell, becomes U+FFFD or is a RowFault."""
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace" if errors == "replace" else "strict")
@@ -204,7 +204,7 @@ def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Ident
     value = row[name]
     if isinstance(value, (list, dict)) or (isinstance(value, float) and not math.isfinite(value)):
         raise FastflowError(f"{path}, line {line}: field {name!r} must be a string, number, true, false or null")
-    identity: Identity = _paired(value, layout.errors, name, path, line) if isinstance(value, str) else value
+    identity: Identity = _pair(value, layout.errors, name, path, line) if isinstance(value, str) else value
     return identity
 
 
@@ -213,7 +213,7 @@ def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Lay
         raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {list_names(list(row))}")
     value = row.get(name)
     if isinstance(value, str):
-        return _paired(value, layout.errors, name, path, line)
+        return _pair(value, layout.errors, name, path, line)
     if isinstance(value, (list, dict, float)):
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")

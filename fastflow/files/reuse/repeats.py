@@ -89,7 +89,7 @@ class Repeats(Store):
         try:
             self._table, self._rows = Slots(folder), open_unnamed(folder)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._fail(error) from error
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         places = self._table.find(_numbers(keys)).tolist()
@@ -106,13 +106,13 @@ class Repeats(Store):
             self._rows.flush()
             self._table.add(_numbers(list(rows)), np.arange(first, first + len(rows)))
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._fail(error) from error
 
     def close(self) -> None:
         self._table.close()
         self._rows.close()
 
-    def _failed(self, error: OSError) -> FastflowError:
+    def _fail(self, error: OSError) -> FastflowError:
         return cannot_write(self._folder / "(temporary file of --dedupe)", error)
 
 

@@ -45,7 +45,7 @@ class VectorCache(Store):
 
     def __init__(self, path: Path, decided: Mapping[str, Any], size: int) -> None:
         self.path, self._size, self._settings = path, size, json.dumps(decided, sort_keys=True)
-        self._db = _opened(path, "rwc")
+        self._db = _open(path, "rwc")
         try:
             with self._changing():
                 if not _version(self._db, path):
@@ -60,7 +60,7 @@ class VectorCache(Store):
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with _plain(self.path):
             query = "SELECT key, data FROM keys LEFT JOIN vectors USING (number) WHERE key IN "
-            return {key: self._checked(key, data) for key, data in self._among(keys, query)}
+            return {key: self._check(key, data) for key, data in self._among(keys, query)}
 
     def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
         with _plain(self.path):
@@ -77,7 +77,7 @@ class VectorCache(Store):
             # fetched at once: a cursor dropped at a damaged row would complain of the closed file
             yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some).fetchall()
 
-    def _checked(self, key: bytes, data: Any) -> bytes:
+    def _check(self, key: bytes, data: Any) -> bytes:
         row = data[CHECK:] if isinstance(data, bytes) else b""
         if len(row) != self._size or check_of(key, row) != data[:CHECK]:
             raise describe_damage(self.path)
@@ -112,7 +112,7 @@ class VectorCache(Store):
     def describe(self) -> str:
         """Return vectors and size in words."""
         with _plain(self.path):
-            return f"{self.path} holds {_counted(self._db, self.path)}"
+            return f"{self.path} holds {_count(self._db, self.path)}"
 
 
 def report(path: Path) -> list[str]:
@@ -129,7 +129,7 @@ def report(path: Path) -> list[str]:
 
 def contents(path: Path) -> dict[str, Any]:
     """Return the runs of a cache as data for JSON; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
-    with contextlib.closing(_opened(path, "ro")) as db, _plain(path):
+    with contextlib.closing(_open(path, "ro")) as db, _plain(path):
         version = _version(db, path)
         held = db.execute("SELECT settings, vectors FROM runs").fetchall() if version else []
     try:
@@ -141,7 +141,7 @@ def contents(path: Path) -> dict[str, Any]:
     return {**about, "vectors": vectors, "runs": runs}
 
 
-def _counted(db: Any, path: Path) -> str:
+def _count(db: Any, path: Path) -> str:
     (vectors,) = db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
     return f"{vectors:,} vectors, {bytes_for_people(path.stat().st_size)}"
 
@@ -172,7 +172,7 @@ def _foreign(path: Path) -> FastflowError:
     return FastflowError(f"{path} is an SQLite file, but no cache of fastflow embed; name another file")
 
 
-def _opened(path: Path, mode: str) -> Any:
+def _open(path: Path, mode: str) -> Any:
     """Open a connection without transactions of its own; ``mode``: ro, or rwc to make the file."""
     try:
         import sqlite3

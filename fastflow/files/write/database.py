@@ -85,7 +85,7 @@ class DatabaseFile(OutputFile):
             for pragma in (f"page_size = {PAGE}", "encoding = 'UTF-8'", "journal_mode = off", "synchronous = off"):
                 db.execute(f"PRAGMA {pragma}")
             db.execute("BEGIN")
-            db.execute(f"CREATE TABLE {TABLE} ({', '.join(map(self._declared, names))})")
+            db.execute(f"CREATE TABLE {TABLE} ({', '.join(map(self._declare, names))})")
             insert = f"INSERT INTO {TABLE} VALUES ({', '.join('?' * len(names))})"  # noqa: S608 (a fixed name)
             for rows in chain([first], (rows for _, rows in records)):
                 db.executemany(insert, rows)
@@ -104,7 +104,7 @@ class DatabaseFile(OutputFile):
             columns["vector"] = [vectors[at : at + width] for at in range(0, size, width)] if size else []
             yield list(columns), zip(*columns.values(), strict=True)
 
-    def _declared(self, name: str) -> str:
+    def _declare(self, name: str) -> str:
         return quote_name(name) + (FIXED.get(name) or AFFINITY.get(frozenset(self._kinds.get(name, ())), ""))
 
 

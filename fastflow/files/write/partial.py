@@ -104,11 +104,11 @@ def _may_pass(cause: BaseException | None) -> bool:
     return (isinstance(cause, OSError) and cause.errno is not None) or "sqlite3" in type(cause).__module__
 
 
-def _loosened(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+def _loosen(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     out = dict(saved)
     for name in saved.keys() & now.keys():
         if isinstance(saved[name], dict) and isinstance(now[name], dict):
-            out[name] = _loosened(saved[name], now[name])
+            out[name] = _loosen(saved[name], now[name])
         elif saved[name] == STRICT.get(name, ...):
             out[name] = now[name]
     return out
@@ -211,7 +211,7 @@ class State:
         return saved, int(saved["rows"]), self._continues(saved["run"])
 
     def _continues(self, saved: Any) -> bool:
-        return isinstance(saved, dict) and _loosened(saved, self._run) == self._run
+        return isinstance(saved, dict) and _loosen(saved, self._run) == self._run
 
     def _difference(self, other: Any) -> str:
         names = {"input": "input", "options": "set of options", "fingerprint": "model"}

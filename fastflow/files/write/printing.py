@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastflow.console import check_stdout, lost_stdout, say
+from fastflow.console import check_stdout, describe_lost_stdout, say
 from fastflow.files.read.records import Identity, plain
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class StandardOutput:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise lost_stdout(error) from error
+            raise describe_lost_stdout(error) from error
 
     def encode(self, block: Block) -> str:
         return json_lines(block)

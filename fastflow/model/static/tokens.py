@@ -30,7 +30,7 @@ class StaticTokenizer(Tokenizer):
         self._open(directory)
         self.max_length = max_length if rules.model2vec else min(max_length, self._limit())
         if rules.model2vec:
-            with self._used():
+            with self._use():
                 self.left_out = _unknown(self._tokenizer) if self._native is None else self._native.unknown
         self._check_dropout()
         self.longest = self.max_length if rules.model2vec else MOST

@@ -75,15 +75,15 @@ def _between_words(
     """A space between two letters, if no added token contains one and each letter is normalized by itself."""
     kind = splitter["type"]
     if kind == "Metaspace" and splitter.get("split", True):
-        breaks = "\n" if _normalized(normalizer, "a\nb") == "a b" else ""
+        breaks = "\n" if _normalize(normalizer, "a\nb") == "a b" else ""
     elif kind in AT_SPACES and splitter.get("use_regex", True):
-        breaks = "\n" if _normalized(normalizer, "a\nb") in ("a\nb", "a b") else ""
+        breaks = "\n" if _normalize(normalizer, "a\nb") in ("a\nb", "a b") else ""
     else:
         return None
-    if not all(map(_is_local, normalizers)) or _normalized(normalizer, "a b") != "a b":
+    if not all(map(_is_local, normalizers)) or _normalize(normalizer, "a b") != "a b":
         return None
     letters = next((each for each in (LETTERS, LATIN) if _keeps(normalizer, each)), None)
-    both = [*added, *(_normalized(normalizer, each) for each in added)]
+    both = [*added, *(_normalize(normalizer, each) for each in added)]
     if letters is None or any(re.search(r"\w\s", each) for each in both):
         return None
     at = f"(?<={letters})(?=[ {breaks}]{letters})"
@@ -118,7 +118,7 @@ def _is_local(settings: dict[str, Any]) -> bool:
     return not re.search(r"[\w\s]", pattern["String"]) and content == content.strip() != ""
 
 
-def _normalized(normalizer: Any, text: str) -> str:
+def _normalize(normalizer: Any, text: str) -> str:
     return text if normalizer is None else normalizer.normalize_str(text)
 
 
@@ -126,7 +126,7 @@ def _keeps(normalizer: Any, letters: str) -> bool:
     if normalizer is None:
         return True
     every = _every(letters)
-    found = _normalized(normalizer, "|".join(every)).split("|")
+    found = _normalize(normalizer, "|".join(every)).split("|")
     return len(found) == len(every) and all(each and not each[-1].isspace() for each in found)
 
 

@@ -97,7 +97,7 @@ class Tokenizer:
             inserted, ids = list(self._native.ends), [self._native.largest]
             added = len(inserted)
         else:
-            with self._used():
+            with self._use():
                 added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
                 inserted = self._tokenizer.encode("", add_special_tokens=True).ids
                 ids = [] if proved else self._tokenizer.get_vocab(with_added_tokens=True).values()
@@ -131,7 +131,7 @@ class Tokenizer:
 
     @late
     def _tokenizer(self) -> Any:
-        with self._used():
+        with self._use():
             self._library.no_padding()
             if self.max_length < MOST:
                 self._library.enable_truncation(self.max_length)
@@ -152,7 +152,7 @@ class Tokenizer:
         return LongTexts(self._tokenizer, self.max_length)
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _use(self) -> Iterator[None]:
         try:
             with panics():
                 yield
@@ -163,7 +163,7 @@ class Tokenizer:
     def size(self) -> int:
         if self._native is not None:
             return self._native.size
-        with self._used():
+        with self._use():
             return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     @late
@@ -209,9 +209,9 @@ class Tokenizer:
         heads = [self._head(text) if len(text) > self._long.size else text for text in texts]
         rows, cut = [np.empty(0, np.int32)], []
         for start, stop in self._long.together(heads):
-            for i, encoding in enumerate(self._encoded(heads[start:stop]), start):
+            for i, encoding in enumerate(self._encode(heads[start:stop]), start):
                 if heads[i] is not texts[i] and not self._is_cut(encoding):
-                    encoding = self._encoded([self._long.enough(texts[i], self._is_full)])[0]
+                    encoding = self._encode([self._long.enough(texts[i], self._is_full)])[0]
                 rows.append(np.array(encoding.ids, np.int32))
                 cut += [i] if self._is_cut(encoding) else []
         offsets = np.cumsum([len(row) for row in rows], dtype=np.int64)
@@ -223,15 +223,15 @@ class Tokenizer:
         return self._long.head(text)
 
     def _is_full(self, text: str) -> bool:
-        return self._is_cut(self._encoded([text])[0])
+        return self._is_cut(self._encode([text])[0])
 
     def _is_cut(self, encoding: Any) -> bool:
         return len(encoding) == self.max_length and bool(encoding.overflowing)
 
-    def _encoded(self, texts: Sequence[str]) -> list[Any]:
-        return self._checked(self._tokenizer.encode_batch_fast, texts, self.ended)
+    def _encode(self, texts: Sequence[str]) -> list[Any]:
+        return self._check(self._tokenizer.encode_batch_fast, texts, self.ended)
 
-    def _checked(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
+    def _check(self, encode: Callable[..., list[Any]], texts: Sequence[str], special: bool) -> list[Any]:
         try:
             with panics():
                 return encode(list(texts), add_special_tokens=special)
@@ -255,7 +255,7 @@ class Tokenizer:
 
         Raises as a call does.
         """
-        encodings = self._checked(self._uncut.encode_batch, texts, special)
+        encodings = self._check(self._uncut.encode_batch, texts, special)
         return [
             [
                 Piece(i, piece, i in self._specials, *span)
@@ -271,7 +271,7 @@ class Tokenizer:
             ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)
             unknown = [self._native.vocabulary.get(name) for name in UNKNOWN]
         else:
-            encodings = self._checked(self._tokenizer.encode_batch_fast, texts, False)
+            encodings = self._check(self._tokenizer.encode_batch_fast, texts, False)
             unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]
             ids = np.array([i for encoding in encodings for i in encoding.ids], np.int32)
         return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())

@@ -20,7 +20,7 @@ def check_rules(data: bytes, path: Path) -> None:
     _check_charsmap(data, path)
     text = data.decode("utf-8", "replace")
     if SPELT_OUT.search(text):
-        text = json.dumps(_parsed(text, path))
+        text = json.dumps(_parse(text, path))
     for match in RULES.finditer(text):
         try:
             rules, _ = json.JSONDecoder().raw_decode(text, match.end())
@@ -36,7 +36,7 @@ def check_rules(data: bytes, path: Path) -> None:
             )
 
 
-def _parsed(text: str, path: Path) -> Any:
+def _parse(text: str, path: Path) -> Any:
     try:
         return json.loads(text)
     except RecursionError:

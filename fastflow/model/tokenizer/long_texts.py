@@ -60,7 +60,7 @@ class LongTexts:
         have, tried = "", self.size
         for start in range(0, len(text), WINDOW):
             part = text[start : start + WINDOW]
-            have += self._shortened(part)
+            have += self._shorten(part)
             if len(have) > LONGEST:
                 raise FastflowError(
                     f"a text holds {LONGEST} characters that make fewer tokens than the limit, or that the tokenizer "
@@ -72,7 +72,7 @@ class LongTexts:
                     return have[:end]
         return have
 
-    def _shortened(self, part: str) -> str:
+    def _shorten(self, part: str) -> str:
         runs = self._cuts and self._cuts.runs
         return runs.sub(lambda run: run[run.lastindex or 0], part) if runs else part
 

@@ -161,10 +161,10 @@ def _ends(processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if [each for each in single if isinstance(each, str)] != ["A"]:
         raise ValueError("its template does not have a text once")
     place = single.index("A")
-    return _joined(single[:place]), _joined(single[place + 1 :])
+    return _join(single[:place]), _join(single[place + 1 :])
 
 
-def _joined(pieces: list[Any]) -> tuple[int, ...]:
+def _join(pieces: list[Any]) -> tuple[int, ...]:
     return tuple(i for ids in pieces for i in ids)
 
 
