@@ -47,7 +47,6 @@ ELSEWHERE = {  # command -> its function, unless it is fastflow.commands.NAME:NA
     "push": "fastflow.commands.hub:push",
     "report": "fastflow.commands.measure:report",
     "status": "fastflow.commands.shards:status",
-    "transform": "fastflow.commands.embed:transform",
     "verify": "fastflow.commands.keep:verify",
 }
 NAMES = [name for commands in TASKS.values() for name in commands]

@@ -1,4 +1,4 @@
-"""``fastflow embed`` for texts, and ``fastflow transform`` for vectors."""
+"""``fastflow embed``: the texts of files to a file of vectors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import click
 from fastflow.commands.options import (
     DELIMITER,
     DEVICE,
+    DIM,
     DTYPE,
     ENCODING,
     FORMAT,
@@ -24,14 +25,16 @@ from fastflow.commands.options import (
     KEEP,
     MODEL,
     NO_HEADER,
+    NORMALIZE,
     NULL,
+    PRECISION,
     QUIET,
+    RANGES,
     RAY,
+    RESUME,
     THREADS,
     describe_output,
     errors_option,
-    output_option,
-    refuse_option,
 )
 from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
@@ -40,32 +43,6 @@ from fastflow.progress import format_count
 if TYPE_CHECKING:
     from fastflow.files.read.inputs import Input
     from fastflow.files.run import Settings, Summary
-
-PRECISION = click.option(
-    "--precision",
-    type=click.Choice(["float32", "float16", "int8", "uint8", "binary", "ubinary"]),
-    default="float32",
-    help="Numbers in the output: int8 has one fixed range about 0, which the model stores; uint8 is int8 plus "
-    "128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
-)
-RANGES = refuse_option(
-    "--ranges",
-    "--ranges was removed: int8 and uint8 take the range that the model stores; ranges= of Runtime.encode gives "
-    "another in Python",
-)
-DIM = click.option(
-    "--dim",
-    type=click.IntRange(1),
-    help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
-    "else the first ones.",
-)
-NORMALIZE = click.option("--normalize/--no-normalize", default=False, help="Divide by the L2 norm, after --dim.")
-RESUME = click.option(
-    "--resume",
-    is_flag=True,
-    help="Continue an interrupted run after the rows it finished (OUT.partial). If the same run has finished OUT "
-    "(OUT.run.json), there is nothing to do.",
-)
 
 
 @click.command()
@@ -228,7 +205,7 @@ def embed(
             done = embed_file(runtime, paths, output, settings, run)
     seconds = time.monotonic() - start
     if not quiet:
-        _summarise(done, seconds, runtime.info()["max_length"], output, replaced)
+        summarise(done, seconds, runtime.info()["max_length"], output, replaced)
     if json_file is not None:
         from fastflow.files.embed import numbers_of
 
@@ -263,9 +240,10 @@ def _check_together(
         raise UsageError("give --prompt or --prompt-name, not both")
 
 
-def _summarise(
+def summarise(
     done: Summary, seconds: float, longest: int | None, output: Path | None, replaced: bool, unit: str = "texts"
 ) -> None:
+    """Print the line of a finished run: counts, rate, output."""
     if done.finished:
         say(f"fastflow: {output} is finished: nothing to do")
         return
@@ -313,54 +291,3 @@ def fit_to(
 
         with fit_input(texts, Request(name, model, device, keep, resume, quiet)) as directory:
             yield opened, str(directory)
-
-
-@click.command()
-@click.argument("vectors", metavar="VECTORS.npy")
-@MODEL
-@output_option("OUT.npy.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "float64"]),
-    default="auto",
-    help="The arithmetic; auto is float32.",
-)
-@PRECISION
-@RANGES
-@DIM
-@NORMALIZE
-@THREADS
-@DEVICE
-@RESUME
-@QUIET
-def transform(
-    vectors: str,
-    model: str | None,
-    output: Path,
-    device: str,
-    dtype: str,
-    threads: int | None,
-    resume: bool,
-    quiet: bool,
-    **options: Any,
-) -> None:
-    """Calibrate vectors that were made elsewhere.
-
-    Memory does not grow with the file. Row i of the output is row i of the input.
-
-    VECTORS.npy is a matrix (N, D) of float16, float32 or float64. A model that fastflow-train fitted to such vectors
-    takes them, and so does a model with an encoder, if they are its own pooled vectors.
-
-    \b
-    fastflow-train VECTORS.npy -o my-model
-    fastflow transform VECTORS.npy -m my-model -o OUT.npy
-    """
-    from fastflow.files.run import Run, Settings
-    from fastflow.files.transform import transform_file
-
-    runtime = open_runtime(model, device, dtype, threads, quiet=True)
-    run = Run(resume, quiet, started=None if quiet else partial(introduce, runtime))
-    start, replaced = time.monotonic(), os.path.isfile(output)
-    done = transform_file(runtime, vectors, output, Settings(**options), run)
-    if not quiet:
-        _summarise(done, time.monotonic() - start, 0, output, replaced, "vectors")

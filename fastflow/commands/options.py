@@ -149,3 +149,30 @@ def output_option(help: str) -> Callable[[Any], Any]:
     """Make -o OUT, a file that the command writes."""
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)
+
+
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(["float32", "float16", "int8", "uint8", "binary", "ubinary"]),
+    default="float32",
+    help="Numbers in the output: int8 has one fixed range about 0, which the model stores; uint8 is int8 plus "
+    "128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
+)
+RANGES = refuse_option(
+    "--ranges",
+    "--ranges was removed: int8 and uint8 take the range that the model stores; ranges= of Runtime.encode gives "
+    "another in Python",
+)
+DIM = click.option(
+    "--dim",
+    type=click.IntRange(1),
+    help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
+    "else the first ones.",
+)
+NORMALIZE = click.option("--normalize/--no-normalize", default=False, help="Divide by the L2 norm, after --dim.")
+RESUME = click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue an interrupted run after the rows it finished (OUT.partial). If the same run has finished OUT "
+    "(OUT.run.json), there is nothing to do.",
+)
