@@ -51,7 +51,7 @@ def join_schemas(schemas: Sequence[Any]) -> Any | None:
             if KEY in (field.metadata or {}):
                 kinds.setdefault(field.name, set()).update(field.metadata[KEY].decode().split())
     found = [set_types(schema, kinds) for schema in schemas]
-    # a column that carries kinds in one part carries them in all
+    # if the field of a column records its JSON types in one part, it must do so in all
     marks = [[field.name for field in schema if KEY in (field.metadata or {})] for schema in schemas]
     same = all(each.equals(found[0], check_metadata=True) for each in found)
     return found[0] if same and all(each == marks[0] for each in marks) else None

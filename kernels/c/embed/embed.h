@@ -9,7 +9,7 @@
 
 typedef struct {
     const ff_wordpiece *words;
-    const ff_table *table;      /* the pooling: this or an encoder without layers */
+    const ff_table *table;      /* the pooling: `table`, or `encoder` without layers; the other is NULL */
     const ff_encoder *encoder;
     const ff_flow *flow;
     int64_t limit;              /* most ids of a text, end ids included */

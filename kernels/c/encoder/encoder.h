@@ -101,8 +101,8 @@ typedef struct {
     const ff_linear *linears;
     const ff_step *steps;
     const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
-    const float *positions;   /* (position rows, embedding width) with segment 0, one more row for FF_EMBED's `mean`;
-                                 or NULL */
+    const float *positions;   /* (position rows, embedding width), the embedding of segment 0 added; one more row, the
+                                 mean of all, if FF_EMBED leaves positions out; NULL: the model has none */
     const void *words;        /* (vocabulary, width) */
     const float *token_weights;  /* (vocabulary), 0 or 1e-30 to 1e30, for FF_POOL; NULL: all 1 */
     int32_t half;             /* 1: words are IEEE half; 0: float32 */
