@@ -1,6 +1,6 @@
 """Windows of rows that are embedded together, and warnings about texts that do not suit the model.
 
-bench/results/unlike.md measures the warning about texts unlike the corpus of a flow.
+bench/results/verdicts.md has the study of the warning about texts unlike the corpus of a flow.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from files.test_parts_manifest import DAMAGED
-from files.test_write_database_schema import LOOSE, SPOILT
+from files.test_parts import DAMAGED
+from files.test_write_columns import LOOSE, SPOILT
 from model.test_refusals_encoder import CONFIGS, OF_PYTORCH
 from model.test_refusals_model import OF_TEXTS
 from model.test_refusals_tokenizer import with_one_more_word, with_template_beyond, with_token_beyond, without_unknown
