@@ -1,4 +1,4 @@
-"""The arguments of ``fastflow.fit`` and ``fastflow.distill``: check them, make options, and run."""
+"""Check the arguments of ``fastflow.fit`` and ``fastflow.distill``, and run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fastflow.train.options import Paths
 
 SOURCE, VECTORS = "texts given in Python", "vectors given in Python"
-COMMAND_ONLY = ("save_steps",)  # of checkpoints, which only the command writes, next to its model
+COMMAND_ONLY = ("save_steps",)  # only the command writes checkpoints
 OPTIONS = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
 OF_DISTIL = ("dim", "words", "dtype", "penalty")
 ARGUMENTS = ("encoder", "eval", "cache_folder", "log_dir", *OF_DISTIL, *(field.name for field in fields(Options)))
@@ -36,13 +36,13 @@ OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS
 
 
 def name_arguments(message: str) -> str:
-    """Replace the command's options in ``message`` by the arguments of ``fit``."""
+    """Replace the command's options in ``message`` by arguments."""
     return OPTION.sub(lambda option: option[1].replace("-", "_"), message)
 
 
 @contextmanager
 def errors_name_arguments() -> Iterator[None]:
-    """Make errors of a fit or a distillation name arguments, not options of the command."""
+    """Make errors name arguments, not options of the command."""
     try:
         yield
     except FastflowError as error:
@@ -60,7 +60,7 @@ def run_fit(
     cache: str | os.PathLike[str] | None,
     log_dir: str | os.PathLike[str] | None,
 ) -> Fit:
-    """Run ``fastflow.fit``; raises a UsageError for an option that it does not have."""
+    """Run ``fastflow.fit``."""
     if unknown := [name for name in options if name not in OPTIONS]:
         raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}")
     options = {name: value for name, value in options.items() if name != "stop" or value is not None}
@@ -101,7 +101,7 @@ def run_distil(
 
 
 def check_texts(texts: Any, function: str = "fit") -> Iterator[str]:
-    """Yield the items of ``texts``; raises a UsageError for an argument without an order, an error for a non-text."""
+    """Yield the items of ``texts``; raises a UsageError for an unordered argument."""
     unordered = isinstance(texts, str | bytes | os.PathLike | Set | Mapping)
     if unordered or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
         raise UsageError(
@@ -128,7 +128,7 @@ def _find_pairs(pairs: Any) -> list[Path]:
 
 
 def make_voice(progress: Any) -> Voice:
-    """Make the Voice for the argument ``progress``."""
+    """Make the Voice of ``progress``."""
     if progress is None or progress is False:
         return SILENT
     if progress is True:

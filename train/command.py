@@ -1,4 +1,4 @@
-"""The body of fastflow-train: run a fit on files, write the model, and print about it."""
+"""Run fastflow-train: fit files, write the model, and print about it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _make_model(run: Callable[[Setup], Fit | None], out: Path, fitting: Fitting 
             add_note(stop, f"checkpoints of the flow are in {checkpoints}; the same command with --resume continues")
         raise
     shutil.rmtree(checkpoints, ignore_errors=True)
-    for line in (*fit.choice.reasons, *(f"WARNING: {doubt}" for doubt in fit.doubts)):  # concerns have been printed
+    for line in (*fit.choice.reasons, *(f"WARNING: {doubt}" for doubt in fit.doubts)):
         setup.voice.say(line)
     seconds = time.monotonic() - started
     setup.voice.say(f"{out}: {calibration.describe(fit.stages)}, fingerprint {mark[:16]}, {seconds:.0f} s")
@@ -74,5 +74,5 @@ def _make_model(run: Callable[[Setup], Fit | None], out: Path, fitting: Fitting 
 
 
 def checkpoints_of(out: Path) -> Path:
-    """Name the folder of the flow's checkpoints until the model ``out`` is whole."""
+    """Name the folder of the flow's checkpoints."""
     return out.with_name(out.name + ".training")

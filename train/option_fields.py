@@ -1,4 +1,4 @@
-"""Fields of a dataclass of options: each makes an option of a command and checks a value."""
+"""Make options of a command, and their checks, from fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 from fastflow.errors import UsageError
 from fastflow.values import is_whole, short
 
-MOST = 2**63 - 1  # of a whole number
+MOST = 2**63 - 1
 
 
 class Setting(NamedTuple):
-    """The arguments of ``click.option``, a test of a value, its description in an error, and a conversion."""
+    """The arguments of ``click.option``, and the check and conversion of a value."""
 
     option: dict[str, Any]
     right: Callable[[Any], bool]
@@ -30,7 +30,7 @@ def name_field(default: str | None, help: str, metavar: str | None = None) -> An
 
 
 def choice_field(choices: str, help: str) -> Any:
-    """Make a field for one of ``choices``, words of which the first is the default."""
+    """Make a field for one of ``choices``; the first is the default."""
     names = choices.split()
     return _field(names[0], help, Setting({"type": click.Choice(names)}, lambda v: v in names, " or ".join(names)))
 
@@ -54,7 +54,7 @@ def whole_field(
 
 
 def number_field(default: float | None, help: str, most: float | None = None) -> Any:
-    """Make a field for a number from 0 to ``most``, or above 0 if that is None."""
+    """Make a field for a number from 0 to ``most``; None: above 0."""
 
     def is_right(value: Any) -> bool:
         real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -72,12 +72,12 @@ def _field(default: Any, help: str, setting: Setting) -> Any:
 
 
 def flag(name: str) -> str:
-    """Write the option ``name`` as on a command line."""
+    """Write ``name`` as on a command line."""
     return "--" + name.replace("_", "-")
 
 
 def add_options(settings: type) -> Callable[[Any], Any]:
-    """Make a decorator that gives a command every option of the dataclass ``settings``, in its order."""
+    """Make a decorator that adds the options of the dataclass ``settings`` to a command."""
 
     def decorate(command: Any) -> Any:
         for entry in reversed(fields(settings)):
@@ -88,7 +88,7 @@ def add_options(settings: type) -> Callable[[Any], Any]:
 
 
 def check_fields(settings: Any) -> None:
-    """Check and convert every value of a dataclass; raises a UsageError. None passes if it is the default."""
+    """Check and convert the values of a dataclass; raises a UsageError. A default of None passes."""
     for entry in fields(settings):
         value, setting = getattr(settings, entry.name), entry.metadata["setting"]
         if value is None and entry.default is None:

@@ -43,7 +43,7 @@ def _by_weights(name: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of fastflow-train, explained by --help. Raises a UsageError for a value out of range."""
+    """The options of fastflow-train; raises a UsageError for a value out of range."""
 
     method: str = name_field(
         "auto",
@@ -136,13 +136,12 @@ class Options:
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 
     def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
-        """Give the arguments of FlowConfig for ``count`` texts and ``background`` sentences."""
+        """Give FlowConfig's arguments for ``count`` texts and ``background`` sentences."""
         size = LARGE if background or count >= LARGE_CORPUS else SMALL
         return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
 
     @property
     def has_weights(self) -> bool:
-        """Whether frequent tokens count less."""
         return self.token_weights == "sif"  # noqa: S105
 
     @property
@@ -152,7 +151,6 @@ class Options:
 
     @property
     def colour(self) -> dict[str, Any]:
-        """The settings of recolour: spectrum, mean_share and demoted."""
         usual = COLOURS["none" if self.token_weights == "none" else "sif"]  # noqa: S105
         return {name: value if (own := getattr(self, name)) is None else own for name, value in usual.items()}
 
@@ -161,7 +159,7 @@ DEFAULTS = Options()
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:
-    """Raise a FastflowError if PyTorch or transformers is absent; ``shown``: announce the wait on a terminal."""
+    """Raise a FastflowError without PyTorch or transformers; ``shown``: announce the wait."""
     if shown:
         say_loading()
     try:

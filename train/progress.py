@@ -1,4 +1,4 @@
-"""Lines and progress of a fit: on standard error, to a function of the caller, or dropped."""
+"""Show lines and progress of a fit."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ WARNING = "WARNING: "  # the beginning of a line that --quiet leaves
 
 @dataclass(frozen=True)
 class Voice:
-    """The function for lines, and whether progress is shown on standard error."""
+    """The function for lines, and whether bars are shown on standard error."""
 
     say: Callable[[str], None] = say
     bars: bool = True
 
     def progress(self, label: str, total: int | None, unit: str, done: int = 0, about: bool = False) -> Progress:
-        """Make a Progress, shown if ``bars``."""
         return Progress(label, total, unit, shown=self.bars, done=done, about=about)
 
     def count(self, label: str, texts: Iterable[str]) -> Iterator[str]:
-        """Yield ``texts`` and count them."""
         with self.progress(label, None, "texts") as progress:
             for text in texts:
                 yield text

@@ -156,16 +156,47 @@ def test_proof_catches_a_changed_parameter(tmp_path, encoder, pooled, sentences,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_proof_compares_log_determinants(tmp_path, encoder, pooled, sentences, monkeypatch):
+def spoil_flow(monkeypatch, output, log_det):
     right = exporting.calibration.apply_with_log_det
 
     def wrong(stage, x):
-        z, log_det = right(stage, x)
-        return z, log_det + 1e-4
+        z, density = right(stage, x)
+        return z + output * max(1, np.abs(z).max()), density + log_det * max(1, np.abs(density).max())
 
     monkeypatch.setattr(exporting.calibration, "apply_with_log_det", wrong)
-    with pytest.raises(FastflowError, match="export stopped: the log-determinant of stage 0"):
-        write(tmp_path / "m", encoder, fitted_by("flow", pooled), sentences)
+
+
+def spoil_backend(monkeypatch, name):
+    def open_wrong(*args):
+        backend = proof_opens(*args)
+        right = getattr(backend, name)
+
+        def wrong(rows):
+            vectors = np.array(right(rows))
+            vectors[:, 0] += 1e-4 * np.linalg.norm(vectors, axis=1)
+            return vectors
+
+        monkeypatch.setattr(backend, name, wrong)
+        return backend
+
+    proof_opens = proof.open_backend
+    monkeypatch.setattr(proof, "open_backend", open_wrong)
+
+
+DEVIATIONS = {  # ten times the tolerance: 1e-9 relative in float64, 1e-5 of a unit vector in float32
+    "the log-determinant of stage 0": lambda patch: spoil_flow(patch, 0, 1e-8),
+    "the output of stage 0": lambda patch: spoil_flow(patch, 1e-8, 0),
+    "the pooled embedding": lambda patch: spoil_backend(patch, "pool"),
+    "the embedding": lambda patch: spoil_backend(patch, "calibrate"),
+}
+
+
+@pytest.mark.parametrize("part", DEVIATIONS)
+def test_proof_catches_ten_times_the_tolerance(tmp_path, encoder, pooled, sentences, monkeypatch, part):
+    fitted = fitted_by("flow", pooled)
+    DEVIATIONS[part](monkeypatch)
+    with pytest.raises(FastflowError, match=f"export stopped: {part} of the saved model differs"):
+        write(tmp_path / "m", encoder, fitted, sentences)
 
 
 def weights_changed(monkeypatch):

@@ -1,1 +1,1 @@
-"""Choosing without labels: the separability of dropout views, and which method ships."""
+"""Choose a method without labels."""

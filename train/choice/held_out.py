@@ -1,7 +1,7 @@
-"""Stop a flow of vectors at the step that gives held-out vectors the highest likelihood.
+"""Stop a flow of vectors at the step of the highest held-out likelihood.
 
-Vectors alone have no dropout views. Held-out likelihood notices over-fitting and nothing else: similarity falls long
-before it does (bench/results/verdicts.md), which every place that reports the choice has to mention.
+Likelihood only notices over-fitting: similarity falls long before (bench/results/verdicts.md). Every report of the
+choice has to say so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HeldOut:
     rows: NDArray[np.float32]
 
     def make_measure(self, x: torch.Tensor) -> Callable[[Flow], float]:
-        """Make a function of a flow: the mean log-likelihood of ``x`` (m, D'), its inputs, in bits a dimension."""
+        """Make a function of a flow: the mean log-likelihood of its inputs ``x`` (m, D'), in bits a dimension."""
 
         @torch.no_grad()
         def measure(flow: Flow) -> float:
@@ -37,18 +37,18 @@ class HeldOut:
 
 
 def count_held_out(count: int) -> int:
-    """Count the rows to hold out of ``count``."""
+    """Count the rows to hold out."""
     return max(1, min(MOST, count // PART))
 
 
 def split(count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw by ``seed`` the row numbers to train on and to hold out, both ascending."""
+    """Draw the row numbers to train on and to hold out, both ascending."""
     order = np.random.default_rng((seed, 1 << 33)).permutation(count)
     return np.sort(order[count_held_out(count) :]), np.sort(order[: count_held_out(count)])
 
 
 def explain_stop(look: dict[str, Any], vectors: int) -> str:
-    """Write the sentence on the kept step and its limits."""
+    """Write a sentence on the kept step and its limits."""
     return (
         f"flow: kept step {look['kept_step']} of {look['steps']}, where {vectors} held-out vectors were most likely, "
         f"{-look[HELD_OUT]:.3f} bits per dimension; likelihood does not see similarity, so compare it with a closed "

@@ -1,4 +1,4 @@
-"""Choose a calibration without labels, and refuse one that separates dropout views no better than the pooling."""
+"""Choose a calibration without labels; refuse one that separates dropout views no better than the pooling."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
 
 AUTO = "flow"  # with recolour after it: chosen on STS12-14 (bench/results/verdicts.md)
-AUTO_STREAMED = "whiten,recolour"  # its closed-form sibling, for a corpus that is read once
+AUTO_STREAMED = "whiten,recolour"  # for a corpus that is read once
 
 
 @dataclass
 class Choice:
-    """The chosen calibration, with a ``record`` for the manifest and ``reasons`` for the log and the card.
+    """The chosen calibration; ``record`` is for the manifest, ``reasons`` for log and card.
 
-    ``views`` judged it, None without a judgement.
+    ``views`` judged it.
     """
 
     fitted: Fitted
@@ -32,16 +32,16 @@ class Choice:
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
-    """Measure the separability of ``views`` after ``stages`` in float64, about the mean if they keep a part."""
+    """Measure the separability after ``stages`` in float64, about the mean if they keep a part."""
     wide = [stage.astype(np.float64) for stage in stages]
     return views.judge(lambda x: np.asarray(apply(wide, x)), keeps_mean(stages))
 
 
 def choose(method: str, fit: Callable[[str], Fitted], views: Views, automatic: bool = False) -> Choice:
-    """Fit ``method`` and keep it, unless it separates ``views`` no better than the pooling.
+    """Fit ``method``, and keep it if it separates ``views`` better than the pooling.
 
-    A method that keeps a part of the mean is compared with the pooling about the mean: dropout views cannot judge a
-    mean. With ``automatic`` a method that cannot be fitted is a reason to keep the pooling, not an error.
+    Dropout views cannot judge a mean: a method that keeps a part is compared about the mean. With ``automatic`` the
+    pooling is kept if the method cannot be fitted.
     """
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     try:

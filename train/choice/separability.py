@@ -1,10 +1,9 @@
-"""The separability of dropout views: a rule without labels for stopping a flow and refusing a calibration.
+"""Measure the separability of dropout views: a rule without labels to stop a flow or refuse a calibration.
 
-Two passes of the encoder with its dropout on give two views of a text, equal in meaning by construction (the pairs
-that SimCSE, Gao et al. 2021, trains on; here they only judge). The separability of a calibration is how far the mean
-cosine of two views of one text lies above the mean cosine of different texts, in standard deviations of the latter. A
-good calibration spreads texts apart, which lowers that deviation; one that is fitted too long amplifies directions in
-which the encoder only has noise, which lowers the first mean. Likelihood sees neither. See bench/results/verdicts.md.
+Two passes with dropout give two views of a text, equal in meaning (SimCSE, Gao et al. 2021). The separability is the
+mean cosine of views of one text, less the mean cosine of different texts, in deviations of the latter. A fit that is
+too long amplifies directions of noise, which lowers the first mean; likelihood does not notice it. See
+bench/results/verdicts.md.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ Calibrate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def measure_separability(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Measure two views (n, D) of n >= 2 texts: (mean cosine of views - of texts) / deviation of the latter.
+    """Measure two views (n, D) of n >= 2 texts; larger is better.
 
-    Larger is better; 0 if views of a text are as similar as two texts; NaN if a value is not finite.
+    0 if views of a text are as similar as two texts; NaN if a value is not finite.
     """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")
@@ -43,13 +42,13 @@ def measure_separability(first: NDArray[Any], second: NDArray[Any]) -> float:
 
 @dataclass(frozen=True)
 class Views:
-    """Two views, ``first`` and ``second`` (n, D) float64, of a sample of the corpus."""
+    """Two views (n, D) float64 of a sample of the corpus."""
 
     first: NDArray[np.float64]
     second: NDArray[np.float64]
 
     def judge(self, calibrate: Calibrate | None = None, centred: bool = False) -> float:
-        """Measure the separability after ``calibrate``, None for the pooling; ``centred``: about the mean."""
+        """Measure the separability after ``calibrate``; ``centred``: about the mean."""
         first, second = (side if calibrate is None else calibrate(side) for side in (self.first, self.second))
         if centred:
             mean = (first.mean(axis=0) + second.mean(axis=0)) / 2
@@ -58,7 +57,7 @@ class Views:
 
 
 def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu", seed: int = 0) -> Views:
-    """Embed up to TEXTS of ``texts``, evenly spaced, twice with dropout; keeps the global random state."""
+    """Embed up to TEXTS of ``texts`` twice with dropout; keeps the global random state."""
     sample = texts[:: -(-len(texts) // TEXTS)]
     embedder = Embedder(encoder, device, dropout=True, rate=DROPOUT)
     devices = [torch.cuda.current_device()] if device == "cuda" else []
@@ -69,7 +68,7 @@ def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu"
 
 
 def is_due(step: int, steps: int) -> bool:
-    """Whether to measure after ``step``: 0, 10, 14, 20, 28, 40, ... and the last, about 20 times."""
+    """Whether to measure after ``step``: 0, 10, 14, 20, 28, 40, ... and the last."""
     if step in (0, steps):
         return True
     doublings, mark = 0, 10
@@ -85,7 +84,7 @@ class Keeper:
     """Keeps the state of a flow with the largest ``measure(flow)``, and the history of (step, value)."""
 
     measure: Callable[[Flow], float]
-    what: str = "separability"  # the name of the measure
+    what: str = "separability"
     history: list[tuple[int, float]] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -96,11 +95,10 @@ class Keeper:
 
     @property
     def value(self) -> float:
-        """The best value."""
         return self._find_best()[1]
 
     def look(self, step: int, flow: Flow) -> float:
-        """Measure ``flow`` after ``step``, keep it if it is the best, and return its value."""
+        """Measure ``flow`` after ``step``, and keep it if it is the best."""
         value = self.measure(flow)
         self.history.append((step, value))
         if self.step == step:
@@ -108,12 +106,11 @@ class Keeper:
         return value
 
     def record(self) -> dict[str, Any]:
-        """Make the manifest's entry: best step and value, last step, and the history with None for NaN."""
+        """Make the manifest's entry, with None for NaN."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
 
     def restore(self, flow: Flow) -> None:
-        """Load the best state into ``flow``."""
         flow.load_state_dict(self.best)
 
     def _find_best(self) -> tuple[int, float]:

@@ -1,8 +1,7 @@
 """Recognise encoders that were tuned for similarity, without labels.
 
-An untuned masked language model crowds all embeddings into a narrow cone; tuning for similarity spreads them. So the
-mean cosine of unrelated sentences separates the two kinds. The sentences are fixed (probe.txt), because the texts of a
-narrow corpus are close in any encoder.
+An untuned encoder crowds all embeddings into a cone; tuning spreads them. The mean cosine of unrelated sentences tells.
+The sentences are fixed (probe.txt): texts of a narrow corpus are close in any encoder.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ CONE = 0.3  # one untuned encoder: 0.48; one tuned encoder: 0.04 (bench/results/
 
 
 def read_probe() -> list[str]:
-    """Read sentences of different subjects."""
+    """Read the probe sentences."""
     return files("fastflow.train.choice").joinpath("probe.txt").read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def measure_crowding(encoder: str | Path, pooling: str = "last") -> float:
-    """Measure the mean cosine of two probe sentences under ``pooling``."""
+    """Measure the mean cosine of two probe sentences."""
     texts = read_probe()
     embeddings = Embedder(open_encoder(str(encoder), pooling, None), "cpu")(texts).astype(np.float64)
     similarity = cosine(embeddings, embeddings)
@@ -33,7 +32,7 @@ def measure_crowding(encoder: str | Path, pooling: str = "last") -> float:
 
 
 def warn_of_tuning(encoder: str | Path) -> str | None:
-    """Write a warning against calibrating a tuned ``encoder``, None for an untuned one."""
+    """Warn against calibrating a tuned ``encoder``; None for an untuned one."""
     found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None
@@ -46,7 +45,7 @@ def warn_of_tuning(encoder: str | Path) -> str | None:
 
 
 def explain_tuning(encoder: str | Path) -> str | None:
-    """Write the reason to keep a tuned ``encoder`` as it is, None for an untuned one."""
+    """Write the reason to keep a tuned ``encoder``; None for an untuned one."""
     found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None

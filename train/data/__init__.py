@@ -1,1 +1,1 @@
-"""The data that a calibration is fitted to: the corpus, its token weights, its embeddings and their moments."""
+"""Read a corpus; weigh, embed and measure it."""

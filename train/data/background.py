@@ -1,11 +1,8 @@
-"""A language at large: how often its words occur, and sentences.
+"""Describe a language at large: shares of words, and sentences.
 
-English is in the package: the words of ``background.txt.gz``, counted on a broad mix of texts, and sentences of such a
-mix, ``sentences.txt.gz`` (``bench/research/background.py`` and ``background_sentences.py``). ``--background-words``
-gives the words of another language.
-
-Sentences of random words cover directions that a corpus lacks, because they have words of every field. The idea is
-Zipfian whitening (Yokoi et al., NeurIPS 2024), with the encoder's context.
+``background.txt.gz`` and ``sentences.txt.gz`` have English (``bench/research/background.py`` and
+``background_sentences.py``). Sentences of random words cover directions that a corpus lacks. The idea is Zipfian
+whitening (Yokoi et al., NeurIPS 2024), with the encoder's context.
 """
 
 from __future__ import annotations
@@ -28,16 +25,16 @@ from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths beyond the fewest fall off exponentially
-LOOKED_AT = 2000  # first words of a corpus
+LOOKED_AT = 2000
 COMMON = 100  # occurrences in a million: the thousand words that identify English
 ENGLISH = 0.3  # share of common words: 0.36 (headlines) to 0.85 in English, 0.07 to 0.23 in six other languages
-WINDOW = 4096  # words to tokenize at once
+WINDOW = 4096
 LENGTH = 21.1  # words of a sentence of a list of words
 # share of common words in texts against the list: 0.53 (headlines) to 1.17 in 14 sets of texts of its language, up to
 # 0.41 in other languages, except English texts and lists with English words
 LIKE = 0.45
-USUAL = 0.65  # the most that the common words of a list are expected to be
-FEWEST = 100  # words of a corpus to compare with a list
+USUAL = 0.65
+FEWEST = 100
 
 
 class Words(NamedTuple):
@@ -49,7 +46,7 @@ class Words(NamedTuple):
 
 
 def load_english() -> Words:
-    """Load the words and sentences in the package."""
+    """Load the package's words and sentences."""
     length, *levels = _read_lines("background.txt.gz")
     found: dict[str, float] = {}
     for level in levels:
@@ -64,7 +61,7 @@ def _read_lines(name: str) -> list[str]:
 
 
 def read_words(path: Path) -> Words:
-    """Read a list: a line for each word, with a space or tab and its count. Errors name file and line."""
+    """Read lines of a word, a space or tab, and its count; errors name file and line."""
     found: dict[str, float] = {}
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -88,7 +85,7 @@ def read_words(path: Path) -> Words:
 
 
 def recognise_words(texts: Sequence[str], given: str | None = None) -> Words | None:
-    """Give the words of the list ``given``, or English if ``texts`` are, or None for another language."""
+    """Read the list ``given``, or take English if ``texts`` are English, else None."""
     if given is not None:
         return read_words(Path(given))
     words = load_english()
@@ -96,9 +93,9 @@ def recognise_words(texts: Sequence[str], given: str | None = None) -> Words | N
 
 
 def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
-    """Write a warning if the common words of a list are rare in ``texts``, as in another language, or None.
+    """Warn if the common words of a list are rare in ``texts``; else None.
 
-    Case is ignored, and words of scripts without spaces are not judged.
+    Ignores case, and scripts without spaces.
     """
     listed = {word: share for word, share in words.shares.items() if WORD.fullmatch(word)}
     common = {word: share for word, share in listed.items() if share >= COMMON}
@@ -117,7 +114,7 @@ def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
 
 
 def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str | None:
-    """Write a warning if the list is in lower case, and the encoder and ``texts`` have capitals, or None."""
+    """Warn if only the encoder and ``texts`` have capitals, not the list; else None."""
     if any(word != word.lower() for word in words.shares):
         return None
     first = (word[0] for text in islice(texts, LOOKED_AT) for word in WORD.finditer(text))
@@ -131,18 +128,18 @@ def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str
 
 
 def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np.float64]:
-    """Compute the share of each token id in sentences, (vocabulary,); unlisted words are the rest to 1."""
+    """Compute the share (V,) of each token id in sentences; unlisted words are the rest to 1."""
 
     def count(texts: list[str], share: NDArray[np.float64]) -> NDArray[np.float64]:
         tokens = tokenize(texts)
         each = np.repeat(share, np.diff(tokens.offsets))
         return np.asarray(np.bincount(tokens.ids, each, vocabulary), np.float64)
 
-    empty = count([""], np.ones(1))  # the tokens around every sentence
+    empty = count([""], np.ones(1))
     names, share, inside = list(words.shares), np.array(list(words.shares.values())), np.zeros(vocabulary)
     for start in range(0, len(names), WINDOW):
         some, often = names[start : start + WINDOW], share[start : start + WINDOW]
-        inside += count([f"{word} {word}" for word in some], often) - count(some, often)  # a word after a blank
+        inside += count([f"{word} {word}" for word in some], often) - count(some, often)
     counts = empty * (1e6 / words.length) + np.maximum(inside, 0)
     rare = max(0.0, 1e6 - float(share.sum()))  # unlisted words: at least one token each
     return np.asarray(counts / (counts.sum() + rare), np.float64)

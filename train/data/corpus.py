@@ -1,4 +1,4 @@
-"""Read, cut, clean and sample the texts of a corpus."""
+"""Read, cut, clean and sample texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # bet
 
 
 def cut_sentences(text: str) -> list[str]:
-    """Cut ``text`` after . ! ? … before anything but a lower-case letter, and after their full-width forms."""
+    """Cut after . ! ? … before anything but a lower-case letter, and after their full-width forms."""
     return [part for part in map(str.strip, BOUNDARY.split(text)) if part]
 
 
@@ -27,15 +27,15 @@ def read_corpus(
     seed: int = 0,
     cut: bool = False,
 ) -> list[str]:
-    """Read the distinct texts of ``paths`` in order of first appearance; a pairs file gives both texts of a row.
+    """Read the distinct texts of ``paths``, both of a pair, in order of first appearance.
 
-    A reservoir of ``sample`` texts bounds the memory; ``cut`` cuts texts into sentences first.
+    A reservoir of ``sample`` texts bounds the memory; ``cut`` cuts sentences first.
     """
     return draw(clean(read_texts(paths, layout), cut), ", ".join(paths), sample, seed)
 
 
 def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:
-    """Keep the distinct texts in order of first appearance, or only ``sample``, drawn at random.
+    """Keep the distinct texts in order of first appearance, or ``sample`` drawn at random.
 
     Raises a FastflowError that names the corpus, ``named``, if it is empty.
     """
@@ -52,14 +52,14 @@ def read_texts(paths: Sequence[str], layout: Layout = Layout()) -> Iterator[str]
 
 
 def clean(texts: Iterable[str], cut: bool = False) -> Iterator[str]:
-    """Strip ``texts`` and drop empty ones; ``cut`` cuts them into sentences."""
+    """Strip ``texts``, drop empty ones; ``cut`` cuts sentences."""
     for text in texts:
         if text := text.strip():
             yield from cut_sentences(text) if cut else (text,)
 
 
 def corpus_hash(texts: Sequence[str]) -> str:
-    """Hash the texts in order: the key of the cache of their embeddings."""
+    """Hash the texts in order, as the cache's key."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
@@ -68,13 +68,13 @@ def corpus_hash(texts: Sequence[str]) -> str:
 
 
 def key_of(text: str, seed: int) -> bytes:
-    """Hash a text to 16 bytes that choose a sample, uniform over distinct texts."""
+    """Hash a text to 16 bytes, uniform over distinct texts."""
     data = text.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=16, key=seed.to_bytes(8, "little")).digest()
 
 
 def pick_by_hash(texts: Iterable[str], count: int, seed: int) -> list[str]:
-    """Pick the ``count`` distinct texts with the smallest keys, in the order of their keys."""
+    """Pick the ``count`` distinct texts with the smallest keys, in their order."""
     keyed = {key_of(text, seed): text for text in texts}
     return [keyed[key] for key in heapq.nsmallest(count, keyed)]
 

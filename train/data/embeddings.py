@@ -1,7 +1,7 @@
-"""Embed texts by the frozen encoder, (n, D), and keep them in a memory-mapped cache.
+"""Embed texts by the frozen encoder, (n, D), with a memory-mapped cache.
 
-The compiled kernels run every encoder that they support; PyTorch runs the others, on a GPU, and with dropout. The two
-agree to about 1e-6, not bit for bit, so each has its own cache entries.
+Compiled kernels run the encoders that they support, PyTorch others, a GPU and dropout. They agree to about 1e-6, so
+each has its own cache entries.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ BATCH_TOKENS = 8192
 
 
 class Embedder:
-    """Runs the frozen encoder in float32; ``backend`` is cpu or torch, None for ``pick_backend``.
+    """Runs the encoder in float32; ``backend`` is cpu or torch, None for ``pick_backend``.
 
-    With ``dropout`` PyTorch runs it in training mode, with new noise at every call; ``rate`` replaces its rates.
+    With ``dropout`` PyTorch draws new noise at every call; ``rate`` replaces its rates.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class Embedder:
         self._where = encoder.directory
 
     def __call__(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> NDArray[np.float32]:
-        """Embed ``texts``: (n, D) float32."""
         out = np.empty((len(texts), self.dim), np.float32)
         for start in range(0, len(texts), WINDOW):
             self._embed_window(texts[start : start + WINDOW], out[start : start + WINDOW], advance)
@@ -87,7 +86,7 @@ def pick_backend(directory: Path, device: str) -> str:
 
 
 def cache_key(encoder: FrozenEncoder, texts: Sequence[str], device: str = "cpu") -> str:
-    """Hash encoder, pooling, token weights, length limit, corpus and backend."""
+    """Hash all that decides the embeddings."""
     parts = [encoder.hash, encoder.pooling.as_dict(), encoder.max_length, corpus_hash(texts)]
     parts.append([pick_backend(encoder.directory, device), device])
     if encoder.pooling.weights is not None:
@@ -103,11 +102,11 @@ def embed_corpus(
     corpus: str = "a corpus",
     voice: Voice = COMMAND,
 ) -> NDArray[np.float32]:
-    """Map the pooled embeddings (n, D), read-only, from the cache; compute them into it first if they are absent.
+    """Map the embeddings (n, D), read-only, from the cache; compute absent ones first.
 
-    An interrupted pass keeps its windows, and the next one continues after them, bit for bit. A second process waits
-    for the first. The entry is locked while the array lives, so ``fastflow cache --clear`` keeps it. ``corpus`` names
-    it in the command's list.
+    An interrupted pass keeps its windows, and the next one continues, bit for bit. A second process waits for the
+    first. The entry is locked while the array lives, so ``fastflow cache --clear`` keeps it. ``corpus`` names it in the
+    command's list.
     """
     path, shape = cache / f"{cache_key(encoder, texts, device)}.npy", (len(texts), encoder.dim)
     head = _make_header(shape)
@@ -124,7 +123,7 @@ def embed_corpus(
             describe(partial, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
             try:
                 _fill(f, head, texts, embedder, voice)
-            except FastflowError:  # another run would end there too
+            except FastflowError:
                 _discard(partial)
                 raise
             except BaseException:
@@ -184,7 +183,7 @@ def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedd
 
 
 def _write(handle: io.FileIO, data: bytes) -> None:
-    """Write all of ``data``: an unbuffered write may take a part."""
+    """Repeat unbuffered writes, which may take a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[handle.write(rest) :]

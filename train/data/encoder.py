@@ -1,4 +1,4 @@
-"""The frozen encoder of a fit: find it, check its pooling and length, and identify it by a hash."""
+"""Find a fit's encoder, check its pooling and length, and hash it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from fastflow.model.sentence.directory import Modules, read_modules
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 
-OF_MODULES = "model"  # the pooling that runs all modules of a directory of Sentence Transformers
+OF_MODULES = "model"  # the pooling that runs all modules
 
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder to calibrate: its directory, pooling and identity.
+    """An encoder to calibrate: directory, pooling and identity.
 
-    ``modules`` belong to a directory of Sentence Transformers. ``head`` is set if they run, with their pooling; then
-    ``hash`` covers all their files.
+    ``modules`` are Sentence Transformers'. ``head`` is set if they run; then ``hash`` covers all their files.
     """
 
     directory: Path
@@ -61,15 +60,14 @@ class FrozenEncoder:
         return self.model.pooled_dim
 
     def make_tokenize(self) -> Callable[[Sequence[str]], Tokens]:
-        """Make the function from texts to tokens, with the modules' default prompt."""
         tokenizer, prompts = self.model.tokenizer(), self.model.prompts
         return lambda texts: tokenizer.tokenize_prompted(texts, prompts.resolve(), prompts.pooled)
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
-    """Open a Hugging Face directory, the encoder of a model or of a Transformer module, ``default``, or a Hub id.
+    """Open a Hugging Face directory, a model's encoder, a Transformer module, ``default``, or a Hub id.
 
-    Raises a FastflowError for a missing or damaged encoder, and a UsageError for a pooling or length that it lacks.
+    Raises a FastflowError for a missing or damaged encoder, a UsageError for a pooling or length that it lacks.
     """
     directory, hub_id, revision = _locate(name)
     if pooling == OF_MODULES:
@@ -108,7 +106,7 @@ def _open_modules(directory: Path, max_length: int | None, hub_id: str | None, r
 
 
 def has_modules(name: str) -> bool:
-    """Whether ``name`` is a directory of Sentence Transformers of which a fit can run all modules."""
+    """Whether a fit can run all modules of the Sentence Transformers directory ``name``."""
     modules = read_modules(_locate(name)[0])
     return modules is not None and modules.truncate_dim is None
 

@@ -1,4 +1,4 @@
-"""Exact, mergeable statistics in float64 of a corpus that need not fit in memory."""
+"""Compute exact, mergeable statistics in float64 of a corpus that need not fit in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D) of a stream; messages call its rows ``unit``."""
+    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D); messages call rows ``unit``."""
 
     def __init__(self, dim: int, unit: str = "texts") -> None:
         self.count, self.unit = 0, unit
@@ -29,7 +29,6 @@ class Moments:
         self.scatter: NDArray[np.float64] = np.zeros((dim, dim))
 
     def update(self, x: NDArray[Any]) -> Moments:
-        """Add a block (b, D); returns self."""
         if len(x):
             block = Moments(x.shape[1])
             wide = x.astype(np.float64)
@@ -40,7 +39,7 @@ class Moments:
         return self
 
     def merge(self, other: Moments) -> Moments:
-        """Add another stream's statistics exactly (Chan, Golub & LeVeque 1979); returns self."""
+        """Add other statistics exactly (Chan, Golub & LeVeque 1979); returns self."""
         total = self.count + other.count
         if other.count:
             shift = other.mean - self.mean
@@ -50,17 +49,17 @@ class Moments:
         return self
 
     def count_as(self, count: int) -> Moments:
-        """Give the same mean and covariance the weight of ``count`` rows."""
+        """Give mean and covariance the weight of ``count`` rows."""
         out = Moments(len(self.mean), self.unit)
         out.count, out.mean, out.scatter = count, self.mean, self.scatter * (count / self.count)
         return out
 
     def push_through(self, stage: Stage) -> Moments:
-        """Compute the statistics after a closed-form stage, exactly, because it is affine."""
+        """Compute the statistics after a closed-form stage, exactly: it is affine."""
         return self._map(*self._find_affine([stage]))
 
     def join(self, stages: Sequence[Stage]) -> Moments:
-        """Compute the statistics of (x, z) exactly: z is the stream after closed-form ``stages``."""
+        """Compute the statistics of (x, z) exactly: z is the output of closed-form ``stages``."""
         linear, bias = self._find_affine(stages)
         return self._map(np.hstack([np.eye(len(linear)), linear]), np.concatenate([np.zeros(len(linear)), bias]))
 
@@ -78,12 +77,11 @@ class Moments:
 
     @property
     def covariance(self) -> NDArray[np.float64]:
-        """(D, D), divided by the count."""
         return self.scatter / max(self.count, 1)
 
 
 def measure_moments(x: Rows) -> Moments:
-    """Measure ``x`` (n, D) in blocks; it may be a memory map larger than memory."""
+    """Measure ``x`` (n, D) in blocks."""
     out = Moments(x.shape[1])
     for start in range(0, len(x), BLOCK):
         out.update(np.asarray(x[start : start + BLOCK]))
@@ -92,7 +90,7 @@ def measure_moments(x: Rows) -> Moments:
 
 @dataclass(frozen=True)
 class Streamed:
-    """The result of one pass: statistics, a uniform sample of texts, their embeddings (k, D), and a sha256."""
+    """Statistics, a uniform sample of texts, their embeddings (k, D), and a sha256."""
 
     moments: Moments
     texts: list[str]
@@ -107,7 +105,7 @@ def read_through(
     seed: int = 0,
     voice: Voice = COMMAND,
 ) -> Streamed:
-    """Embed ``texts`` a block at a time; memory holds the statistics and a reservoir of ``sample`` texts."""
+    """Embed ``texts`` a block at a time; memory holds statistics and a reservoir of ``sample`` texts."""
     stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
     statistics: Moments | None = None
     kept: list[tuple[int, str, NDArray[np.float32]]] = []

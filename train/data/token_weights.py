@@ -1,10 +1,9 @@
-"""Token weights (SIF): frequent tokens count less in the mean of a text.
+"""Weigh tokens (SIF): frequent tokens count less in the mean of a text.
 
-Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), with p its share of the language's
-tokens. [CLS] and [SEP] are the commonest tokens, so they nearly vanish. In a corpus the words of its subject are as
-common as function words, and would lose their weight. So p is (n / N + PRIOR q) / (1 + PRIOR), with n / N the share in
-the corpus and the language's sentences, and q the share in the language at large. For an unknown language p is the
-share in the corpus. An unseen token counts 1.
+Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the language's tokens.
+[CLS] and [SEP] nearly vanish. Words of a corpus's subject are common in it, and would lose their weight: so p is (n / N
++ PRIOR q) / (1 + PRIOR), n / N the share in corpus and language's sentences, q in the language at large. For an unknown
+language p is the share in the corpus. An unseen token counts 1.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ HEAD = 32768  # first texts of a corpus that is read once: they give its frequen
 def compute_sif(
     counts: NDArray[np.int64], at_large: NDArray[np.float64] | None = None, prior: float = PRIOR, a: float = A
 ) -> NDArray[np.float32]:
-    """Compute weights (V,) in (0, 1] from ``counts`` (V,) of each id and its share ``at_large`` (V,)."""
+    """Compute weights (V,) in (0, 1] from ``counts`` (V,) and shares ``at_large`` (V,)."""
     share = counts / max(1.0, float(counts.sum()))
     if at_large is not None:
         share = (share + prior * at_large) / (1 + prior)
@@ -38,13 +37,13 @@ def compute_sif(
 
 
 def measure_perplexity(counts: NDArray[np.int64]) -> float:
-    """Compute exp(entropy) of tokens that occur ``counts`` (V,) times: from 1 to V."""
+    """Compute exp(entropy) of tokens that occur ``counts`` (V,) times: 1 to V."""
     share = counts[counts > 0] / max(1, counts.sum())
     return float(np.exp2(-(share @ np.log2(share))))
 
 
 def weigh(encoder: FrozenEncoder, texts: Sequence[str], words: Words | None) -> FrozenEncoder:
-    """Weight the encoder's mean pooling by the token frequencies of ``texts`` and of their language."""
+    """Weight the mean pooling by token frequencies of ``texts`` and of their language."""
     counts, at_large = count_tokens(encoder, texts), None
     if words is not None:
         counts = counts + count_tokens(encoder, words.sentences)
@@ -53,7 +52,7 @@ def weigh(encoder: FrozenEncoder, texts: Sequence[str], words: Words | None) -> 
 
 
 def count_tokens(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int64]:
-    """Count how often each id of the vocabulary occurs in ``texts``, (V,)."""
+    """Count each id of the vocabulary in ``texts``, (V,)."""
     vocabulary = vocabulary_of(encoder.directory)
     tokenize = tokenizer_of(encoder.directory, encoder.max_length)
     counts = np.zeros(vocabulary, np.int64)
@@ -63,6 +62,6 @@ def count_tokens(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int
 
 
 def split_head(texts: Iterator[str]) -> tuple[list[str], Iterator[str]]:
-    """Split off the first HEAD texts; returns them, and an iterator of all texts."""
+    """Split off the first HEAD texts; returns them, and an iterator of all."""
     head = list(islice(texts, HEAD))
     return head, chain(head, texts)
