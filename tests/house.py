@@ -156,19 +156,19 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 53_300, 43_500),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 42_000, 31_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.6, 1.95, "MB"),
-        "bench": Count(lines("bench"), 8_300, 5_000),
-        "tests": Count(lines("tests"), 52_000, 38_000),
-        "docstrings and comments": Count(comments, 87_000, 46_000, "words"),
-        "markdown": Count(pages, 86_000, 45_000, "words"),
-        "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 31, 22, "pages"),
-        "README": Count(len(readme.split()), 1_100, 900, "words"),
-        "lines of README over 160 columns": Count(len(wide), 10, 0),
-        "marks for the formatter": Count(marks, 200, 179, "marks"),
-        "files over 300 lines, kernels 350": Count(len(long), 20, 0, "files"),
-        "participles in 1,000 names": Count(1000 * len(participles()) / len(product), 110, 5, ""),
+        "product": Count(lines(*PRODUCT), 47_500, 43_500),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 36_050, 31_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.1, 1.95, "MB"),
+        "bench": Count(lines("bench"), 5_950, 5_000),
+        "tests": Count(lines("tests"), 47_050, 38_000),
+        "docstrings and comments": Count(comments, 60_000, 46_000, "words"),
+        "markdown": Count(pages, 45_000, 45_000, "words"),
+        "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
+        "README": Count(len(readme.split()), 900, 900, "words"),
+        "lines of README over 160 columns": Count(len(wide), 0, 0),
+        "marks for the formatter": Count(marks, 179, 179, "marks"),
+        "files over 300 lines, kernels 350": Count(len(long), 0, 0, "files"),
+        "participles in 1,000 names": Count(1000 * len(participles()) / len(product), 5, 5, ""),
         "circles of files": Count(circles(), 0, 0, "of 3 graphs"),
         "files entered by encode": Count(count_encode_files(), 10, 10, "files"),
         "bench/results": Count(sum(path.stat().st_size for path in results) / 2**20, 3, 3, "MiB"),
@@ -178,7 +178,7 @@ def counts() -> dict[str, Count]:
 
 
 def main() -> None:
-    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 80, 60, "modules")}
+    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 79, 60, "modules")}
     for name, count in found.items():
         verdict = "" if count.value <= count.goal else "  above the goal"
         print(f"{name:36} {count.value:9,.6g} {count.unit:12} held {count.most:7,g}  goal {count.goal:7,g}{verdict}")
