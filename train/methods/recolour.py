@@ -30,7 +30,7 @@ LEAST = 1e-6  # of the largest singular value
 
 
 def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
-    """Measure the Moments of (x, z), (n, D + D'): z is the output of ``stages`` for x, ``pooled`` (n, D)."""
+    """Measure the Moments of (x, z), (n, D + D'): z is ``stages`` of x, ``pooled`` (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     out: Moments | None = None
     for start in range(0, len(pooled), BLOCK):
@@ -43,9 +43,9 @@ def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
 
 
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
-    """Fit the stage for z (n, D') to the ``joint`` Moments of (x, z), with ``dim`` channels of x.
+    """Fit to the ``joint`` Moments of (x, z), with ``dim`` channels of x.
 
-    Raises a FastflowError if z is constant, and if no direction would be left.
+    Raises a FastflowError if z is constant, or no direction is left.
     """
     mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]

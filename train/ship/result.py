@@ -91,7 +91,7 @@ class Fit(Saving):
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages of the calibration in order, none if the pooling is kept."""
+        """The calibration's stages in order, none if the pooling is kept."""
         return list(self.choice.fitted.stages)
 
     @property
@@ -161,6 +161,6 @@ class Fit(Saving):
 
 
 def _remove(folder: str, process: int) -> None:
-    """Remove the temporary directory, except in a fork of the process that made it."""
+    """Remove the directory, except in a fork of its process."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
