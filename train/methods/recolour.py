@@ -1,17 +1,16 @@
-"""Recolour: give back part of the embedding's spectrum and mean after a calibration that equalises all directions.
+"""Give back part of the embedding's spectrum and mean after a calibration that equalises all directions.
 
-A flow's latent z is N(0, I): directions of noise count as much as directions of meaning, and the mean is lost. The best
-linear reconstruction of the pooled embedding x from z has principal directions U and deviations S, with Cov(z) = L L^T,
+In a flow's latent z, N(0, I), noise counts as much as meaning, and the mean is lost. The best linear reconstruction of
+the pooled embedding x from z has principal directions U and deviations S, with Cov(z) = L L^T,
 
     Cov(x, z) L^-T = U S V^T,
     y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-The spectrum g in [0, 1] sets how far directions are equalised: 1 gives the rotated white latent, 0 the part of the
-embedding that is linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts. The ``demoted``
-leading directions are scaled like the last one and have no part in m: they carry common properties of sentences of a
-kind, as in NATSV (Mu & Viswanath 2018). Dimensions are in the order of their scale; dimensions unrelated to x are
-last, and 0. In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).
-"""
+The spectrum g in [0, 1] equalises directions: 1 gives the rotated white latent, 0 the part of x that is linear in z. The
+mean share c in [0, 1) is the average cosine of two unrelated texts. The ``demoted`` leading directions carry common
+properties of sentences, as in NATSV (Mu & Viswanath 2018): they are scaled like the last one and have no part in m.
+Dimensions are in the order of their scale; dimensions unrelated to x are last, and 0. In image style transfer this is
+a partial whitening-colouring transform (Li et al., NeurIPS 2017)."""
 
 from __future__ import annotations
 
