@@ -27,7 +27,7 @@ from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.progress import COMMAND, Voice
 
-WINDOW = 4096  # texts to tokenize and sort at a time; an interrupted pass keeps whole windows
+WINDOW = 4096  # texts to sort at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192
 
 

@@ -49,7 +49,7 @@ class Gathered:
     held: list[str] = field(default_factory=list)
     lengths: Lengths | None = None
     sha256: str = ""
-    whole: bool = True  # False while a shard is added
+    whole: bool = True
 
     def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int, sha256: str) -> None:
         """Add a shard; ``sha256`` covers all sentences up to its end."""
@@ -168,7 +168,7 @@ def gather(
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
     done, digest, began, read = found.texts, hashlib.sha256(), time.monotonic(), 0
-    seen = set[bytes]()  # keys of distinct texts, until one is held out
+    seen = set[bytes]()
     try:
         with (
             voice.progress("teacher", total, "texts", done, about=True) as progress,

@@ -170,7 +170,7 @@ def store_table(
 ) -> Distilled:
     """Store the ``best`` table and measure it as stored."""
     vectors, weights = best.vectors, student.bags[best.target].weights
-    back = np.eye(vectors.shape[1])  # stored directions to the teacher's
+    back = np.eye(vectors.shape[1])
     if settings.dim is not None:
         back = ridge.find_principal(found.sums[best.target], vectors, settings.dim)
         vectors = vectors @ back

@@ -28,7 +28,7 @@ def save_checkpoint(
         tensors |= {f"best.{name}": tensor for name, tensor in keeper.best.items()}
         meta["history"] = json.dumps(keeper.history)
     tensors["random"] = torch.get_rng_state()
-    if torch.cuda.is_initialized():  # the encoder's dropout then draws there
+    if torch.cuda.is_initialized():
         tensors["random_cuda"] = torch.cuda.get_rng_state()
     partial = path.with_suffix(".partial")
     try:

@@ -40,10 +40,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Set mean 0 and deviation 1 on ``x`` (B, C); returns the mask of constant channels.
-
-        Constant channels of ``constant`` and x keep their scale.
-        """
+        """Set mean 0 and deviation 1 on ``x`` (B, C), but not in constant channels; returns their mask (C,)."""
         mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
         constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
         if bool(constant.all()):
@@ -62,7 +59,7 @@ class Permutation(nn.Module):
     index: Tensor
 
     def __init__(self, index: Tensor, derived: bool) -> None:
-        """Take ``index``; a ``derived`` order follows from the width and is not saved."""
+        """Do not save a ``derived`` order: it follows from the width."""
         super().__init__()
         self.register_buffer("index", index, persistent=not derived)
 

@@ -1,4 +1,4 @@
-"""The paper's objective and its own AdamW."""
+"""The paper's objective and AdamW."""
 
 from __future__ import annotations
 

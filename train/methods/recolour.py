@@ -6,7 +6,7 @@ the pooled embedding x from z has principal directions U and deviations S, with 
     Cov(x, z) L^-T = U S V^T,
     y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-The spectrum g in [0, 1] equalises directions: 1 gives the rotated white latent, 0 the part of x that is linear in z. The
+The spectrum g in [0, 1] equalises directions: 1 is the rotated white latent, 0 the part of x linear in z. The
 mean share c in [0, 1) is the average cosine of two unrelated texts. The ``demoted`` leading directions carry common
 properties of sentences, as in NATSV (Mu & Viswanath 2018): they are scaled like the last one and have no part in m.
 Dimensions are in the order of their scale; dimensions unrelated to x are last, and 0. In image style transfer this is
@@ -55,9 +55,9 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     spread, axes = np.linalg.eigh(own + ridge * np.eye(len(own)))
     whiten = axes / np.sqrt(np.where(spread > LEAST**2 * spread[-1], spread, np.inf))  # L^-T, up to a rotation of V
     left, scale, right = np.linalg.svd(cross @ whiten, full_matrices=False)
-    sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])  # a singular vector's sign is arbitrary
+    sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])
     left, right = left * sign, right * sign[:, None]
-    live = int((scale > LEAST * scale[0]).sum())  # the others are 0 in the result
+    live = int((scale > LEAST * scale[0]).sum())
     if demoted >= live:
         raise FastflowError(f"recolour: {demoted} of {live} directions cannot be demoted; use a smaller --demoted")
     power, shift = np.zeros(len(scale)), np.zeros(len(scale))
@@ -66,7 +66,7 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     order = [*range(demoted, live), *range(demoted), *range(live, len(scale))]
     right, power, shift = right[order], power[order], shift[order]
     matrix = whiten @ right.T * power
-    around = float(np.sum((own @ matrix) * matrix))  # E|y - m|^2
+    around = float(np.sum((own @ matrix) * matrix))
     length = float(np.linalg.norm(shift))
     wanted = np.sqrt(mean_share / (1 - mean_share) * around)
     shift = shift * (wanted / length) if length else shift

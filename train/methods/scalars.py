@@ -8,7 +8,7 @@ from fastflow.errors import FastflowError, missing_extra
 
 
 class Scalars:
-    """Gives log(step, {name: value}) in a ``with`` block; without a directory it writes no file."""
+    """Gives log(step, {name: value}) in a ``with`` block; writes no file without a directory."""
 
     def __init__(self, directory: str | None) -> None:
         self._writer: Any = None

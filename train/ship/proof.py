@@ -31,7 +31,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
     tokens = model.tokenizer().tokenize_prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
         saved = open_backend(model, "reference", "cpu", "float32", None)
-    except UnsupportedArchitecture:  # only PyTorch runs it: this proves files, tokenizer and calibration
+    except UnsupportedArchitecture:  # PyTorch proves files, tokenizer and calibration
         saved = open_backend(model, "torch", "cpu", "float32", None)
     ours, theirs = saved.pool(tokens), Embedder(encoder, "cpu", backend="torch")(texts)
     _check_agree("the pooled embedding", _normalize(ours), _normalize(theirs), AGREEMENT)
