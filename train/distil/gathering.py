@@ -213,9 +213,9 @@ def _refuse_texts(kept: Kept | None) -> FastflowError:
 def _split_shards(
     texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen: set[bytes]
 ) -> Iterator[list[str]]:
-    """Yield lists of SHARD texts; a hash chooses texts to hold out.
+    """Yield lists of SHARD texts; a hash holds some out.
 
-    ``digest`` covers all texts up to the end of the shard. ``seen`` has the keys of texts before the first held out.
+    ``digest`` covers texts up to the shard's end; ``seen`` has keys of texts before the first held out.
     """
     shard: list[str] = []
     held: set[str] = set()

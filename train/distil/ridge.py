@@ -26,8 +26,7 @@ MOST_STEPS = 500
 class Prior:
     """Token vectors from ``alone`` (V, D), the teacher's of each token, zero for a special token.
 
-    ``counts`` (V,) are the corpus's tokens. ``uniform``: bags have no token weights, so the map mixes k copies,
-    weighted by each of RARE.
+    ``counts`` (V,) are the corpus's. ``uniform``: without token weights the map mixes k copies, weighted by RARE.
     """
 
     def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:

@@ -75,7 +75,7 @@ def distil(
     """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus in one order.
 
     ``kept`` makes an interrupted pass's file from the run's identity; ``total`` is about the number of texts. Raises a
-    FastflowError for too few texts, and a UsageError for options that contradict.
+    FastflowError for too few texts, a UsageError for options that contradict.
     """
     check_dim(settings, teacher)
 

@@ -44,7 +44,7 @@ class Fitting:
     def run(self, texts: Iterable[str], names: Sequence[str]) -> Fit | None:
         """Fit and measure, without saving; a dry run gives None. ``names`` name the corpus.
 
-        Raises a FastflowError for texts that cannot be read or fitted, and a UsageError for options that contradict.
+        Raises a FastflowError for texts that cannot be fitted, and a UsageError for options that contradict.
         """
         setup = self.setup
         options, reason = resolve_auto(self.encoder, self.options, setup.reference)

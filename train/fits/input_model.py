@@ -50,8 +50,8 @@ class Request(NamedTuple):
 def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
     """Fit to ``texts()`` and yield the model's directory, temporary without --save-model.
 
-    With --resume the saved model of an interrupted run on equal texts and encoder is taken. Raises a FastflowError for
-    texts that cannot be fitted, a UsageError for options that contradict.
+    With --resume the saved model of an interrupted run on equal texts and encoder is taken. Raises a FastflowError or a
+    UsageError, as a fit does.
     """
     voice, keep = SILENT if request.quiet else COMMAND, request.keep
     encoder, options = _choose_options(request)

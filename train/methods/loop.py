@@ -108,8 +108,7 @@ def fit_flow(
 ) -> Flow:
     """Train a flow on ``texts`` embeddings; raises a FastflowError if the loss is not finite.
 
-    ``checkpoint`` is written every ``save_steps`` steps; ``training.resume`` continues from it. A ``keeper`` returns
-    the flow of its best step.
+    ``checkpoint`` is written every ``save_steps`` steps. A ``keeper`` returns the flow of its best step.
     """
     schedule, log = training.schedule, training.log
     steps = schedule.steps(texts)

@@ -75,9 +75,8 @@ def export(
 ) -> str:
     """Write the model and return its fingerprint; raises and leaves no file if the proof fails.
 
-    With ``reference`` the model holds the encoder's Hub id and revision. The fitted embeddings ``pooled`` (n, D) order
-    the directions of ``truncate_dim``, and give int8 its range and a flow its usual log-density. The proof compares
-    NumPy on the saved files with PyTorch on some ``texts``.
+    ``reference`` stores the encoder's Hub id and revision. ``pooled`` (n, D) orders the directions of ``truncate_dim``,
+    and gives int8 its range and a flow its usual log-density. The proof runs some ``texts``.
     """
     with growing(out) as partial:
         _write(partial, encoder, fitted, training, card, texts, pooled, reference)
