@@ -1,7 +1,4 @@
-"""Training: make a calibrated model of texts and a frozen encoder, or of vectors. It needs the ``train`` extra.
-
-``fit`` and ``distill`` are the public functions; ``fits.fitting.Fitting.run`` lists the steps of a fit.
-"""
+"""Train a model of texts and an encoder, or of vectors; ``fits.fitting.Fitting.run`` lists the steps."""
 
 from __future__ import annotations
 
@@ -34,30 +31,27 @@ def fit(
     log_dir: str | os.PathLike[str] | None = None,
     **options: Unpack[FitOptions],
 ) -> Fit:
-    """Calibrate an encoder on texts, without labels: the model that fastflow-train makes of the same texts.
+    """Calibrate an encoder on texts, without labels, as fastflow-train does.
 
-    It needs the ``train`` extra (torch, transformers).
+    It needs the ``train`` extra.
 
     Args:
-        texts: An iterable of str, never paths; blank ones are left out and repeated ones count once. Or an array (N, D)
-            of float16, float32 or float64, vectors made elsewhere: the model then calibrates vectors, without an
-            encoder. Options that need an encoder or texts are refused by name, ``auto`` is one fixed method, and
-            ``stop`` is likelihood (of held-out vectors) or budget.
-        encoder: A BERT-family encoder, or a token table: a directory or a Hub id; ``default`` and ``static`` are in
-            the package.
+        texts: An iterable of str, never paths; blank ones are left out, repeated ones count once. Or vectors (N, D) of
+            float16, float32 or float64: options that need an encoder or texts are then refused, and ``stop`` is
+            likelihood (of held-out vectors) or budget.
+        encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``default`` or ``static``.
         method: auto; none, only token weights, for texts only; or a chain of standardize, whiten[:K], components[:K],
-            nullspace[:K], flow, recolour, such as ``whiten:128`` or ``flow,recolour``. ``auto`` is a flow with recolour
-            for texts, and nullspace for vectors. A flow gets recolour after it, unless ``latent=True``.
+            nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is a flow with recolour for texts, and
+            nullspace for vectors. A flow gets recolour after it, unless ``latent=True``.
         pooling: auto, last, first-last or another that fastflow-train names.
         token_weights: auto, sif or none.
-        seed: Seed of every random choice; equal seeds give equal models.
-        eval: A file or folder of scored pairs, or several, to measure Spearman on.
-        progress: True shows the command's lines and bars on standard error; a function takes every line; None shows
-            none. Warnings of the report, and the refusal of a named method, are UserWarnings in any case.
-        cache_folder: A folder that keeps pooled embeddings, float32 (n, D). None holds them in memory, without a
-            file.
+        seed: Equal seeds give equal models.
+        eval: Files or folders of scored pairs, to measure Spearman on.
+        progress: True shows lines and bars on standard error; a function takes every line. Warnings, and the refusal of
+            a named method, are UserWarnings in any case.
+        cache_folder: A folder that keeps pooled embeddings, float32 (n, D); None keeps them in memory.
         log_dir: A folder for TensorBoard's scalars.
-        **options: The other options of fastflow-train, by name, such as ``depth`` or ``background``.
+        **options: Other options of fastflow-train, such as ``depth`` or ``background``.
 
     Returns:
         A Fit: ``report``, ``stages``, ``save(directory)``, ``runtime()``.
@@ -92,20 +86,18 @@ def distill(
     seed: int = DEFAULTS.seed,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Distilled:
-    """Make a token table that follows a model, without labels: the model that ``fastflow distill`` makes of the texts.
+    """Make a token table that follows a model, without labels, as ``fastflow distill`` does.
 
-    It needs the ``train`` extra (torch, transformers, scipy).
+    It needs the ``train`` extra.
 
     Args:
-        model: The teacher: the path of any model of texts that fastflow runs; ``default`` and ``static`` are in the
-            package.
+        model: The teacher: the path of a model of texts, ``default`` or ``static``.
         texts: An iterable of str in a fixed order, never paths; blank ones are left out.
-        dim: The numbers of a vector; None for as many as the teacher's.
-        words: How many of the most frequent words that the tokenizer cuts into pieces get rows of their own.
-        dtype: How the table is stored: float32, float16 or int8.
-        penalty: How closely the table stays at its prior. None: the penalty that follows the teacher best on held-out
-            sentences.
-        seed: Chooses the sentences that are held out.
+        dim: The numbers of a vector; None: the teacher's.
+        words: How many frequent words that the tokenizer splits get rows of their own.
+        dtype: The table's storage: float32, float16 or int8.
+        penalty: How closely the table stays at its prior. None: the best on held-out sentences.
+        seed: Chooses the held-out sentences.
         progress: As in ``fit``.
 
     Returns:

@@ -21,16 +21,16 @@ from fastflow.train.progress import say_loading
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/verdicts.md
-LARGE_CORPUS = 20_000  # texts: single sets are better with the small one, the broad mix with the large one
+LARGE_CORPUS = 20_000  # texts: the small one suits single sets, the large one the broad mix
 # sentences of random words, SHARE a text; with as many real ones BROAD_SHARE (bench/results/verdicts.md)
 BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8
-FEWEST = 100  # texts for which auto fits a flow: the fewest that were compared (bench/results/verdicts.md)
-POOLING = "words"  # of an encoder that was not tuned for similarity: chosen in bench/results/verdicts.md
-COLOURS = {  # of recolour, by the token weights: chosen in bench/results/verdicts.md
+FEWEST = 100  # texts for a flow by auto: the fewest compared (bench/results/verdicts.md)
+POOLING = "words"  # of an untuned encoder (bench/results/verdicts.md)
+COLOURS = {  # of recolour, by token weights (bench/results/verdicts.md)
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
-TUNED_SPECTRUM = 0.0  # of recolour, for an encoder tuned for similarity: chosen in bench/results/verdicts.md
+TUNED_SPECTRUM = 0.0  # of recolour, for a tuned encoder (bench/results/verdicts.md)
 
 
 def _by_size(name: str) -> str:

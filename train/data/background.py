@@ -26,15 +26,15 @@ from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths beyond the fewest fall off exponentially
 LOOKED_AT = 2000
-COMMON = 100  # occurrences in a million: the thousand words that identify English
+COMMON = 100  # occurrences in a million: a thousand words
 ENGLISH = 0.3  # share of common words: 0.36 (headlines) to 0.85 in English, 0.07 to 0.23 in six other languages
 WINDOW = 4096
 LENGTH = 21.1  # words of a sentence of a list of words
 # share of common words in texts against the list: 0.53 (headlines) to 1.17 in 14 sets of texts of its language, up to
 # 0.41 in other languages, except English texts and lists with English words
 LIKE = 0.45
-USUAL = 0.65
-FEWEST = 100
+USUAL = 0.65  # the largest expected share of common words
+FEWEST = 100  # words to compare with a list
 
 
 class Words(NamedTuple):

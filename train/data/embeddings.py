@@ -27,7 +27,7 @@ from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.progress import COMMAND, Voice
 
-WINDOW = 4096  # texts to tokenize and sort at a time; an interrupted pass keeps whole windows
+WINDOW = 4096  # texts to sort at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192
 
 
@@ -104,9 +104,8 @@ def embed_corpus(
 ) -> NDArray[np.float32]:
     """Map the embeddings (n, D), read-only, from the cache; compute absent ones first.
 
-    An interrupted pass keeps its windows, and the next one continues, bit for bit. A second process waits for the
-    first. The entry is locked while the array lives, so ``fastflow cache --clear`` keeps it. ``corpus`` names it in the
-    command's list.
+    An interrupted pass keeps its windows, and the next one continues bit for bit; a second process waits. The entry is
+    locked while the array lives, so ``fastflow cache --clear`` keeps it; ``corpus`` is its name there.
     """
     path, shape = cache / f"{cache_key(encoder, texts, device)}.npy", (len(texts), encoder.dim)
     head = _make_header(shape)

@@ -123,7 +123,7 @@ def _locate(name: str) -> tuple[Path, str | None, str | None]:
         return directory, None, None
     if directory.exists() or name in PACKAGED or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FastflowError(f"{name}: no such encoder directory")
-    if directory.parent != Path(".") and directory.parent.is_dir():  # more likely a mistyped path than a Hub id
+    if directory.parent != Path(".") and directory.parent.is_dir():  # more likely a path than a Hub id
         raise FastflowError(
             f"{name}: no such encoder directory, though {directory.parent} is one; if you mean the Hub's {name}, give "
             f"the directory that 'hf download {name}' prints"

@@ -23,7 +23,7 @@ from fastflow.train.data.encoder import FrozenEncoder
 
 A = 5e-4  # chosen with PRIOR in bench/results/verdicts.md
 PRIOR = 20.0  # times the corpus's own share
-HEAD = 32768  # first texts of a corpus that is read once: they give its frequencies
+HEAD = 32768  # texts that give the frequencies of a corpus read once
 
 
 def compute_sif(

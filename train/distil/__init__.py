@@ -1,4 +1,1 @@
-"""Distillation: fit token vectors to a model, so that their mean follows it.
-
-``run.py`` has the steps, ``ridge.py`` the equations, ``sums.py`` their sums.
-"""
+"""Fit token vectors to a model, so that their mean follows it. ``run.py`` has the steps."""

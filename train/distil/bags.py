@@ -1,4 +1,4 @@
-"""Make bags of tokens: a text is a row of shares of sum 1, without special and unknown tokens."""
+"""Make bags of tokens: rows of shares of sum 1, without special and unknown tokens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fastflow.errors import UsageError
 from fastflow.model.tokenizer.encode import UNKNOWN
 
-BLOCK = 4096  # texts tokenized together
+BLOCK = 4096
 
 
 def list_special_ids(tokenizer: Any) -> list[int]:
-    """List the ids of special tokens and the unknown token, which no bag holds."""
+    """List the special ids and the unknown one."""
     found = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return sorted(found | {i for i in map(tokenizer.token_to_id, UNKNOWN) if i is not None})
 
@@ -43,7 +43,7 @@ class Bags:
         return found
 
     def weigh(self, ids: Sequence[NDArray[np.int64]]) -> sparse.csr_array:
-        """Make the bags (n, V) float64 of ``ids``; a text without a token is a row of zeros."""
+        """Make the bags (n, V) float64 of ``ids``; zeros for a text without a token."""
         lengths = np.array([len(row) for row in ids], np.int64)
         flat = np.concatenate([np.empty(0, np.int64), *ids])
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -55,12 +55,11 @@ class Bags:
         return found
 
     def __call__(self, texts: Sequence[str]) -> sparse.csr_array:
-        """Make the bags (n, V) of ``texts``."""
         return self.weigh(self.find_ids(texts))
 
 
 def find_split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
-    """Find the ``count`` most frequent normalized words of ``texts`` that the tokenizer cuts into several pieces.
+    """Find the ``count`` most frequent normalized words that the tokenizer splits.
 
     Raises a UsageError for a tokenizer other than WordPiece.
     """

@@ -1,4 +1,4 @@
-"""Choose the penalty of a ridge regression by held-out sentences."""
+"""Choose a ridge regression's penalty by held-out sentences."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fastflow.train.distil.teacher import Vectors, measure_following
 from fastflow.train.progress import Voice
 
 PENALTIES = (5.0, 1.5, 0.5, 0.15, 0.05, 0.015, 0.005, 0.0015)
-FIRST = 4  # the first index of the search
+FIRST = 4
 FIRMNESS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2)  # of the prior's map
-SEARCH = 1e-2  # tolerance of a solution that only compares penalties
+SEARCH = 1e-2  # tolerance that suffices to compare penalties
 
 
 @dataclass(frozen=True)
 class Table:
-    """Token vectors (V, D), with the held-out cosine to the teacher, and the prior's.
+    """Token vectors (V, D), with held-out cosines to the teacher of table and prior.
 
     ``penalty`` is None if the prior is kept.
     """
@@ -44,11 +44,10 @@ class Held:
     finish: Callable[[NDArray[np.float32]], Vectors]
 
     def measure(self, table: Floats) -> float:
-        """Measure how well ``table`` (V, D) follows the teacher."""
         return self.measure_vectors(self.bags @ table)
 
     def measure_vectors(self, found: Floats) -> float:
-        """Measure how well ``found`` (m, D), the vectors of the bags, follow the teacher."""
+        """Measure how well ``found`` (m, D), vectors of the bags, follow the teacher."""
         return measure_following(self.finish(found.astype(np.float32)), self.vectors)
 
 
@@ -59,7 +58,7 @@ def choose_prior(prior: ridge.Prior, sums: Sums, held: Held) -> Floats:
 
 
 def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:
-    """Fit the table about the prior ``start`` (V, D) by ``penalty``, None for the best of PENALTIES or the prior."""
+    """Fit about the prior ``start`` (V, D) by ``penalty``; None tries PENALTIES and the prior."""
     right, tried = ridge.compute_right_side(sums, start), dict[float, float]()
     state: ridge.Singles | None = None
 

@@ -1,4 +1,4 @@
-"""The body of ``fastflow distill``: distil files, write the model, and print about it."""
+"""Run ``fastflow distill``: distil files, write the model, and print about it."""
 
 from __future__ import annotations
 

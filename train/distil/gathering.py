@@ -1,4 +1,4 @@
-"""Read a corpus of any size once: sum its sentences with the teacher's vectors, and hold some out.
+"""Read a corpus once: sum its sentences with the teacher's vectors, and hold some out.
 
 Memory holds the sums and one shard. An interrupted pass leaves its sums in a file.
 """
@@ -32,7 +32,7 @@ from fastflow.values import system_errors
 
 SHARD = 8192  # sentences: as many vectors of the teacher are in memory
 SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, MOST at most
-EVERY = 60.0  # seconds between two savings
+EVERY = 60.0  # seconds between savings
 WORTH = 5.0  # seconds: a longer pass is saved at its end
 
 
@@ -40,7 +40,7 @@ WORTH = 5.0  # seconds: a longer pass is saved at its end
 class Gathered:
     """Sums of ``texts`` sentences for each target, counts (V,) of tokens, and the ``held`` sentences.
 
-    ``lengths`` come from the first shard and divide the bags of all. ``sha256`` covers all sentences, held ones too.
+    ``lengths``, of the first shard, divide all bags. ``sha256`` covers held sentences too.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)
@@ -49,10 +49,10 @@ class Gathered:
     held: list[str] = field(default_factory=list)
     lengths: Lengths | None = None
     sha256: str = ""
-    whole: bool = True  # False while a shard is added
+    whole: bool = True
 
     def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int, sha256: str) -> None:
-        """Add a shard: its sums, counts and number of texts; ``sha256`` covers all sentences up to its end."""
+        """Add a shard; ``sha256`` covers all sentences up to its end."""
         self.whole = False
         for name, found in sums.items():
             self.sums[name] = self.sums[name].merge(found) if name in self.sums else found
@@ -62,9 +62,9 @@ class Gathered:
 
 
 class Kept:
-    """The file of an interrupted pass next to ``out``; only a run with an equal ``run`` can continue it.
+    """The file of an interrupted pass next to ``out``; a run with an equal ``run`` continues it.
 
-    Without ``resume`` an earlier file is replaced, with a line to ``voice``.
+    Without ``resume`` an earlier file is replaced, and ``voice`` says so.
     """
 
     def __init__(self, out: Path, run: dict[str, Any], resume: bool, voice: Voice) -> None:
@@ -97,11 +97,10 @@ class Kept:
             add_note(stop, f"{done}; the same command with --resume continues after them")
 
     def remove(self) -> None:
-        """Remove the file."""
         self.path.unlink(missing_ok=True)
 
     def load(self) -> tuple[Gathered, str]:
-        """Load an earlier run's sums and the digest of its texts; empty sums and '' without a file."""
+        """Load the sums and the digest of their texts; empty sums and '' without a file."""
         if not self.path.is_file():
             if self._resume:
                 self._voice.say(
@@ -163,13 +162,13 @@ def gather(
     kept: Kept | None,
     total: int | None = None,
 ) -> Gathered:
-    """Sum ``texts`` with the teacher's vectors; ``bags`` and ``alone``, each token's vectors (V, D), by target name.
+    """Sum ``texts`` with the teacher's vectors; ``alone`` has each token's vectors (V, D).
 
-    ``total`` is about the number of texts. Raises a FastflowError for too few texts.
+    ``total`` is about the number of texts. Raises a FastflowError for too few.
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
     done, digest, began, read = found.texts, hashlib.sha256(), time.monotonic(), 0
-    seen = set[bytes]()  # keys of distinct texts, until one is held out
+    seen = set[bytes]()
     try:
         with (
             voice.progress("teacher", total, "texts", done, about=True) as progress,
@@ -214,9 +213,9 @@ def _refuse_texts(kept: Kept | None) -> FastflowError:
 def _split_shards(
     texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen: set[bytes]
 ) -> Iterator[list[str]]:
-    """Yield ``texts`` in lists of SHARD; a hash chooses texts to hold out, in ``found.held``.
+    """Yield lists of SHARD texts; a hash holds some out.
 
-    ``digest`` covers all texts up to the end of the shard. ``seen`` has the keys of texts before the first held out.
+    ``digest`` covers texts up to the shard's end; ``seen`` has keys of texts before the first held out.
     """
     shard: list[str] = []
     held: set[str] = set()

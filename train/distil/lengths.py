@@ -1,7 +1,7 @@
 """Divide bags by the lengths of their vectors, so that the regression fits directions.
 
-A teacher's vector has length 1, but the mean of few or similar tokens is longer than the mean of many. A first table,
-fitted to the first shard, estimates the length, and the regression is of (x / length) T, not of x T.
+A teacher's vector has length 1; a mean of few or similar tokens is longer than a mean of many. A table of the first
+shard estimates the length, and the regression is of (x / length) T.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fastflow.train.distil.ridge import Prior
 from fastflow.train.distil.sums import Sums
 from fastflow.train.distil.teacher import Vectors
 
-FIRM = 0.1  # firmness of the first table, which is fitted to one shard
+FIRM = 0.1  # firmness of the first table
 LIMIT = 5.0  # the largest ratio of a length to the mean length
 
 
@@ -27,7 +27,6 @@ class Lengths:
     table: Vectors
 
     def divide(self, bags: sparse.csr_array) -> sparse.csr_array:
-        """Divide each of ``bags`` (n, V) by the length of its vector."""
         lengths = np.clip(_measure_lengths(bags, self.table), 1 / LIMIT, LIMIT)
         return sparse.csr_array(sparse.diags_array(1 / lengths) @ bags)
 
@@ -35,7 +34,7 @@ class Lengths:
 def fit_lengths(
     alone: Vectors, counts: NDArray[np.int64], bags: sparse.csr_array, targets: NDArray[np.float32]
 ) -> Lengths:
-    """Fit the first table to a shard, ``bags`` (n, V) and ``targets`` (n, D); ``alone`` and ``counts`` as in Prior."""
+    """Fit the first table to a shard, ``bags`` (n, V) and ``targets`` (n, D)."""
     sums = Sums.of(bags, targets)
     table = Prior(alone, counts, sums, uniform=True)(FIRM) + sums.mean
     found = _measure_lengths(bags, table)

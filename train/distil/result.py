@@ -34,7 +34,7 @@ SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of o
 class Distilled(Saving):
     """A table as an ``encoder``, in a folder that lives as long as this, and the teacher's ``stages``.
 
-    ``texts`` are the held-out sentences, ``pooled`` (n, D) their vectors; ``training`` is the manifest's entry.
+    ``texts`` are held-out sentences, ``pooled`` (n, D) their vectors; ``training`` is the manifest's entry.
     """
 
     encoder: FrozenEncoder
@@ -78,7 +78,7 @@ def _load_flow(stage: Stage) -> Flow:
 
 
 def write_lines(training: dict[str, Any]) -> list[str]:
-    """Write a line on how well the table follows its teacher, for each set of texts."""
+    """Write a line on how well the table follows, for each set of texts."""
     counts = training["measured"]
     return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
 
@@ -112,5 +112,5 @@ def write_card(distilled: Distilled) -> str:
 
 
 def name_files(paths: Sequence[str]) -> list[str]:
-    """Name the files of a corpus for the manifest."""
+    """Name a corpus's files for the manifest."""
     return ["standard input" if path == "-" else Path(path).name for path in paths]

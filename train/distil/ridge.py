@@ -19,15 +19,14 @@ from fastflow.train.distil.sums import COLUMNS, Floats, Sums
 Singles = NDArray[np.float32]
 
 RARE = (3e-3, 1e-4)  # two values of SIF's a; the map mixes both
-TOLERANCE = 1e-3  # of the residual of each column, relative to its right side
+TOLERANCE = 1e-3  # of a column's residual, relative to its right side
 MOST_STEPS = 500
 
 
 class Prior:
-    """Token vectors from ``alone`` (V, D), the teacher's vector of each token, zero for a special token.
+    """Token vectors from ``alone`` (V, D), the teacher's of each token, zero for a special token.
 
-    ``counts`` (V,) are the tokens of the corpus. ``uniform``: bags have no token weights, so each of RARE gives a
-    weighted copy, and the map mixes the k copies.
+    ``counts`` (V,) are the corpus's. ``uniform``: without token weights the map mixes k copies, weighted by RARE.
     """
 
     def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:
@@ -40,7 +39,6 @@ class Prior:
         self._right = self.features.T @ sums.centre()
 
     def __call__(self, firmness: float) -> Floats:
-        """Compute T0 (V, D), ``features`` times ``map``."""
         return np.asarray(self.features @ self.fit_map(firmness))
 
     def fit_map(self, firmness: float) -> Floats:
@@ -65,7 +63,7 @@ def solve(
     tolerance: float = TOLERANCE,
     count: Callable[[int], None] = lambda columns: None,
 ) -> Singles:
-    """Solve (X^T X + ``penalty`` I) D = ``right`` for D (V, D) from ``start``; ``count`` takes solved columns.
+    """Solve (X^T X + ``penalty`` I) D = ``right`` for D (V, D); ``count`` takes solved columns.
 
     A column's residual is at most ``tolerance`` times its right side, in float32.
     """
@@ -107,7 +105,7 @@ def _divide(over: Singles, under: Singles, where: NDArray[np.bool_]) -> Singles:
 
 
 def find_principal(sums: Sums, table: Floats, dim: int) -> Floats:
-    """Find the ``dim`` directions (D, dim) in which the table's sentence vectors vary most."""
+    """Find the ``dim`` directions (D, dim) of the largest variance of sentence vectors."""
     mean = sums.bag @ table / sums.count
     scatter = table.T @ sums.multiply(table) / sums.count - np.outer(mean, mean)
     return np.ascontiguousarray(np.linalg.eigh((scatter + scatter.T) / 2)[1][:, ::-1][:, :dim])

@@ -29,12 +29,12 @@ from fastflow.train.progress import COMMAND, Voice
 from fastflow.values import is_whole, short
 
 Texts = Callable[[], Iterable[str]]
-WORDS_MEASURED = 1000  # single words to compare table and teacher
+WORDS_MEASURED = 1000
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of fastflow distill, explained by --help. Raises a UsageError for a value out of range."""
+    """The options of fastflow distill; raises a UsageError for a value out of range."""
 
     dim: int | None = None
     words: int = 0
@@ -72,10 +72,10 @@ def distil(
     kept: Callable[[dict[str, Any]], Kept] | None = None,
     total: int | None = None,
 ) -> Distilled:
-    """Make the table that follows ``teacher`` on the corpus ``names``; every call of ``texts`` reads it in one order.
+    """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus in one order.
 
-    ``kept`` makes the file of an interrupted pass from the identity of the run. ``total`` is about the number of texts.
-    Raises a FastflowError for too few texts, and a UsageError for options that contradict.
+    ``kept`` makes an interrupted pass's file from the run's identity; ``total`` is about the number of texts. Raises a
+    FastflowError for too few texts, a UsageError for options that contradict.
     """
     check_dim(settings, teacher)
 
@@ -104,7 +104,7 @@ def check_dim(settings: Settings, teacher: Teacher) -> None:
 
 
 def make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice) -> Student:
-    """Make the table's tokenizer, with tokens for words of ``texts`` that the teacher's tokenizer splits."""
+    """Make the tokenizer, with tokens for words that the teacher's tokenizer splits."""
     tokenizer, words = teacher.make_tokenizer(), list[str]()
     if settings.words:
         words = find_split_words(tokenizer, voice.count("words", texts()), settings.words)
@@ -149,7 +149,7 @@ def fit_tables(
 
 
 def embed_single_tokens(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
-    """Embed each token, or word by its pieces: target name -> (V, D); zeros for special tokens."""
+    """Embed each token, or word by its pieces, (V, D); zeros for special tokens."""
     first = teacher.make_tokenizer().get_vocab_size(with_added_tokens=True)
     ids = [*([i] for i in range(first)), *_split_words(teacher, student.words)]
     with voice.progress("teacher", len(ids), "tokens") as progress:
@@ -170,7 +170,7 @@ def store_table(
 ) -> Distilled:
     """Store the ``best`` table and measure it as stored."""
     vectors, weights = best.vectors, student.bags[best.target].weights
-    back = np.eye(vectors.shape[1])  # stored directions to the teacher's
+    back = np.eye(vectors.shape[1])
     if settings.dim is not None:
         back = ridge.find_principal(found.sums[best.target], vectors, settings.dim)
         vectors = vectors @ back
@@ -200,7 +200,7 @@ def store_table(
 
 
 def make_sets(held: list[str]) -> dict[str, list[str]]:
-    """Make the sets of texts that compare table and teacher, without empty sets."""
+    """Make the texts that compare table and teacher, without empty sets."""
     words = list(dict.fromkeys(word for text in held for word in text.split()))
     sets = {
         "held_out": held,
@@ -211,12 +211,12 @@ def make_sets(held: list[str]) -> dict[str, list[str]]:
 
 
 def measure_sets(teacher: Teacher, made: Callable[[list[str]], Any], sets: dict[str, list[str]]) -> dict[str, float]:
-    """Measure how well ``made``, a function from texts to embeddings, follows the teacher on each set."""
+    """Measure how well the embeddings of ``made`` follow the teacher's on each set."""
     return {name: round(measure_following(made(texts), teacher(texts)["vectors"]), 4) for name, texts in sets.items()}
 
 
 def explain_choice(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
-    """Write sentences on the target and why it was chosen."""
+    """Write why the target was chosen."""
     cosines = ", ".join(f"{table.target} {table.cosine:.4f}" for table in tables)
     found = [f"held-out cosine to the teacher: {cosines}; the prior alone {best.prior:.4f}"]
     if best.penalty is None:

@@ -1,4 +1,4 @@
-"""The sums of a ridge regression, which add up over the shards of a corpus.
+"""Add up the sums of a ridge regression over the shards of a corpus.
 
 A sentence is a bag (V,), of sum 1 before ``Lengths`` divides it, and a target (D,).
 """
@@ -27,11 +27,10 @@ class Sums:
 
     @classmethod
     def of(cls, bags: sparse.csr_array, targets: NDArray[np.float32]) -> Sums:
-        """Make the sums of a shard: ``bags`` (n, V) float64, ``targets`` (n, D)."""
+        """Make the sums of a shard: ``bags`` (n, V), ``targets`` (n, D)."""
         return cls([sparse.csr_array(bags.astype(np.float32))], np.asarray(bags.T.tocsr() @ targets.astype(np.float64)))
 
     def merge(self, other: Sums) -> Sums:
-        """Add the sums of other sentences; returns self."""
         self.parts += other.parts
         self.cross += other.cross
         self._products = None
@@ -39,7 +38,6 @@ class Sums:
 
     @property
     def count(self) -> int:
-        """The number n of sentences."""
         return sum(part.shape[0] for part in self.parts)
 
     def multiply(self, table: NDArray[np.floating]) -> NDArray[np.float32]:
@@ -65,7 +63,7 @@ class Sums:
 
     @property
     def mean(self) -> Floats:
-        """The vector (D,) that fits the targets best if every token has it: their mean if bags sum to 1."""
+        """The vector (D,) that fits best as every token's: the targets' mean if bags sum to 1."""
         return np.asarray(self.cross.sum(axis=0) / max(float(self._whole.sum()), 1e-12))
 
     def centre(self) -> Floats:
@@ -78,14 +76,13 @@ class Sums:
         return np.sum([part.T @ part.sum(axis=1, dtype=np.float64) for part in self.parts], axis=0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Give everything as arrays, from which ``read`` makes the same bits; so parts stay apart."""
+        """Give arrays from which ``read`` makes the same bits; so parts stay apart."""
         whole = sparse.vstack(self.parts, "csr")
         rows = np.array([part.shape[0] for part in self.parts], np.int64)
         return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "rows": rows, "cross": self.cross}
 
     @classmethod
     def read(cls, arrays: dict[str, NDArray[np.generic]]) -> Sums:
-        """Make the sums of ``arrays()``."""
         shape = (len(arrays["indptr"]) - 1, len(arrays["cross"]))
         whole = sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
         ends = np.cumsum(arrays["rows"])

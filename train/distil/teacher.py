@@ -1,4 +1,4 @@
-"""The teacher: any model of texts, as a function of texts and of tokens."""
+"""Run the teacher, any model of texts, on texts and tokens."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.options import Options
 from fastflow.session import Count, Session
 
-BLOCK = 4096  # lists of ids to compute at once
+BLOCK = 4096
 Vectors = NDArray[np.float32]
 
 
 class Target(NamedTuple):
-    """A target of a table: the teacher's ``vectors``, or its ``pooled`` state before the calibration.
+    """The teacher's ``vectors``, or its ``pooled`` state before the calibration.
 
     ``weights`` (V,) of the tokens in the mean, None for 1 each.
     """
@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
 
 class Teacher:
-    """Opens the model ``name``; raises a FastflowError for one without an encoder or that cannot run."""
+    """Opens the model ``name``; raises a FastflowError if it cannot run on texts."""
 
     def __init__(self, name: str) -> None:
         self.model = load_model(name)
@@ -44,12 +44,11 @@ class Teacher:
 
     @cached_property
     def targets(self) -> list[Target]:
-        """The vectors, and the pooled state of a calibrated model."""
         found = [Target("vectors", None)]
         return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
 
     def make_tokenizer(self) -> Any:
-        """Make its ``tokenizers.Tokenizer`` for tokens without special ones, truncating like the teacher."""
+        """Make its ``tokenizers.Tokenizer``, without special tokens, truncating like the teacher."""
         found = load_tokenizer(self.model.encoder)
         if self.model.modules is not None and self.model.modules.transformer.do_lower_case:
             lowercase_first(found)
@@ -62,7 +61,7 @@ class Teacher:
         return self._make_targets(self._pool(texts))
 
     def finish(self, target: str, found: NDArray[Any]) -> Vectors:
-        """Make embeddings (n, D') of a target's vectors ``found`` (n, D)."""
+        """Make embeddings (n, D') of a target's vectors (n, D)."""
         return np.asarray(found, np.float32) if target == "vectors" else self._calibrate(found)
 
     @contextmanager
@@ -75,10 +74,7 @@ class Teacher:
             self._count = None
 
     def embed_tokens(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
-        """Embed each list of ids between the special tokens of a text: target name -> (m, D).
-
-        ``count`` takes the number of lists after every block.
-        """
+        """Embed lists of ids between the special tokens of a text: target name -> (m, D)."""
         before, after = self._frame
         parts = []
         for start in range(0, len(ids), BLOCK):
@@ -94,7 +90,7 @@ class Teacher:
         return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
 
     def _remove_frame(self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Vectors:
-        """Remove the special tokens, equal in every text, from the weighted means ``pooled`` (m, D)."""
+        """Remove the special tokens from the weighted means ``pooled`` (m, D)."""
         weights = self.model.pooling.weights
         each = np.ones(len(ids)) if weights is None else weights[ids].astype(np.float64)
         total = np.add.reduceat(each, offsets[:-1])[:, None]
@@ -130,5 +126,5 @@ def normalize(vectors: NDArray[Any]) -> Vectors:
 
 
 def measure_following(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Compute the mean cosine of corresponding rows of two (n, D)."""
+    """Compute the mean cosine of corresponding rows (n, D)."""
     return float((normalize(found).astype(np.float64) * normalize(wanted)).sum(axis=1).mean())

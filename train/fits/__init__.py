@@ -1,1 +1,1 @@
-"""Fits: to texts, to texts in shards, to vectors, and to the input of `fastflow embed`."""
+"""Fit to texts, to vectors, or to the input of `fastflow embed`."""

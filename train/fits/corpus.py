@@ -1,4 +1,4 @@
-"""The corpus of a fit: read, weigh, describe and embed it, and add background sentences."""
+"""Read, weigh, describe and embed a fit's corpus, and add background sentences."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/verdicts.md)
-VARIED = 270  # tokens as varied as those of texts that need no further outweighing: chosen in bench/results/verdicts.md
-COUNTED = 1250  # texts whose tokens show how varied a corpus is
+VARIED = 270  # perplexity that needs no further outweighing (bench/results/verdicts.md)
+COUNTED = 1250  # texts to measure perplexity on
 
 
 @dataclass(frozen=True)
 class Setup:
     """The settings of a fit that do not change its result.
 
-    ``cache`` keeps pooled embeddings and ``checkpoints`` a half-trained flow; ``log_dir`` gets TensorBoard's scalars. A
-    ``dry_run`` stops before the corpus is embedded. ``reference`` stores the encoder's Hub id, not a copy.
+    ``cache`` keeps embeddings and ``checkpoints`` a half-trained flow; ``log_dir`` gets TensorBoard's scalars. A
+    ``dry_run`` stops before embedding. ``reference`` stores the encoder's Hub id, not a copy.
     """
 
     voice: Voice = COMMAND
@@ -50,10 +50,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The distinct ``texts`` to fit to; of a corpus that is read once, a sample with the statistics of the whole.
+    """The distinct ``texts`` to fit to; of a corpus that is read once, a sample.
 
-    ``count`` and ``sha256`` are of the whole corpus. ``encoder`` has the corpus's token weights. ``words`` belong to
-    its language, None for an unknown one.
+    ``count`` and ``sha256`` are of the whole. ``encoder`` has token weights. ``words`` are of its language, None if
+    unknown.
     """
 
     name: str
@@ -64,18 +64,18 @@ class Corpus:
     words: Words | None = None
     pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
     moments: Moments | None = None
-    shown: Sequence[str] | None = None  # COUNTED texts of a corpus that is read once
+    shown: Sequence[str] | None = None
 
     @cached_property
     def perplexity(self) -> float:
-        """exp(entropy) of the token distribution of COUNTED of the texts."""
+        """exp(entropy) of the token distribution of COUNTED texts."""
         rows = np.linspace(0, len(self.texts) - 1, min(len(self.texts), COUNTED)).astype(int)
         shown = [self.texts[row] for row in rows] if self.shown is None else self.shown
         return measure_perplexity(count_tokens(self.encoder, shown))
 
 
 def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, voice: Voice) -> Corpus:
-    """Read the corpus and weigh the encoder's tokens by it; with ``stream`` embed it while it is read."""
+    """Read the corpus and weigh the encoder's tokens by it; with ``stream`` embed it too."""
     found = clean(texts, options.sentences)
     if options.stream:
         head, found = split_head(found)
@@ -104,7 +104,7 @@ def _has_recolour(options: Options) -> bool:
 
 
 def make_background(corpus: Corpus, options: Options) -> Corpus:
-    """Make the sentences that a method with recolour is fitted to, besides the corpus; it may be empty."""
+    """Make the sentences that recolour is fitted to besides the corpus; perhaps none."""
     texts: list[str] = []
     if _has_recolour(options):
         if options.background is None:
@@ -120,7 +120,7 @@ def make_background(corpus: Corpus, options: Options) -> Corpus:
 
 
 def _make_usual_background(words: Words | None, count: int) -> list[str]:
-    """Take the language's sentences and as many of random words; without any, SHARE for each of ``count`` texts."""
+    """Take the language's sentences and as many of random words; or SHARE a text."""
     if words is None:
         return []
     least, most = BACKGROUND
@@ -129,10 +129,10 @@ def _make_usual_background(words: Words | None, count: int) -> list[str]:
 
 
 def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
-    """Count the texts to fit with ``background`` sentences: all if the background was asked for.
+    """Count the texts to fit with ``background`` sentences: all if it was asked for.
 
-    The leading directions of a corpus of one field are its topics. If it outweighs the background, the fit takes them
-    for common properties of all texts, and equalises them. The smaller the vocabulary, the fewer texts count.
+    A narrow corpus has its topics as leading directions. If it outweighs the background, the fit equalises them. The
+    smaller the vocabulary, the fewer texts count.
     """
     if options.background is not None or not background:
         return corpus.count
@@ -145,7 +145,7 @@ def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
 def pick_fitted(
     corpus: Corpus, pooled: NDArray[np.float32], options: Options, background: int
 ) -> tuple[Corpus, NDArray[np.float32]]:
-    """Draw ``count_fitted`` texts and their embeddings at random; statistics of a whole corpus get that weight."""
+    """Draw ``count_fitted`` texts and their embeddings; whole statistics get that weight."""
     size = count_fitted(corpus, options, background)
     if size == corpus.count:
         return corpus, pooled
@@ -156,7 +156,7 @@ def pick_fitted(
 
 
 def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
-    """Describe the corpus with ``background`` sentences; returns warnings. Raises if no method can be fitted."""
+    """Describe the corpus and return warnings; raises if no method can be fitted."""
     frozen, fitted = corpus.encoder, count_fitted(corpus, options, background)
     steps = _count_steps(corpus.count, options) and _count_steps(fitted + background, options)  # both fill a batch
     if corpus.count < 2:
@@ -195,7 +195,7 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
     words = median(len(text.split()) for text in corpus.texts)
     if words > PARAGRAPH and options.method != "none":
         paragraphs = f"these texts are paragraphs, of {words:.0f} words in the median"
-        if options.has_weights:  # as good as texts cut into sentences
+        if options.has_weights:
             voice.say(
                 f"corpus: {paragraphs}; the defaults were chosen on sentences: to embed sentences, use fastflow-train "
                 "--sentences; to search paragraphs, compare with word search by fastflow eval"
@@ -216,7 +216,7 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
 
 
 def embed(corpus: Corpus, options: Options, setup: Setup) -> NDArray[np.float32]:
-    """Give the (n, D) pooled embeddings of ``corpus.texts``: computed when it was read, from the cache, or now."""
+    """Embed ``corpus.texts`` (n, D), unless reading or the cache has done so."""
     if corpus.pooled is not None:
         return corpus.pooled
     if setup.cache is not None:

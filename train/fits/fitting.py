@@ -1,4 +1,4 @@
-"""A fit to texts: resolve the options, read and embed the corpus, fit, choose, and measure."""
+"""Fit to texts: read, embed, fit, choose, and measure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fastflow.train.ship.result import Fit
 class Fitting:
     """The parameters of a fit to texts.
 
-    ``encoder`` is a directory, a Hub id or ``default``; ``pairs`` are files or folders of scored pairs to measure on.
+    ``encoder`` is a directory, a Hub id or ``default``; ``pairs`` are files or folders of scored pairs.
     """
 
     encoder: str
@@ -42,9 +42,9 @@ class Fitting:
     pairs: Sequence[Path] = ()
 
     def run(self, texts: Iterable[str], names: Sequence[str]) -> Fit | None:
-        """Fit and measure a calibration without saving it; a dry run gives None. ``names`` name the corpus.
+        """Fit and measure, without saving; a dry run gives None. ``names`` name the corpus.
 
-        Raises a FastflowError for texts that cannot be read or fitted, and a UsageError for options that contradict.
+        Raises a FastflowError for texts that cannot be fitted, and a UsageError for options that contradict.
         """
         setup = self.setup
         options, reason = resolve_auto(self.encoder, self.options, setup.reference)
@@ -82,7 +82,6 @@ class Fitting:
         return Fit(corpus.encoder, choice, measures, training, corpus.texts, pooled, concerns)
 
     def _choose(self, corpus: Corpus, pooled: NDArray[np.float32], automatic: bool, background: Corpus) -> Choice:
-        """Fit the method, and keep it unless dropout views refuse it; ``--stop budget`` takes no views."""
         options, setup = self.options, self.setup
         views: Views | None = None
         if options.stop == "rule" and options.method != "none":
@@ -123,7 +122,7 @@ class Fitting:
 
 
 def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tuple[Options, str | None]:
-    """Resolve every ``auto`` in ``options``; returns the reason too if a tuned ``encoder`` is kept as it is."""
+    """Resolve every ``auto``; returns the reason too if a tuned ``encoder`` is kept."""
     reason = explain_tuning(encoder) if _names_nothing(options) else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
@@ -136,9 +135,9 @@ def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tup
 
 
 def suit_tuned(encoder: str, asked: Options, resolved: Options, reference: bool = False) -> tuple[Options, str | None]:
-    """Give a tuned encoder that is calibrated on request its own pooling, equal token weights and its spectrum.
+    """Give a tuned encoder its own pooling, equal token weights and its spectrum.
 
-    Options that were ``asked`` for stay. Returns the options and a warning, None for an encoder that was not tuned.
+    Options that were ``asked`` for stay. Returns a warning too, None for an untuned encoder.
     """
     if _names_nothing(asked) or resolved.method == "none" or (doubt := warn_of_tuning(encoder)) is None:
         return resolved, None
@@ -153,7 +152,6 @@ def suit_tuned(encoder: str, asked: Options, resolved: Options, reference: bool 
 
 
 def _choose_tuned_pooling(encoder: str, asked: Options, reference: bool) -> str:
-    """Choose all modules of a directory of Sentence Transformers if they can run, else the last layer's mean."""
     whole = not reference and asked.max_length is None and not asked.has_weights and has_modules(encoder)
     return OF_MODULES if whole else "last"
 
@@ -163,7 +161,7 @@ def _names_nothing(options: Options) -> bool:
 
 
 def check_encoder(encoder: str, options: Options, reference: bool) -> FrozenEncoder:
-    """Open the encoder; raises for every option that can be refused before the corpus is read."""
+    """Open the encoder; raises for options that can be refused before reading."""
     if reason := cannot_run("torch", options.device):
         raise reason
     if options.stop == "likelihood":

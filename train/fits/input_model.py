@@ -1,4 +1,4 @@
-"""``fastflow embed --fit``: make a model that is calibrated on the texts to embed."""
+"""Run ``fastflow embed --fit``: calibrate a model on the texts to embed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
 from fastflow.train.progress import COMMAND, SILENT, Voice
 
-SAMPLE = 100_000  # distinct texts to fit to: more cost time and memory
+SAMPLE = 100_000  # distinct texts to fit to, for time and memory
 
 Texts = Callable[[], Iterator[str]]
 
@@ -43,16 +43,15 @@ class Request(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the input in the model."""
         return "standard input" if self.source == "-" else Path(self.source).name
 
 
 @contextlib.contextmanager
 def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
-    """Fit a model to ``texts()`` and yield its directory: --save-model, or one that the end of the block removes.
+    """Fit to ``texts()`` and yield the model's directory, temporary without --save-model.
 
-    With --resume a model that an interrupted run on the same texts and encoder saved is taken as it is.
-    Raises a FastflowError for texts that cannot be fitted, and a UsageError for options that contradict.
+    With --resume the saved model of an interrupted run on equal texts and encoder is taken. Raises a FastflowError or a
+    UsageError, as a fit does.
     """
     voice, keep = SILENT if request.quiet else COMMAND, request.keep
     encoder, options = _choose_options(request)
@@ -85,7 +84,6 @@ def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
 
 
 def _choose_options(request: Request) -> tuple[str, Options]:
-    """Choose the encoder of -m, and of a model its pooling and length limit too."""
     directory = find_model(request.model)
     model = load_model(directory)
     device = "cuda" if request.device == "cuda" else "cpu"
@@ -99,7 +97,6 @@ def _choose_options(request: Request) -> tuple[str, Options]:
 
 
 def _name_pooling(model: Model) -> str:
-    """Name the model's pooling as an option; raises a UsageError if that is impossible."""
     pooling, layers = model.pooling, size_of(model.encoder).layers
     name = pooling_name(pooling)
     if parse_pooling(name, layers) != pooling:
@@ -108,7 +105,7 @@ def _name_pooling(model: Model) -> str:
 
 
 def _list_copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
-    """List (name in a model, file) of the encoder's files, with its modules if they run."""
+    """List (name in a model, file) of the encoder, with its modules if they run."""
     if frozen.head is not None and frozen.modules is not None:
         root = frozen.modules.path
         return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]
@@ -117,7 +114,7 @@ def _list_copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
 
 
 def check_same(keep: Path, texts: Texts, encoder: str, options: Options, name: str) -> None:
-    """Raise unless the model at ``keep`` was fitted to ``texts`` with ``encoder`` and its pooling."""
+    """Raise unless the model at ``keep`` was fitted to ``texts`` with ``encoder``."""
     model, frozen = load_model(keep), open_encoder(encoder, options.pooling, options.max_length)
     weighted = options.token_weights != "none" and frozen.pooling.mode == "mean"  # noqa: S105
     training, files = model.manifest.get("training"), model.manifest.get("files", {})

@@ -1,7 +1,7 @@
-"""A fit to vectors made elsewhere, without an encoder.
+"""Fit to vectors made elsewhere, without an encoder.
 
-There are no dropout views, so similarity cannot judge a calibration. ``auto`` is therefore one fixed method, and a
-named method is always kept. A flow stops at the step that makes held-out vectors most likely, or after its budget.
+Without dropout views similarity cannot judge: ``auto`` is one fixed method, and a named one is kept. A flow stops at
+the highest held-out likelihood, or after its budget.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ UNJUDGED = "without an encoder there are no dropout views, so nothing judged the
 
 
 def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Options:
-    """Choose the options of a fit to vectors from the ``given``; the caller asked for the ``named``.
+    """Choose the options of a fit to vectors; the caller asked for the ``named``.
 
-    Raises a UsageError that names an option that needs an encoder or texts.
+    Raises a UsageError for an option that needs an encoder or texts.
     """
     if odd := [name for name in named if name not in OPTIONS]:
         raise UsageError(f"{flag(odd[0])} is for texts and their encoder, and these are vectors: leave it out")
@@ -70,7 +70,7 @@ class VectorFitting:
     setup: Setup = field(default_factory=Setup)
 
     def run(self, matrix: Matrix, name: str) -> Fit | None:
-        """Fit and measure a calibration of the rows of ``matrix``, recorded as ``name``; a dry run gives None.
+        """Fit to the rows of ``matrix``, recorded as ``name``; a dry run gives None.
 
         Raises a FastflowError for rows that cannot be fitted, and a UsageError for options that contradict.
         """
@@ -129,14 +129,14 @@ def recommend_method(dim: int) -> str:
 
 
 def draw(matrix: Matrix, count: int, seed: int) -> Matrix:
-    """Draw ``count`` rows at random, in their order; all if there are not more."""
+    """Draw ``count`` rows at random, in their order, or all."""
     if count >= len(matrix):
         return matrix
     return matrix.take(np.sort(np.random.default_rng((seed, 1 << 34)).choice(len(matrix), count, replace=False)))
 
 
 def check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
-    """Raise a FastflowError if the matrix has fewer rows than the method can be fitted to."""
+    """Raise a FastflowError for fewer rows than the method takes."""
     dim, needed, what = matrix.shape[1], 2, ""
     for link in links:
         if link.kind == "flow":
@@ -157,7 +157,7 @@ def check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
 
 
 def survey(matrix: Matrix, voice: Voice) -> tuple[Moments, str, list[str]]:
-    """Read the rows once: their statistics, sha256 and warnings. Raises for NaN, naming the row."""
+    """Read the rows once: statistics, sha256 and warnings. Raises for NaN, naming the row."""
     statistics, digest = Moments(matrix.shape[1], "vectors"), hashlib.sha256()
     zeros, first = 0, 0
     with voice.progress("vectors", len(matrix), "vectors") as progress:

@@ -1,1 +1,1 @@
-"""Methods of calibration: closed forms, the flow with its layers and its training, chains."""
+"""Fit closed forms, flows, and chains of them."""

@@ -18,7 +18,7 @@ from fastflow.train.options import DEFAULTS
 def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
     """Fit the stages of ``method`` to pooled embeddings (n, D); ``raw`` has none.
 
-    Raises a UsageError for an unknown method, and a FastflowError if a flow is to be fitted without PyTorch.
+    Raises a UsageError for an unknown method, and a FastflowError for a flow without PyTorch.
     """
     links = [] if method == "raw" else complete_chain(parse_method(method), latent=False)
     if not links:

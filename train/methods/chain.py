@@ -25,12 +25,12 @@ from fastflow.train.methods.names import Method
 from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS
 
-SAMPLE = 4096  # texts to measure on, before and after
+SAMPLE = 4096  # texts to measure on
 
 
 @dataclass
 class Fitted:
-    """A fitted chain: its stages, the PyTorch flows by stage number, and their bits per dimension."""
+    """A fitted chain: stages, PyTorch flows by stage number, and their bits per dimension."""
 
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)
@@ -64,10 +64,10 @@ def fit_chain(
     statistics: Moments | None = None,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Fit the chain to embeddings ``pooled`` (n, D) and ``background`` (k, D); ``live`` embeds both for a flow.
+    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D); ``live`` embeds both for a flow.
 
-    ``shape`` holds levels, depth, width, coupling and permutation of a flow, ``colour`` the settings of recolour (None:
-    the defaults). If ``pooled`` is a sample, ``statistics`` of the whole corpus serve the closed forms, without a flow.
+    ``shape`` has FlowConfig's arguments, ``colour`` recolour's (None: the defaults). If ``pooled`` is a sample, closed
+    forms take ``statistics`` of the whole corpus.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -154,7 +154,7 @@ def _measure_bits(flow: Flow, stages: list[Stage], pooled: Rows) -> float:
 
 
 def _measure_gaussian_bits(x: NDArray[np.float64]) -> float:
-    """Compute 2.05 + log2 sigma, the bits per dimension of ``x`` (n, D) under independent Gaussians.
+    """Compute 2.05 + log2 sigma, the bits per dimension under independent Gaussians.
 
     A constant channel has deviation 1, as in the flow.
     """

@@ -1,4 +1,4 @@
-"""Save and load a half-trained flow: weights, optimiser, random state and the keeper's best weights."""
+"""Save and load a half-trained flow: weights, optimiser, random state and best weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastflow.train.methods.objective import PaperAdamW
 def save_checkpoint(
     path: Path, flow: Flow, optimiser: PaperAdamW, step: int, run: str, keeper: Keeper | None = None
 ) -> None:
-    """Write the checkpoint, under a temporary name first."""
+    """Write the checkpoint atomically."""
     from safetensors.torch import save
 
     tensors = {f"flow.{name}": tensor for name, tensor in flow.state_dict().items()}
@@ -28,7 +28,7 @@ def save_checkpoint(
         tensors |= {f"best.{name}": tensor for name, tensor in keeper.best.items()}
         meta["history"] = json.dumps(keeper.history)
     tensors["random"] = torch.get_rng_state()
-    if torch.cuda.is_initialized():  # the encoder's dropout then draws there
+    if torch.cuda.is_initialized():
         tensors["random_cuda"] = torch.cuda.get_rng_state()
     partial = path.with_suffix(".partial")
     try:
@@ -36,13 +36,13 @@ def save_checkpoint(
         partial.write_bytes(save(tensors, meta))
         partial.replace(path)
     except OSError as error:
-        if partial.is_file():  # unlink would raise again if the folder itself is the trouble
+        if partial.is_file():  # unlink may raise again
             partial.unlink()
         raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
 
 
 def load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str, keeper: Keeper | None = None) -> int:
-    """Restore a checkpoint in place and return its step; 0 without a file. Raises for another run's."""
+    """Restore a checkpoint and return its step; 0 without a file. Raises for another run's."""
     from safetensors import safe_open
 
     if not path.is_file():

@@ -1,7 +1,7 @@
-"""The closed-form calibrations, fitted to Moments in float64.
+"""Fit closed-form calibrations to Moments in float64.
 
-Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without the
-centring, whiten is Su et al. 2021.
+Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring,
+whiten is Su et al. 2021.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fastflow.train.methods.constant import is_constant, mask_constant
 
 
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
-    """Fit ``kind``; whiten keeps ``dims`` directions (None: all), the others remove them (None: 1)."""
+    """Fit ``kind``; whiten keeps ``dims`` directions (None: all), others remove them (None: 1)."""
     if kind == "standardize":
         return fit_standardize(m)
     if kind == "whiten":
@@ -25,7 +25,7 @@ def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
 
 
 def fit_standardize(m: Moments) -> Stage:
-    """Fit (x - mean) / deviation; a constant channel is only centred. Raises if every channel is constant."""
+    """Fit (x - mean) / deviation, 1 for a constant channel; raises if all are constant."""
     variance = np.diag(m.covariance)
     constant = mask_constant(m.mean, variance)
     if constant.all():
@@ -55,9 +55,9 @@ def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
 
 
 def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
-    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; None for all, with 0 for constant directions.
+    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; None for all, 0 for constant ones.
 
-    Raises if too few texts span less than that, and if ``dims`` counts a constant direction.
+    Raises for too few texts, and if ``dims`` counts a constant direction.
     """
     size = len(m.mean)
     check_dims("whiten", size if dims is None else dims, size)
@@ -77,7 +77,7 @@ def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
 
 
 def _decompose(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Give descending eigenvalues, eigenvectors (D, D) in columns, and the rank, after which directions are constant.
+    """Give descending eigenvalues, eigenvectors (D, D) in columns, and the rank.
 
     The largest entry of an eigenvector is positive.
     """
@@ -92,6 +92,6 @@ def _decompose(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], in
 
 
 def check_dims(what: str, dims: int, most: int) -> None:
-    """Raise a UsageError unless ``what`` can take 1 <= ``dims`` <= ``most``."""
+    """Raise a UsageError unless 1 <= ``dims`` <= ``most``."""
     if not 1 <= dims <= most:
         raise UsageError(f"{what}:{dims} is out of range: it takes 1 to {most}")

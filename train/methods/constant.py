@@ -1,8 +1,7 @@
-"""Find channels and directions that are the same for every text, up to the rounding of float32.
+"""Find channels and directions that are the same for every text, up to float32's rounding.
 
-A last LayerNorm with gains of 0 gives constant channels (three of 384 in all-MiniLM-L6-v2), and a mean of one layer
-after a LayerNorm lies in a hyperplane. Scaled to variance 1 such a direction would be rounding noise, so every method
-leaves it at 0.
+A LayerNorm with gains of 0 gives constant channels (three of 384 in all-MiniLM-L6-v2), and a mean of one layer lies in
+a hyperplane. Scaled to variance 1 they would be noise, so every method leaves them at 0.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ ROUNDING = 2.0**-20  # of a value's size: sixteen times that of float32, for the
 
 
 def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask (D,) the directions of which ``variance`` (D,) is only rounding; ``square`` (D,) is their mean square."""
+    """Mask (D,) directions whose ``variance`` (D,) is rounding of the mean ``square`` (D,)."""
     return np.asarray(variance <= np.maximum(NEGLIGIBLE * variance.max(initial=0.0), ROUNDING**2 * square))
 
 
 def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask (D,) the constant channels by their ``mean`` (D,) and ``variance`` (D,)."""
+    """Mask (D,) the constant channels."""
     return is_constant(variance, np.square(mean) + variance)
 
 
 def name_constant(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
-    """Write a sentence for constant ``channels`` and one for other constant ``directions``, of ``dim``."""
+    """Write sentences on constant ``channels`` and other ``directions`` of ``dim``."""
     where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
     out = []
     for count, what in ((channels, "channels"), (directions, "directions")):

@@ -1,8 +1,8 @@
-"""The normalizing flow of BERT-flow in PyTorch: maps a pooled embedding x (B, C) to a Gaussian latent z (B, C).
+"""BERT-flow's normalizing flow in PyTorch: map a pooled embedding x (B, C) to a Gaussian z (B, C).
 
-A Glow without squeezing (Li et al., EMNLP 2020, section 3.2 and the official ``glow_1x1.py``): each level runs
-``depth`` steps of ActNorm -> permutation -> coupling, then emits the second half of its channels and hands the
-first half to the next level. z = concat[eps_0, eps_1, ..., top]; the prior is N(0, I) throughout.
+A Glow without squeezing (Li et al., EMNLP 2020, section 3.2 and the official ``glow_1x1.py``): a level runs ``depth``
+steps of ActNorm -> permutation -> coupling, emits its second half of channels, and hands on the first. z =
+concat[eps_0, eps_1, ..., top]; the prior is N(0, I).
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class FlowConfig:
             raise UsageError(f"unknown permutation {self.permutation!r}; known: {', '.join(PERMUTATIONS)}")
 
     def as_dict(self) -> dict[str, int | str]:
-        """Give the manifest's entry."""
         return asdict(self)
 
 
@@ -79,7 +78,7 @@ class Step(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> tuple[Tensor, Tensor]:
-        """Set the ActNorms from ``x`` (B, C) with the mask ``constant`` (C,); returns the output and its mask."""
+        """Set the ActNorms from ``x`` (B, C) and its mask ``constant`` (C,); returns output and mask."""
         constant = self.actnorm.initialise(x, constant)
         x, _ = self.permutation(self.actnorm(x)[0])
         if isinstance(self.permutation, LUPermutation):  # no channel of the mix is constant
@@ -105,7 +104,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """An invertible map from pooled embeddings to a standard Gaussian, with its exact likelihood."""
+    """An invertible map from pooled embeddings to a standard Gaussian, with exact likelihood."""
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()
@@ -116,7 +115,6 @@ class Flow(nn.Module):
         )
 
     def steps(self, level: int) -> list[Step]:
-        """List the steps of one level."""
         return list(cast(nn.ModuleList, self.levels[level]))  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +131,6 @@ class Flow(nn.Module):
         return torch.cat([*emitted, x], dim=1), log_det
 
     def inverse(self, z: Tensor) -> Tensor:
-        """Map z (B, C) to x (B, C)."""
         widths = [self.config.dim >> (level + 1) for level in range(self.config.levels - 1)]
         *emitted, x = z.split([*widths, self.config.dim - sum(widths)], dim=1)
         for level in reversed(range(self.config.levels)):
@@ -144,19 +141,19 @@ class Flow(nn.Module):
         return x
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Compute log p(x) = log N(z; 0, I) + log|det dz/dx| (B,), in nats (paper, equation 3)."""
+        """Compute log N(z; 0, I) + log|det dz/dx| (B,), in nats (paper, equation 3)."""
         z, log_det = self(x)
         return log_det - 0.5 * (z.square().sum(dim=1) + self.config.dim * math.log(2 * math.pi))
 
     def bits_per_dimension(self, x: Tensor) -> Tensor:
-        """Compute the mean of -log p(x) / (C ln 2), a scalar; it may be negative."""
+        """Compute the mean of -log p(x) / (C ln 2); it may be negative."""
         return -self.log_prob(x).mean() / (self.config.dim * math.log(2))
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
         """Set every ActNorm from ``x`` (B, C); raises if every channel is constant.
 
-        A constant channel is only centred: it counts as a standard Gaussian at its mean.
+        A constant channel is centred: it counts as a standard Gaussian at its mean.
         """
         constant = torch.zeros(x.shape[1], dtype=torch.bool)
         for level in range(self.config.levels):
@@ -166,7 +163,7 @@ class Flow(nn.Module):
                 x, constant = step.initialise(x, constant)
 
     def hold(self) -> None:
-        """Keep constant channels as ``initialise`` left them; call it after every update."""
+        """Keep constant channels; call it after every update."""
         for level in range(self.config.levels):
             for step in self.steps(level):
                 step.hold()

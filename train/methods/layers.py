@@ -1,7 +1,7 @@
 """The invertible layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
 
-Every layer maps (B, C) to (B, C) and returns the log-determinant of its Jacobian too: (B,), or a scalar if it is the
-same for every row. ``initialise`` sets the ActNorms from data, once, before training.
+A layer maps (B, C) to (B, C) and returns its log-determinant too, (B,) or a scalar. ``initialise`` sets the ActNorms
+from data, before training.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from fastflow.errors import FastflowError
 from fastflow.train.methods.constant import mask_constant
 
-LOGSCALE_FACTOR = 3.0  # Glow's trick: a log-scale parameter s acts as exp(3 s), which speeds up its learning
+LOGSCALE_FACTOR = 3.0  # Glow: a log-scale s acts as exp(3 s), which speeds up learning
 
 
 def draw_glorot(channels: int) -> Tensor:
-    """Draw (C,) Glorot-uniform values, +-sqrt(6/(1+C)), as the official code initialises ActNorms."""
+    """Draw (C,) values in +-sqrt(6/(1+C)), as the official code initialises ActNorms."""
     bound = math.sqrt(6.0 / (1 + channels))
     return torch.empty(channels).uniform_(-bound, bound)
 
@@ -40,9 +40,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Set zero mean and unit deviation on ``x`` (B, C); returns the mask (C,) of constant channels, which keep
-        their scale: the mask ``constant`` and the constant channels of x.
-        """
+        """Set mean 0 and deviation 1 on ``x`` (B, C), but not in constant channels; returns their mask (C,)."""
         mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
         constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
         if bool(constant.all()):
@@ -56,12 +54,12 @@ class ActNorm(nn.Module):
 
 
 class Permutation(nn.Module):
-    """y_i = x_index(i), a fixed order; log-det 0. ``reversal`` is the paper's, ``random`` an option."""
+    """y_i = x_index(i), a fixed order; log-det 0. ``reversal`` is the paper's."""
 
     index: Tensor
 
     def __init__(self, index: Tensor, derived: bool) -> None:
-        """``derived``: the order follows from the width, so it is not saved."""
+        """Do not save a ``derived`` order: it follows from the width."""
         super().__init__()
         self.register_buffer("index", index, persistent=not derived)
 
@@ -131,7 +129,6 @@ class CouplingNet(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
-        """Set both inner ActNorms to zero mean and unit deviation on ``x`` (B, h)."""
         hidden = x @ self.weight1.T
         self._normalise(hidden, self.shift1, self.logscale1)
         hidden = torch.relu((hidden + self.shift1) * (LOGSCALE_FACTOR * self.logscale1).exp())
@@ -186,7 +183,7 @@ COUPLINGS: dict[str, type[AdditiveCoupling | AffineCoupling]] = {"additive": Add
 
 
 def make_permutation(kind: str, channels: int) -> Permutation | LUPermutation:
-    """Make the channel mixing ``kind``: reversal (the paper's), random (fixed) or lu (learned)."""
+    """Make the channel mixing: reversal (the paper's), random (fixed) or lu (learned)."""
     if kind == "reversal":
         return Permutation(torch.arange(channels - 1, -1, -1), derived=True)
     if kind == "random":

@@ -31,7 +31,7 @@ INITIAL_TEXTS = 2048  # of the data-dependent initialisation
 
 @dataclass(frozen=True)
 class Schedule:
-    """The paper's schedule for a target corpus: one epoch of 32 pairs (64 sentences) a step at a constant 1e-3."""
+    """The paper's schedule: one epoch of 32 pairs (64 sentences) a step at a constant 1e-3."""
 
     epochs: float = DEFAULTS.epochs
     batch_size: int = DEFAULTS.batch_size
@@ -42,11 +42,10 @@ class Schedule:
 
     @classmethod
     def of(cls, options: Options) -> Schedule:
-        """Take the schedule of ``options``."""
         return cls(**{one.name: getattr(options, one.name) for one in fields(cls)})
 
     def steps(self, texts: int) -> int:
-        """Count the optimiser steps on ``texts`` texts; a rest smaller than a batch is dropped."""
+        """Count the optimiser steps; a rest smaller than a batch is dropped."""
         if texts < self.batch_size:
             raise UsageError(
                 f"the corpus has {texts} distinct texts, fewer than one batch of "
@@ -56,7 +55,7 @@ class Schedule:
 
 
 def order_epoch(texts: int, schedule: Schedule, epoch: int) -> NDArray[np.int64]:
-    """Draw the order of the rows from the seed and the epoch, so that resuming needs no state."""
+    """Draw the order of rows from seed and epoch, so that resuming needs no state."""
     return np.random.default_rng((schedule.seed, epoch)).permutation(texts)
 
 
@@ -73,7 +72,7 @@ def pick_batches(texts: int, schedule: Schedule, start: int, stop: int) -> Itera
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """Use one thread, which is faster on small matrices and makes the weights independent of the cores."""
+    """Use one thread: faster on small matrices, and weights do not depend on the cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -84,10 +83,10 @@ def use_one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Training:
-    """How a chain is trained, whatever its methods and rows.
+    """The settings of a chain's training.
 
-    ``checkpoints`` is a folder, None for no checkpoints; ``identity`` names corpus and encoder in them. A flow is kept
-    at the step that is best by ``views``: dropout views, or held-out vectors; without them at the last.
+    ``checkpoints`` is a folder or None; ``identity`` names corpus and encoder in them. ``views``, of dropout or
+    held-out vectors, choose a flow's best step; without them it is the last.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -107,10 +106,9 @@ def fit_flow(
     checkpoint: Path | None = None,
     keeper: Keeper | None = None,
 ) -> Flow:
-    """Train a flow on ``texts`` pooled embeddings; raises a FastflowError if the loss is not finite.
+    """Train a flow on ``texts`` embeddings; raises a FastflowError if the loss is not finite.
 
-    ``checkpoint`` is written every ``save_steps`` steps; ``training.resume`` continues from one of the same run. A
-    ``keeper`` returns the flow of its best step.
+    ``checkpoint`` is written every ``save_steps`` steps. A ``keeper`` returns the flow of its best step.
     """
     schedule, log = training.schedule, training.log
     steps = schedule.steps(texts)
@@ -150,6 +148,6 @@ def fit_flow(
 
 
 def identify_run(identity: str, config: FlowConfig, schedule: Schedule) -> str:
-    """Hash everything that decides the weights; --save-steps does not."""
+    """Hash everything that decides the weights."""
     settings = {name: value for name, value in asdict(schedule).items() if name != "save_steps"}
     return hashlib.sha256(json.dumps([identity, asdict(config), settings], sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Parse the name of a method into the links of its chain. Needs no PyTorch."""
+"""Parse a method's name into the links of its chain, without PyTorch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Method:
 
 
 def parse_method(text: str) -> list[Method]:
-    """Parse ``whiten:128,flow`` into its links; ``none`` has none. Raises a UsageError for an unknown method.
+    """Parse ``whiten:128,flow`` or ``whiten:128+flow``; ``none`` has no link.
 
-    A ``+`` may replace the comma, for lists that are separated by commas.
+    Raises a UsageError for an unknown method.
     """
     if text == "none":
         return []
@@ -40,12 +40,12 @@ def parse_method(text: str) -> list[Method]:
 
 
 def complete_chain(links: list[Method], latent: bool) -> list[Method]:
-    """Add recolour after a flow at the end, unless the ``latent`` is the embedding."""
+    """Add recolour after a final flow, unless the ``latent`` is the embedding."""
     if links and links[-1].kind == "flow" and not latent:
         return [*links, Method("recolour")]
     return links
 
 
 def ends_in_recolour(links: list[Method]) -> bool:
-    """Whether recolour is the last link."""
+    """Whether recolour is last."""
     return bool(links) and links[-1].kind == "recolour"

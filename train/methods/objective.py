@@ -1,4 +1,4 @@
-"""The paper's objective and its own AdamW."""
+"""The paper's objective and AdamW."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fastflow.train.methods.flow import Flow
 
 CLIP = 1.0  # global gradient norm
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-6, 0.01
-SIDES = 2.0  # the paper's step loss is the mean over side a plus the mean over side b of its pairs
+SIDES = 2.0  # two sides of a pair
 
 
 def compute_loss(flow: Flow, x: Tensor) -> Tensor:
-    """Compute the loss of one step on (b, D) pooled embeddings: twice the mean bits per dimension.
+    """Compute a step's loss on (b, D): twice the mean bits per dimension.
 
-    The official code sums the means of both sides of its pairs; clipping and the optimiser's eps depend on that scale.
+    The official code sums the means of both sides of pairs; clipping and eps depend on that scale.
     """
     return SIDES * flow.bits_per_dimension(x)
 

@@ -1,17 +1,16 @@
-"""Recolour: give back part of the embedding's spectrum and mean after a calibration that equalises all directions.
+"""Give back part of the embedding's spectrum and mean after a calibration that equalises all directions.
 
-A flow's latent z is N(0, I): directions of noise count as much as directions of meaning, and the mean is lost. The best
-linear reconstruction of the pooled embedding x from z has principal directions U and deviations S, with Cov(z) = L L^T,
+In a flow's latent z, N(0, I), noise counts as much as meaning, and the mean is lost. The best linear reconstruction of
+the pooled embedding x from z has principal directions U and deviations S, with Cov(z) = L L^T,
 
     Cov(x, z) L^-T = U S V^T,
     y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-The spectrum g in [0, 1] sets how far directions are equalised: 1 gives the rotated white latent, 0 the part of the
-embedding that is linear in z. The mean share c in [0, 1) is the average cosine of two unrelated texts. The ``demoted``
-leading directions are scaled like the last one and have no part in m: they carry common properties of sentences of a
-kind, as in NATSV (Mu & Viswanath 2018). Dimensions are in the order of their scale; dimensions unrelated to x are
-last, and 0. In image style transfer this is a partial whitening-colouring transform (Li et al., NeurIPS 2017).
-"""
+The spectrum g in [0, 1] equalises directions: 1 is the rotated white latent, 0 the part of x linear in z. The
+mean share c in [0, 1) is the average cosine of two unrelated texts. The ``demoted`` leading directions carry common
+properties of sentences, as in NATSV (Mu & Viswanath 2018): they are scaled like the last one and have no part in m.
+Dimensions are in the order of their scale; dimensions unrelated to x are last, and 0. In image style transfer this is
+a partial whitening-colouring transform (Li et al., NeurIPS 2017)."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ LEAST = 1e-6  # of the largest singular value
 
 
 def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
-    """Measure the Moments of (x, z), (n, D + D'): z is the output of ``stages`` for x, ``pooled`` (n, D)."""
+    """Measure the Moments of (x, z), (n, D + D'): z is ``stages`` of x, ``pooled`` (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     out: Moments | None = None
     for start in range(0, len(pooled), BLOCK):
@@ -43,9 +42,9 @@ def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
 
 
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
-    """Fit the stage for z (n, D') to the ``joint`` Moments of (x, z), with ``dim`` channels of x.
+    """Fit to the ``joint`` Moments of (x, z), with ``dim`` channels of x.
 
-    Raises a FastflowError if z is constant, and if no direction would be left.
+    Raises a FastflowError if z is constant, or no direction is left.
     """
     mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
@@ -56,9 +55,9 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     spread, axes = np.linalg.eigh(own + ridge * np.eye(len(own)))
     whiten = axes / np.sqrt(np.where(spread > LEAST**2 * spread[-1], spread, np.inf))  # L^-T, up to a rotation of V
     left, scale, right = np.linalg.svd(cross @ whiten, full_matrices=False)
-    sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])  # a singular vector's sign is arbitrary
+    sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])
     left, right = left * sign, right * sign[:, None]
-    live = int((scale > LEAST * scale[0]).sum())  # the others are 0 in the result
+    live = int((scale > LEAST * scale[0]).sum())
     if demoted >= live:
         raise FastflowError(f"recolour: {demoted} of {live} directions cannot be demoted; use a smaller --demoted")
     power, shift = np.zeros(len(scale)), np.zeros(len(scale))
@@ -67,7 +66,7 @@ def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, d
     order = [*range(demoted, live), *range(demoted), *range(live, len(scale))]
     right, power, shift = right[order], power[order], shift[order]
     matrix = whiten @ right.T * power
-    around = float(np.sum((own @ matrix) * matrix))  # E|y - m|^2
+    around = float(np.sum((own @ matrix) * matrix))
     length = float(np.linalg.norm(shift))
     wanted = np.sqrt(mean_share / (1 - mean_share) * around)
     shift = shift * (wanted / length) if length else shift

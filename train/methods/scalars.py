@@ -1,4 +1,4 @@
-"""TensorBoard scalars of a training run."""
+"""Log a training run's scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastflow.errors import FastflowError, missing_extra
 
 
 class Scalars:
-    """``with Scalars(directory) as log`` gives log(step, {name: value}); without a directory it writes no file."""
+    """Gives log(step, {name: value}) in a ``with`` block; writes no file without a directory."""
 
     def __init__(self, directory: str | None) -> None:
         self._writer: Any = None

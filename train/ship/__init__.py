@@ -1,1 +1,1 @@
-"""From a fitted calibration to a model directory: the proof at export, precision, summary and card."""
+"""Prove, measure and write a fitted model."""

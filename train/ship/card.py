@@ -1,4 +1,4 @@
-"""The model card: README.md of a calibrated encoder or of a calibration of vectors."""
+"""Write the model card, README.md."""
 
 from __future__ import annotations
 

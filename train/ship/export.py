@@ -73,12 +73,10 @@ def export(
     pooled: Rows | None = None,
     reference: bool = False,
 ) -> str:
-    """Write the model to ``out`` and return its fingerprint; raises and leaves no file if the proof fails.
+    """Write the model and return its fingerprint; raises and leaves no file if the proof fails.
 
-    With ``reference`` the model holds the encoder's Hub id and revision, not a copy. ``pooled`` (n, D), the embeddings
-    that were fitted, give ``truncate_dim`` its order of directions, int8 outputs their range and a flow its usual
-    log-density. Without them ``truncate_dim`` keeps the first dimensions, and int8 outputs may be absent. The proof
-    compares NumPy on the saved files with PyTorch on some ``texts``.
+    ``reference`` stores the encoder's Hub id and revision. ``pooled`` (n, D) orders the directions of ``truncate_dim``,
+    and gives int8 its range and a flow its usual log-density. The proof runs some ``texts``.
     """
     with growing(out) as partial:
         _write(partial, encoder, fitted, training, card, texts, pooled, reference)
@@ -113,7 +111,7 @@ def _write(
 ) -> None:
     identity: dict[str, Any] = {"sha256": encoder.hash}
     if encoder.head is not None:
-        assert encoder.modules is not None  # noqa: S101 (for the type checker)
+        assert encoder.modules is not None  # noqa: S101
         _copy_files(files_of(encoder.modules), encoder.modules.path, directory / MODULES_FOLDER)
     elif reference:
         identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}
@@ -174,7 +172,6 @@ def _make_entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[st
 
 
 def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write fastflow.json with the hash of every file and its fingerprint."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     manifest["files"] = {str(path.relative_to(directory)): file_hash(path) for path in files}
     manifest["fingerprint"] = fingerprint(manifest)

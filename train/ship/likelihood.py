@@ -1,4 +1,4 @@
-"""The usual log-density of the texts that a flow was fitted to."""
+"""Measure the usual log-density of a flow's texts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fastflow.stages.rows import Rows
 from fastflow.train.methods.chain import take_sample
 
 SHARE = 0.01
-LEAST = 1000  # texts: on fewer, held-out texts of the same corpus are unlike it too often (bench/results/verdicts.md)
+LEAST = 1000  # texts: fewer misjudge held-out texts (bench/results/verdicts.md)
 
 
 def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
-    """Make the manifest's entry ``likelihood``: SHARE of the rows of ``pooled`` (n, D) have a lower log-density.
+    """Make the entry ``likelihood``: SHARE of ``pooled`` (n, D) have a lower log-density.
 
     None if ``stages`` have no density, and for fewer than LEAST rows.
     """

@@ -1,6 +1,6 @@
-"""Measure the cost of reduced precision for a model, without labels.
+"""Measure the cost of reduced precision without labels.
 
-The manifest's least cosine of bfloat16 decides ``dtype="auto"``, and int8 opens without another trial.
+The least cosine of bfloat16 decides ``dtype="auto"``, and int8 opens without another trial.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Measured(CpuBackend):
 
 
 class Precision(NamedTuple):
-    """The least cosine of each dtype's embeddings to float32's, and the trial of int8.
+    """The least cosine of each dtype to float32, and the trial of int8.
 
-    Empty and None if the compiled kernels do not run the encoder, or for a token table: ``auto`` is float32 then.
+    Empty and None for a token table, or an encoder without compiled kernels: ``auto`` is float32.
     """
 
     least_cosines: dict[str, float]

@@ -1,4 +1,4 @@
-"""Prove a written model: its files, run in NumPy, give the vectors of PyTorch."""
+"""Prove a written model: its files in NumPy give PyTorch's vectors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ EXACT = 1e-9  # relative, the flow alone in float64
 
 
 def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
-    """Raise unless the saved model gives ``texts`` the vectors of PyTorch's encoder and of ``fitted``.
-
-    Compares the pooled vectors, and the vectors after each stage.
-    """
+    """Raise unless the saved model's pooled vectors and stages agree with PyTorch's on ``texts``."""
     model = load_model(directory)
     tokens = model.tokenizer().tokenize_prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
         saved = open_backend(model, "reference", "cpu", "float32", None)
-    except UnsupportedArchitecture:  # only PyTorch runs it: this proves files, tokenizer and calibration
+    except UnsupportedArchitecture:  # PyTorch proves files, tokenizer and calibration
         saved = open_backend(model, "torch", "cpu", "float32", None)
     ours, theirs = saved.pool(tokens), Embedder(encoder, "cpu", backend="torch")(texts)
     _check_agree("the pooled embedding", _normalize(ours), _normalize(theirs), AGREEMENT)
@@ -42,7 +39,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
 
 
 def prove_vectors(directory: Path, fitted: Fitted, vectors: NDArray[np.float32]) -> None:
-    """Raise unless the saved model without an encoder gives ``vectors`` (n, D) the output of ``fitted``."""
+    """Raise unless the saved model of vectors agrees with ``fitted`` on ``vectors`` (n, D)."""
     model = open_model(directory)
     assert isinstance(model, VectorModel)  # noqa: S101 (it was written as one)
     _prove_calibration(model.calibration, fitted, vectors, ReferenceVectors(model, "float32", "cpu", None))
@@ -52,13 +49,13 @@ def _prove_calibration(
     stages: Sequence[calibration.Stage], fitted: Fitted, pooled: NDArray[Any], saved: Calibrator
 ) -> None:
     exact = _normalize(_prove_stages(stages, fitted, pooled.astype(np.float64)))
-    # a calibration that amplifies small deviations is equally inexact in PyTorch's float32
+    # a calibration that amplifies deviations is inexact in PyTorch's float32 too
     unavoidable = float(np.abs(_normalize(_run_torch(fitted, pooled)) - exact).max(initial=0.0))
     _check_agree("the embedding", _normalize(saved.calibrate(pooled)), exact, AGREEMENT + 2 * unavoidable)
 
 
 def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compare every saved stage with the fitted one in float64; returns the output (B, D')."""
+    """Compare every stage in float64; returns the output (B, D')."""
     for index, (stage, source) in enumerate(zip(saved, fitted.stages, strict=True)):
         wide = stage.astype(np.float64)
         if index in fitted.flows:

@@ -69,8 +69,7 @@ class Saving(ABC):
 class Fit(Saving):
     """A fitted calibration with its encoder, texts, pooled embeddings (n, D) and measures.
 
-    Of vectors it has no encoder and no texts, and ``pooled`` are the vectors. ``training`` is the manifest's entry;
-    ``concerns`` are warnings about texts, encoder or vectors.
+    A fit of vectors has no encoder and no texts. ``concerns`` are warnings about texts, encoder or vectors.
     """
 
     encoder: FrozenEncoder | None
@@ -91,7 +90,7 @@ class Fit(Saving):
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages of the calibration in order, none if the pooling is kept."""
+        """The calibration's stages in order, none if the pooling is kept."""
         return list(self.choice.fitted.stages)
 
     @property
@@ -103,8 +102,7 @@ class Fit(Saving):
     def report(self) -> Report:
         """The lines of fastflow-train as data that json can write, a copy.
 
-        ``method`` is kept and ``calibration`` describes its stages; ``choice`` and ``reasons`` explain it. ``measures``
-        are before and after the calibration, and ``verdict`` judges them; ``notes`` and ``warnings`` are sentences.
+        ``choice`` and ``reasons`` explain ``method``; ``verdict`` judges ``measures``, before and after calibration.
         """
         found = copy.deepcopy(
             {
@@ -124,13 +122,13 @@ class Fit(Saving):
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether the calibration is better, worse or level on the given pairs, or unknown."""
+        """A sentence: better, worse or level on the given pairs, or unknown."""
         packaged = self.encoder is not None and self.encoder.packaged
         return summary.write_verdict(self.measures, summary.name_source(self.encoder), packaged)
 
     @property
     def doubts(self) -> list[str]:
-        """Warnings about the measures; ``concerns``, a list of str, are about texts, encoder or vectors."""
+        """Warnings about the measures."""
         return summary.write_warnings(self.measures, self.stages, self.unit)
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
@@ -138,7 +136,7 @@ class Fit(Saving):
 
         Args:
             directory: Where to write; must not exist.
-            reference_encoder: Whether to store the encoder's Hub id and revision instead of a copy.
+            reference_encoder: Store the encoder's Hub id and revision instead of a copy.
 
         Returns:
             The fingerprint of the model.
@@ -161,6 +159,6 @@ class Fit(Saving):
 
 
 def _remove(folder: str, process: int) -> None:
-    """Remove the temporary directory, except in a fork of the process that made it."""
+    """Remove the directory, except in a fork of its process."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Measure raw, weighted and calibrated embeddings: the table, the verdict, notes and warnings."""
+"""Measure raw, weighted and calibrated embeddings, and judge them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package",
 
 
 def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
-    """Measure isotropy and separability before and after the calibration, and each flow's bits per dimension."""
+    """Measure isotropy, separability and a flow's bits per dimension, before and after."""
     x = np.asarray(take_sample(pooled), np.float64)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     z = np.asarray(calibration.apply(stages, x))
@@ -45,9 +45,9 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
 
 
 def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """Measure Spearman before and after the calibration; for weighted tokens ``raw`` too, with equal weights.
+    """Measure Spearman before and after; for weighted tokens ``raw``, with equal weights, too.
 
-    For the encoder in the package measure its models too: ``packaged``, the default, and ``static``.
+    For the package's encoder measure its models too: ``packaged``, the default, and ``static``.
     """
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
@@ -74,7 +74,7 @@ def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], 
 
 
 def list_rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """List (name, {column: value}) of all measures; ``name_columns`` has the columns."""
+    """List (name, {column: value}) of all measures."""
     out = []
     for stage in measures.get("bits_per_dimension", []):
         out.append(("bits per dimension: Gaussian, flow", {"before": stage["gaussian"], "after": stage["flow"]}))
@@ -95,14 +95,14 @@ def list_rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
 
 
 def name_source(encoder: FrozenEncoder | None) -> str:
-    """Name the vectors before the calibration, as the head of their column."""
+    """Name the column of vectors before the calibration."""
     if encoder is None:
         return RAW_VECTORS
     return "unweighted pooling" if encoder.pooling.weights is None else "weighted pooling"
 
 
 def name_columns(source: str) -> dict[str, str]:
-    """Map a column to its head; ``source`` is the head of the vectors before calibration."""
+    """Map a column to its head; ``source`` is the head before calibration."""
     return {
         "raw": "unweighted pooling",
         "before": source,
@@ -113,7 +113,7 @@ def name_columns(source: str) -> dict[str, str]:
 
 
 def make_cells(measures: dict[str, Any], source: str) -> list[list[str]]:
-    """Format ``list_rows`` as text below heads, without empty columns."""
+    """Format ``list_rows`` below heads, without empty columns."""
     found = list_rows(measures)
     heads = {name: head for name, head in name_columns(source).items() if any(name in values for _, values in found)}
     lines = [[label, *(f"{values[n]:.4g}" if n in values else "" for n in heads)] for label, values in found]
@@ -121,13 +121,13 @@ def make_cells(measures: dict[str, Any], source: str) -> list[list[str]]:
 
 
 def make_table(measures: dict[str, Any], source: str) -> str:
-    """Align the cells. Bits per dimension compare a diagonal Gaussian with the flow."""
+    """Align the cells of ``make_cells``."""
     lines = make_cells(measures, source)
     return "\n".join(f"{name:34}" + "".join(f"{value:>22}" for value in values) for name, *values in lines)
 
 
 def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> str:
-    """Write whether the calibration is better, worse, level or unknown; ``packaged``: the encoder is the package's."""
+    """Write whether the calibration is better, worse, level or unknown."""
     found = measures.get("spearman")
     if found is None:
         if source == RAW_VECTORS:
@@ -153,7 +153,7 @@ def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False)
 
 
 def write_notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Explain a surprising row of the table, and name constant channels of the ``unit``, texts or vectors."""
+    """Explain surprising rows, and name constant channels of the ``unit``."""
     return [*_note_cosine(measures, stages), *_note_constant(measures, stages, unit)]
 
 
@@ -179,7 +179,7 @@ def _note_cosine(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]
 
 
 def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Write warnings on the measures of ``stages``, which calibrate texts or vectors, the ``unit``."""
+    """Write warnings on the measures of ``stages``; ``unit`` is texts or vectors."""
     out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if stages and abs(cosine) < SPREAD_OUT:
