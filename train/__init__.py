@@ -47,8 +47,8 @@ def fit(
         token_weights: auto, sif or none.
         seed: Equal seeds give equal models.
         eval: Files or folders of scored pairs, to measure Spearman on.
-        progress: True shows lines and bars on standard error; a function takes every line. Warnings, and the refusal of
-            a named method, are UserWarnings in any case.
+        progress: True shows lines and bars on standard error; a function takes every line; None: neither. Warnings,
+            and the refusal of a named method, are UserWarnings in any case.
         cache_folder: A folder that keeps pooled embeddings, float32 (n, D); None keeps them in memory.
         log_dir: A folder for TensorBoard's scalars.
         **options: Other options of fastflow-train, such as ``depth`` or ``background``.

@@ -32,7 +32,7 @@ def measure_crowding(encoder: str | Path, pooling: str = "last") -> float:
 
 
 def warn_of_tuning(encoder: str | Path) -> str | None:
-    """Warn against calibrating a tuned ``encoder``; None for an untuned one."""
+    """Return a warning against calibrating a tuned ``encoder``, None for an untuned one."""
     found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None

@@ -93,7 +93,7 @@ def recognise_words(texts: Sequence[str], given: str | None = None) -> Words | N
 
 
 def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
-    """Warn if the common words of a list are rare in ``texts``; else None.
+    """Return a warning if the common words of a list are rare in ``texts``, else None.
 
     Ignores case, and scripts without spaces.
     """
@@ -114,7 +114,7 @@ def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
 
 
 def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str | None:
-    """Warn if only the encoder and ``texts`` have capitals, not the list; else None."""
+    """Return a warning if the encoder and ``texts`` have capitals and the list has none, else None."""
     if any(word != word.lower() for word in words.shares):
         return None
     first = (word[0] for text in islice(texts, LOOKED_AT) for word in WORD.finditer(text))
