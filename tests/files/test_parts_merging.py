@@ -163,7 +163,7 @@ def child(arguments, last):
                 os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(hook)
     fsync = os.fsync
-    def format_count(number):
+    def counted(number):
         hook("open", (str(folder),))
         fsync(number)
         hook("open", (str(folder),))
