@@ -44,7 +44,7 @@ def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -
         "measured_with": f"PyTorch: products of {size} x {size}, a sum of {floats} floats",
         "sgemm_gflops": rates["float32"],
         "gflops": rates,
-        "gbs": {"memory": 4 * floats / find_fastest(data.sum) / 1e9},
+        "gbs": {"reads": 4 * floats / find_fastest(data.sum) / 1e9},
     }
 
 
@@ -54,5 +54,5 @@ def add_floors(rows: Iterable[Row], ceilings: dict[str, Any]) -> None:
         dtype = row["dtype"]
         rate = ceilings["gflops"].get(THIRD.get(dtype, dtype), 0.0) / (3 if dtype in THIRD else 1)
         if row["threads"] == ceilings["threads"] and rate and row.get("gflops") and row.get("gbs"):
-            share = max(row["gflops"] / rate, row["gbs"] / ceilings["gbs"]["memory"])
+            share = max(row["gflops"] / rate, row["gbs"] / ceilings["gbs"]["reads"])
             row |= {"floor_ms": row["median_ms"] * share, "times_floor": 1 / share}

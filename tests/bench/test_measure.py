@@ -347,7 +347,7 @@ def test_a_row_gets_its_floor_from_the_nearer_ceiling():
         row | {"dtype": "int8", "gflops": 50.0, "gbs": 5.0},  # an unknown rate
         row | {"dtype": "float32", "threads": 1, "gflops": 50.0, "gbs": 1.0},
     ]
-    add_floors(rows, {"threads": 2, "gflops": {"float32": 100.0, "tf32": 300.0}, "gbs": {"memory": 20.0}})
+    add_floors(rows, {"threads": 2, "gflops": {"float32": 100.0, "tf32": 300.0}, "gbs": {"reads": 20.0}})
     assert [row.get("times_floor") for row in rows] == [2, 4, 2, None, None]
     assert [row.get("floor_ms") for row in rows] == [2, 1, 2, None, None]
 
@@ -356,4 +356,4 @@ def test_ceilings_are_measured():
     found = measure_ceilings("cpu", 1, seconds=0.001, side=64)
     assert found["threads"] == 1
     assert found["gflops"]["float32"] == found["sgemm_gflops"] > 0.01
-    assert found["gbs"]["memory"] > 0.01
+    assert found["gbs"]["reads"] > 0.01
