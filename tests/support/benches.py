@@ -1,4 +1,4 @@
-"""Sizes and ceilings of benchmarks that end at once, and what they are of."""
+"""Sizes of benchmarks that end at once, and their subjects."""
 
 from pathlib import Path
 
