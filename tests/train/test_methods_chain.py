@@ -1,4 +1,4 @@
-"""Methods by name and chains of them: fitted link after link, and refused before anything is embedded."""
+"""Methods by name, and chains of them, fitted link after link or refused before anything is embedded."""
 
 import sys
 
@@ -11,39 +11,35 @@ from fastflow.stages.calibration import apply, describe
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import check_chain, fit_chain
-from fastflow.train.methods.closed_forms import fit_nullspace, fit_standardize, fit_whiten
+from fastflow.train.methods.closed_forms import fit_closed_form
 from fastflow.train.methods.loop import Schedule, Training
-from fastflow.train.methods.names import Method, parse_method
-from fastflow.train.methods.recolour import fit_recolour, measure_joint
+from fastflow.train.methods.names import Method, complete_chain, parse_method
 
 from support.rows import data
 
+SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
+STEPS = Training(Schedule(batch_size=50))
 
-@pytest.mark.parametrize(
-    ("text", "links"),
-    [
+
+def test_methods_by_name():
+    for text, links in (
         ("none", []),
         ("flow", [Method("flow")]),
         ("whiten:128,flow", [Method("whiten", 128), Method("flow")]),
         ("standardize, nullspace:3", [Method("standardize"), Method("nullspace", 3)]),
-        ("nullspace", [Method("nullspace")]),
-        ("components:2,whiten", [Method("components", 2), Method("whiten")]),
-    ],
-)
-def test_methods(text, links):
-    assert parse_method(text) == parse_method(text.replace(",", "+")) == links
-
-
-def test_methods_that_are_refused():
-    unknown = ("", "pca", "flow:3", "standardize:2", "whiten:", "whiten:-1", "flow,", "none,flow", "auto,flow")
-    last = ("recolour", "recolour,flow", "flow,recolour,whiten:8")
-    unknown_said, last_said = r"unknown method '.*'; use flow, whiten\[:K\]", "recolour comes last"
-    for text in (*unknown, *last):
-        with pytest.raises(UsageError, match=last_said if text in last else unknown_said):
-            parse_method(text)
-
-
-SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
+        ("components:2,nullspace", [Method("components", 2), Method("nullspace")]),
+    ):
+        assert parse_method(text) == parse_method(text.replace(",", "+")) == links, text
+    for latent, text, whole in ((True, "flow", "flow"), (False, "flow", "flow,recolour"), (False, "flow,whiten", None)):
+        assert complete_chain(parse_method(text), latent) == parse_method(whole or text), text
+    for said, texts in (
+        (r"unknown method '.*'; use flow, whiten\[:K\]", "|pca|flow:3|standardize:2|whiten:|whiten:-1|flow,|none,flow"),
+        ("unknown method 'auto'", "auto,flow"),
+        ("recolour comes last", "recolour|recolour,flow|flow,recolour,whiten:8"),
+    ):
+        for text in texts.split("|"):
+            with pytest.raises(UsageError, match=said):
+                parse_method(text)
 
 
 @pytest.mark.parametrize("chain", [["standardize"], ["nullspace"], ["whiten"], ["nullspace", "whiten"]])
@@ -51,7 +47,7 @@ def test_statistics_after_a_stage_need_no_second_pass(chain):
     x = data()
     m = measure_moments(x)
     for kind in chain:
-        stage = {"standardize": fit_standardize, "nullspace": fit_nullspace}.get(kind, lambda m: fit_whiten(m, 7))(m)
+        stage = fit_closed_form(kind, 7 if kind == "whiten" else None, m)
         m, x = m.push_through(stage), apply([stage], x)
     expected = measure_moments(x)
     assert (m.count, m.mean.shape) == (300, expected.mean.shape)
@@ -59,9 +55,8 @@ def test_statistics_after_a_stage_need_no_second_pass(chain):
     assert np.abs(m.covariance - expected.covariance).max() <= 1e-10 * max(1.0, np.abs(expected.covariance).max())
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_chains_that_cannot_run_are_wrong_usage_before_anything_is_embedded():
+    for text, message in (
         ("whiten:17", "whiten:17 is out of range: it takes 1 to 16"),
         ("whiten:0", "whiten:0 is out of range"),
         ("nullspace:0", "nullspace:0 is out of range: it takes 1 to 15"),
@@ -69,20 +64,17 @@ def test_statistics_after_a_stage_need_no_second_pass(chain):
         ("components:16", "components:16 is out of range: it takes 1 to 15"),
         ("whiten:8,whiten:9", "whiten:9 is out of range: it takes 1 to 8"),
         ("whiten:6,flow", "needs a width divisible by 4, and the embeddings have 6"),
-    ],
-)
-def test_chains_that_cannot_run_are_wrong_usage_before_anything_is_embedded(text, message):
-    with pytest.raises(UsageError, match=message):
-        check_chain(parse_method(text), 16, SHAPE)
-    with pytest.raises(UsageError, match=message):
-        fit_chain(parse_method(text), data(), SHAPE, Training(Schedule(batch_size=50)))
+    ):
+        for run in (lambda links: check_chain(links, 16, SHAPE), lambda links: fit_chain(links, data(), SHAPE, STEPS)):
+            with pytest.raises(UsageError, match=message):
+                run(parse_method(text))
     check_chain(parse_method("whiten:8,nullspace:7,flow,whiten:8"), 16, SHAPE)
 
 
 @pytest.mark.parametrize("text", ["standardize,whiten:8,flow", "nullspace:2,standardize", "flow,whiten", "flow,flow"])
 def test_chains_are_fitted_link_after_link(text):
     x = data(400, dtype=np.float32)
-    fitted = fit_chain(parse_method(text), x, SHAPE, Training(Schedule(batch_size=50, lr=1e-3)))
+    fitted = fit_chain(parse_method(text), x, SHAPE, STEPS)
     kinds = [link.kind for link in parse_method(text)]
     assert [stage.kind for stage in fitted.stages] == kinds
     assert describe(fitted.stages).count("->") == len(kinds) - 1
@@ -95,48 +87,40 @@ def test_chains_are_fitted_link_after_link(text):
         assert np.abs(z.std(axis=0) - 1).max() <= 1e-9
 
 
-@pytest.mark.parametrize("text", ["whiten,recolour", "standardize,nullspace:2", "flow", "whiten:8,flow"])
+def test_a_flow_starts_with_the_bits_of_independent_gaussians():
+    """A constant channel counts as one of deviation 1."""
+    x = data(dtype=np.float32)
+    x[:, 2] = 7
+    fitted = fit_chain(parse_method("flow"), x, SHAPE, Training(Schedule(epochs=0.01, lr=1e-12)))
+    (bits,) = fitted.bits
+    assert bits[0] == pytest.approx(bits[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("text", ["whiten,recolour", "standardize,nullspace:2", "flow", "whiten:8,flow,recolour"])
 def test_the_background_counts_as_rows_of_the_corpus(text):
     x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
-    fitting = Training(Schedule(batch_size=50, lr=1e-3))
     colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
     links = parse_method(text)
-    beside = fit_chain(links, x, SHAPE, fitting, colour, background=y)
-    both = fit_chain(links, np.concatenate([x, y]), SHAPE, fitting, colour)
+    beside = fit_chain(links, x, SHAPE, STEPS, colour, background=y)
+    both = fit_chain(links, np.concatenate([x, y]), SHAPE, STEPS, colour)
     assert same_stages(beside, both)
-    assert not same_stages(beside, fit_chain(links, x, SHAPE, fitting, colour))
+    assert not same_stages(beside, fit_chain(links, x, SHAPE, STEPS, colour))
     assert beside.bits == both.bits
-
-
-@pytest.mark.parametrize("text", ["flow,recolour", "whiten:8,flow,recolour"])
-def test_recolour_after_a_flow_is_of_corpus_and_background(text):
-    x, y = data(300, dtype=np.float32), data(90, seed=1, dtype=np.float32) + 3
-    colour = {"spectrum": 0.1, "mean_share": 0.3, "demoted": 1}
-    *before, last = fit_chain(
-        parse_method(text), x, SHAPE, Training(Schedule(batch_size=50)), colour, background=y
-    ).stages
-    both = np.concatenate([x, y])
-    together = fit_recolour(measure_joint(before, both), 16, **colour)
-    assert all(np.allclose(array, together.params[name], atol=1e-9) for name, array in last.params.items())
-    z = np.asarray(apply([stage.astype(np.float64) for stage in before], both.astype(np.float64)))
-    assert np.abs(last.params["mean"] - z.mean(axis=0)).max() < 1e-9
 
 
 def test_the_background_is_merged_with_statistics_of_the_whole_corpus():
     x, y = data(300), data(90, seed=1) + 3
     links = parse_method("whiten,recolour")
     whole = measure_moments(x)
-    streamed = fit_chain(links, x[:50], SHAPE, Training(), statistics=whole, background=y)
-    read = fit_chain(links, x, SHAPE, Training(), background=y)
-    for one, other in zip(streamed.stages, read.stages, strict=True):
-        for name in one.params:
-            assert np.allclose(one.params[name], other.params[name], rtol=1e-7, atol=1e-9), name
+    streamed = fit_chain(links, x[:50], SHAPE, STEPS, statistics=whole, background=y)
+    read = fit_chain(links, x, SHAPE, STEPS, background=y)
+    assert same_stages(streamed, read, lambda a, b: np.allclose(a, b, rtol=1e-7, atol=1e-9))
     assert whole.count == 300, "the caller's statistics are left as they are"
 
 
-def same_stages(one, other):
+def same_stages(one, other, same=np.array_equal):
     pairs = zip(one.stages, other.stages, strict=True)
-    return all(np.array_equal(a.params[name], b.params[name]) for a, b in pairs for name in a.params)
+    return all(same(a.params[name], b.params[name]) for a, b in pairs for name in a.params)
 
 
 @pytest.mark.slow
@@ -168,7 +152,7 @@ def test_fit_named_is_seeded():
 
 
 @pytest.mark.slow
-def test_log_directory_holds_scalars(train, tmp_path):
+def test_log_directory_holds_scalars(train, tmp_path, monkeypatch):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     assert train("--log-dir", tmp_path / "logs").exit_code == 0
@@ -176,11 +160,7 @@ def test_log_directory_holds_scalars(train, tmp_path):
     scalars = [(v.tag, event.step) for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
     every = [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
     assert sorted(scalars) == [*every, ("separability", 0), ("separability", 4)]
-
-
-@pytest.mark.slow
-def test_log_directory_without_tensorboard(train, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    result = train("--log-dir", tmp_path / "logs")
+    result = train("--log-dir", tmp_path / "other", out=tmp_path / "other-model")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"
