@@ -1,7 +1,5 @@
 """Methods by name, and chains of them, fitted link after link or refused before anything is embedded."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -149,18 +147,3 @@ def test_fit_named_is_seeded():
     first, again, other = (apply(fit_named("flow", x, seed), x.astype(np.float64)) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-
-
-@pytest.mark.slow
-def test_log_directory_holds_scalars(train, tmp_path, monkeypatch):
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    assert train("--log-dir", tmp_path / "logs").exit_code == 0
-    (path,) = (tmp_path / "logs").iterdir()
-    scalars = [(v.tag, event.step) for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
-    every = [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
-    assert sorted(scalars) == [*every, ("separability", 0), ("separability", 4)]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    result = train("--log-dir", tmp_path / "other", out=tmp_path / "other-model")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"
