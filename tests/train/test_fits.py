@@ -137,14 +137,6 @@ def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkey
     assert find(texts[:2]) == measure_perplexity(count_tokens(frozen, texts[:2])) != find(texts[:1])
 
 
-def test_recolour_goes_by_the_token_weights_unless_it_is_named():
-    assert COLOURS["sif"] != COLOURS["none"]
-    assert Options(token_weights="sif").colour == Options().colour == COLOURS["sif"]
-    assert Options(token_weights="none").colour == COLOURS["none"]
-    assert Options(spectrum=0, demoted=0).colour == COLOURS["sif"] | {"spectrum": 0.0, "demoted": 0}
-    assert Options(token_weights="none", mean_share=0.2).colour == COLOURS["none"] | {"mean_share": 0.2}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "colour"),
@@ -154,12 +146,14 @@ def test_recolour_goes_by_the_token_weights_unless_it_is_named():
         (("--pooling", "cls"), COLOURS["none"]),  # token weights are of a mean
         (("--pooling", "cls", "--token-weights", "sif", "--demoted", 1), COLOURS["none"] | {"demoted": 1}),
         (("--spectrum", 0.3, "--mean-share", 0.2), COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
+        (("--token-weights", "none", "--spectrum", 0, "--demoted", 0), {"spectrum": 0, "mean_share": 0, "demoted": 0}),
     ],
 )
 def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, colour):
     result = train("--method", "flow", "--stop", "budget", *options)
     assert result.exit_code == 0, result.stderr
     assert load_model(tmp_path / "m").calibration[-1].settings == colour
+    assert COLOURS["sif"] != COLOURS["none"]
 
 
 def test_the_options_and_the_name_of_fit_load_no_array_library(run_python):
@@ -259,19 +253,20 @@ def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fewest", "least"), [(70, 70), (20, 64)])
+@pytest.mark.parametrize(("fewest", "batch", "least"), [(70, 64, 70), (20, 64, 64), (100, 32, 100)])
 @pytest.mark.parametrize("enough", [False, True])
 def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
-    train, tmp_path, sentences, monkeypatch, fewest, least, enough
+    train, tmp_path, sentences, monkeypatch, fewest, batch, least, enough
 ):
+    assert fitting.FEWEST == 100
     monkeypatch.setattr(fitting, "FEWEST", fewest)
     path, count = tmp_path / "few.txt", least if enough else least - 1
     path.write_text("\n".join(sentences[:count]) + "\n")
-    result = train("--method", "auto", source=path)
+    result = train("--method", "auto", "--batch-size", batch, source=path)
     assert result.exit_code == 0, result.stderr
     said = f"auto keeps the pooling as it is: a flow takes {least} texts or more, and these are {count}"
     assert (said in result.stderr) != enough
-    assert ("flow: 1 steps of 64 texts" in result.stderr) == enough
+    assert (f"flow: {count // batch} steps of {batch} texts" in result.stderr) == enough
     made = json.loads((tmp_path / "m" / "fastflow.json").read_text())
     assert made["training"]["method"] == "auto"
     assert (made["training"]["reasons"] == [said]) != enough
@@ -279,18 +274,6 @@ def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
     if not enough:
         assert made["calibration"] == []
         assert made["pooling"]["mode"] == "weighted-mean"  # which needs no more texts
-
-
-@pytest.mark.slow
-def test_a_flow_asked_for_by_name_needs_a_batch_only(train, tmp_path, sentences):
-    path = tmp_path / "few.txt"
-    path.write_text("\n".join(sentences[:63]) + "\n")
-    named = train("--method", "flow", source=path)
-    assert (named.exit_code, "fewer than one batch of 64" in named.stderr) == (2, True)
-    smaller = train("--method", "flow", "--batch-size", 32, source=path)
-    assert "flow: 1 steps of 32 texts" in smaller.stderr
-    auto = train("--method", "auto", "--batch-size", 32, source=path, out=tmp_path / "auto")
-    assert "auto keeps the pooling as it is: a flow takes 100 texts or more, and these are 63" in auto.stderr
 
 
 @pytest.mark.slow

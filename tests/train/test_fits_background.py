@@ -208,16 +208,11 @@ def test_the_calibration_comes_after_every_module(model, directory, sentences):
         assert found.shape == (20, 8)
         assert np.abs(found - want).max() <= 1e-4 * np.abs(want).max()  # whitening amplifies small deviations
         np.testing.assert_allclose(rt.pool(sentences[:20]), pooled, atol=2e-6)
+    fitted = expected(directory, list(dict.fromkeys(sentences)), "the old ")  # the default prompt
+    np.testing.assert_allclose(opened.calibration[0].params["mean"], fitted.mean(axis=0), atol=1e-5)
     manifest = opened.manifest
     assert (manifest["format_version"], manifest["pooling"]) == (3, {"mode": "modules", "calibration": "last"})
     assert manifest["least_cosine"].keys() == {"bfloat16", "int8"}
-
-
-@pytest.mark.slow
-def test_it_was_fitted_on_texts_with_the_default_prompt(model, directory, sentences):
-    mean = load_model(model).calibration[0].params["mean"]
-    distinct = list(dict.fromkeys(sentences))
-    np.testing.assert_allclose(mean, expected(directory, distinct, "the old ").mean(axis=0), atol=1e-5)
 
 
 @pytest.mark.slow

@@ -163,12 +163,6 @@ def test_options_that_no_fit_to_vectors_can_have(options, message):
         fastflow.fit(make_vectors(), **options)
 
 
-def spoil(row, value):
-    x = make_vectors().astype(np.float64)
-    x[row, 3] = value
-    return x
-
-
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
@@ -176,10 +170,7 @@ def spoil(row, value):
         (make_vectors()[None], r"the shape \(1, 400, 32\)"),
         (make_vectors()[:, :0], r"the shape \(400, 0\)"),
         (np.ones((9, 4), np.int8), "vectors are float16, float32, float64, and this holds 'int8'"),
-        (np.ones((9, 4), bool), "this holds 'bool'"),
-        (np.ones((9, 4), complex), "this holds 'complex128'"),
-        (spoil(7, np.nan), "row 7: holds NaN or infinity"),
-        (spoil(9, 1e300), "row 9: holds NaN or infinity"),
+        (np.where(np.arange(400)[:, None] == 7, np.nan, make_vectors()), "row 7: holds NaN or infinity"),
         (np.full((50, 4), 0.1), "all rows are equal"),
         (make_vectors()[:0], "0 rows are too few, at least 5 are needed for nullspace"),
     ],
