@@ -1,5 +1,6 @@
 """Fixtures of the tests of training."""
 
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -41,3 +42,9 @@ def pooled(encoder: Any, sentences: list[str]) -> Any:
     from fastflow.train.data.embeddings import Embedder
 
     return Embedder(encoder, "cpu")(sentences)
+
+
+@pytest.fixture(scope="session")
+def read_training() -> Callable[[Path], dict[str, Any]]:
+    """The record of the fit in a model's manifest."""
+    return lambda directory: json.loads((directory / "fastflow.json").read_text())["training"]

@@ -1,9 +1,12 @@
-"""fastflow-train: what it makes, says and refuses."""
+"""fastflow-train and fastflow.fit: what they make, say and refuse."""
 
 import json
 import re
 import shutil
+import sys
 import warnings
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +17,14 @@ import fastflow
 from fastflow import Runtime
 from fastflow.cli import main as fastflow_main
 from fastflow.commands.train import train as main
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read.texts import format_of
 from fastflow.model.hashing import encoder_hash
 from fastflow.model.verify import verify
-from fastflow.train.command import checkpoints_of
-from fastflow.train.fits.fitting import Fitting
+from fastflow.train.arguments import name_arguments
+from fastflow.train.option_fields import flag
 
-from support.builders import FAMILIES, hub_cache
+from support.builders import FAMILIES, LAYERED, hub_cache
 from support.commands import assert_one_sentence, make_train
 from support.places import ROOT
 from support.tolerances import EMBEDDING
@@ -47,7 +50,7 @@ def test_every_family_end_to_end(train, encoders, tmp_path, sentences, family):
 
 @pytest.mark.slow
 def test_what_a_run_prints(train, tmp_path):
-    result = train()
+    result = train("--save-steps", "2")
     assert result.exit_code == 0
     head, *rows, verdict = result.stdout.splitlines()
     assert result.output.splitlines()[-1] == verdict  # after all lines on standard error
@@ -61,14 +64,70 @@ def test_what_a_run_prints(train, tmp_path):
     for line in (
         "corpus: 256 distinct texts; encoder: 32 dimensions, weighted masked mean of word embeddings without positions",
         "flow: 4 steps of 64 texts; embeddings are continuous, so negative bits per dimension are in order",
-        f"fingerprint {Runtime(tmp_path / 'm').fingerprint[:16]}",
+        f"\n{tmp_path / 'm'}: {CALIBRATED}, fingerprint {Runtime(tmp_path / 'm').fingerprint[:16]}",
     ):
         assert line in result.stderr
     assert "WARNING" not in result.stderr
     card = (tmp_path / "m" / "README.md").read_text()
     parts = ["| encoder |", "corpus.txt: 256 distinct texts", "IsoScore", "licence", CALIBRATED]
     assert [part for part in parts if part not in card] == []
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("m")] == ["m"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("m")] == ["m"], "no checkpoints"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "flow", "seed": 3, "epochs": 2},
+        {"method": "auto"},
+        {"method": "whiten:8,standardize", "stream": True},
+        {"method": "nullspace:2", "pooling": "cls", "max_length": 12, "sample": 99, "stop": "budget"},
+    ],
+)
+def test_a_fit_is_the_model_of_the_command(train, bert, sentences, tmp_path, options):
+    flags = [(flag(name), *(() if value is True else (value,))) for name, value in options.items()]
+    assert train(*chain(*flags)).exit_code == 0
+    given = {name: value for name, value in options.items() if value != "auto"}  # which is the default of both
+    again = [] if "stream" in options else sentences[:9]  # which count once
+    texts = ["", f"  {sentences[0]}\n", *sentences[1:], " \t", *again]
+    mark = fastflow.fit((text for text in texts), bert, background=0, **given).save(tmp_path / "fit")
+    assert verify(tmp_path / "fit")[-1] == f"fingerprint {mark}"
+    manifests = [json.loads((tmp_path / name / "fastflow.json").read_text()) for name in ("fit", "m")]
+    for manifest in manifests:
+        del manifest["fingerprint"], manifest["files"]["README.md"], manifest["training"]["corpus"]
+    assert manifests[0] == manifests[1]
+    arrays = [(tmp_path / name / "calibration.safetensors").read_bytes() for name in ("fit", "m")]
+    assert arrays[0] == arrays[1]
+
+
+@pytest.mark.slow
+def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_path, read_training):
+    pairs = tmp_path / "pairs.tsv"
+    rows = [f"a\t{i}\t{sentences[i]}\t{sentences[i + 30]}" for i in range(30)]
+    pairs.write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
+    printed = train("--method", "standardize", "--eval", pairs)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        fit = fastflow.fit(sentences, bert, "standardize", eval=pairs, background=0)  # as ``train``
+    report, trained = fit.report, read_training(tmp_path / "m")
+    assert json.loads(json.dumps(report)) == report
+    assert (report["method"], report["calibration"], report["texts"]) == ("standardize", "standardize", 256)
+    assert [stage.kind for stage in fit.stages] == ["standardize"]
+    assert report["measures"] == {name: trained[name] for name in ("isotropy", "separability", "spearman")}
+    assert (report["choice"], report["reasons"]) == (trained["choice"], trained["reasons"])
+    said = [line.removeprefix("WARNING: ") for line in printed.stderr.splitlines() if line.startswith("WARNING")]
+    assert report["warnings"] == said
+    assert [name_arguments(warning) for warning in said] == [str(warning.message) for warning in warned]
+    report["measures"].clear()
+    assert fit.report["measures"]
+
+
+@pytest.mark.slow
+def test_a_refused_method_is_warned_of(bert, sentences):
+    with pytest.warns(UserWarning, match="whiten was REFUSED and the pooling kept as it is") as warned:
+        fit = fastflow.fit(sentences, bert, "whiten", pooling=LAYERED)
+    assert warned[0].filename == __file__
+    assert (fit.stages, fit.report["method"], fit.report["calibration"]) == ([], "none", "none")
 
 
 @pytest.mark.slow
@@ -106,17 +165,12 @@ def test_training_on_a_directory_never_asks_the_hub(train, tmp_path, monkeypatch
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse_to_ask)
     assert train("--method", "whiten").exit_code == 0
+    listed = CliRunner().invoke(fastflow_main, ["cache", str(tmp_path / "cache")])
+    assert "finished            256 texts of corpus.txt, encoder " in listed.stdout
     assert train("--method", "whiten", encoder=model, out=tmp_path / "again").exit_code == 0
     refused = train("--reference-encoder", out=tmp_path / "light")
     assert (refused.exit_code, "is for an encoder from the Hub, and" in refused.stderr) == (2, True)
     assert not (tmp_path / "light").exists()
-
-
-@pytest.mark.slow
-def test_the_cache_command_names_what_was_trained_on(train, tmp_path):
-    assert train("--method", "whiten").exit_code == 0
-    listed = CliRunner().invoke(fastflow_main, ["cache", str(tmp_path / "cache")])
-    assert "finished            256 texts of corpus.txt, encoder " in listed.stdout
 
 
 def test_help_names_files_of_the_checkout():
@@ -129,14 +183,15 @@ def test_help_names_files_of_the_checkout():
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("latent", [(), pytest.param(("--latent",), marks=pytest.mark.whole)])
-def test_a_real_corpus_ends_more_isotropic(shared_data, tmp_path, latent):
+def test_a_real_corpus_ends_more_isotropic(shared_data, tmp_path, read_training, latent):
     """With recolour, token weights leave a mean cosine of 0.1 and nearly the encoder's spectrum."""
-    encoder, corpus = shared_data / "models" / "mini-mlm-uncased", shared_data / "corpora" / "nli-snli-dev-test.txt"
-    words = [corpus, "--sample", 1500, "--method", "flow", *latent, "--encoder", encoder, "-o", tmp_path / "m"]
-    result = CliRunner().invoke(main, [str(word) for word in (*words, "--cache-folder", tmp_path / "cache")])
+    train = make_train(
+        shared_data / "models" / "mini-mlm-uncased", shared_data / "corpora" / "nli-snli-dev-test.txt", tmp_path
+    )
+    result = train("--sample", 1500, "--method", "flow", *latent)
     assert result.exit_code == 0, result.output
     assert "WARNING" not in result.stderr
-    training = json.loads((tmp_path / "m" / "fastflow.json").read_text())["training"]
+    training = read_training(tmp_path / "m")
     assert training["texts"] == 1500
     assert training["bits_per_dimension"][0]["flow"] < training["bits_per_dimension"][0]["gaussian"]
     before, after = training["isotropy"]["before"], training["isotropy"]["after"]
@@ -147,25 +202,17 @@ def test_a_real_corpus_ends_more_isotropic(shared_data, tmp_path, latent):
         assert 0.05 < after["mean_cosine"] < min(0.15, before["mean_cosine"] - 0.05)
 
 
-def test_a_corpus_in_a_table_without_a_header(train, tmp_path, sentences):
+@pytest.mark.slow
+def test_a_table_without_a_header_and_a_corpus_of_another_language(train, tmp_path, sentences):
     (tmp_path / "corpus.dat").write_text("".join(f"{i};{text}\n" for i, text in enumerate(sentences)))
     options = ("--format", "csv", "--no-header", "--delimiter", ";", "--text-field", "2", "--dry-run")
     result = train(*options, source=tmp_path / "corpus.dat")
     assert result.exit_code == 0, result.stderr
     assert "corpus: 256 distinct texts" in result.stderr
-
-
-@pytest.mark.slow
-def test_a_corpus_of_another_language_is_warned_of(train, tmp_path):
     (tmp_path / "corpus.txt").write_text("".join(f"Die Bundesregierung beschloss Erhöhung {i}.\n" for i in range(64)))
     result = train("--dry-run", source=tmp_path / "corpus.txt", encoder="default")
     assert result.exit_code == 0, result.stderr
     assert "WARNING: words fall into " in result.stderr
-
-
-def put(path, content):
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 @pytest.mark.slow
@@ -182,9 +229,11 @@ def put(path, content):
         (["--eval", __file__], 1, "test_command.py, line 1: the header must be"),
         (["--log-dir", __file__], 1, "cannot be written: File exists"),
         (["--text-field", "body", "--sample", "0"], 2, "0 is not in the range x>=1"),
+        (["--device", "cuda"], 1, "PyTorch finds no CUDA device"),
     ],
 )
-def test_wrong_options(train, tmp_path, options, code, message):
+def test_wrong_options(train, tmp_path, monkeypatch, options, code, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     result = train(*options)
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr
@@ -193,78 +242,91 @@ def test_wrong_options(train, tmp_path, options, code, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "code", "message"),
+    ("name", "content", "code", "message"),
     [
-        (None, 1, "c.txt cannot be opened: No such file or directory"),
-        ("", 1, "c.txt: holds no text"),
-        ("one\ntwo\none\n", 2, "the corpus has 2 distinct texts, fewer than one batch of 64"),
+        ("absent.txt", None, 1, "absent.txt cannot be opened: No such file or directory"),
+        ("c.txt", "", 1, "c.txt: holds no text"),
+        ("c.txt", "one\ntwo\none\n", 2, "the corpus has 2 distinct texts, fewer than one batch of 64"),
+        ("c.npz", "rubbish", 2, None),
+        ("c.docx", "rubbish", 2, None),
     ],
 )
-def test_bad_corpora(train, tmp_path, content, code, message):
-    path = tmp_path / "c.txt"
+def test_bad_corpora(train, tmp_path, name, content, code, message):
+    path = tmp_path / name
     if content is not None:
-        put(path, content)
+        path.write_text(content)
+    if message is None:
+        with pytest.raises(UsageError) as refusal:
+            format_of(name := str(path))
+        message = f"fastflow: {refusal.value}"  # as embed refuses it
     assert_one_sentence(train(source=path), code, message)
-    assert_one_sentence(train("--method", "none", source=put(path, "one\none\n")), 1, "a single distinct text")
+    (tmp_path / "same.txt").write_text("one\none\n")
+    assert_one_sentence(train("--method", "none", source=tmp_path / "same.txt"), 1, "a single distinct text")
     assert not (tmp_path / "m").exists()
 
 
-def test_existing_output_is_kept(train, tmp_path):
+def test_existing_output_is_kept(train, bert, corpus, tmp_path):
     (tmp_path / "m").mkdir()
-    put(tmp_path / "m" / "mine", "mine")
+    (tmp_path / "m" / "mine").write_text("mine")
     assert_one_sentence(train(), 2, "exists already; remove it or choose another --output")
     assert [path.name for path in (tmp_path / "m").iterdir()] == ["mine"]
+    arguments = [str(corpus), "--encoder", str(bert), "-o", str(tmp_path / "m"), "--debug"]
+    assert isinstance(CliRunner().invoke(main, arguments).exception, UsageError), "--debug shows the error itself"
 
 
-def test_debug_shows_the_error_itself(bert, corpus, tmp_path):
-    arguments = [str(corpus), "--encoder", str(bert), "-o", str(tmp_path / "m"), "--method", "pca", "--debug"]
-    assert isinstance(CliRunner().invoke(main, arguments).exception, UsageError)
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ("one text", {}, "not as str; files are read by fastflow-train"),
+        (Path("corpus.txt"), {}, "not as PosixPath; files are read"),
+        ({"a", "b"}, {}, "not as set"),
+        (7, {}, "not as int"),
+        (["one", 2], {}, "text 1 is int, not str"),
+        ([], {}, "texts given in Python: holds no text"),
+        (["one", " one"], {}, "a single distinct text"),
+        (["one", "two"], {"epoch": 2}, "fit has no option 'epoch'; it takes method, stop, pooling"),
+        (["one", "two"], {"save_steps": 2}, "fit has no option 'save_steps'"),
+        (["one", "two"], {"batch_size": 1}, "batch_size must be a whole number of at least 2"),
+        (["one", "two"], {"progress": 3}, "progress must be True, None or a function of a line, not 3"),
+        (["one", "two"], {"eval": "absent.tsv"}, "absent.tsv: no such file or folder of scored pairs"),
+        (["one", "two"], {"encoder": "./absent"}, "./absent: no such encoder directory"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(bert, texts, options, message):
+    with pytest.raises(FastflowError, match=message.replace("(", r"\(")):
+        fastflow.fit(texts, **{"encoder": bert, "method": "whiten", **options})
 
 
-def test_how_to_install_is_written_in_one_place():
-    assert not [path.name for path in (ROOT / "train").glob("*.py") if "pip install" in path.read_text()]
-
-
-@pytest.mark.parametrize("name", ["c.npz", "c.docx"])
-def test_a_corpus_of_another_kind_is_refused_as_embed_refuses_it(train, tmp_path, name):
-    path = put(tmp_path / name, b"\x93NUMPY")
-    with pytest.raises(UsageError) as refusal:
-        format_of(str(path))
-    assert_one_sentence(train(source=path), 2, f"fastflow: {refusal.value}")
-    assert not (tmp_path / "m").exists()
-
-
-def test_what_is_not_there_is_named_with_its_remedy(train, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert_one_sentence(train("--device", "cuda"), 1, "PyTorch finds no CUDA device")
-
-
-FLOW = ("--epochs", "2", "--batch-size", "32", "--levels", "1", "--depth", "1", "--width", "4")
+def test_messages_name_arguments_and_not_options_of_the_command():
+    message = "--stop rule judges ...: use --stop likelihood, --token-weights none; fastflow cache --clear; --saved"
+    assert name_arguments(message) == (
+        "stop rule judges ...: use stop likelihood, token_weights none; fastflow cache --clear; --saved"
+    )
 
 
 @pytest.mark.slow
-def test_checkpoints_go_when_the_model_is_whole(train, tmp_path):
-    done = train(*FLOW, "--save-steps", "2", "--stop", "budget")
-    assert done.exit_code == 0, done.stderr
-    assert not checkpoints_of(tmp_path / "m").exists()
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"{tmp_path / 'm'}: flow(1x1, width 4, additive, reversal) -> recolour(spectrum 0.5, ")
+def test_a_missing_extra_names_the_command(train, run_python, tmp_path, monkeypatch):
+    for module in ("torch", "transformers"):
+        program = f"import sys; sys.modules[{module!r}] = None; import fastflow\ntry: fastflow.fit(['a', 'b'])\n"
+        done = run_python(program + "except fastflow.FastflowError as error: print(error)")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(str(missing_extra("train", module, "fastflow.fit")))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = train("--log-dir", tmp_path / "logs")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"
+    assert not [path.name for path in (ROOT / "train").glob("*.py") if "pip install" in path.read_text()]
 
 
-def test_an_interruption_says_how_to_continue(train, tmp_path, monkeypatch):
-    assert checkpoints_of(tmp_path / "m.v2") == tmp_path / "m.v2.training", "under the whole name of the model"
+@pytest.mark.slow
+def test_a_log_directory_holds_scalars(train, tmp_path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    def stop_run(*unused, **options):
-        checkpoints_of(tmp_path / "m").mkdir()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Fitting, "run", stop_run)
-    done = train(*FLOW)
-    assert done.exit_code == 130
-    place = checkpoints_of(tmp_path / "m")
-    *_, fault, hint = done.stderr.splitlines()
-    assert fault == "fastflow: interrupted"
-    assert f"checkpoints of the flow are in {place}; the same command with --resume continues" in hint
+    assert train("--log-dir", tmp_path / "logs").exit_code == 0
+    (path,) = (tmp_path / "logs").iterdir()
+    scalars = [(v.tag, event.step) for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
+    every = [(tag, step) for tag in ("bits_per_dimension", "gradient_norm") for step in (1, 2, 3, 4)]
+    assert sorted(scalars) == [*every, ("separability", 0), ("separability", 4)]
 
 
 @pytest.mark.parametrize("method", ["flow", "standardize"])
@@ -297,41 +359,37 @@ def test_a_streamed_corpus_gives_the_model_of_one_held_in_memory(train, tmp_path
 def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
     path = tmp_path / "paragraphs.txt"
     path.write_text("\n".join(" ".join(sentences[i : i + 6]) for i in range(0, 252, 6)) + "\n")
-    alike = ("--method", "standardize", "--token-weights", "none")
-    whole = train(*alike, source=path, out=tmp_path / "whole")
-    assert "WARNING: these texts are paragraphs, of 5" in whole.stderr
-    for options, told in (((), False), (("--token-weights", "none"), True), (("--pooling", "cls"), True)):
+    for options, said in (
+        ((), "corpus: these texts are paragraphs, of 5"),
+        (("--token-weights", "none"), "WARNING: these texts are paragraphs, of 5"),
+        (("--pooling", "cls"), "WARNING: these texts are paragraphs, of 5"),
+        (("--token-weights", "none", "--sentences"), "corpus: 252 distinct texts"),
+    ):
         for method in ("standardize", "flow"):
             tried = train("--method", method, *options, "--batch-size", 32, "--dry-run", source=path)
             assert tried.exit_code == 0, tried.stderr
-            assert ("WARNING: these texts are paragraphs, of 5" in tried.stderr) == told
-    cut = train(*alike, "--sentences", source=path, out=tmp_path / "cut")
-    assert "corpus: 252 distinct texts" in cut.stderr
-    assert "these texts are paragraphs" not in cut.stderr
-    usual = train("--dry-run", "--batch-size", 32, source=path)
-    assert "corpus: these texts are paragraphs, of 5" in usual.stderr
-    assert "WARNING" not in usual.stderr
-
-
-def fit_flow_of(sentences, bert, **options):
-    return fastflow.fit(sentences, bert, "flow", spectrum=0.5, demoted=0, background=0, **options)
+            assert said in tried.stderr
+            assert ("WARNING" in tried.stderr) == ("WARNING" in said)
+            assert ("are paragraphs" in tried.stderr) == ("are paragraphs" in said)
 
 
 @pytest.mark.slow
-def test_nothing_is_said_and_nothing_written_unless_asked(bert, sentences, empty, capfd):
+def test_lines_and_files_go_where_the_caller_wants_them(train, bert, sentences, tmp_path, empty, capfd):
+    def fit(**options):
+        return fastflow.fit(sentences, bert, "flow", spectrum=0.5, demoted=0, background=0, **options)
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert fit_flow_of(sentences, bert).report["warnings"] == []
+        assert fit().report["warnings"] == []
     assert capfd.readouterr() == ("", "")
     assert list(empty.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_lines_go_where_the_caller_wants_them(train, bert, sentences, capfd):
     said = train("--method", "flow", "--spectrum", 0.5, "--demoted", 0).stderr.splitlines()
     lines = []
-    fit_flow_of(sentences, bert, progress=lines.append)
+    for _ in range(2):
+        cached = fit(progress=lines.append, cache_folder=tmp_path / "kept")
     assert capfd.readouterr() == ("", "")
-    assert lines == said[:2]
-    fit_flow_of(sentences, bert, progress=True)
-    assert [line for line in capfd.readouterr().err.splitlines() if line in lines] == lines
+    assert len(list((tmp_path / "kept").glob("*.npy"))) == 1
+    assert [line for line in lines if not line.startswith("cached ")] == said[:2] * 2
+    assert len(lines) == 5
+    assert np.array_equal(fit(progress=True).pooled, cached.pooled)
+    assert [line for line in capfd.readouterr().err.splitlines() if line in lines] == said[:2]

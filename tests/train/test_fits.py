@@ -15,6 +15,7 @@ from fastflow.commands.train import train as main
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED
+from fastflow.train.command import checkpoints_of
 from fastflow.train.data.background import LENGTH, Words, draw_sentences, load_english
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.token_weights import count_tokens, measure_perplexity
@@ -23,25 +24,23 @@ from fastflow.train.fits.corpus import Corpus, _find_words, _make_usual_backgrou
 from fastflow.train.fits.fitting import check_encoder, resolve_auto
 from fastflow.train.methods.flow import FlowConfig
 from fastflow.train.methods.loop import Schedule
+from fastflow.train.option_fields import flag
 from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, POOLING, SMALL, Options
 
 from support.commands import interrupted
 from support.matrices import make_vectors
 
 
-def test_the_command_takes_every_option_with_its_default_and_its_choices():
+def test_command_fit_flow_and_schedule_have_the_same_defaults():
     command = {option.name: option for option in main.params}
     for name, value in vars(DEFAULTS).items():
+        assert command[name].help, name
         if value not in (None, False):  # else it is what the command takes without the option
             assert command[name].default == value, name
     assert list(command["stop"].type.choices) == ["rule", "budget", "likelihood"]
     assert (command["levels"].type.min, command["levels"].type.max) == (1, 4)
     assert (command["mean_share"].type.max, command["lr"].type.min_open) == (0.99, True)
     assert command["latent"].is_flag
-    assert all(command[name].help for name in vars(DEFAULTS))
-
-
-def test_fit_the_flow_and_the_schedule_have_the_same_defaults():
     named = inspect.signature(fastflow.fit).parameters
     for name in ("method", "pooling", "token_weights", "seed"):
         assert named[name].default == getattr(DEFAULTS, name)
@@ -50,84 +49,81 @@ def test_fit_the_flow_and_the_schedule_have_the_same_defaults():
     assert vars(schedule) == {name: getattr(DEFAULTS, name) for name in vars(schedule)}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stop": "never"}, "--stop must be rule or budget or likelihood, not 'never'"),
-        ({"token_weights": "tfidf"}, "--token-weights must be auto or sif or none, not 'tfidf'"),
-        ({"device": "tpu"}, "--device must be cpu or cuda, not 'tpu'"),
-        ({"levels": 5}, "--levels must be 1 to 4, not 5"),
-        ({"batch_size": 1}, "--batch-size must be a whole number of at least 2, not 1"),
-        ({"batch_size": 2.5}, "--batch-size must be a whole number of at least 2, not 2.5"),
-        ({"depth": True}, "--depth must be a whole number of at least 1, not True"),
-        ({"seed": None}, "--seed must be a whole number of at least 0, not None"),
-        ({"sample": 0}, "--sample must be a whole number of at least 1, not 0"),
-        ({"max_length": 12.0}, "--max-length must be a whole number, not 12.0"),
-        ({"lr": float("nan")}, "--lr must be a number above 0, not nan"),
-        ({"lr": "1e-3"}, "--lr must be a number above 0, not '1e-3'"),
-        ({"epochs": 0}, "--epochs must be a number above 0, not 0"),
-        ({"method": None}, "--method must be a name, not None"),
-        ({"stream": "yes"}, "--stream must be True or False, not 'yes'"),
-        ({"method": "auto", "stop": "budget"}, "--method auto chooses by the rule"),
-        ({"spectrum": 1.01}, "--spectrum must be a number from 0 to 1, not 1.01"),
-        ({"spectrum": True}, "--spectrum must be a number from 0 to 1, not True"),
-        ({"mean_share": 1}, "--mean-share must be a number from 0 to 0.99, not 1"),
-        ({"mean_share": float("nan")}, "--mean-share must be a number from 0 to 0.99, not nan"),
-        ({"demoted": -1}, "--demoted must be a whole number of at least 0, not -1"),
-        ({"latent": None}, "--latent must be True or False, not None"),
-    ],
-)
-def test_values_that_no_fit_can_have(options, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
-        Options(**options)
+def test_values_that_no_fit_can_have():
+    for name, must, values in (
+        ("method", "a name", [None]),
+        ("stop", "rule or budget or likelihood", ["never"]),
+        ("token_weights", "auto or sif or none", ["tfidf"]),
+        ("device", "cpu or cuda", ["tpu"]),
+        ("coupling", "additive or affine", ["spline"]),
+        ("permutation", "reversal or random or lu", ["shuffle"]),
+        ("levels", "1 to 4", [5, 0]),
+        ("batch_size", "a whole number of at least 2", [1, 2.5]),
+        ("depth", "a whole number of at least 1", [True, 0]),
+        ("sample", "a whole number of at least 1", [0]),
+        ("seed", "a whole number of at least 0", [None]),
+        ("demoted", "a whole number of at least 0", [-1]),
+        ("max_length", "a whole number", [12.0]),
+        ("lr", "a number above 0", [float("nan"), "1e-3"]),
+        ("epochs", "a number above 0", [0]),
+        ("spectrum", "a number from 0 to 1", [1.01, True]),
+        ("mean_share", "a number from 0 to 0.99", [1, float("nan")]),
+        ("stream", "True or False", ["yes"]),
+        ("latent", "True or False", [None]),
+    ):
+        for value in values:
+            with pytest.raises(UsageError, match=f"^{flag(name)} must be {must}, not {re.escape(repr(value))}$"):
+                Options(**{name: value})
+    with pytest.raises(UsageError, match="--method auto chooses by the rule"):
+        Options(method="auto", stop="budget")
+    assert repr(Options(epochs=2).epochs) == "2.0"
 
 
-@pytest.mark.parametrize(
-    ("texts", "size"), [(0, SMALL), (LARGE_CORPUS - 1, SMALL), (LARGE_CORPUS, LARGE), (10**6, LARGE)]
-)
-def test_a_flow_is_larger_on_a_large_corpus_unless_its_size_is_named(texts, size):
+def test_a_flow_is_larger_on_a_large_corpus_or_with_a_background_unless_its_size_is_named():
     assert LARGE["depth"] > SMALL["depth"]
     assert LARGE["width"] > SMALL["width"]
     usual = {"levels": 2, "coupling": "additive", "permutation": "reversal"}
-    assert Options().shape(texts) == usual | size
-    assert Options(depth=4).shape(texts) == usual | size | {"depth": 4}
-    assert Options(depth=1, width=9, levels=3).shape(texts) == usual | {"depth": 1, "width": 9, "levels": 3}
-
-
-def test_a_flow_is_large_beside_the_background():
-    assert Options().shape(100, 1000) == Options().shape(LARGE_CORPUS) != Options().shape(100, 0)
-    assert Options(width=9).shape(100, 1000)["width"] == 9
+    for given, size in (
+        ((0,), SMALL), ((LARGE_CORPUS - 1,), SMALL), ((LARGE_CORPUS,), LARGE), ((10**6,), LARGE), ((100, 0), SMALL),
+        ((100, 1000), LARGE),
+    ):  # fmt: skip
+        assert Options().shape(*given) == usual | size, given
+        assert Options(depth=4).shape(*given) == usual | size | {"depth": 4}, given
+        assert Options(depth=1, width=9, levels=3).shape(*given) == usual | {"depth": 1, "width": 9, "levels": 3}
 
 
 LIST = Words({"der": 1e6}, LENGTH)
 
 
-@pytest.mark.parametrize(
-    ("texts", "sentences", "fitted"),
-    [(2, 3000, 2), (750, 3000, 750), (751, 3004, 751), (2500, 10_000, 2500), (2501, 10_000, 2500),
-     (10**9, 10_000, 2500)],
-)  # fmt: skip
-def test_random_words_alone_outweigh_the_corpus_fourfold(texts, sentences, fitted):
-    assert _make_usual_background(LIST, texts) == draw_sentences(sentences, LIST)
-    assert count_fitted(corpus_of(texts, LIST), DEFAULTS, sentences) == fitted
+def count_texts(count, words, perplexity=1e9, options=DEFAULTS, sentences=10_000):
+    corpus = Corpus("texts", [], count, "", None, words)
+    vars(corpus)["perplexity"] = perplexity  # as if its texts had been counted
+    return count_fitted(corpus, options, sentences)
 
 
-@pytest.mark.parametrize("texts", [2, 1250, 1251, 10**9])
-def test_english_sentences_and_as_many_of_random_words_outweigh_it_eightfold(texts):
+def test_random_words_outweigh_the_corpus_fourfold_and_english_sentences_with_as_many_eightfold():
     words = load_english()
-    assert _make_usual_background(words, texts) == [*words.sentences, *draw_sentences(5000, words)]
-    assert count_fitted(corpus_of(texts, words, 270), DEFAULTS, 10_000) == min(texts, 1250)
+    for texts, sentences in ((2, 3000), (750, 3000), (751, 3004), (2500, 10_000), (2501, 10_000), (10**9, 10_000)):
+        assert _make_usual_background(LIST, texts) == draw_sentences(sentences, LIST), texts
+        assert count_texts(texts, LIST, sentences=sentences) == min(texts, 2500)
+        assert _make_usual_background(words, texts) == [*words.sentences, *draw_sentences(5000, words)]
+        assert count_texts(texts, words, 270) == min(texts, 1250)
+    assert _make_usual_background(None, 300) == []
+    assert count_texts(10**9, None, sentences=0) == 10**9
 
 
-@pytest.mark.parametrize(
-    ("texts", "perplexity", "fitted"),
-    [(10**9, 540, 1250), (1250, 270, 1250), (1250, 269.9, 1248), (1248, 269.9, 1248), (10**9, 135, 156),
-     (10**9, 65.4, 17), (16, 65.4, 16), (10**9, 1, 2), (2, 1, 2)],
-)  # fmt: skip
-def test_the_smaller_the_vocabulary_of_an_english_corpus_the_fewer_of_its_texts_count(texts, perplexity, fitted):
-    assert count_fitted(corpus_of(texts, load_english(), perplexity), DEFAULTS, 10_000) == fitted
-    assert count_fitted(corpus_of(texts, LIST, perplexity), DEFAULTS, 10_000) == min(texts, 2500)  # words alone
-    assert count_fitted(corpus_of(texts, load_english(), perplexity), Options(background=7), 7) == texts
+def test_the_smaller_the_vocabulary_of_an_english_corpus_the_fewer_of_its_texts_count():
+    words, named = load_english(), Options(background=7)
+    for texts, perplexity, fitted in (
+        (10**9, 540, 1250), (1250, 270, 1250), (1250, 269.9, 1248), (1248, 269.9, 1248), (10**9, 135, 156),
+        (10**9, 65.4, 17), (16, 65.4, 16), (10**9, 1, 2), (2, 1, 2),
+    ):  # fmt: skip
+        assert count_texts(texts, words, perplexity) == fitted, (texts, perplexity)
+        assert count_texts(texts, LIST, perplexity) == min(texts, 2500), "words only"
+        assert count_texts(texts, words, perplexity, named, 7) == texts
+    found = _find_words(["the dog runs with the man"], named)
+    assert (found.sentences, found.shares) == ((), words.shares)
+    assert _find_words(["the dog runs with the man"], Options()).sentences
 
 
 def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkeypatch):
@@ -141,34 +137,23 @@ def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkey
     assert find(texts[:2]) == measure_perplexity(count_tokens(frozen, texts[:2])) != find(texts[:1])
 
 
-def test_a_background_that_is_named_is_of_random_words_beside_all_texts():
-    words = _find_words(["the dog runs with the man"], Options(background=7))
-    assert (words.sentences, words.shares) == ((), load_english().shares)
-    assert _find_words(["the dog runs with the man"], Options()).sentences
-    assert count_fitted(corpus_of(10**9, words), Options(background=7), 7) == 10**9
-
-
-def test_nothing_outweighs_a_corpus_of_an_unknown_language():
-    assert _make_usual_background(None, 300) == []
-    assert count_fitted(corpus_of(10**9, None), DEFAULTS, 0) == 10**9
-
-
-def corpus_of(count, words, perplexity=1e9):
-    corpus = Corpus("texts", [], count, "", None, words)
-    vars(corpus)["perplexity"] = perplexity  # as if its texts had been counted
-    return corpus
-
-
-def test_what_follows_a_flow_goes_by_the_token_weights_unless_it_is_named():
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "colour"),
+    [
+        ((), COLOURS["sif"]),
+        (("--token-weights", "none"), COLOURS["none"]),
+        (("--pooling", "cls"), COLOURS["none"]),  # token weights are of a mean
+        (("--pooling", "cls", "--token-weights", "sif", "--demoted", 1), COLOURS["none"] | {"demoted": 1}),
+        (("--spectrum", 0.3, "--mean-share", 0.2), COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
+        (("--token-weights", "none", "--spectrum", 0, "--demoted", 0), {"spectrum": 0, "mean_share": 0, "demoted": 0}),
+    ],
+)
+def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, colour):
+    result = train("--method", "flow", "--stop", "budget", *options)
+    assert result.exit_code == 0, result.stderr
+    assert load_model(tmp_path / "m").calibration[-1].settings == colour
     assert COLOURS["sif"] != COLOURS["none"]
-    assert Options(token_weights="sif").colour == Options().colour == COLOURS["sif"]
-    assert Options(token_weights="none").colour == COLOURS["none"]
-    assert Options(spectrum=0, demoted=0).colour == COLOURS["sif"] | {"spectrum": 0.0, "demoted": 0}
-    assert Options(token_weights="none", mean_share=0.2).colour == COLOURS["none"] | {"mean_share": 0.2}
-
-
-def test_a_whole_number_of_epochs_is_recorded_like_any_other():
-    assert repr(Options(epochs=2).epochs) == "2.0"
 
 
 def test_the_options_and_the_name_of_fit_load_no_array_library(run_python):
@@ -193,22 +178,26 @@ def test_identical_runs_give_identical_models(train, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"], "vectors"])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
-    options = ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]
+    out, options = tmp_path / "m.v2", ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]
     if extra == "vectors":
         np.save(tmp_path / "v.npy", make_vectors())
         train, options = partial(of_vectors, tmp_path / "v.npy"), [*options, "--epochs", "2"]
     else:
         options += ["--spectrum", "0.5", "--demoted", "0", *extra]
     assert train(*options, out=tmp_path / "whole").exit_code == 0
-    stopped = interrupted(train, monkeypatch, 5, *options, out=tmp_path / "m")
-    assert "checkpoints of the flow are in" in stopped.stderr
-    assert (tmp_path / "m.training" / "stage-0.safetensors").is_file()
-    assert not (tmp_path / "m").exists()
-    refused = train(*options, "--resume", "--lr", "5e-4", out=tmp_path / "m")
+    stopped = interrupted(train, monkeypatch, 5, *options, out=out)
+    *_, fault, hint = stopped.stderr.splitlines()
+    assert fault == "fastflow: interrupted"
+    folder = tmp_path / "m.v2.training"  # after the whole name of the model
+    assert f"checkpoints of the flow are in {folder}; the same command with --resume continues" in hint
+    assert checkpoints_of(out) == folder
+    assert (folder / "stage-0.safetensors").is_file()
+    assert not out.exists()
+    refused = train(*options, "--resume", "--lr", "5e-4", out=out)
     assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
-    assert train(*options, "--resume", out=tmp_path / "m").exit_code == 0
-    assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "whole").fingerprint
-    assert not (tmp_path / "m.training").exists()
+    assert train(*options, "--resume", out=out).exit_code == 0
+    assert Runtime(out).fingerprint == Runtime(tmp_path / "whole").fingerprint
+    assert not folder.exists()
 
 
 def of_vectors(source, *options, out):
@@ -216,7 +205,7 @@ def of_vectors(source, *options, out):
 
 
 @pytest.mark.parametrize(
-    ("given", "tuned", "settled"),
+    ("given", "tuned", "expected"),
     [
         ({}, False, (AUTO, "sif", POOLING)),
         ({"stream": True}, False, (AUTO_STREAMED, "sif", POOLING)),
@@ -229,10 +218,9 @@ def of_vectors(source, *options, out):
         ({}, True, ("none", "none", "last")),
         ({"stream": True}, True, ("none", "none", "last")),
         ({"pooling": "cls"}, True, ("none", "none", "cls")),
-        ({"pooling": "first-last"}, True, ("none", "none", "first-last")),
     ],
 )
-def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
+def test_nothing_is_left_to_auto(monkeypatch, given, tuned, expected):
 
     def explain(encoder):
         assert tuned is not None, "asked"
@@ -241,7 +229,7 @@ def test_nothing_is_left_to_auto(monkeypatch, given, tuned, settled):
     monkeypatch.setattr(fitting, "explain_tuning", explain)
     monkeypatch.setattr(fitting, "has_modules", lambda encoder: False)
     options, reason = resolve_auto("encoder", Options(**given))
-    assert (options.method, options.token_weights, options.pooling) == settled
+    assert (options.method, options.token_weights, options.pooling) == expected
     assert reason == ("it was tuned" if tuned else None)
     assert options.stream == Options(**given).stream
 
@@ -265,19 +253,20 @@ def test_what_is_refused_before_the_corpus_is_read(bert, given, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fewest", "least"), [(70, 70), (20, 64)])
+@pytest.mark.parametrize(("fewest", "batch", "least"), [(70, 64, 70), (20, 64, 64), (100, 32, 100)])
 @pytest.mark.parametrize("enough", [False, True])
 def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
-    train, tmp_path, sentences, monkeypatch, fewest, least, enough
+    train, tmp_path, sentences, monkeypatch, fewest, batch, least, enough
 ):
+    assert fitting.FEWEST == 100
     monkeypatch.setattr(fitting, "FEWEST", fewest)
     path, count = tmp_path / "few.txt", least if enough else least - 1
     path.write_text("\n".join(sentences[:count]) + "\n")
-    result = train("--method", "auto", source=path)
+    result = train("--method", "auto", "--batch-size", batch, source=path)
     assert result.exit_code == 0, result.stderr
     said = f"auto keeps the pooling as it is: a flow takes {least} texts or more, and these are {count}"
     assert (said in result.stderr) != enough
-    assert ("flow: 1 steps of 64 texts" in result.stderr) == enough
+    assert (f"flow: {count // batch} steps of {batch} texts" in result.stderr) == enough
     made = json.loads((tmp_path / "m" / "fastflow.json").read_text())
     assert made["training"]["method"] == "auto"
     assert (made["training"]["reasons"] == [said]) != enough
@@ -288,38 +277,7 @@ def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
 
 
 @pytest.mark.slow
-def test_a_flow_asked_for_by_name_needs_a_batch_alone(train, tmp_path, sentences):
-    path = tmp_path / "few.txt"
-    path.write_text("\n".join(sentences[:63]) + "\n")
-    named = train("--method", "flow", source=path)
-    assert (named.exit_code, "fewer than one batch of 64" in named.stderr) == (2, True)
-    smaller = train("--method", "flow", "--batch-size", 32, source=path)
-    assert "flow: 1 steps of 32 texts" in smaller.stderr
-    auto = train("--method", "auto", "--batch-size", 32, source=path, out=tmp_path / "auto")
-    assert "auto keeps the pooling as it is: a flow takes 100 texts or more, and these are 63" in auto.stderr
-
-
-@pytest.mark.slow
 def test_a_flow_of_a_large_corpus_is_larger(train, tmp_path, monkeypatch):
     monkeypatch.setattr("fastflow.train.options.LARGE_CORPUS", 256)
     options = ("--latent", "--stop", "budget")
     assert "flow(2x6, width 64, additive, reversal), fingerprint" in train(*options).stderr
-    monkeypatch.setattr("fastflow.train.options.LARGE_CORPUS", 257)
-    assert "flow(2x3, width 32, additive, reversal), fingerprint" in train(*options, out=tmp_path / "n").stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "colour"),
-    [
-        ((), COLOURS["sif"]),
-        (("--token-weights", "none"), COLOURS["none"]),
-        (("--pooling", "cls"), COLOURS["none"]),  # token weights are of a mean
-        (("--pooling", "cls", "--token-weights", "sif", "--demoted", 1), COLOURS["none"] | {"demoted": 1}),
-        (("--spectrum", 0.3, "--mean-share", 0.2), COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
-    ],
-)
-def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, colour):
-    result = train("--method", "flow", "--stop", "budget", *options)
-    assert result.exit_code == 0, result.stderr
-    assert load_model(tmp_path / "m").calibration[-1].settings == colour

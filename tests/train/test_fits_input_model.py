@@ -53,22 +53,27 @@ def refuses(done: Result, message: str, code: int = 2) -> None:
     assert message in done.stderr.splitlines()[-1]
 
 
+def succeeds(done: Result) -> str:
+    assert done.exit_code == 0, done.stderr
+    return done.stderr
+
+
 @pytest.mark.slow
 def test_it_is_a_fit_on_the_distinct_texts_and_then_an_embedding_of_every_line(
-    embed, tmp_path, lines, source, weighted_model, monkeypatch
+    embed, tmp_path, lines, weighted_model, monkeypatch
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    done = embed("-o", tmp_path / "out.npy")
-    assert done.exit_code == 0, done.stderr
+    said = succeeds(embed("-o", tmp_path / "out.npy"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit = fastflow.fit(lines, encoder=weighted_model, pooling="mean-of-layers:0,1,3", max_length=64)
         want = fit.runtime().encode(lines)
     assert np.array_equal(np.load(tmp_path / "out.npy"), want)
     assert fit.runtime().info()["calibration"] == "none"
-    said = "fastflow: fitted no calibration to 40 distinct texts of in.txt; --save-model DIR would keep the model"
-    assert said in done.stderr
+    assert (
+        "fastflow: fitted no calibration to 40 distinct texts of in.txt; --save-model DIR would keep the model" in said
+    )
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -90,27 +95,20 @@ def test_a_saved_model_is_that_of_the_embeddings(embed, tmp_path, lines, weighte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "pooling"),
-    [
-        ("bert", "weighted masked mean of word embeddings without positions"),
-        ("model", "masked mean of layers 0, 1 and 3"),
-    ],
-)
-def test_tokens_are_weighed_unless_the_model_has_no_weights(embed, tmp_path, request, given, pooling):
-    done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m", model=request.getfixturevalue(given))
-    assert done.exit_code == 0
-    assert Runtime(tmp_path / "m").info()["pooling"] == pooling
+def test_tokens_are_weighed_unless_the_model_has_no_weights(embed, tmp_path, bert, model):
+    weighed, plain = "weighted masked mean of word embeddings without positions", "masked mean of layers 0, 1 and 3"
+    for given, pooling in ((bert, weighed), (model, plain)):
+        out = tmp_path / given.name
+        succeeds(embed("-o", out.with_suffix(".npy"), "--save-model", out, model=given))
+        assert Runtime(out).info()["pooling"] == pooling
 
 
 @pytest.mark.slow
 def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_path, lines):
-    table, seen = tmp_path / "in.csv", []
-    table.write_text("key,body\n" + "".join(f"{i},{line or 'a dog'}\n" for i, line in enumerate(lines)))
+    table, seen = tmp_path / "in.csv", [line or "a dog" for line in lines]
+    table.write_text("key,body\n" + "".join(f"{i},{line}\n" for i, line in enumerate(seen)))
     options = ("--text-field", "body", "--id-field", "key", "--prompt", "so ")
-    done = embed(*options, "-o", tmp_path / "out.parquet", "--save-model", tmp_path / "m", source=table)
-    assert done.exit_code == 0, done.stderr
-    seen = [line or "a dog" for line in lines]
+    succeeds(embed(*options, "-o", tmp_path / "out.parquet", "--save-model", tmp_path / "m", source=table))
     vectors, columns = read_back(tmp_path / "out.parquet")
     assert np.array_equal(vectors, Runtime(tmp_path / "m").encode(seen, prompt="so "))
     assert columns["key"] == list(map(str, range(len(lines))))
@@ -124,19 +122,18 @@ def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_pat
 @pytest.mark.slow
 def test_standard_input_is_read_twice(embed, lines, source, tmp_path):
     done = embed("--quiet", source="-", input=source.read_text())
-    assert done.exit_code == 0, done.stderr
+    succeeds(done)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["text"] for row in rows] == lines
     embed("-o", tmp_path / "out.npy")
     assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), np.load(tmp_path / "out.npy"))
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "no text"), ("\n \n", "no text"), ("a\na\n", "a single")])
-def test_texts_that_are_too_few_are_one_sentence(embed, tmp_path, text, message):
-    (tmp_path / "in.txt").write_text(text)
-    done = embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m")
-    refuses(done, message, 1)
-    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+def test_texts_that_are_too_few_are_one_sentence(embed, tmp_path):
+    for text, message in (("", "no text"), ("\n \n", "no text"), ("a\na\n", "a single")):
+        (tmp_path / "in.txt").write_text(text)
+        refuses(embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m"), message, 1)
+        assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
 def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, tmp_path, vector_model, monkeypatch):
@@ -187,33 +184,25 @@ def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, mo
     assert embed("-o", out, *saved).exit_code == 130
     if keep:
         monkeypatch.setattr(fit_input, "Fitting", None)  # not needed again
-    done = embed("-o", out, *saved, "--resume")
-    assert done.exit_code == 0, done.stderr
-    assert "16 done before" in done.stderr
-    assert (f"continues with the model in {tmp_path / 'm'}" in done.stderr) is keep
+    said = succeeds(embed("-o", out, *saved, "--resume"))
+    assert "16 done before" in said
+    assert (f"continues with the model in {tmp_path / 'm'}" in said) is keep
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["texts", "encoder", "pooling", "vectors"])
-def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, source, other, model, vector_model):
+def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, source, model, vector_model):
     interrupt(monkeypatch)
     assert embed("-o", tmp_path / "out.npy", "--save-model", tmp_path / "m").exit_code == 130
-    keep, given = tmp_path / "m", {}
-    if other == "texts":
-        source.write_text(source.read_text() + "one more\n")
-    elif other == "encoder":
-        encoder = make_encoder(tmp_path / "encoder", seed=1)
-        given["model"] = make_model(tmp_path / "other", encoder, make_sentences(64), "none", weighted=True)
-    elif other == "pooling":
-        given["model"] = model
-    else:
-        keep = vector_model
-    done = embed("-o", tmp_path / "new.npy", "--save-model", keep, "--resume", **given)
-    if other == "vectors":
-        refuses(done, "has no encoder")
-    else:
-        refuses(done, "is not the model of an interrupted run on in.txt with this encoder: remove it, or choose", 1)
+    again = ("-o", tmp_path / "new.npy", "--resume", "--save-model")
+    encoder = make_encoder(tmp_path / "encoder", seed=1)
+    other = make_model(tmp_path / "other", encoder, make_sentences(64), "none", weighted=True)
+    message = "is not the model of an interrupted run on in.txt with this encoder: remove it, or choose"
+    for given in ({"model": other}, {"model": model}):  # another encoder, another pooling
+        refuses(embed(*again, tmp_path / "m", **given), message, 1)
+    source.write_text(source.read_text() + "one more\n")
+    refuses(embed(*again, tmp_path / "m"), message, 1)
+    refuses(embed(*again, vector_model), "has no encoder")
 
 
 def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, monkeypatch):
@@ -251,8 +240,6 @@ def test_nothing_is_imported_from_training_without_fit(run_python, source, weigh
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:3*words,1,3", "cls"]
-)
-def test_a_fit_asks_for_the_pooling_of_the_model(bert, name):
-    assert fit_input._name_pooling(Model(bert, bert, parse_pooling(name, 3), 64, (), "")) == name
+def test_a_fit_asks_for_the_pooling_of_the_model(bert):
+    for name in ("mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:3*words,1,3", "cls"):
+        assert fit_input._name_pooling(Model(bert, bert, parse_pooling(name, 3), 64, (), "")) == name
