@@ -11,7 +11,6 @@ from sklearn.metrics import average_precision_score
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.evaluation.classes import read_labelled_texts
 from fastflow.evaluation.evaluate import (
     HEADER,
     LABELLED,
@@ -30,7 +29,7 @@ from fastflow.evaluation.evaluate import (
     score,
     similarities,
 )
-from fastflow.evaluation.pairs import LABELLED_PAIRS, average_precision, read_labelled_pairs
+from fastflow.evaluation.labelled import LABELLED_PAIRS, average_precision, read_labelled_pairs, read_labelled_texts
 from fastflow.evaluation.retrieval import read_retrieval
 
 from support.builders import make_model

@@ -12,9 +12,9 @@ from sklearn.metrics import v_measure_score
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.evaluation import classes
-from fastflow.evaluation.classes import SEEDS, SHOTS, read_labelled_texts, v_measure
+from fastflow.evaluation import labelled
 from fastflow.evaluation.evaluate import embed, measure
+from fastflow.evaluation.labelled import SEEDS, SHOTS, read_labelled_texts, v_measure
 from fastflow.evaluation.retrieval import find_best, ndcg, read_retrieval
 
 from support.tasks import retrieval, write
@@ -82,7 +82,7 @@ def test_train_texts_come_from_train_and_only_the_drawn_are_embedded(tmp_path):
 
 
 def test_many_texts_are_clustered_in_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(classes, "CLUSTERED", 30)
+    monkeypatch.setattr(labelled, "CLUSTERED", 30)
     first, again = made(tmp_path, "ab"), made(tmp_path, "ab")
     assert len(np.unique(first.clustered)) == 30
     assert first.clustered.tolist() == again.clustered.tolist() != list(range(30))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fastflow import FastflowError, Runtime
-from fastflow.evaluation.with_onnx import run
+from fastflow.evaluation.agreement import run
 from fastflow.exports import sentence_transformers
 from fastflow.exports.export import export
 from fastflow.model.locate import DEFAULT

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.evaluation.agreement import TOLERANCE, Agreement, compare_vectors, probe_texts
-from fastflow.evaluation.with_st import compare
+from fastflow.evaluation.agreement import TOLERANCE, Agreement, compare_vectors, compare_with_st, probe_texts
 
 from support.builders import VOCABULARY, make_encoder
 from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
@@ -42,7 +41,7 @@ def library(monkeypatch):
 def test_the_same_vectors_pass_and_others_fail(bert, tmp_path, library):
     saved = make_directory(tmp_path / "m", bert, [pooling("cls"), NORMALIZE], prompts={"query": "the old "})
     transformers.utils.logging.set_verbosity_warning()
-    found = compare(saved)
+    found = compare_with_st(saved)
     assert library.verbosity == logging.ERROR  # no remark on a pooler that the directory lacks
     assert found.texts == 2 * len(probe_texts())
     assert 0 < found.difference <= found.allowed == TOLERANCE
@@ -69,7 +68,7 @@ def test_a_directory_of_another_kind(bert, tmp_path):
     table = model2vec_dir(tmp_path / "table")
     for path, why in ((bert, r"it has no modules\.json"), (table, "it is a table of model2vec")):
         with pytest.raises(FastflowError, match=f"was not saved by Sentence Transformers: {why}"):
-            compare(path)
+            compare_with_st(path)
 
 
 @pytest.mark.slow
@@ -79,7 +78,7 @@ def test_rounding_that_tanh_does_not_shorten(tmp_path, library):
     weights = ("WordWeights", {"vocab": VOCABULARY, "weights": dict(zip(VOCABULARY, drawn, strict=True))})
     encoder = make_encoder(tmp_path / "encoder")
     path = make_directory(tmp_path / "m", encoder, [weights, pooling("max"), dense(200)], length=128)
-    found = compare(path)
+    found = compare_with_st(path)
     assert TOLERANCE < found.difference <= found.allowed <= 1e-3
     found.check(path)
     assert f"; {found.allowed:.1e} is allowed, for its own float32 rounds as much" in str(found)
