@@ -57,12 +57,12 @@ def verify(
     if json_file != "-":
         emit("\n".join(result["checks"]))
     if other is not None:
-        from fastflow.evaluation import with_onnx, with_st
+        from fastflow.evaluation.agreement import check_installed, compare_with_onnx, compare_with_st
 
-        by = with_onnx if other == "onnx" else with_st
-        by.check_installed()
+        extra = "onnx" if other == "onnx" else "st"
+        check_installed(extra)
         say("fastflow: compares the vectors of texts of every length, which takes up to a minute")
-        found = by.compare(path, exported)
+        found = (compare_with_onnx if extra == "onnx" else compare_with_st)(path, exported)
         result["onnx" if other == "onnx" else "sentence_transformers"] = found.report()
         if json_file != "-":
             emit(str(found))

@@ -1,19 +1,26 @@
-"""The difference of two programs' vectors."""
+"""The difference of fastflow's vectors to Sentence Transformers' and ONNX Runtime's."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.exports.record import Record, read_record
+from fastflow.model.encoder.architecture import is_static
+from fastflow.model.sentence.directory import read_modules
+from fastflow.runtime import Runtime
 from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.values import reason
 
 TOLERANCE = 2e-6  # of a difference, relative to the longest vector if that is longer than 1
 # Modules may shorten vectors but not their rounding: WordWeights and max lengthen them, tanh of a Dense ends at 1.
@@ -29,6 +36,9 @@ SENTENCES = (
     "WHY ARE YOU SHOUTING?!",
     "e-mail: someone@example.org, telephone (0) 123-4567",
 )
+BATCH = 8  # texts of ONNX Runtime
+LEAST_COSINE = 0.95  # of int8 with float32: a trained BERT (4 layers, 256 wide) has at least 0.9987, random ones 0.91
+LIBRARIES = {"st": "sentence_transformers", "onnx": "onnxruntime"}
 WORDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 
@@ -73,9 +83,6 @@ class Agreement:
             f"cosine {self.cosine:.7f}{wide}"
         )
 
-    def _advice(self) -> str:
-        return f"open it with {self.library}" if self.library == "Sentence Transformers" else "do not use it"
-
     def check(self, path: Path) -> None:
         if not self.cosine >= self.least:
             raise FastflowError(
@@ -83,9 +90,10 @@ class Agreement:
                 "export the model in float32"
             )
         if not self.difference <= self.allowed:
+            advice = f"open it with {self.library}" if self.library == "Sentence Transformers" else "do not use it"
             raise FastflowError(
                 f"{path}: fastflow and {self.library} give different vectors, {self.difference:.1e} apart where "
-                f"{self.allowed:.2g} is allowed; {self._advice()}, and please report it"
+                f"{self.allowed:.2g} is allowed; {advice}, and please report it"
             )
 
 
@@ -105,11 +113,108 @@ def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, f
     return float(np.abs(found - wanted).max()) / length, float(cosines.min())
 
 
-def allow_difference(
-    difference: float, single: Sequence[NDArray[Any]], exact: Callable[[], Sequence[NDArray[Any]]]
-) -> float:
-    """Return TOLERANCE, or more if ``single`` in float32 rounds more from ``exact()``."""
-    if not TOLERANCE < difference < math.inf:
-        return TOLERANCE
-    rounding = max(compare_vectors(a, b)[0] for a, b in zip(single, exact(), strict=True))
-    return max(TOLERANCE, ROUNDINGS * rounding)
+def check_installed(extra: str) -> None:
+    """Raise a FastflowError if the library of ``extra``, st or onnx, is missing."""
+    if find_spec(LIBRARIES[extra]) is None:
+        raise missing_extra(extra, LIBRARIES[extra], f"vectors were not compared: --with {extra}")
+
+
+def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:
+    """Compare every prompt of the model at ``path`` with ``exported``; None: Sentence Transformers opens ``path``."""
+    record = None if exported is None else read_record(exported, "st")
+    if record is None and read_modules(path) is None:
+        why = "it is a table of model2vec" if is_static(path) else "it has no modules.json"
+        raise FastflowError(f"{path} was not saved by Sentence Transformers: {why}")
+    from sentence_transformers import SentenceTransformer
+
+    where = exported or path
+    options: dict[str, Any] = {"device": "cpu", "local_files_only": True, "model_kwargs": {"dtype": "float32"}}
+    try:
+        with quiet():  # transformers warns of a missing pooler, which is not used
+            theirs = SentenceTransformer(str(where), **options)
+    except Exception as error:  # the library raises many kinds
+        raise FastflowError(f"{where}: Sentence Transformers cannot open it: {reason(error)}") from error
+    with _open_runtime(path, where, record) as ours:
+        names = (None, *(name for name, prompt in ours.prompts.items() if prompt))
+        found = _encode(ours, [{"prompt_name": name} for name in names], record)
+
+    def encode_theirs() -> list[NDArray[Any]]:
+        texts = probe_texts()
+        return [np.asarray(theirs.encode(texts, show_progress_bar=False, prompt_name=name)) for name in names]
+
+    def encode_exactly() -> list[NDArray[Any]]:
+        theirs.double()
+        return encode_theirs()
+
+    return _judge(found, encode_theirs(), encode_exactly)
+
+
+def compare_with_onnx(path: Path, exported: Path | None = None) -> Agreement:
+    """Compare every prompt of the model at ``path`` with its ONNX export; in int8 the cosines decide."""
+    if exported is None:
+        raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
+    record = read_record(exported, "onnx")
+    with _open_runtime(path, exported, record) as ours:
+        prompts = [*filter(None, ours.prompts.values()), ""]
+        given = [{"prompt": prompt} for prompt in prompts]
+        single = _encode(ours, given, record)
+    found = [run(exported, [prompt + text for text in probe_texts()]) for prompt in prompts]
+
+    def encode_exactly() -> list[NDArray[Any]]:
+        with Runtime(path, device="cpu", dtype="float64", backend="reference") as exact:
+            return _encode(exact, given, record)
+
+    return _judge(found, single, encode_exactly, "ONNX Runtime", record.dtype)
+
+
+@contextmanager
+def _open_runtime(path: Path, exported: Path, record: Record | None) -> Iterator[Runtime]:
+    with Runtime(path, device="cpu", dtype="float32") as ours:
+        if record is not None:
+            record.check(exported, ours.fingerprint)
+        yield ours
+
+
+def _encode(runtime: Runtime, given: Sequence[dict[str, Any]], record: Record | None) -> list[NDArray[Any]]:
+    asked = {} if record is None else record.options()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return [runtime.encode(probe_texts(), **prompt, **asked) for prompt in given]
+
+
+def _judge(
+    found: Sequence[NDArray[Any]],
+    single: Sequence[NDArray[Any]],
+    exact: Callable[[], Sequence[NDArray[Any]]],
+    library: str = "Sentence Transformers",
+    dtype: str = "float32",
+) -> Agreement:
+    """Allow more than TOLERANCE if float32 rounds ``single`` more from ``exact()``."""
+    differences, cosines = zip(*map(compare_vectors, found, single), strict=True)
+    difference, allowed = max(differences), TOLERANCE
+    if dtype == "int8":
+        allowed = math.inf
+    elif TOLERANCE < difference < math.inf:
+        rounding = max(compare_vectors(a, b)[0] for a, b in zip(single, exact(), strict=True))
+        allowed = max(TOLERANCE, ROUNDINGS * rounding)
+    least = LEAST_COSINE if dtype == "int8" else -1.0
+    return Agreement(sum(map(len, found)), difference, min(cosines), allowed, library, dtype, least)
+
+
+def run(exported: Path, texts: list[str]) -> NDArray[np.float32]:
+    """Compute vectors (B, D') by ONNX Runtime with the files in ``exported``."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    try:
+        session = onnxruntime.InferenceSession(str(exported / "model.onnx"), providers=["CPUExecutionProvider"])
+        tokenizer, found = Tokenizer.from_file(str(exported / "tokenizer.json")), []
+        for start in range(0, len(texts), BATCH):
+            batch = tokenizer.encode_batch(texts[start : start + BATCH])
+            ids, mask = ([getattr(each, name) for each in batch] for name in ("ids", "attention_mask"))
+            given = {"input_ids": ids, "attention_mask": mask}
+            shaped = {name: np.array(rows, np.int64).reshape(len(batch), -1) for name, rows in given.items()}
+            found.append(session.run(None, shaped)[0])
+        return np.concatenate(found)
+    except Exception as error:  # the libraries raise many kinds
+        raise FastflowError(f"{exported}: ONNX Runtime cannot run it: {reason(error)}") from error

@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.analyses import ranks, spearman, spearman_draws
-from fastflow.evaluation.classes import LABELLED_TEXTS, LabelledTexts, read_labelled_texts
-from fastflow.evaluation.pairs import LABELLED_PAIRS, LabelledPairs, read_labelled_pairs
+from fastflow.evaluation.labelled import (
+    LABELLED_PAIRS,
+    LABELLED_TEXTS,
+    LabelledPairs,
+    LabelledTexts,
+    read_labelled_pairs,
+    read_labelled_texts,
+)
 from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
 from fastflow.evaluation.rows import matches, read_rows
 from fastflow.progress import in_parts
@@ -131,14 +137,8 @@ class CountingEncoder:
     def __init__(self, encoder: Any, count: Callable[[int], None]) -> None:
         self._encoder, self._count = encoder, count
 
-    def encode(self, texts: Sequence[str]) -> NDArray[Any]:
-        return np.asarray(in_parts(self._encoder.encode, texts, self._count))
-
-    def encode_query(self, texts: Sequence[str]) -> NDArray[Any]:
-        return np.asarray(in_parts(self._encoder.encode_query, texts, self._count))
-
-    def encode_document(self, texts: Sequence[str]) -> NDArray[Any]:
-        return np.asarray(in_parts(self._encoder.encode_document, texts, self._count))
+    def __getattr__(self, name: str) -> Encode:
+        return lambda texts: np.asarray(in_parts(getattr(self._encoder, name), texts, self._count))
 
 
 def embed(encoder: Any, task: Task) -> NDArray[Any]:
@@ -205,9 +205,7 @@ def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
 
     The average is over the paper's seven test sets if all are given, else over every set.
     """
-    rows = []
-    for pairs in sets:
-        rows.append(score(pairs, similarities(encode, pairs)))
+    rows = [score(pairs, similarities(encode, pairs)) for pairs in sets]
     names = [row["set"] for row in rows]
     averaged = list(SEVEN) if set(SEVEN) <= set(names) else names
     chosen = [row for row in rows if row["set"] in averaged]

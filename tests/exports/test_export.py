@@ -1,4 +1,4 @@
-"""The command and the call: what they write whole, refuse in one sentence, and leave behind; adapters."""
+"""The command and the call: the whole export, refusals, adapters, and ``verify``."""
 
 import json
 import shutil
@@ -17,8 +17,10 @@ from fastflow.model.locate import DEFAULT
 from fastflow.model.verify import verify
 
 from support.builders import make_model
-from support.exports import TEXTS
+from support.exports import MODELS, TEXTS
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
+
+WEIGHTS = "model.safetensors"
 
 
 def run(*arguments):
@@ -35,15 +37,10 @@ def test_the_command_writes_a_directory_with_a_card_and_a_record(tmp_path, model
     record = read_record(tmp_path / "st", "st")
     assert record.fingerprint == fastflow.Runtime(model).fingerprint
     assert record.options() == {"truncate_dim": 8, "normalize_embeddings": True}
-
-
-def test_a_directory_that_is_there_is_not_replaced(tmp_path, model):
-    (tmp_path / "st").mkdir()
-    (tmp_path / "st" / "mine").write_text("x")
-    done = run("export", model, "--to", "st", "-o", tmp_path / "st")
-    assert done.exit_code == 2
-    assert done.stderr == f"fastflow: {tmp_path / 'st'} exists already; remove it or choose another directory\n"
-    assert [path.name for path in (tmp_path / "st").iterdir()] == ["mine"]
+    again = run("export", model, "--to", "st", "-o", tmp_path / "st")
+    assert again.exit_code == 2
+    assert again.stderr == f"fastflow: {tmp_path / 'st'} exists already; remove it or choose another directory\n"
+    assert read_record(tmp_path / "st", "st") == record
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -65,19 +62,15 @@ def test_refusals_of_every_format(tmp_path, model, vector_model, bert):
         ((model, "tf", out), "unknown format 'tf'; known are st, onnx, model2vec, adapter"),
         ((vector_model, "st", out), "has no encoder, and the format st is for models of texts"),
         ((model, "st", out, 33), "dim must be 1 to 32, the width of this model, not 33"),
+        ((model, "st", out, None, False, "int8"), r"dtype 'int8' is not one of the format st: float32$"),
         ((tmp_path / "none", "st", out), "no such model directory"),
         ((bert, "adapter", out), "has no calibration of its own"),
         ((DEFAULT, "adapter", out, 8), "an adapter is the model itself"),
+        ((model, "st", bert / "config.json" / "st"), "is not a writable directory"),
     ]:
         with pytest.raises(FastflowError, match=words):
             fastflow.export(*arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_without_a_writable_parent(tmp_path, model):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FastflowError, match="is not a writable directory"):
-        fastflow.export(model, "st", tmp_path / "file" / "st")
 
 
 def test_the_record_is_read_strictly(tmp_path, model):
@@ -98,33 +91,57 @@ def test_the_record_is_read_strictly(tmp_path, model):
 
 
 @pytest.mark.slow
-def test_verify_compares_a_model_with_its_export(tmp_path, model, weighted_model):
-    pytest.importorskip("sentence_transformers", exc_type=ImportError)
-    fastflow.export(model, "st", tmp_path / "st", dim=8)
-    done = run("verify", model, tmp_path / "st", "--with", "st", "--json")
+@pytest.mark.filterwarnings("ignore:texts longer than")
+@pytest.mark.parametrize("to", ["st", "onnx"])
+def test_verify_compares_a_model_with_its_export(to, tmp_path, model, weighted_model, encoders, sentences):
+    for library in {"st": ["sentence_transformers"], "onnx": ["onnx", "onnxruntime"]}[to]:
+        pytest.importorskip(library, exc_type=ImportError)
+
+    def compare(*arguments):
+        done = run("verify", *arguments, "--with", to)
+        return done.exit_code, done.stdout + done.stderr
+
+    name, said, texts = {
+        "st": ("sentence_transformers", "st: Sentence Transformers cannot open it: ", 25),
+        "onnx": ("onnx", "onnx: ONNX Runtime cannot run it: ", 50),  # with and without a prompt
+    }[to]
+    given = model if to == "st" else MODELS["modules"](tmp_path / "model", encoders, sentences)
+    out = tmp_path / to
+    fastflow.export(given, to, out, dim=8, normalize=to == "onnx")
+    done = run("verify", given, out, "--with", to, "--json")
     assert done.exit_code == 0
-    assert json.loads(done.stdout)["sentence_transformers"]["difference"] <= 2e-6
-    other = run("verify", weighted_model, tmp_path / "st", "--with", "st")
-    assert other.exit_code == 1
-    assert "was exported from another model" in other.stderr
-    dense = sorted((tmp_path / "st").glob("*_Dense"), key=lambda path: int(path.name.partition("_")[0]))
-    shutil.copy(dense[2] / "model.safetensors", dense[4] / "model.safetensors")  # weights of another coupling
-    spoilt = run("verify", model, tmp_path / "st", "--with", "st")
-    assert spoilt.exit_code == 1
-    assert "give different vectors" in spoilt.stderr
-    shutil.copy(dense[0] / "model.safetensors", dense[4] / "model.safetensors")
-    assert "st: Sentence Transformers cannot open it: " in run("verify", model, tmp_path / "st", "--with", "st").stderr
-    assert run("verify", model, tmp_path / "st").exit_code == 2
-
-
-WEIGHTS = "model.safetensors"
+    found = json.loads(done.stdout)[name]
+    assert found["texts"] == texts
+    assert found["difference"] <= 2e-6
+    code, words = compare(weighted_model, out)
+    assert (code, "was exported from another model" in words) == (1, True)
+    if to == "st":
+        first, third, fifth = (
+            path / WEIGHTS
+            for path in sorted(out.glob("*_Dense"), key=lambda path: int(path.name.partition("_")[0]))[:5:2]
+        )
+        shutil.copy(third, fifth)  # weights of another coupling
+    else:
+        fastflow.export(given, "onnx", tmp_path / "int8", dtype="int8")
+        code, words = compare(given, tmp_path / "int8")
+        assert (code, "50 texts in int8: largest difference to ONNX Runtime" in words) == (0, True)
+        (tmp_path / "int8" / "model.onnx").replace(out / "model.onnx")
+        assert "give that directory after the model" in compare(given)[1]
+    code, words = compare(given, out)
+    assert (code, "give different vectors" in words) == (1, True)
+    if to == "st":
+        shutil.copy(first, fifth)
+    else:
+        (out / "model.onnx").write_bytes(b"x")
+    assert said in compare(given, out)[1]
+    assert run("verify", given, out).exit_code == 2
 
 
 # ---- adapters: a model without the weights of its encoder
 
 
 @pytest.mark.filterwarnings("ignore:texts longer than", "ignore:words fall into")
-def test_it_asks_for_the_weights_and_is_the_model_with_them(tmp_path, model, bert):
+def test_it_asks_for_the_weights_and_is_the_model_with_them(tmp_path, model, bert, encoders):
     made = fastflow.export(model, "adapter", tmp_path / "adapter")
     place = tmp_path / "adapter" / "0_Transformer" / WEIGHTS
     assert not place.exists()
@@ -133,18 +150,15 @@ def test_it_asks_for_the_weights_and_is_the_model_with_them(tmp_path, model, ber
         with pytest.raises(FastflowError, match="or, if it is an adapter, put the encoder's file of sha256") as raised:
             opening(tmp_path / "adapter")
         assert file_hash(bert / WEIGHTS) in str(raised.value)
+    place.symlink_to(encoders("minilm") / WEIGHTS)
+    with pytest.raises(FastflowError, match="is damaged: its sha256 differs"):
+        Runtime(tmp_path / "adapter")
+    place.unlink()
     place.symlink_to(bert / WEIGHTS)
     assert "files match their sha256" in verify(tmp_path / "adapter")[0]
     whole, again = Runtime(model), Runtime(tmp_path / "adapter")
     assert again.fingerprint == whole.fingerprint == made.fingerprint
     assert np.array_equal(again.encode(TEXTS), whole.encode(TEXTS))
-
-
-def test_weights_of_another_encoder_are_refused(tmp_path, model, encoders):
-    fastflow.export(model, "adapter", tmp_path / "adapter")
-    shutil.copy(encoders("minilm") / WEIGHTS, tmp_path / "adapter" / "0_Transformer" / WEIGHTS)
-    with pytest.raises(FastflowError, match="is damaged: its sha256 differs"):
-        Runtime(tmp_path / "adapter")
 
 
 def test_the_modules_of_sentence_transformers_stay(tmp_path, bert, sentences):

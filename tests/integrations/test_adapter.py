@@ -54,8 +54,13 @@ def test_a_runtime_is_itself_and_a_path_is_opened(rt, prompted):
     assert ensure_runtime(rt) is rt
     assert ensure_runtime(prompted).fingerprint == fastflow.Runtime(prompted).fingerprint
     assert ensure_runtime(None).fingerprint == rt.fingerprint
-    with pytest.raises(fastflow.UsageError, match="a model is the path of a directory, not 3"):
-        ensure_runtime(3)
+    for call, message in (
+        (lambda: ensure_runtime(3), "a model is the path of a directory, not 3"),
+        (lambda: StoreModel(fastflow.Runtime(open_model(prompted))).settings(), "keeps a model by its path"),
+        (lambda: StoreModel(rt).query(TEXTS), "a query is one text, not"),
+    ):
+        with pytest.raises(fastflow.UsageError, match=message):
+            call()
 
 
 def test_settings_open_the_same_model_and_refuse_another(place, other):
@@ -68,24 +73,12 @@ def test_settings_open_the_same_model_and_refuse_another(place, other):
         ensure_runtime(settings)
 
 
-def test_settings_need_a_path(prompted):
-    with pytest.raises(fastflow.UsageError, match="keeps a model by its path"):
-        StoreModel(fastflow.Runtime(open_model(prompted))).settings()
-
-
-def test_vectors_have_length_1_if_the_model_compares_by_cosines(prompted, dotted):
+def test_vectors_have_the_prompts_and_length_1_if_the_model_compares_by_cosines(prompted, dotted):
     for path, same in ((prompted, unit), (dotted, lambda z: z)):
         runtime, found = fastflow.Runtime(path), StoreModel(path)
         assert np.allclose(found.documents(iter(TEXTS)), same(runtime.encode_document(TEXTS)), atol=1e-6)
         assert np.allclose(found.query(TEXTS[0]), same(runtime.encode_query(TEXTS[0])), atol=1e-6)
         assert not np.allclose(np.linalg.norm(runtime.encode(TEXTS), axis=1), 1, atol=0.1)
-
-
-def test_prompts_differ(prompted):
-    found = StoreModel(prompted)
-    assert not np.allclose(found.documents(TEXTS[:1])[0], found.query(TEXTS[0]), atol=1e-3)
-
-
-def test_a_query_is_one_text(rt):
-    with pytest.raises(fastflow.UsageError, match="a query is one text, not"):
-        StoreModel(rt).query(TEXTS)
+    assert not np.allclose(
+        StoreModel(prompted).documents(TEXTS[:1])[0], StoreModel(prompted).query(TEXTS[0]), atol=1e-3
+    )

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import fastflow
+from fastflow.evaluation.evaluate import HEADER
 
 from support.commands import run
 from support.doors import TEXTS, unit
 from support.sentence_dirs import make_directory, pooling
+from support.tasks import write
 
 pytestmark = pytest.mark.doors
-LABELS = [0, 0, 1, 1]
-OTHER = "the stored vectors are of the model"
 QUIET = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
 
 
@@ -30,37 +30,28 @@ def cache(tmp_path_factory):
         yield
 
 
-def chroma(folder):
-    import chromadb
-
-    return chromadb.PersistentClient(str(folder), settings=chromadb.Settings(anonymized_telemetry=False))
-
-
-def test_chroma_compares_the_model_of_a_function_only_in_modify(prompted, other, tmp_path):
+def test_chroma_compares_the_model_of_a_function_only_in_modify(prompted, other, rt, tmp_path, monkeypatch):
     """Of a function that get_collection is given, Chroma asks only the name, and docs/integrations.md says so."""
-    from fastflow.integrations.chromadb import FastflowEmbeddingFunction as Function
-
-    made = chroma(tmp_path).create_collection("texts", embedding_function=Function(str(prompted)))
-    with pytest.raises((fastflow.FastflowError, ValueError), match=OTHER):
-        made.modify(configuration={"embedding_function": Function(str(other))})
-    given = chroma(tmp_path).get_collection("texts", embedding_function=Function(str(other)))
-    given.add(ids=["a"], documents=["a dog"])
-    with pytest.raises(Exception, match="dimension"):
-        chroma(tmp_path).get_collection("texts", embedding_function=Function()).add(ids=["b"], documents=["a dog"])
-
-
-def test_a_program_without_the_adapter_cannot_open_a_collection_of_chroma(rt, tmp_path, monkeypatch):
+    import chromadb
     from chromadb.utils.embedding_functions import known_embedding_functions
 
-    from fastflow.integrations.chromadb import FastflowEmbeddingFunction
+    from fastflow.integrations.chromadb import FastflowEmbeddingFunction as Function
 
-    made = FastflowEmbeddingFunction(rt)
-    assert not made.is_legacy()
-    collection = chroma(tmp_path).create_collection("texts", embedding_function=made)
-    assert collection.configuration["hnsw"]["space"] == "cosine"
-    monkeypatch.delitem(known_embedding_functions, "fastflow")
+    def client():
+        return chromadb.PersistentClient(str(tmp_path), settings=chromadb.Settings(anonymized_telemetry=False))
+
+    made = client().create_collection("texts", embedding_function=Function(str(prompted)))
+    assert not Function(rt).is_legacy()
+    assert made.configuration["hnsw"]["space"] == "cosine"
+    with pytest.raises((fastflow.FastflowError, ValueError), match="the stored vectors are of the model"):
+        made.modify(configuration={"embedding_function": Function(str(other))})
+    given = client().get_collection("texts", embedding_function=Function(str(other)))
+    given.add(ids=["a"], documents=["a dog"])
+    with pytest.raises(Exception, match="dimension"):
+        client().get_collection("texts", embedding_function=Function()).add(ids=["b"], documents=["a dog"])
+    monkeypatch.delitem(known_embedding_functions, "fastflow")  # a program without the adapter
     with pytest.raises(ValueError, match="fastflow"):
-        chroma(tmp_path).get_collection("texts").add(ids=["a"], documents=["a dog"])
+        client().get_collection("texts").add(ids=["c"], documents=["a dog"])
 
 
 def test_distances_are_those_by_which_the_model_compares(dotted, bert, tmp_path):
@@ -166,25 +157,29 @@ def test_llamaindex_keeps_its_fields_and_its_cache_does_not_mix_two_models(promp
     assert made.class_name() == "FastflowEmbedding"
 
 
-def transformer(model, **options):
+def test_a_transformer_gives_the_vectors_of_encode_and_so_do_its_clone_and_pickle(prompted):
+    import pandas as pd
+    from sklearn.base import clone
+    from sklearn.exceptions import NotFittedError
+
     from fastflow.integrations.sklearn import FastflowTransformer
 
-    return FastflowTransformer(model, **options)
-
-
-def test_a_transformer_gives_the_vectors_of_encode_and_so_do_its_clone_and_pickle(prompted):
-    from sklearn.base import clone
-
     options = {"truncate_dim": 8, "normalize_embeddings": True, "prompt_name": "query"}
-    want, made = fastflow.Runtime(prompted).encode(TEXTS, **options), transformer(str(prompted), **options)
+    want = fastflow.Runtime(prompted).encode(TEXTS, **options)
+    made, by_runtime = (FastflowTransformer(each, **options) for each in (str(prompted), fastflow.Runtime(prompted)))
     for texts in (TEXTS, np.array(TEXTS), np.array(TEXTS, object)):
         assert np.array_equal(made.fit_transform(texts), want)
     again = clone(made)
     assert again.get_params() == made.get_params()
-    assert not hasattr(again, "runtime_")
-    by_runtime = clone(transformer(fastflow.Runtime(prompted), **options))
-    for other in (again.fit(TEXTS), pickle.loads(pickle.dumps(made)), by_runtime.fit(TEXTS)):
+    with pytest.raises(NotFittedError):
+        again.transform(TEXTS)
+    for other in (again.fit(TEXTS), pickle.loads(pickle.dumps(made)), clone(by_runtime).fit(TEXTS)):
         assert np.array_equal(other.transform(TEXTS), want)
+    for wrong in (TEXTS[0], np.array([TEXTS]), pd.DataFrame({"text": TEXTS})):
+        with pytest.raises(fastflow.UsageError, match="one column of texts"):
+            made.transform(wrong)
+    with pytest.raises(fastflow.FastflowError, match="text 1 "):
+        made.transform(["a", None])
 
 
 def test_a_pipeline_of_scikit_learn_learns_and_names_its_columns(rt):
@@ -194,87 +189,64 @@ def test_a_pipeline_of_scikit_learn_learns_and_names_its_columns(rt):
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import Pipeline
 
-    steps = Pipeline([("embed", transformer(rt)), ("learn", LogisticRegression())])
-    found = GridSearchCV(steps, {"embed__truncate_dim": [32, None]}, cv=2).fit(TEXTS * 4, LABELS * 4)
+    from fastflow.integrations.sklearn import FastflowTransformer
+
+    steps = Pipeline([("embed", FastflowTransformer(rt)), ("learn", LogisticRegression())])
+    found = GridSearchCV(steps, {"embed__truncate_dim": [32, None]}, cv=2).fit(TEXTS * 4, [0, 0, 1, 1] * 4)
     assert found.best_score_ == 1
     assert list(found.predict(["The puppy plays.", "Investors sold bonds."])) == [0, 1]
     frame = pd.DataFrame({"text": TEXTS, "n": range(4)}, index=list("abcd"))
-    made = transformer(rt, truncate_dim=4).set_output(transform="pandas")
+    made = FastflowTransformer(rt, truncate_dim=4).set_output(transform="pandas")
     out = made.fit_transform(frame["text"])
     assert list(out.index) == list("abcd")
     assert list(out.columns) == list(made.get_feature_names_out()) == [f"fastflowtransformer{i}" for i in range(4)]
-    both = ColumnTransformer([("e", transformer(rt, truncate_dim=4), "text")], remainder="passthrough")
+    both = ColumnTransformer([("e", FastflowTransformer(rt, truncate_dim=4), "text")], remainder="passthrough")
     assert both.fit_transform(frame).shape == (4, 5)
 
 
-def test_a_transformer_refuses_a_table_a_missing_text_and_a_call_before_fit(rt):
-    import pandas as pd
-    from sklearn.exceptions import NotFittedError
-
-    made = transformer(rt).fit(TEXTS)
-    for wrong in (TEXTS[0], np.array([TEXTS]), pd.DataFrame({"text": TEXTS})):
-        with pytest.raises(fastflow.UsageError, match="one column of texts"):
-            made.transform(wrong)
-    with pytest.raises(fastflow.FastflowError, match="text 1 "):
-        made.transform(["a", None])
-    with pytest.raises(NotFittedError):
-        transformer(rt).transform(TEXTS)
-
-
-def described(kind, score):
+def make_task(base, kind, score, load):
+    """A task of mteb in memory; ``load`` makes its data."""
     from mteb.abstasks.task_metadata import TaskMetadata
 
-    return TaskMetadata(
-        name=f"Local{kind}", description="Rows of a local file.", type=kind, category="t2t", eval_splits=["test"],
-        eval_langs=["eng-Latn"], main_score=score, dataset={"path": "none", "revision": "1"},
-    )  # fmt: skip
+    class Local(base):
+        metadata = TaskMetadata(
+            name=f"Local{kind}", description="Rows of a local file.", type=kind, category="t2t", eval_splits=["test"],
+            eval_langs=["eng-Latn"], main_score=score, dataset={"path": "none", "revision": "1"},
+        )  # fmt: skip
+
+        def load_data(self, *_, **__):
+            self.dataset, self.data_loaded = load(), True
+
+    return Local()
 
 
-def pairs_of(rows):
-    """A task of pairs in memory; ``rows``: score, text, text."""
+def test_mteb_has_the_figure_of_fastflow_eval(rt, tmp_path):
+    import mteb
     from datasets import Dataset, DatasetDict
     from mteb.abstasks import AbsTaskSTS
 
-    class Pairs(AbsTaskSTS):
-        metadata = described("STS", "cosine_spearman")
-
-        def load_data(self, *_, **__):
-            columns = zip(*rows, strict=True)
-            made = Dataset.from_dict(dict(zip(("score", "sentence1", "sentence2"), columns, strict=True)))
-            self.dataset, self.data_loaded = DatasetDict({"test": made}), True
-
-    return Pairs()
-
-
-def check_figure(path, folder):
-    """``mteb.evaluate`` and ``fastflow eval`` give one file the same figure."""
-    import mteb
-
     from fastflow.integrations.mteb import FastflowEncoder
 
-    assert run("eval", path, "--json", folder / "out.json", "-q").exit_code == 0
-    [row] = json.loads((folder / "out.json").read_text())["rows"]
-    lines = [line.split("\t")[1:] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    task = pairs_of([(float(score), a, b) for score, a, b in lines])
+    sides = itertools.combinations([*TEXTS, "A puppy runs.", "The cat is asleep.", "Stocks fell."], 2)
+    rows = [(i * 7 % 11 / 2, a, b) for i, (a, b) in enumerate(sides)]
+    path = write(tmp_path / "pairs.tsv", HEADER, *("\t".join(("all", *map(str, row))) for row in rows))
+    assert run("eval", path, "--json", tmp_path / "out.json", "-q").exit_code == 0
+    [row] = json.loads((tmp_path / "out.json").read_text())["rows"]
+
+    def load():
+        columns = zip(("score", "sentence1", "sentence2"), zip(*rows, strict=True), strict=True)
+        return DatasetDict({"test": Dataset.from_dict(dict(columns))})
+
+    task = make_task(AbsTaskSTS, "STS", "cosine_spearman", load)
     found = mteb.evaluate(FastflowEncoder(), task, **QUIET).task_results[0]
-    assert row["pairs"] == len(lines)
+    assert row["pairs"] == len(rows)
     assert round(100 * found.get_score(), 2) == row["all"]
     assert found.scores["test"][0]["spearman"] == pytest.approx(found.get_score(), abs=1e-4)
+    with pytest.raises(NotImplementedError, match="No model implementation"):
+        mteb.evaluate(rt, task, **QUIET)
 
 
-@pytest.mark.data
-def test_mteb_has_the_figure_of_fastflow_eval(shared_data, tmp_path):
-    check_figure(shared_data / "sts" / "SICK-R-test.tsv", tmp_path)
-
-
-def test_mteb_has_the_figure_of_fastflow_eval_of_a_small_task(tmp_path):
-    sides = itertools.combinations([*TEXTS, "A puppy runs.", "The cat is asleep.", "Stocks fell."], 2)
-    rows = [f"all\t{i * 7 % 11 / 2}\t{a}\t{b}\n" for i, (a, b) in enumerate(sides)]
-    (tmp_path / "pairs.tsv").write_text("subset\tscore\tsentence1\tsentence2\n" + "".join(rows), encoding="utf-8")
-    check_figure(tmp_path / "pairs.tsv", tmp_path)
-
-
-def test_mteb_embeds_with_the_prompts_and_ranks_and_names_the_model(rt, prompted, dotted):
+def test_mteb_embeds_with_the_prompts_and_ranks_and_names_the_model(prompted, dotted):
     import mteb
     from datasets import Dataset
     from mteb.abstasks import AbsTaskRetrieval
@@ -300,18 +272,14 @@ def test_mteb_embeds_with_the_prompts_and_ranks_and_names_the_model(rt, prompted
     queries = {"q1": TEXTS[0].lower(), "q2": "shares and bonds"}
     scores = runtime.similarity([*runtime.encode_query([*queries.values()])], runtime.encode_document(TEXTS))
 
-    class Search(AbsTaskRetrieval):
-        metadata = described("Retrieval", "mrr_at_1")
+    def load():
+        split = {
+            "corpus": Dataset.from_list([{"id": f"d{i}", "title": "", "text": t} for i, t in enumerate(TEXTS)]),
+            "queries": Dataset.from_list([{"id": name, "text": text} for name, text in queries.items()]),
+            "relevant_docs": {query: {f"d{row.argmax()}": 1} for query, row in zip(queries, scores, strict=True)},
+            "top_ranked": None,
+        }
+        return {"default": {"test": split}}
 
-        def load_data(self, *_, **__):
-            split = {
-                "corpus": Dataset.from_list([{"id": f"d{i}", "title": "", "text": t} for i, t in enumerate(TEXTS)]),
-                "queries": Dataset.from_list([{"id": name, "text": text} for name, text in queries.items()]),
-                "relevant_docs": {query: {f"d{row.argmax()}": 1} for query, row in zip(queries, scores, strict=True)},
-                "top_ranked": None,
-            }
-            self.dataset, self.data_loaded = {"default": {"test": split}}, True
-
-    assert mteb.evaluate(made, Search(), **QUIET).task_results[0].get_score() == 1
-    with pytest.raises(NotImplementedError, match="No model implementation"):
-        mteb.evaluate(rt, pairs_of([(1.0, *TEXTS[:2])]), **QUIET)
+    task = make_task(AbsTaskRetrieval, "Retrieval", "mrr_at_1", load)
+    assert mteb.evaluate(made, task, **QUIET).task_results[0].get_score() == 1

@@ -28,15 +28,12 @@ psutil = pytest.importorskip("psutil")  # of Ray's package
 ROWS, CPUS = 400, 3
 
 
-@pytest.mark.parametrize("address", ["local", "auto", "127.0.0.1:6379", "head:1", "[::1]:6379"])
-def test_addresses_that_are_known(address):
-    check_address(address)
-
-
-@pytest.mark.parametrize("address", ["", "head", "127.0.0.1", ":6379", "head:", "-o", "--out:1", "http://head:8265"])
-def test_addresses_that_are_refused(address):
-    with pytest.raises(UsageError, match=r"^--ray .*: "):
+def test_addresses_that_are_known_or_refused():
+    for address in ("local", "auto", "127.0.0.1:6379", "head:1", "[::1]:6379"):
         check_address(address)
+    for address in ("", "head", "127.0.0.1", ":6379", "head:", "-o", "--out:1", "http://head:8265"):
+        with pytest.raises(UsageError, match=r"^--ray .*: "):
+            check_address(address)
 
 
 @pytest.fixture
@@ -53,26 +50,17 @@ def refused(address: str, sentence: str) -> None:
         pass
 
 
-def test_a_closed_port_is_refused_at_once_and_leaves_no_folder(closed, tmp_path):
+def test_a_closed_port_is_refused_at_once_by_its_name_and_leaves_no_folder(closed, tmp_path, monkeypatch):
     refused(closed, f"{closed}: no cluster of Ray answers there: .*refused")
     with pytest.raises(FastflowError, match="no cluster of Ray answers there"):
         embed_on_cluster(["in.txt"], tmp_path / "x.npy", closed, 1, resume=False, quiet=True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_place_that_auto_means_is_named(closed, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", closed)
-    refused("auto", f"auto: no cluster of Ray answers at {closed}: .*refused")
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    refused("auto", "ray://head:10001: Ray Client")
-
-
-def test_ray_that_does_not_start_here_is_no_cluster_elsewhere(monkeypatch):
-    def init(*_, **__):
-        raise Exception("the node timed out\nand more")
-
-    monkeypatch.setattr(ray, "init", init)
-    refused("local", "local: Ray did not start on this machine: the node timed out$")
+    for address, message in (
+        (closed, f"auto: no cluster of Ray answers at {closed}: .*refused"),
+        ("ray://head:10001", "ray://head:10001: Ray Client"),
+    ):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        refused("auto", message)
 
 
 CHILD = "import sys, time; print(flush=True); time.sleep(600)"
@@ -91,7 +79,7 @@ def test_a_start_that_fails_leaves_no_process_of_it(monkeypatch):
     def init(*_, **__):
         start(ray.__file__)
         start()
-        raise Exception("the node timed out")
+        raise Exception("the node timed out\nand more")
 
     start(ray.__file__)
     monkeypatch.setattr(ray, "init", init)
@@ -107,21 +95,17 @@ def test_a_start_that_fails_leaves_no_process_of_it(monkeypatch):
             process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("mode", "message"),
-    [
-        (None, "without its token: set RAY_AUTH_MODE=token"),
-        ("disabled", "without its token: set RAY_AUTH_MODE=token"),
-        ("token", "this client's token: copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"),
-    ],
-)
-def test_a_cluster_that_refuses_the_client_answers(monkeypatch, mode, message):
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    if mode is not None:
-        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+def test_a_cluster_that_refuses_the_client_answers(monkeypatch):
     error = ConnectionError("Failed to connect to Ray cluster at head:1")
     error.__cause__ = RuntimeError("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken")
-    assert describe_refusal("head:1", error) == f"the cluster refuses {'this client ' * (mode != 'token')}{message}"
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    without = "the cluster refuses this client without its token: set RAY_AUTH_MODE=token"
+    assert describe_refusal("head:1", error) == without
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert describe_refusal("head:1", error) == without
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    remedy = "copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"
+    assert describe_refusal("head:1", error) == f"the cluster refuses this client's token: {remedy}"
 
 
 def test_the_sentence_is_found_in_the_traceback_of_a_node():

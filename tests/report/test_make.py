@@ -15,7 +15,7 @@ from fastflow.cli import main
 from fastflow.errors import missing_extra
 from fastflow.evaluation.analyses import isoscore, mean_cosine
 from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, evaluate_tasks, find_sets, find_tasks, measure
-from fastflow.evaluation.pairs import LABELLED_PAIRS
+from fastflow.evaluation.labelled import LABELLED_PAIRS
 from fastflow.report.verdict import FEW_PAIRS, FEWER_PAIRS, NO_PROOF, judge
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder

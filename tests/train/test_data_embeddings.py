@@ -1,5 +1,6 @@
 """Embeddings of a corpus and their cache; a token table as the encoder."""
 
+import io
 import json
 import shutil
 import threading
@@ -103,13 +104,9 @@ def test_second_run_reads_the_cache(bert, sentences, tmp_path, passes):
 def test_key_follows_everything_that_decides_the_vectors(bert, bert_copy, sentences):
     encoder = open_one(bert)
     keys = [cache_key(encoder, texts) for texts in (sentences, sentences[:-1], sentences[::-1])]
-    others = [
-        open_one(bert, "last"),
-        open_one(bert, "cls"),
-        open_one(bert, max_length=63),
-        weigh(encoder, sentences, load_english()),
-    ]
-    keys += [cache_key(other, sentences) for other in [*others, weigh(encoder, sentences[:9], None)]]
+    others = [open_one(bert, "last"), open_one(bert, "cls"), open_one(bert, max_length=63)]
+    others += [weigh(encoder, sentences, load_english()), weigh(encoder, sentences[:9], None)]
+    keys += [cache_key(other, sentences) for other in others]
     assert cache_key(open_one(bert_copy), sentences) == keys[0]  # its place does not matter
     tokenizer = json.loads((bert_copy / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
@@ -122,39 +119,34 @@ def test_key_follows_everything_that_decides_the_vectors(bert, bert_copy, senten
     assert len(set(keys)) == len(keys)
 
 
-def spoil(path: Path, how: str) -> None:
-    content = path.read_bytes()
-    other = {"shape": np.zeros((3, 32), np.float32), "dtype": np.zeros((256, 32))}
-    if how in other:
-        np.save(path, other[how])
-    elif how == "unfinished":
-        path.rename(path.with_suffix(".partial"))
-        path.with_suffix(".partial").write_bytes(b"x" * 99_999)
-    else:
-        path.write_bytes({"empty": b"", "truncated": content[:-400], "header": content[:40], "noise": b"x" * 999}[how])
+DAMAGES = {
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[:-400],
+    "header": lambda content: content[:40],
+    "noise": lambda content: b"x" * 999,
+    "shape": lambda content: saved(np.zeros((3, 32), np.float32)),
+    "dtype": lambda content: saved(np.zeros((256, 32))),
+    "unfinished": None,
+}
 
 
-@pytest.mark.parametrize("how", ["empty", "truncated", "header", "noise", "shape", "dtype", "unfinished"])
+def saved(array):
+    np.save(out := io.BytesIO(), array)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_cache_is_made_again(bert, sentences, tmp_path, passes, how):
     first = np.array(embed_corpus(sentences, open_one(bert), tmp_path))
     (path,) = tmp_path.glob("*.npy")
     calls = len(passes)
-    spoil(path, how)
+    if how == "unfinished":
+        path.replace(path.with_suffix(".partial")).write_bytes(b"x" * 99_999)
+    else:
+        path.write_bytes(DAMAGES[how](path.read_bytes()))
     assert np.array_equal(embed_corpus(sentences, open_one(bert), tmp_path), first)
     assert len(passes) == 2 * calls
     assert arrays(tmp_path) == [path.name]
-
-
-def stop_at(monkeypatch, runner, batch, error=KeyboardInterrupt):
-    """The encoder's ``batch``-th batch, from 1, raises ``error``."""
-    calls, run = iter(range(1, 100)), RUNNERS[runner].pool
-
-    def stop(self, tokens):
-        if next(calls) == batch:
-            raise error
-        return run(self, tokens)
-
-    monkeypatch.setattr(RUNNERS[runner], "pool", stop)
 
 
 @pytest.mark.slow
@@ -167,8 +159,16 @@ def test_an_interrupted_pass_continues_bit_for_bit(
     whole = np.array(embed_corpus(sentences, open_one(bert), tmp_path / "whole"))
 
     def stop_run(batch):
+        """Raise ``error`` at the encoder's ``batch``-th batch, from 1."""
+        calls, run = iter(range(1, 100)), RUNNERS[runner].pool
+
+        def stop(self, tokens):
+            if next(calls) == batch:
+                raise error
+            return run(self, tokens)
+
         with monkeypatch.context() as patch:
-            stop_at(patch, runner, batch, error)
+            patch.setattr(RUNNERS[runner], "pool", stop)
             with pytest.raises((KeyboardInterrupt, MemoryError, FastflowError)):
                 embed_corpus(sentences, open_one(bert), tmp_path / "c")
 
@@ -261,10 +261,10 @@ def test_the_cache_lies_in_the_usual_place_and_its_size_is_reported(bert, senten
     assert cache_directory(None) == tmp_path / ".cache" / "fastflow"
 
 
-@pytest.mark.parametrize("inside", ["", "deeper"])
-def test_cache_that_cannot_be_written(bert, sentences, corpus, tmp_path, monkeypatch, inside):
-    with pytest.raises(FastflowError, match=r"the cache .* cannot be written: .*; choose another with --cache-folder"):
-        embed_corpus(sentences, open_one(bert), corpus / inside)  # a file where a folder should be
+def test_cache_that_cannot_be_written(bert, sentences, corpus, tmp_path, monkeypatch):
+    for place in (corpus, corpus / "deeper"):  # a file where a folder should be
+        with pytest.raises(FastflowError, match=r"cache .* cannot be written: .*; choose another with --cache-folder"):
+            embed_corpus(sentences, open_one(bert), place)
 
     def full(*unused):
         raise OSError(28, "No space left on device")
@@ -310,27 +310,24 @@ def test_encoder_may_be_a_fastflow_model(model, model_copy, bert):
         open_one(model_copy)
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "../no/where", "~/nothing", "bertt"])
-def test_a_path_never_touches_the_network(bert_copy, name, monkeypatch):
+def test_a_path_never_touches_the_network(bert_copy, monkeypatch):
     monkeypatch.setattr("fastflow.train.data.encoder.hub_snapshot", lambda name: pytest.fail("asked the Hub"))
     monkeypatch.chdir(bert_copy.parent.parent)
-    assert open_one(f"{bert_copy.parent.name}/bert").hub_id is None
-    place = f"{bert_copy.parent.name}/" if name == "bertt" else ""
-    told = r"bertt: no such encoder directory, though .* is one" if place else "no such encoder directory"
-    with pytest.raises(FastflowError, match=told):
-        open_one(place + name)
+    folder = bert_copy.parent.name
+    assert open_one(f"{folder}/bert").hub_id is None
+    for name in ("./nowhere", "/nowhere/at/all", "../no/where", "~/nothing"):
+        with pytest.raises(FastflowError, match="no such encoder directory"):
+            open_one(name)
+    with pytest.raises(FastflowError, match=r"bertt: no such encoder directory, though .* is one"):
+        open_one(f"{folder}/bertt")
 
 
-@pytest.mark.parametrize(("length", "found"), [(None, 128), (3, 3), (128, 128), *((n, None) for n in (2, 0, -1, 129))])
-def test_max_length(bert, length, found):
-    if found:
+def test_encoders_that_cannot_serve(encoders, bert, bert_copy):
+    for length, found in ((None, 128), (3, 3), (128, 128)):
         assert open_one(bert, max_length=length).max_length == found
-    else:
+    for length in (2, 0, -1, 129):
         with pytest.raises(UsageError, match=f"--max-length must be 3 to 128 for this encoder, not {length}"):
             open_one(bert, max_length=length)
-
-
-def test_encoders_that_cannot_serve(encoders, bert_copy):
     with pytest.raises(UsageError, match="pooling 'pooler' needs a pooler, and this encoder has none"):
         open_one(encoders("distilbert"), "pooler")
     with pytest.raises(UsageError, match="unknown device 'tpu'"):
@@ -339,15 +336,9 @@ def test_encoders_that_cannot_serve(encoders, bert_copy):
     (bert_copy / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))
     with pytest.raises(FastflowError, match=r"the tokenizer has \d+ entries, more than the 20"):
         open_one(bert_copy)
-
-
-def test_the_table_in_the_package_is_an_encoder():
-    found = open_encoder("static", "words", None)
-    assert (found.directory.name, found.directory.parent.name) == ("0_Transformer", "static")
-    assert not found.packaged  # its fit has no rival in the package
-
-
-DENSE = ("Dense", {"out_features": 16, "activation_function": "torch.nn.modules.activation.Tanh"})
+    packaged = open_encoder("static", "words", None)
+    assert (packaged.directory.name, packaged.directory.parent.name) == ("0_Transformer", "static")
+    assert not packaged.packaged  # its fit has no rival in the package
 
 
 @pytest.fixture(params=["model2vec", "StaticEmbedding"])
@@ -378,16 +369,24 @@ def test_a_table_is_calibrated_and_saved(table, tmp_path, sentences, method):
 
 
 def test_the_table_alone_is_pooled(table, sentences):
-    frozen = open_encoder(str(table), "words", None)
+    frozen = open_one(table, "words", None)
     pooled = Embedder(frozen, "cpu")(sentences[:8])
     assert np.ptp(np.linalg.norm(pooled, axis=1)) > 0.1
     own = Runtime(table).encode(sentences[:8])
     np.testing.assert_allclose(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), own, atol=1e-6)
-    assert open_encoder(str(table), "last", None).pooling == frozen.pooling
+    assert open_one(table, "last", None).pooling == frozen.pooling
+    for pooling in ("first-last", "cls", "pooler", "words-first-last", "mean-of-layers:0,1"):
+        with pytest.raises((UsageError, FastflowError), match=r"has no layers|outside 0 to 0|this encoder has none"):
+            open_one(table, pooling, None)
+    counts, tokenizer = count_tokens(frozen, sentences), wordpiece()
+    assert len(counts) == tokenizer.get_vocab_size()
+    assert counts[[tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]].sum() == 0
+    assert counts.sum() == sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in sentences)
 
 
 def test_all_modules_with_pooling_model(tmp_path, sentences):
-    bag = static_embedding_dir(tmp_path / "bag", [DENSE, ("Normalize", {})], width=32)
+    layer = ("Dense", {"out_features": 16, "activation_function": "torch.nn.modules.activation.Tanh"})
+    bag = static_embedding_dir(tmp_path / "bag", [layer, ("Normalize", {})], width=32)
     frozen = open_encoder(str(bag), "model", None)
     np.testing.assert_allclose(Embedder(frozen, "cpu")(sentences[:8]), Runtime(bag).encode(sentences[:8]), atol=1e-6)
 
@@ -399,17 +398,3 @@ def test_dropout_makes_views(table, sentences):
     assert np.abs(one - other).max() > 0.01
     cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
     assert cosine.min() > 0.8
-
-
-def test_counts_have_every_id_and_no_special_token(table, sentences):
-    counts = count_tokens(open_encoder(str(table), "words", None), sentences)
-    tokenizer = wordpiece()
-    assert len(counts) == tokenizer.get_vocab_size()
-    assert counts[[tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]].sum() == 0
-    assert counts.sum() == sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in sentences)
-
-
-@pytest.mark.parametrize("pooling", ["first-last", "cls", "pooler", "words-first-last", "mean-of-layers:0,1"])
-def test_layers_that_a_table_does_not_have(table, pooling):
-    with pytest.raises((UsageError, FastflowError), match=r"has no layers|outside 0 to 0|this encoder has none"):
-        open_encoder(str(table), pooling, None)

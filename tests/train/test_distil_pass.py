@@ -29,6 +29,10 @@ def collect(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
     return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total)
 
 
+def keep(folder, resume=True, said=None, run=RUN):
+    return Kept(folder / "out", run, resume, SILENT if said is None else Voice(said.append, bars=False))
+
+
 def stopping(teacher, calls, error=KeyboardInterrupt):
     """``teacher`` that is interrupted at the ``calls``-th shard."""
 
@@ -56,20 +60,16 @@ def same(a, b):
             assert np.array_equal(array, b.sums[name].arrays()[key]), (name, key)
 
 
-def test_some_sentences_are_held_out(teacher):
+def test_some_sentences_are_held_out(teacher, monkeypatch):
     found = collect(teacher, [*TEXTS, *TEXTS])
     assert 5 < len(found.held) < 60
     assert found.texts == 2 * (len(TEXTS) - len(found.held))  # repeated texts count again, on their own side
     assert set(collect(teacher, seed=1).held) != set(found.held)
     tokens = sum(len(row) for row in Bags(teacher.make_tokenizer()).find_ids([t for t in TEXTS if t not in found.held]))
     assert found.counts.sum() == 2 * tokens
-
-
-def test_no_more_are_held_out_than_the_most(teacher, monkeypatch):
     monkeypatch.setattr(gathering, "MOST", 5)
     found = collect(teacher, [*TEXTS, *TEXTS])
-    assert len(found.held) == 5
-    assert found.texts == 2 * (len(TEXTS) - 5)
+    assert (len(found.held), found.texts) == (5, 2 * (len(TEXTS) - 5))
 
 
 def test_progress_counts_batches_of_the_whole(teacher, tmp_path, monkeypatch, capsys):
@@ -80,8 +80,8 @@ def test_progress_counts_batches_of_the_whole(teacher, tmp_path, monkeypatch, ca
     assert last.startswith("teacher: 6")
     assert " of 6" in last
     with pytest.raises(KeyboardInterrupt):
-        collect(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
-    collect(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT), voice=COMMAND, total=700)
+        collect(stopping(teacher, 3), kept=keep(tmp_path, False))
+    collect(teacher, kept=keep(tmp_path), voice=COMMAND, total=700)
     assert capsys.readouterr().err.startswith("teacher: 300 of about 700 texts (43 %)")
 
 
@@ -89,8 +89,8 @@ def test_progress_counts_batches_of_the_whole(teacher, tmp_path, monkeypatch, ca
 def test_resumed_is_the_whole(teacher, tmp_path, at):
     whole, said = collect(teacher), []
     with pytest.raises(KeyboardInterrupt):
-        collect(stopping(teacher, at), kept=Kept(tmp_path / "out", RUN, False, Voice(said.append)))
-    kept = Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False))
+        collect(stopping(teacher, at), kept=keep(tmp_path, False))
+    kept = keep(tmp_path, said=said)
     same(collect(teacher, kept=kept), whole)
     assert said[-1] == f"fastflow: continues after {100 * (at - 1)} texts that an interrupted run has gathered"
     kept.remove()
@@ -99,8 +99,8 @@ def test_resumed_is_the_whole(teacher, tmp_path, at):
 
 def test_a_whole_pass_is_kept_until_the_table_is_written(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "WORTH", 0.0)
-    whole, said = collect(teacher, kept=Kept(tmp_path / "out", RUN, False, SILENT)), []
-    kept, counting = Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)), stopping(teacher, 100)
+    whole, said = collect(teacher, kept=keep(tmp_path, False)), []
+    kept, counting = keep(tmp_path, said=said), stopping(teacher, 100)
     same(collect(counting, kept=kept), whole)
     assert counting.left == 100  # no sentence was embedded again
     stops = KeyboardInterrupt(), KeyboardInterrupt()
@@ -114,7 +114,7 @@ def test_a_whole_pass_is_kept_until_the_table_is_written(teacher, tmp_path, monk
 
 def test_without_an_earlier_run_resume_says_so(teacher, tmp_path):
     said = []
-    collect(teacher, kept=Kept(tmp_path / "out", RUN, True, Voice(said.append, bars=False)))
+    collect(teacher, kept=keep(tmp_path, said=said))
     left = tmp_path / "out.distilling"
     assert said == [f"fastflow: no interrupted run has left {left}, so this one starts from the beginning"]
     assert not left.exists()
@@ -123,51 +123,32 @@ def test_without_an_earlier_run_resume_says_so(teacher, tmp_path):
 def test_an_error_leaves_what_was_saved_in_time(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "EVERY", 0.0)
     with pytest.raises(SystemError):
-        collect(stopping(teacher, 4, SystemError), kept=Kept(tmp_path / "out", RUN, False, SILENT))
+        collect(stopping(teacher, 4, SystemError), kept=keep(tmp_path, False))
     counting = stopping(teacher, 100)
-    same(collect(counting, kept=Kept(tmp_path / "out", RUN, True, SILENT)), collect(teacher))
+    same(collect(counting, kept=keep(tmp_path)), collect(teacher))
     assert 100 - counting.left == 7 - 3  # shards
 
 
-def interrupt_run(teacher, tmp_path):
+def test_another_run_or_corpus_is_refused_and_a_damaged_file_named(teacher, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
-        collect(stopping(teacher, 3), kept=Kept(tmp_path / "out", RUN, False, SILENT))
-    return tmp_path / "out.distilling"
-
-
-def test_another_run_or_corpus_is_refused(teacher, tmp_path):
-    path = interrupt_run(teacher, tmp_path)
+        collect(stopping(teacher, 3), kept=keep(tmp_path, False))
     with pytest.raises(FastflowError, match=r"distilling is from a run that differs in teacher; give the same again"):
-        collect(teacher, kept=Kept(tmp_path / "out", RUN | {"teacher": "other"}, True, SILENT))
+        collect(teacher, kept=keep(tmp_path, run=RUN | {"teacher": "other"}))
+    other = r"out\.distilling is from other texts, or another order of them"
     for texts in ([*TEXTS[1:], TEXTS[0]], TEXTS[:150]):
-        with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):
-            collect(teacher, texts, kept=Kept(tmp_path / "out", RUN, True, SILENT))
-    assert path.exists()
-
-
-def test_a_corpus_that_has_grown_is_refused(teacher, tmp_path, monkeypatch):
-    """The last shard was short, so that the longer corpus is cut elsewhere."""
-    monkeypatch.setattr(gathering, "EVERY", 0.0)
-    assert collect(teacher, TEXTS[:280], Kept(tmp_path / "out", RUN, False, SILENT)).texts % 100
-    with pytest.raises(FastflowError, match=r"out\.distilling is from other texts, or another order of them"):
-        collect(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
-
-
-def test_without_resume_it_starts_again(teacher, tmp_path):
-    interrupt_run(teacher, tmp_path)
-    said = []
-    same(
-        collect(teacher, kept=Kept(tmp_path / "out", RUN, False, Voice(said.append, bars=False))),
-        collect(teacher),
-    )
+        with pytest.raises(FastflowError, match=other):
+            collect(teacher, texts, kept=keep(tmp_path))
+    path, said = tmp_path / "out.distilling", []
+    content = path.read_bytes()
+    same(collect(teacher, kept=keep(tmp_path, False, said)), collect(teacher))
     assert "starts again and replaces" in said[0]
-
-
-def test_a_damaged_file_is_named(teacher, tmp_path):
-    path = interrupt_run(teacher, tmp_path)
-    path.write_bytes(path.read_bytes()[:50])
+    path.write_bytes(content[:50])
     with pytest.raises(FastflowError, match="is damaged; remove it to start again"):
-        collect(teacher, kept=Kept(tmp_path / "out", RUN, True, SILENT))
+        collect(teacher, kept=keep(tmp_path))
+    monkeypatch.setattr(gathering, "EVERY", 0.0)
+    assert collect(teacher, TEXTS[:280], keep(tmp_path, False)).texts % 100
+    with pytest.raises(FastflowError, match=other):  # the last shard was short: the longer corpus is cut elsewhere
+        collect(teacher, kept=keep(tmp_path))
 
 
 def test_one_run_at_a_time(tmp_path):

@@ -42,6 +42,11 @@ def test_the_runtime_needs_no_saved_model_and_leaves_nothing(bert, sentences, em
     with pytest.raises(FastflowError, match="tpu"):
         fit.runtime(device="tpu")
     assert list(empty.iterdir()) == []
+    with pytest.raises(UsageError, match=r"exists already; remove it or choose another directory$"):
+        fit.save(tmp_path / "saved")
+    with pytest.raises(UsageError, match="is for an encoder from the Hub"):
+        fit.save(tmp_path / "light", reference_encoder=True)
+    assert not (tmp_path / "light").exists()
 
 
 FORKED = """
@@ -67,17 +72,6 @@ def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_
     done = run_python(FORKED, bert, empty, corpus)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert list(empty.glob("fastflow-*")) == []  # PyTorch may leave a folder of its own
-
-
-@pytest.mark.slow
-def test_saving_twice_to_one_place_is_refused(bert, sentences, tmp_path):
-    fit = fastflow.fit(sentences, bert, "standardize")
-    fit.save(tmp_path / "m")
-    with pytest.raises(UsageError, match=r"exists already; remove it or choose another directory$"):
-        fit.save(tmp_path / "m")
-    with pytest.raises(UsageError, match="is for an encoder from the Hub"):
-        fit.save(tmp_path / "light", reference_encoder=True)
-    assert not (tmp_path / "light").exists()
 
 
 @pytest.mark.slow
@@ -110,21 +104,17 @@ def test_it_is_of_the_rows_given_and_of_enough_of_them():
     assert measure_likelihood(fit_named("whiten", x), x) is None
 
 
-def test_texts_are_taken_from_the_whole_corpus(model, monkeypatch):
-    asked = []
-    real = Tokenizer.tokenize_prompted
-    monkeypatch.setattr(
-        Tokenizer, "tokenize_prompted", lambda self, texts, *rest: asked.append(list(texts)) or real(self, texts, *rest)
-    )
+def test_int8_is_measured_on_texts_of_the_whole_corpus(model, monkeypatch):
+    asked, tokenize = [], Tokenizer.tokenize_prompted
+
+    def keep(self, texts, *rest):
+        asked.append([int(text.split()[1]) for text in texts])
+        return tokenize(self, texts, *rest)
+
+    monkeypatch.setattr(Tokenizer, "tokenize_prompted", keep)
     measure_precision(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
-    assert len(asked[0]) == TEXTS
-    numbers = np.array([int(text.split()[1]) for text in asked[0]])
-    assert numbers[0] == 0
-    assert numbers[-1] > 9 * TEXTS
-
-
-def test_nothing_is_known_where_the_kernels_do_not_run_the_encoder(model, monkeypatch):
-    monkeypatch.setattr(precision, "pick_backend", lambda encoder, device: "torch")
+    assert (len(asked[0]), asked[0][0], asked[0][-1] > 9 * TEXTS) == (TEXTS, 0, True)
+    monkeypatch.setattr(precision, "pick_backend", lambda encoder, device: "torch")  # no kernels for the encoder
     assert measure_precision(load_model(model), ["a dog"]) == ({}, None)
 
 
@@ -148,10 +138,6 @@ def pairs(tmp_path_factory, sentences):
         rows = [f"{i % 3}\t{rng.uniform(0, 5):.1f}\t{sentences[i]}\t{sentences[-i - 1]}" for i in range(30)]
         (directory / f"{name}.tsv").write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
     return directory
-
-
-def last_line(result):
-    return result.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -199,7 +185,8 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     best = r"(?: Calibrating gained .* over unweighted pooling\.)?"
     figures = rf"Spearman \S+ calibrated(?:[;,] \S+ \w+ pooling){{2}}\.{best} So few pairs cannot decide\."
     assert re.fullmatch(
-        rf"(?:Better|Worse than \w+ pooling|Level), perhaps by chance with 60 pairs: {figures}", last_line(result)
+        rf"(?:Better|Worse than \w+ pooling|Level), perhaps by chance with 60 pairs: {figures}",
+        result.stdout.splitlines()[-1],
     )
     one = train("--eval", pairs / "a.tsv", out=tmp_path / "one")
     assert "Spearman a, all" in one.stdout
@@ -224,32 +211,28 @@ def test_the_mean_cosine_that_rises_is_explained_beneath_the_table(train, tmp_pa
     assert "on purpose" not in other.stdout
 
 
-@pytest.mark.parametrize(("cosine", "said"), [(0.5, 0), (0.21, 0), (0.19, 1), (-0.05, 1)])
-def test_what_is_spread_out_already_is_warned_of(cosine, said):
-    isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
-    found = report.write_warnings({"isotropy": isotropy}, [stages.standardize(np.random.default_rng(0), 2)])
-    assert report.write_warnings({"isotropy": isotropy}, []) == []  # nothing is done, so nothing can harm
-    assert len(found) == said
-    assert all("compare --token-weights none --method none" in warning for warning in found)
+def test_what_is_spread_out_already_is_warned_of():
+    for cosine, said in ((0.5, 0), (0.21, 0), (0.19, 1), (-0.05, 1)):
+        isotropy = {when: {"isoscore": 0.5, "mean_cosine": cosine} for when in ("before", "after")}
+        found = report.write_warnings({"isotropy": isotropy}, [stages.standardize(np.random.default_rng(0), 2)])
+        assert report.write_warnings({"isotropy": isotropy}, []) == []  # nothing is done, so nothing can harm
+        assert len(found) == said
+        assert all("compare --token-weights none --method none" in warning for warning in found)
 
 
-@pytest.mark.parametrize(
-    ("raw", "before", "after", "said"),
-    [
+def test_a_model_worse_than_what_it_was_made_of_is_said_so():
+    fell = "Spearman FELL from 50.0 to 49.0; this calibration"
+    isotropy = {when: {"isoscore": 0.5, "mean_cosine": 0.5} for when in ("before", "after")}
+    for raw, before, after, said in (
         (None, 50.0, 51.0, []),
-        (None, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
-        (40.0, 50.0, 49.0, ["Spearman FELL from 50.0 to 49.0; this calibration"]),
+        (None, 50.0, 49.0, [fell]),
+        (40.0, 50.0, 49.0, [fell]),
         (52.0, 50.0, 51.0, ["Spearman is 51.0, and 52.0 with equal token weights and no calibration; use"]),
         (52.0, 51.0, 50.0, ["Spearman FELL from 51.0 to 50.0", "Spearman is 50.0, and 52.0 with"]),
-    ],
-)
-def test_a_model_worse_than_what_it_was_made_of_is_said_so(raw, before, after, said):
-    scores = {"raw": raw, "before": before, "after": after}
-    measures = {"isotropy": {when: {"isoscore": 0.5, "mean_cosine": 0.5} for when in ("before", "after")}}
-    measures["spearman"] = {when: {"average": {"all": score}} for when, score in scores.items() if score is not None}
-    found = report.write_warnings(measures, [])
-    assert len(found) == len(said)
-    assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
+    ):
+        scores = {"before": before, "after": after} | ({} if raw is None else {"raw": raw})
+        found = report.write_warnings({"isotropy": isotropy, **make_scores(60, **scores)}, [])
+        assert [text[: len(start)] for text, start in zip(found, said, strict=True)] == said
 
 
 def make_scores(pairs, **scores):
@@ -261,36 +244,27 @@ def make_scores(pairs, **scores):
 @pytest.mark.parametrize(
     ("scores", "said", "others", "gained"),
     [
-        ({"raw": 50.0, "before": 52.0, "after": 55.0}, "Better", "52 weighted pooling, 50 unweighted pooling", ""),
-        (
-            {"raw": 56.2, "before": 52.0, "after": 55.0},
-            "Worse than unweighted pooling",
-            "56.2 unweighted pooling, 52 weighted pooling",
-            "",
-        ),
-        ({"before": 52.0, "after": 52.0}, "Level", "52 weighted pooling", ""),
-        (
-            {"before": 5.0, "after": 60.0, "packaged": 61.0},
-            "Worse than model in the package",
-            "61 model in the package, 5 weighted pooling",
-            "55.0 over weighted pooling",
-        ),
-        (
-            {"raw": 4.0, "before": 5.0, "after": 61.0, "packaged": 60.0, "static": 93.8},
-            "Worse than static in the package",
-            "93.8 static in the package, 60 model in the package, 5 weighted pooling, 4 unweighted pooling",
-            "57.0 over unweighted pooling",
-        ),
+        ((50.0, 52.0, 55.0), "Better", "52 weighted pooling, 50 unweighted pooling", ""),
+        ((56.2, 52.0, 55.0), "Worse than unweighted pooling", "56.2 unweighted pooling, 52 weighted pooling", ""),
+        ((None, 52.0, 52.0), "Level", "52 weighted pooling", ""),
+        ((None, 5.0, 60.0, 61.0), "Worse than model in the package", "61 model in the package, 5 weighted pooling",
+         " Calibrating gained 55.0 over weighted pooling."),
+        ((4.0, 5.0, 61.0, 60.0, 93.8), "Worse than static in the package",
+         "93.8 static in the package, 60 model in the package, 5 weighted pooling, 4 unweighted pooling",
+         " Calibrating gained 57.0 over unweighted pooling."),
     ],
-)
+)  # fmt: skip
 def test_the_verdict_is_better_worse_or_level_than_the_best_other_which_it_names(scores, said, others, gained):
-    rest = f": Spearman {scores['after']:.4g} calibrated; {others}." + f" Calibrating gained {gained}." * bool(gained)
-    assert report.write_verdict(make_scores(500, **scores), "weighted pooling") == said + rest
-    few = report.write_verdict(make_scores(499, **scores), "weighted pooling")
-    assert few == f"{said}, perhaps by chance with 499 pairs{rest}"
-    assert report.write_verdict(make_scores(100, **scores), "weighted pooling").endswith(rest)
-    fewer = report.write_verdict(make_scores(99, **scores), "weighted pooling")
-    assert fewer.endswith(f"{rest} So few pairs cannot decide.")
+    names = ("raw", "before", "after", "packaged", "static")
+    given = {name: score for name, score in zip(names, scores, strict=False) if score is not None}
+    rest = f": Spearman {given['after']:.4g} calibrated; {others}.{gained}"
+    for pairs, line in (
+        (500, f"{said}{rest}"),
+        (499, f"{said}, perhaps by chance with 499 pairs{rest}"),
+        (100, f"{said}, perhaps by chance with 100 pairs{rest}"),
+        (99, f"{said}, perhaps by chance with 99 pairs{rest} So few pairs cannot decide."),
+    ):
+        assert report.write_verdict(make_scores(pairs, **given), "weighted pooling") == line
 
 
 def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_package():

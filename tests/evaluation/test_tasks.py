@@ -1,4 +1,4 @@
-"""nDCG, recall and BM25 against values by hand, and the files of a retrieval folder."""
+"""Classes, retrieval and BM25: measures against values by hand, and which texts are trained on, tested and read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,96 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import v_measure_score
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
+from fastflow.evaluation import labelled
 from fastflow.evaluation.evaluate import embed, measure
+from fastflow.evaluation.labelled import SEEDS, SHOTS, read_labelled_texts, v_measure
 from fastflow.evaluation.retrieval import find_best, ndcg, read_retrieval
 
-from support.tasks import retrieval
+from support.tasks import retrieval, write
+
+# ---- classes
+
+
+def test_v_measure_by_hand():
+    once = np.ones(4)
+    assert v_measure(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]), once) == pytest.approx(100)
+    assert v_measure(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), once) == pytest.approx(0)
+    # four clusters of one text each: homogeneity 1, completeness 1 - log 2 / log 4 = 1/2, so 2 * (1/2) / (3/2)
+    assert v_measure(np.array([0, 0, 1, 1]), np.arange(4), once) == pytest.approx(200 / 3)
+
+
+@pytest.mark.slow
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=20))
+def test_v_measure_of_a_draw_is_scikit_learns(rows):
+    labels, clusters, counts = np.array(rows).T
+    if counts.sum():
+        want = v_measure_score(np.repeat(labels, counts), np.repeat(clusters, counts))
+        assert v_measure(labels, clusters, counts) == pytest.approx(100 * want, abs=1e-5)
+
+
+def made(tmp_path, labels, splits=("all",), each=40):
+    lines = [f"{split}\t{label}\t{split} {label} {i}" for split in splits for label in labels for i in range(each)]
+    return read_labelled_texts(write(tmp_path / "x.tsv", "split\tlabel\ttext", *lines))
+
+
+def test_classes_are_measured_from_chance_to_perfect(tmp_path):
+    task, rng = made(tmp_path, "abc"), np.random.default_rng(0)
+    assert task.size == {"texts": 120, "labels": 3}
+    vectors = np.eye(3)[task.labels] + 0.01 * rng.normal(size=(120, 3))  # near the axis of a label, of any length
+    perfect = measure(task, vectors * rng.uniform(1, 9, (120, 1)))
+    assert perfect == pytest.approx({"v_measure": 100, "knn": 100, "logistic": 100})
+    task = made(tmp_path, "ab", each=200)
+    chance = measure(task, np.random.default_rng(0).normal(size=(400, 4)))
+    assert chance["v_measure"] < 5
+    task = made(tmp_path, "abcd")  # c and d are one cloud: half of its texts by chance
+    half = measure(task, np.eye(3)[np.minimum(task.labels, 2)] + 0.01 * rng.normal(size=(160, 3)))
+    for name in ("knn", "logistic"):
+        assert 40 < chance[name] < 60
+        assert 65 < half[name] < 85
+
+
+def test_without_splits_a_seed_tests_what_it_does_not_train_on(tmp_path):
+    task = made(tmp_path, "ab")
+    for train, test in zip(task.train, task.test, strict=True):
+        assert np.bincount(task.labels[train]).tolist() == [SHOTS, SHOTS]
+        assert sorted([*train, *test]) == list(range(80))
+    assert len({tuple(train) for train in task.train}) == SEEDS
+    assert task.clustered.tolist() == list(range(80))
+    small = made(tmp_path, "ab", each=5)  # half of a small class
+    assert np.bincount(small.labels[small.train[0]]).tolist() == [2, 2]
+
+
+def test_train_texts_come_from_train_and_only_the_drawn_are_embedded(tmp_path):
+    task = made(tmp_path, "ab", ("train", "val", "test"), each=200)
+    drawn = {i for train in task.train for i in train}
+    assert all(task.texts[i].startswith("train") for i in drawn)
+    assert [len(test) for test in task.test] == [400] * SEEDS
+    assert all(task.texts[i].startswith("test") for i in [*task.test[0], *task.clustered])
+    assert len(task.texts) == 400 + len(drawn) < 400 + 2 * SHOTS * SEEDS + 1
+
+
+def test_many_texts_are_clustered_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(labelled, "CLUSTERED", 30)
+    first, again = made(tmp_path, "ab"), made(tmp_path, "ab")
+    assert len(np.unique(first.clustered)) == 30
+    assert first.clustered.tolist() == again.clustered.tolist() != list(range(30))
+
+
+def test_the_fine_label_does_not_count(tmp_path):
+    lines = [f"all\t{'ab'[i % 2]}\tfine{i}\tt{i}" for i in range(8)]
+    task = read_labelled_texts(write(tmp_path / "x.tsv", "split\tlabel\tfine_label\ttext", *lines))
+    assert task.labels.tolist() == [0, 1] * 4
+    assert task.texts == [f"t{i}" for i in range(8)]
+
+
+# ---- retrieval
 
 
 def test_ndcg_by_hand():
@@ -24,10 +107,9 @@ def test_ndcg_by_hand():
     assert ndcg(np.array([], bool), 2) == 0
 
 
-@pytest.mark.parametrize("count", [1, 3, 5, 9])
-def test_the_best_come_first_and_the_first_of_equals(count):
-    scores = np.array([0.5, 0.9, 0.5, -np.inf, 0.5])
-    assert find_best(scores, count).tolist() == [1, 0, 2, 4][:count]
+def test_the_best_come_first_and_the_first_of_equals():
+    for count in (1, 3, 5, 9):
+        assert find_best(np.array([0.5, 0.9, 0.5, -np.inf, 0.5]), count).tolist() == [1, 0, 2, 4][:count]
 
 
 def small(folder):
@@ -77,7 +159,7 @@ def bm25_by_hand(term_counts, lengths, holding, total):
 
 
 def test_bm25_by_hand(tmp_path, monkeypatch):
-    pytest.importorskip("bm25s", reason="bm25s is not installed")
+    pytest.importorskip("bm25s")
     task, seen = read_retrieval(small(tmp_path)), []
     rank = type(task)._rank
     monkeypatch.setattr(
@@ -95,7 +177,7 @@ def test_bm25_by_hand(tmp_path, monkeypatch):
 
 
 def test_bm25_of_texts_without_a_word_retrieves_nothing(tmp_path):
-    pytest.importorskip("bm25s", reason="bm25s is not installed")
+    pytest.importorskip("bm25s")
     for name, corpus, query in (("a", ["d\t-\tthe"], "apple"), ("b", ["d\t-\tapple"], "the")):
         task = read_retrieval(retrieval(tmp_path / name, corpus, [f"q\t{query}"], ["q\td\t1"]))
         assert {key: found.value for key, found in task.bm25().items()} == {"ndcg@10": 0, "recall@100": 0}
@@ -112,7 +194,7 @@ def test_a_folder_without_a_relevant_document_is_refused(tmp_path):
 @pytest.mark.data
 def test_cranfield(shared_data):
     """BM25 of whole documents has 36.0 in independent code with another list of stop words."""
-    pytest.importorskip("bm25s", reason="bm25s is not installed")
+    pytest.importorskip("bm25s")
     task = read_retrieval(shared_data / "tasks" / "retrieval" / "cranfield")
     assert task.size == {"queries": 225, "documents": 1398}
     assert abs(task.bm25()["ndcg@10"].value - 36.0) < 0.6
