@@ -8,7 +8,6 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files.read.matrix import MatrixFile
 from fastflow.kernels.mapped import CHANGED
 from fastflow.model.artifact import Opening
 from fastflow.model.encoder.weights import MappedWeights
@@ -25,7 +24,6 @@ KINDS = {
     "table of model2vec": lambda path, bert, model: model2vec_dir(path),
     "table of Sentence Transformers": lambda path, bert, model: static_embedding_dir(path),
 }
-ROWS = 40_000  # of a table: too many to be read ahead with its first pages
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
@@ -125,18 +123,6 @@ def test_tensors_that_are_cut_between_header_and_data(bert_copy, monkeypatch):
         mapped.release()
     with pytest.raises(FastflowError, match="damaged or not safetensors"):
         read_tensors(path)
-
-
-def test_vectors_that_are_cut_while_they_are_read(tmp_path):
-    np.save(tmp_path / "v.npy", numbers((ROWS, 16)))
-    with MatrixFile(str(tmp_path / "v.npy")) as source:
-        blocks = source.blocks(1000)
-        next(blocks)
-        os.truncate(tmp_path / "v.npy", 100_000)
-        with pytest.raises(FastflowError, match="was changed while it was read"):
-            next(blocks)
-        with pytest.raises(FastflowError, match="changed while it was read"):
-            source.matrix[ROWS - 10 :]
 
 
 def rows_in(folder, suffix):

@@ -15,7 +15,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files import embed as module
 from fastflow.files import windows as windows_module
 from fastflow.files.embed import embed_file
-from fastflow.files.encoding import Encoder, drop_float64, open_store
+from fastflow.files.encoding import Encoder
 from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.files.run import Run, Settings, Summary, parse_shard
@@ -26,6 +26,7 @@ from fastflow.model.manifest import Likelihood
 from support.builders import make_model, make_sentences
 from support.commands import run
 from support.gpu_standin import use_standin
+from support.refusals import refuses
 from support.runs import before_block
 from support.static_dirs import model2vec_dir
 from support.triton_processes import NEEDS
@@ -67,25 +68,6 @@ def test_precision_says_what_is_stored_even_of_float64_arithmetic(model, corpus,
 def test_no_lines_give_a_file_of_the_right_width(runtime, tmp_path, target):
     embed(runtime, write(tmp_path / "in.txt", []), target, precision="float16", dim=6)
     assert (np.load(target).shape, np.load(target).dtype) == ((0, 6), np.float16)
-
-
-def test_truncate_error_names_the_line(model, tmp_path, target):
-    runtime = Runtime(model)
-    long = " ".join(["dog"] * 63)  # 65 tokens, if the model takes 64
-    source = write(tmp_path / "in.txt", ["a cat", long.removeprefix("dog "), long])
-    with pytest.raises(FastflowError, match=r"in\.txt, line 3: longer than the model's 64 tokens"):
-        embed(runtime, source, target, truncate="error")
-    with pytest.raises(FastflowError, match="line 2: longer"):  # the prompt counts
-        embed(runtime, source, target, truncate="error", prompt="the ")
-    assert list(target.parent.iterdir()) == []
-    with pytest.warns(UserWarning, match="longer than 64 tokens are cut"):
-        assert embed(runtime, source, target).cut == 1
-
-
-def test_long_texts_are_embedded_in_windows_of_fewer(runtime, corpus, target, sentences, monkeypatch):
-    monkeypatch.setattr("fastflow.options.CHARACTERS", 200)
-    embed(runtime, corpus, target)
-    assert np.array_equal(np.load(target), runtime.encode(sentences))
 
 
 @pytest.fixture
@@ -171,56 +153,6 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
     assert np.array_equal(np.load(out), runtime.encode(lines))
 
 
-@pytest.fixture
-def desk(tmp_path, monkeypatch, sentences):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    rows = [{"id": i, "text": text, "url": f"u{i}", "n": [i]} for i, text in enumerate(sentences[:60])]
-    for name, part in {"b.jsonl": rows[:20], "a.jsonl": rows[20:50], "c.jsonl": rows[50:]}.items():
-        (tmp_path / "data" / name).write_text("".join(json.dumps(row) + "\n" for row in part))
-    return tmp_path
-
-
-def test_files_and_patterns_in_the_order_given(model, desk, sentences):
-    result = run("embed", "data/b.jsonl", "data/[ac].jsonl", "-m", model, "-o", "out.npy", "--quiet")
-    assert (result.exit_code, result.output) == (0, "")
-    assert np.array_equal(np.load("out.npy"), Runtime(model).encode(sentences[:60]))
-    run("embed", "data/*.jsonl", "-m", model, "-o", "out.npy", "--quiet")
-    sorted_by_name = sentences[20:50] + sentences[:20] + sentences[50:60]
-    assert np.array_equal(np.load("out.npy"), Runtime(model).encode(sorted_by_name))
-
-
-def test_fields_are_carried_along(model, desk):
-    result = run("embed", "data/b.jsonl", "-m", model, "--keep", "url,n", "--keep", "id", "--quiet")
-    first = json.loads(result.stdout.splitlines()[0])
-    assert list(first) == ["index", "text", "url", "n", "id", "embedding"]
-    assert (first["url"], first["n"], first["id"]) == ("u0", [0], 0)
-    (desk / "x.csv").write_text("text,a b\nhello,1\n")
-    line = run("embed", "x.csv", "-m", model, "--keep", "a b", "--quiet").stdout
-    assert json.loads(line)["a b"] == "1"
-
-
-def test_a_field_that_later_lines_lack_is_null(model, desk):
-    (desk / "x.jsonl").write_text('{"text": "a", "url": "u"}\n{"text": "b"}\n')
-    found = run("embed", "x.jsonl", "-m", model, "--keep", "url", "--quiet").stdout.splitlines()
-    assert [json.loads(line)["url"] for line in found] == ["u", None]
-
-
-@pytest.mark.parametrize("option", ["-0", "--null"])
-def test_texts_that_end_with_nul_hold_lines(model, option):
-    result = run("embed", "-", "-m", model, option, "--quiet", stdin=b"two\nlines\r\n\0\0last\r")
-    texts = [json.loads(line)["text"] for line in result.stdout.splitlines()]
-    assert texts == ["two\nlines\r\n", "", "last\r"]
-
-
-@pytest.mark.slow
-def test_fit_reads_all_files_twice(model, desk):
-    result = run("embed", "data/b.jsonl", "data/a.jsonl", "-m", model, "--fit", "-o", "out.npy")
-    assert result.exit_code == 0, result.stderr
-    assert "50 distinct texts of b.jsonl and 1 more input" in result.stderr
-    assert np.load("out.npy").shape[0] == 50
-
-
 def knowing(model, log_prob: float, **options) -> Runtime:
     """A Runtime whose model records that one text in a hundred of its corpus is below ``log_prob``."""
     rt = Runtime(model, **options)
@@ -234,23 +166,20 @@ SAID = "of these texts are unlike the corpus the model was fitted on; consider -
 @pytest.mark.slow
 def test_embed_says_once_that_texts_are_unlike(model, runtime, tmp_path, target, monkeypatch, capsys):
     monkeypatch.setattr(module, "WINDOW", 50)
-    lines = make_sentences(256, 5)
-    (tmp_path / "in.txt").write_text("\n\n".join(lines))
-    log_probs, source = runtime.log_prob(lines), str(tmp_path / "in.txt")
-    half, plain = float(np.median(log_probs)), target.with_suffix(".npy")
-    embed_file(knowing(model, half), source, plain, Settings())
-    assert capsys.readouterr().err.count(f"fastflow: 50% {SAID}") == 1
-    assert np.array_equal(np.load(plain)[::2], runtime.encode(lines))
-    for options in ({"quiet": True}, {"judge": False}):
-        embed_file(knowing(model, half), source, plain, Settings(), Run(**options))
-        assert SAID not in capsys.readouterr().err
-    embed_file(knowing(model, float(log_probs.min())), source, plain, Settings())
-    embed_file(runtime, source, plain, Settings())
-    assert SAID not in capsys.readouterr().err
-    embed_file(knowing(model, half), source, target.with_suffix(".jsonl"), Settings(log_prob=True))
-    assert capsys.readouterr().err.count(f"50% {SAID}") == 1
-    embed_file(knowing(model, half), source, target.with_suffix(".jsonl"), Settings(Layout("txt")))
-    assert "log_prob" not in target.with_suffix(".jsonl").read_text()
+    lines, scored = make_sentences(256, 5), target.with_suffix(".jsonl")
+    source = write(tmp_path / "in.txt", "\n\n".join(lines).splitlines())
+    log_probs = runtime.log_prob(lines)
+    unlike, usual = knowing(model, float(np.median(log_probs))), knowing(model, float(log_probs.min()))
+    for of, out, settings, options, said in (
+        (unlike, target, Settings(), {}, 1), (unlike, target, Settings(), {"quiet": True}, 0),
+        (unlike, target, Settings(), {"judge": False}, 0), (usual, target, Settings(), {}, 0),
+        (runtime, target, Settings(), {}, 0), (unlike, scored, Settings(log_prob=True), {}, 1),
+        (unlike, scored, Settings(Layout("txt")), {}, 1),
+    ):  # fmt: skip
+        embed_file(of, source, out, settings, Run(**options))
+        assert capsys.readouterr().err.count(f"fastflow: 50% {SAID}") == said
+    assert np.array_equal(np.load(target)[::2], runtime.encode(lines))
+    assert "log_prob" not in scored.read_text()
 
 
 @pytest.mark.slow
@@ -268,93 +197,6 @@ def test_where_a_device_overlaps_only_the_first_window_is_judged(model, runtime,
     np.testing.assert_allclose(np.load(plain), expected, rtol=1e-5, atol=1e-6)
 
 
-TEXTS = ["the dog", "a cat", "the dog", "the " * 600]
-
-
-@pytest.fixture(scope="module", params=["layers", "table"])
-def either(request, tmp_path_factory, model, sentences):
-    """A model with layers, and one whose texts go from letters to vectors in one call; both have a density."""
-    if request.param == "layers":
-        return Runtime(model, "cpu")
-    folder = tmp_path_factory.mktemp("encoding")
-    table = model2vec_dir(folder / "t", width=32)
-    return Runtime(make_model(folder / "m", table, sentences, pooling="words", max_length=None), "cpu")
-
-
-@pytest.mark.filterwarnings("ignore:texts longer than")
-@pytest.mark.parametrize("options", [{}, {"dim": 8, "normalize": True}], ids=["plain", "cut"])
-@pytest.mark.parametrize("dedupe", [False, True])
-@pytest.mark.parametrize("scored", [False, True])
-def test_a_window_gives_the_vectors_of_its_texts(either, tmp_path, scored, dedupe, options):
-    settings = Settings(dedupe=dedupe, **options)
-    with open_store(either, settings, None, tmp_path / "out.npy") as store:
-        encoder = Encoder(either, settings, scored, 2, store)
-        made = encoder(TEXTS)
-        assert (encoder.reused, encoder.cut) == (dedupe, 1)
-        assert encoder([]).vectors.shape == (0, options.get("dim", either.dim))
-    want = either.encode(TEXTS, None, "dim" in options, truncate_dim=options.get("dim"))
-    assert np.array_equal(made.vectors, want)
-    assert np.array_equal(made.log_probs, either.log_prob(TEXTS)) if scored else made.log_probs is None
-
-
-@pytest.mark.parametrize("either", ["table"], indirect=True)
-@pytest.mark.parametrize("scored", [False, True])
-def test_texts_of_a_table_take_one_call_a_window(either, monkeypatch, scored):
-    whole, calls = either.session._fused, []
-    monkeypatch.setattr(either.session, "_fused", lambda *given: calls.append(given[0]) or whole(*given))
-    Encoder(either, Settings(prompt="so "), scored, 2)(TEXTS[:3])
-    assert calls == [["so the dog", "so a cat"], ["so the dog"]]
-
-
-def test_float64_is_for_computing_only():
-    assert drop_float64(np.zeros(2)).dtype == np.float32
-    assert drop_float64(np.zeros(2, np.int8)).dtype == np.int8
-
-
-def listed(runtime, paths, settings, size=2):
-    with Sources([str(path) for path in paths]) as sources:
-        rows = sources.rows(settings.layout)
-        return [window.texts for window in windows(rows, runtime, sources, settings, Pace(size))]
-
-
-@pytest.fixture
-def pair(tmp_path):
-    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
-    first.write_text("one\ntwo\nthree\n")
-    second.write_text("four\n" + "dog " * 70 + "\n")
-    return first, second
-
-
-def test_windows_go_over_the_end_of_a_file(model, pair):
-    texts = listed(Runtime(model), pair, Settings())
-    assert [[text[:5] for text in window] for window in texts] == [["one", "two"], ["three", "four"], ["dog d"]]
-
-
-def test_too_long_a_text_is_named_by_its_file_and_line(model, pair):
-    with pytest.raises(FastflowError, match=r"/b\.txt, line 2: longer than the model's 64 tokens"):
-        listed(Runtime(model), pair, Settings(truncate="error"))
-    pair[0].write_text("a\0" + "dog " * 70 + "\0")
-    with pytest.raises(FastflowError, match=r"/a\.txt, text 2: longer than the model's 64 tokens"):
-        listed(Runtime(model), pair[:1], Settings(Layout(null=True), truncate="error"))
-
-
-def test_pairs_are_named_by_their_file(model, tmp_path):
-    (tmp_path / "a.tsv").write_text("text\nok\n")
-    (tmp_path / "b.tsv").write_text("sentence1\tsentence2\na\tb\n")
-    with pytest.raises(UsageError, match=r"/b\.tsv holds pairs of texts"):
-        listed(Runtime(model), [tmp_path / "a.tsv", tmp_path / "b.tsv"], Settings())
-
-
-def test_long_rows_end_a_window(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("fastflow.options.CHARACTERS", 20)
-    path = tmp_path / "a.jsonl"
-    rows = [("a", ""), ("b" * 19, ""), ("c" * 25, ""), ("d", "e" * 18), ("f" * 4, ""), ("g", "")]
-    path.write_text("".join(json.dumps({"text": text, "note": note}) + "\n" for text, note in rows))
-    texts = listed(Runtime(model), [path], Settings(Layout(keep=("note",))), 4)
-    assert [[text[0] for text in window] for window in texts] == [["a", "b"], ["c"], ["d", "f"], ["g"]]
-    assert all(sum(len(text) for text in window[:-1]) < 20 for window in texts)
-
-
 def test_the_size_of_a_window_follows_its_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(windows_module.time, "monotonic", lambda: now[0])
@@ -369,53 +211,106 @@ def test_the_size_of_a_window_follows_its_time(monkeypatch):
     assert (Pace(1000).size, Pace(10, varies=True).size) == (1000, 10)
 
 
-def judged(share: float, count: int) -> str | None:
-    below = round(share * count)
-    unlike = Unlike(Likelihood(0.0, 0.01))
-    unlike.look(["text"] * count + ["", " "], np.array([-1.0] * below + [1.0] * (count - below) + [-1.0, -1.0]))
-    return unlike.warning()
+def test_truncate_error_names_the_text(runtime, tmp_path, target):
+    long = " ".join(["dog"] * 63)  # 65 tokens, if the model takes 64
+    source = write(tmp_path / "in.txt", ["a cat", long.removeprefix("dog "), long])
+    with pytest.raises(FastflowError, match=r"in\.txt, line 3: longer than the model's 64 tokens"):
+        embed(runtime, source, target, truncate="error")
+    with pytest.raises(FastflowError, match="line 2: longer"):  # the prompt counts
+        embed(runtime, source, target, truncate="error", prompt="the ")
+    (tmp_path / "in.txt").write_text(f"a\0{long}\0")
+    with pytest.raises(FastflowError, match=r"in\.txt, text 2: longer"):
+        embed(runtime, source, target, layout=Layout(null=True), truncate="error")
+    assert list(target.parent.iterdir()) == []
+    with pytest.warns(UserWarning, match="longer than 64 tokens are cut"):
+        assert embed(runtime, source, target).cut == 1
+
+
+def test_patterns_fields_and_texts_that_end_with_nul(model, tmp_path, monkeypatch, sentences):
+    monkeypatch.chdir(tmp_path)
+    for name, texts in {"b": sentences[:2], "a": sentences[2:5]}.items():
+        rows = [{"id": i, "text": text, "url": f"u{i}", "n": [i]} for i, text in enumerate(texts)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "x.csv").write_text("text,a b\nhello,1\n")
+    (tmp_path / "nul").write_bytes(b"two\nlines\r\n\0\0last\r")
+
+    def rows_of(*words):
+        return [json.loads(line) for line in run("embed", *words, "-m", model, "--quiet").stdout.splitlines()]
+
+    found = rows_of("[ab].jsonl", "--keep", "url,n", "--keep", "id")
+    assert [row["text"] for row in found] == sentences[2:5] + sentences[:2]
+    assert list(found[0]) == ["index", "text", "url", "n", "id", "embedding"]
+    assert [found[1][name] for name in ("url", "n", "id")] == ["u1", [1], 1]
+    assert rows_of("x.csv", "--keep", "a b")[0]["a b"] == "1"
+    for option in ("-0", "--null"):
+        assert [row["text"] for row in rows_of("nul", option)] == ["two\nlines\r\n", "", "last\r"]
+
+
+@pytest.mark.slow
+def test_fit_reads_all_files_twice(model, tmp_path, sentences):
+    paths = [write(tmp_path / f"{name}.txt", sentences[at : at + 25]) for name, at in (("a", 0), ("b", 25))]
+    result = run("embed", *paths, "-m", model, "--fit", "-o", tmp_path / "out.npy")
+    assert result.exit_code == 0, result.stderr
+    assert "50 distinct texts of a.txt and 1 more input" in result.stderr
+    assert np.load(tmp_path / "out.npy").shape[0] == 50
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_texts_of_a_table_take_one_call_a_window(tmp_path, monkeypatch, sentences, scored):
+    table = model2vec_dir(tmp_path / "t", width=32)
+    runtime = Runtime(make_model(tmp_path / "m", table, sentences, pooling="words", max_length=None), "cpu")
+    whole, calls, texts = runtime.session._fused, [], ["the dog", "a cat", "the dog"]
+    monkeypatch.setattr(runtime.session, "_fused", lambda *given: calls.append(given[0]) or whole(*given))
+    made = Encoder(runtime, Settings(prompt="so "), scored, 2)(texts)
+    assert calls == [["so the dog", "so a cat"], ["so the dog"]]
+    assert np.array_equal(made.vectors, runtime.encode(texts, prompt="so "))
+    assert made.log_probs is None if not scored else len(made.log_probs) == 3
+
+
+def list_windows(runtime, paths, settings, size):
+    with Sources([str(path) for path in paths]) as sources:
+        rows = sources.rows(settings.layout)
+        return [window.texts for window in windows(rows, runtime, sources, settings, Pace(size))]
+
+
+def test_long_rows_end_a_window_and_the_end_of_a_file_does_not(runtime, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastflow.options.CHARACTERS", 20)
+    rows = [("a", ""), ("b" * 19, ""), ("c" * 25, ""), ("d", "e" * 18), ("f" * 4, ""), ("g", "")]
+    lines = [json.dumps({"text": text, "note": note}) for text, note in rows]
+    paths = [write(tmp_path / "a.jsonl", lines[:4]), write(tmp_path / "b.jsonl", lines[4:])]
+    texts = list_windows(runtime, paths, Settings(Layout(keep=("note",))), 4)
+    assert [[text[0] for text in window] for window in texts] == [["a", "b"], ["c"], ["d", "f"], ["g"]]
+
+
+def test_pairs_are_named_by_their_file(runtime, tmp_path):
+    paths = [write(tmp_path / "a.tsv", ["text", "ok"]), write(tmp_path / "b.tsv", ["sentence1\tsentence2", "a\tb"])]
+    with pytest.raises(UsageError, match=r"/b\.tsv holds pairs of texts"):
+        list_windows(runtime, paths, Settings(), 2)
 
 
 def test_a_warning_needs_enough_texts_and_five_times_the_share_of_the_corpus():
-    assert judged(0.31, 1000) == (
-        "31% of these texts are unlike the corpus the model was fitted on; consider --fit"
-    )  # fmt: skip
-    assert judged(0.05, FEWEST) is not None
-    assert judged(0.045, FEWEST) is None
-    assert judged(1.0, FEWEST - 1) is None
-    assert judged(0.0, 0) is None
+    for count, below, warns in (
+        (1000, 310, True), (FEWEST, FEWEST // 20, True), (FEWEST, FEWEST * 45 // 1000, False),
+        (FEWEST - 1, FEWEST - 1, False), (0, 0, False),
+    ):  # fmt: skip
+        unlike = Unlike(Likelihood(0.0, 0.01))
+        unlike.look(["text"] * below + ["", " \n"], np.full(below + 2, -1.0))  # empty texts are not judged
+        unlike.look(["text"] * (count - below), np.zeros(count - below))  # equal is as usual
+        assert (unlike.seen, unlike.below) == (count, below)
+        assert unlike.warning() == (f"{below / count:.0%} {SAID}" if warns else None), count
 
 
-def test_looks_add_up_and_empty_texts_are_not_judged():
-    unlike = Unlike(Likelihood(-5.0, 0.01))
-    unlike.look(["a", "", " \n", "b"], np.array([-6.0, -9.0, -9.0, -5.0]))  # equal is as usual
-    unlike.look(["c"], np.array([-5.5]))
-    unlike.look([], np.zeros(0))
-    assert (unlike.seen, unlike.below) == (3, 2)
-    assert unlike.warning() is None
-
-
-@pytest.mark.parametrize(("text", "shard"), [("1/1", (1, 1)), ("1/4", (1, 4)), ("4/4", (4, 4)), ("03/10", (3, 10))])
-def test_a_shard_is_one_of_so_many(text, shard):
-    assert parse_shard(text) == shard
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1", "/", "1/", "/4", "0/4", "5/4", "-1/4", "1/0", "0/0", "1.0/4", "1/4/4", "a/b"]
-)
-def test_what_is_no_shard_is_refused_in_one_sentence(text):
-    with pytest.raises(UsageError, match="must be I/N with I from 1 to N, such as 1/3") as raised:
-        parse_shard(text)
-    assert str(raised.value).startswith(f"--shard {text}: ")
-
-
-OTHER = {"layout": Layout("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9, "dedupe": True,
-         "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True, "only_new": True}  # fmt: skip
+def test_a_shard_is_one_of_so_many():
+    for text, shard in {"1/1": (1, 1), "1/4": (1, 4), "4/4": (4, 4), "03/10": (3, 10)}.items():
+        assert parse_shard(text) == shard
+    for text in ("", "1", "/", "1/", "/4", "0/4", "5/4", "-1/4", "1/0", "0/0", "1.0/4", "1/4/4", "a/b"):
+        refuses(parse_shard, text, f"--shard {text}: must be I/N with I from 1 to N, such as 1/3")
 
 
 def test_every_option_tells_two_runs_apart():
-    assert set(OTHER) == {field.name for field in fields(Settings)}
-    assert Settings() == Settings()
-    assert all(
-        replace(Settings(), **{name: value}).to_record() != Settings().to_record() for name, value in OTHER.items()
-    )
+    other = {"layout": Layout("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9,
+             "dedupe": True, "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True,
+             "only_new": True}  # fmt: skip
+    assert set(other) == {field.name for field in fields(Settings)}
+    for name, value in other.items():
+        assert Settings(**{name: value}).to_record() != Settings().to_record(), name

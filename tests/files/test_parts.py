@@ -19,7 +19,6 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastflow.errors import FastflowError
 from fastflow.files import embed as module
 from fastflow.files.parts.counting import Counted, count_rows, span, split_rows
 from fastflow.files.parts.fields import find_wrong_field
@@ -55,11 +54,6 @@ CONTENTS = [  # a file and its texts
 ]  # fmt: skip
 
 
-def halves(pack, data: bytes) -> bytes:
-    """Two members or frames, one after the other."""
-    return pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :])
-
-
 def count(path, layout=Layout()):  # noqa: B008 (immutable)
     with Input(str(path)) as source:
         return count_rows(source, layout)
@@ -68,10 +62,11 @@ def count(path, layout=Layout()):  # noqa: B008 (immutable)
 @pytest.mark.parametrize(("name", "data", "texts"), CONTENTS)
 def test_texts_and_their_count_are_those_of_the_plain_file_however_it_is_packed(tmp_path, name, data, texts):
     gz, zst = gzip.compress, zstandard.compress
-    forms = {"": data, ".gz": gz(data), ".zst": zst(data), ".b.gz": halves(gz, data), ".b.zst": halves(zst, data)}
+    halves = data[: len(data) // 2], data[len(data) // 2 :]  # two members or frames, one after the other
+    forms = {"": data, ".gz": gz(data), ".zst": zst(data), "2.gz": b"".join(map(gz, halves)),
+             "2.zst": b"".join(map(zst, halves))}  # fmt: skip
     for suffix, content in forms.items():
-        path = tmp_path / (f"two.{name}" if suffix.startswith(".b") else name)
-        path = path.with_name(path.name + suffix.removeprefix(".b"))
+        path = tmp_path / f"{suffix[:1]}{name}{suffix.removeprefix('2')}"
         path.write_bytes(content)
         assert [record.texts for record in read_records(str(path))] == [(text,) for text in texts]
         found = count(path)
@@ -79,31 +74,24 @@ def test_texts_and_their_count_are_those_of_the_plain_file_however_it_is_packed(
         assert suffix or found.size == len(data)
 
 
-def test_texts_that_end_with_nul_are_counted(tmp_path):
+def test_nul_footers_and_faults_are_counted(tmp_path):
     (tmp_path / "x.txt").write_bytes(b"a\nb\0c\0d")
     assert count(tmp_path / "x.txt", Layout(null=True)).rows == 3
-
-
-def test_parquet_is_counted_by_its_footer(tmp_path):
-    pq.write_table(pa.table({"text": ["a"] * 100}), tmp_path / "x.parquet", row_group_size=7)
-    pq.write_table(pa.table({"text": ["b"] * 100}), tmp_path / "y.parquet", row_group_size=7)
-    found, other = count(tmp_path / "x.parquet"), count(tmp_path / "y.parquet")
-    assert found.rows == other.rows == 100
-    assert found.sha256 != other.sha256  # the statistics of its columns are in it
-
-
-def test_a_fault_is_found_by_the_count(tmp_path):
     (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
-    with pytest.raises(FastflowError, match=r"x\.txt, line 2: byte 1 is not UTF-8"):
-        count(tmp_path / "x.txt")
+    refuses(count, tmp_path / "x.txt", "x.txt, line 2: byte 1 is not UTF-8")
+    for name in "ab":
+        pq.write_table(pa.table({"text": [name] * 100}), tmp_path / f"{name}.parquet", row_group_size=7)
+    one, other = count(tmp_path / "a.parquet"), count(tmp_path / "b.parquet")
+    assert one.rows == other.rows == 100
+    assert one.sha256 != other.sha256  # the statistics of its columns are in it
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 10, 101])
-@pytest.mark.parametrize("of", [1, 2, 3, 7, 200])
-def test_spans_cover_every_row_once_and_evenly(rows, of):
-    spans = [span(rows, (number, of)) for number in range(1, of + 1)]
-    assert [row for start, stop in spans for row in range(start, stop)] == list(range(rows))
-    assert {stop - start for start, stop in spans} <= {rows // of, -(-rows // of)}
+def test_spans_cover_every_row_once_and_evenly():
+    for rows in (0, 1, 2, 10, 101):
+        for of in (1, 2, 3, 7, 200):
+            spans = [span(rows, (number, of)) for number in range(1, of + 1)]
+            assert [row for start, stop in spans for row in range(start, stop)] == list(range(rows))
+            assert {stop - start for start, stop in spans} <= {rows // of, -(-rows // of)}
 
 
 def test_a_split_is_over_all_inputs_which_can_be_read_again(tmp_path):
@@ -130,38 +118,42 @@ SOUND = json.loads(
         )
     )
 )  # fmt: skip
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
+
+
+def test_a_manifest_that_was_made_is_sound_and_a_missing_field_is_named():
+    assert find_wrong_field(dict(SOUND)) is None
+    assert find_wrong_field(SOUND | {"bytes": 7, "sha256": HASH}) is None
+    for name in SOUND:
+        assert find_wrong_field({key: value for key, value in SOUND.items() if key != name}) == f"{name}: missing"
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+JSON = st.recursive(
+    LEAVES, lambda it: st.lists(it, max_size=3) | st.dictionaries(st.text(max_size=5), it, max_size=3), max_leaves=6
 )
 
 
-def test_a_manifest_that_was_made_is_sound():
-    assert find_wrong_field(dict(SOUND)) is None
-    assert find_wrong_field(SOUND | {"bytes": 7, "sha256": HASH}) is None
-
-
 @pytest.mark.slow
-@given(st.sampled_from(sorted(SOUND)), values)
+@given(st.sampled_from(sorted(SOUND)), JSON)
 def test_any_value_is_sound_or_named(name, value):
     said = find_wrong_field(SOUND | {name: value})
     assert value == SOUND[name] or said is not None or name in ("run", "arguments", "part")
     assert said is None or isinstance(said, str)
 
 
-@pytest.mark.parametrize("name", sorted(SOUND))
-def test_a_field_that_is_missing_is_named(name):
-    found = {key: value for key, value in SOUND.items() if key != name}
-    assert find_wrong_field(found) == f"{name}: missing"
-
-
 @pytest.fixture
 def desk(tmp_path, monkeypatch, sentences):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "WINDOW", 16)
-    (tmp_path / "my texts.txt").write_text("".join(text + "\n" for text in sentences[:200]))
+    for name, rows in {"my texts": 200, "in": 50}.items():
+        (tmp_path / f"{name}.txt").write_text("".join(text + "\n" for text in sentences[:rows]))
     return tmp_path
+
+
+def make(model, shard, *options, out="parts", source="in.txt"):
+    result = run("embed", source, "-m", model, "--shard", shard, "-o", out, *options)
+    assert result.exit_code == 0, result.stderr
+    return result.stderr
 
 
 def test_states_and_commands(model, desk):
@@ -211,17 +203,20 @@ def test_a_part_without_a_sound_manifest_is_made_again(model, desk):
 
 
 def test_a_part_that_is_being_written_or_was_cut_off(model, desk):
-    run("embed", "-m", model, "my texts.txt", "--shard", "1/1", "-o", "parts/x.npy", "--quiet")
+    make(model, "1/1", out="parts/x.npy")
     part = desk / "parts" / "x.npy"
-    assert Status.of(desk / "parts").lines()[1] == "1/1  x.npy  present"
+
+    def states():
+        return [line.removeprefix("1/1  x.npy  ") for line in Status.of(desk / "parts").lines()[1:]]
+
+    assert states()[0] == "present"
     with NpyFile(part, {}):
-        found = Status.of(desk / "parts").lines()
-        assert found[1:] == ["1/1  x.npy  being written"]  # and no command that would be refused
+        assert states() == ["being written"]  # and no command that would be refused
     part.with_name("x.npy.partial").unlink()
     part.write_bytes(b"short")
-    assert Status.of(desk / "parts").lines()[1] == "1/1  x.npy  of another size than it was made"
+    assert states()[0] == "of another size than it was made"
     part.unlink()
-    assert Status.of(desk / "parts").lines()[1] == "1/1  x.npy  missing"
+    assert states()[0] == "missing"
     assert read_manifest(manifest_path(part)).sha256 is not None
 
 
@@ -234,19 +229,6 @@ def test_a_command_of_every_option_is_the_one_that_was_typed(model, desk):
     assert Status.of(desk / "parts").lines()[-1].startswith("Every part is there")
 
 
-@pytest.fixture
-def split(tmp_path, monkeypatch, sentences):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "in.txt").write_text("".join(text + "\n" for text in sentences[:50]))
-    return tmp_path
-
-
-def make(model, shard, *options, out="parts", source="in.txt"):
-    result = run("embed", source, "-m", model, "--shard", shard, "-o", out, *options)
-    assert result.exit_code == 0, result.stderr
-    return result.stderr
-
-
 def test_names_sort_as_the_parts_do(tmp_path):
     names = [part_name((i, 123_456), ".npy") for i in (1, 2, 10, 123_456)]
     assert names == sorted(names)
@@ -255,24 +237,20 @@ def test_names_sort_as_the_parts_do(tmp_path):
     assert part_path(tmp_path / "mine.jsonl", (1, 2)) == tmp_path / "mine.jsonl"
     (tmp_path / "parts.v1").mkdir()
     assert part_path(tmp_path / "parts.v1", (1, 2)).parent == tmp_path / "parts.v1"
-
-
-def test_the_folder_of_a_part_is_made(tmp_path):
     make_folder(tmp_path / "new" / "parts" / "x.npy")
     assert (tmp_path / "new" / "parts").is_dir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(FastflowError, match="cannot be written: File exists"):
-        make_folder(tmp_path / "file" / "x.npy")
+    refuses(make_folder, tmp_path / "file" / "x.npy", "cannot be written: File exists")
 
 
-def test_the_manifest_names_rows_inputs_model_options_and_hash(model, split):
+def test_the_manifest_names_rows_inputs_model_options_and_hash(model, desk):
     said = make(model, "2/3", "--precision", "int8", "--no-normalize", "--prompt", "so it's ")
-    part = split / "parts" / "part-00002-of-00003.npy"
+    part = desk / "parts" / "part-00002-of-00003.npy"
     manifest = read_manifest(manifest_path(part))
     assert "fastflow: part 2 of 3, rows 16 to 32 of 50\n" in said
     assert (manifest.part, manifest.shard, manifest.rows, manifest.total) == (part.name, (2, 3), (16, 33), 50)
-    size = (split / "in.txt").stat().st_size
-    assert manifest.inputs == [{"name": "in.txt", "rows": 50, "size": size, "sha256": file_sha256(split / "in.txt")}]
+    size = (desk / "in.txt").stat().st_size
+    assert manifest.inputs == [{"name": "in.txt", "rows": 50, "size": size, "sha256": file_sha256(desk / "in.txt")}]
     assert manifest.run["options"]["prompt"] == "so it's "
     assert (manifest.bytes, manifest.sha256) == (part.stat().st_size, file_sha256(part))
     words = ["in.txt", "--model", str(model), "--precision", "int8", "--no-normalize", "--prompt", "so it's "]
@@ -280,24 +258,24 @@ def test_the_manifest_names_rows_inputs_model_options_and_hash(model, split):
     assert len(np.load(part)) == 17
 
 
-def test_a_finished_part_is_left_as_it_is(model, split):
+def test_a_finished_part_is_left_as_it_is(model, desk):
     make(model, "1/2")
-    part = split / "parts" / "part-00001-of-00002.npy"
+    part = desk / "parts" / "part-00001-of-00002.npy"
     before = part.stat().st_mtime_ns
-    assert f"fastflow: {part.relative_to(split)} is finished: nothing to do\n" in make(model, "1/2", "--resume")
+    assert f"fastflow: {part.relative_to(desk)} is finished: nothing to do\n" in make(model, "1/2", "--resume")
     assert part.stat().st_mtime_ns == before
     again = ["embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--resume", "--quiet"]
     another = "are of two sets of options: "
     assert_one_sentence(run(*again, "--normalize"), 1, another + "normalized is False, and True")
     assert_one_sentence(run(*again, "--prompt", "x"), 1, another + "prompt is None, and 'x'")
-    (split / "in.txt").write_text("another\n")
+    (desk / "in.txt").write_text("another\n")
     changed = "00001-of-00002.npy and this run are of two versions of in.txt; choose another -o"
     assert_one_sentence(run(*again), 1, changed)
     part.write_bytes(part.read_bytes()[:-1])
     assert "1 text (" in make(model, "1/1", "--resume", out="other")
 
 
-def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, split):
+def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
     run("embed", "in.txt", "-m", model, "-o", "out.npy", "--quiet")
     result = run("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "out.npy", "--resume", "--quiet")
     assert_one_sentence(result, 2, "out.npy is finished, and no part: it has no out.npy.shard.json; leave out --resume")
@@ -312,32 +290,28 @@ def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, split):
         ("2/2", "model", [], "other.txt", "two inputs, other.txt and in.txt"),
     ],
 )
-def test_parts_that_cannot_be_joined_are_named(model, bert, split, shard, which, options, source, sentence):
+def test_parts_that_cannot_be_joined_are_named(model, bert, desk, shard, which, options, source, sentence):
     """Before such a part is made where the others are, and again where it was put."""
     make(model, "1/2")
-    (split / "other.txt").write_text("a\nb\n")
+    (desk / "other.txt").write_text("a\nb\n")
     given = ["embed", source, "-m", model if which == "model" else bert, "--shard", shard, "--quiet", *options, "-o"]
     refused = run(*given, "parts/x.npy")
     both = f"x.npy and parts/part-00001-of-00002.npy are of {sentence}; give each run a folder of its own, or remove"
     assert_one_sentence(refused, 1, both)
     assert refused.stderr.endswith(", each with its .shard.json\n")
-    assert not (split / "parts" / "x.npy").exists()
+    assert not (desk / "parts" / "x.npy").exists()
     assert run(*given, "elsewhere/x.npy").exit_code == 0
-    shutil.copytree(split / "elsewhere", split / "parts", dirs_exist_ok=True)
-    refuses(manifests, split / "parts", f"{sentence}; …remove the others, each with its .shard.json")
+    shutil.copytree(desk / "elsewhere", desk / "parts", dirs_exist_ok=True)
+    refuses(manifests, desk / "parts", f"{sentence}; …remove the others, each with its .shard.json")
 
 
-def test_two_parts_of_one_number_are_named(model, split):
+def test_a_number_twice_is_named_and_equal_content_is_one_input(model, desk):
     make(model, "1/2")
-    make(model, "1/2", out="parts/x.npy")
-    refuses(manifests, split / "parts", "are both part 1; remove one of them and its .shard.json")
-
-
-def test_equal_content_under_another_name_is_one_input(model, split):
-    make(model, "1/2")
-    (split / "copy.txt").write_bytes((split / "in.txt").read_bytes())
+    (desk / "copy.txt").write_bytes((desk / "in.txt").read_bytes())
     make(model, "2/2", source="copy.txt")
-    assert [manifest.shard for manifest in manifests(split / "parts")] == [(1, 2), (2, 2)]
+    assert [manifest.shard for manifest in manifests(desk / "parts")] == [(1, 2), (2, 2)]
+    make(model, "1/2", out="parts/x.npy")
+    refuses(manifests, desk / "parts", "are both part 1; remove one of them and its .shard.json")
 
 
 DAMAGED = [  # new fields of a manifest, sentence
@@ -373,51 +347,31 @@ DAMAGED = [  # new fields of a manifest, sentence
 
 
 @pytest.mark.parametrize(("fault", "sentence"), DAMAGED)
-def test_manifests_that_are_damaged(model, split, fault, sentence):
+def test_manifests_that_are_damaged(model, desk, fault, sentence):
     make(model, "1/2")
-    refuses(manifests, spoil(split / "parts", "part-00001-of-00002.npy.shard.json", fault), sentence)
+    refuses(manifests, spoil(desk / "parts", "part-00001-of-00002.npy.shard.json", fault), sentence)
 
 
-def test_a_run_that_fails_before_its_first_rows_leaves_no_manifest_and_an_older_one_as_it_was(model, split):
+def test_a_run_that_fails_before_its_first_rows_leaves_no_manifest_and_an_older_one_as_it_was(model, desk):
     bad = ("embed", "in.txt", "-m", model, "--shard", "1/2", "-o", "parts", "--dim", 33, "--quiet")
     assert run(*bad).exit_code == 2
-    assert list((split / "parts").iterdir()) == []
+    assert list((desk / "parts").iterdir()) == []
     make(model, "1/2")
-    before = {path.name: path.read_bytes() for path in (split / "parts").iterdir()}
+    before = {path.name: path.read_bytes() for path in (desk / "parts").iterdir()}
     assert run(*bad).exit_code == 2
-    assert {path.name: path.read_bytes() for path in (split / "parts").iterdir()} == before
+    assert {path.name: path.read_bytes() for path in (desk / "parts").iterdir()} == before
 
 
-def test_more_parts_than_rows_have_manifests_too(model, split):
-    (split / "few.txt").write_text("the dog\n")
-    for number in (1, 2):
-        make(model, f"{number}/2", source="few.txt")
-    assert [manifest.rows for manifest in manifests(split / "parts")] == [(0, 0), (0, 1)]
-
-
-def test_a_pipe_in_the_place_of_a_manifest_or_a_part_is_not_waited_for(model, split):
+def test_a_pipe_in_the_place_of_a_manifest_or_a_part_is_not_waited_for(model, desk, monkeypatch):
     make(model, "1/2")
-    part = split / "parts" / "part-00001-of-00002.npy"
-    whole = manifests(split / "parts")
+    part = desk / "parts" / "part-00001-of-00002.npy"
+    whole = manifests(desk / "parts")
+    with monkeypatch.context() as patch:
+        patch.setattr("fastflow.files.parts.manifest.LARGEST", 100)
+        refuses(manifests, desk / "parts", "shard.json cannot be read: it has more than")
     part.unlink()
     os.mkfifo(part)
-    refuses(lambda folder: check_bytes(folder, whole), split / "parts", "00002.npy cannot be read: it is not a file")
+    refuses(lambda folder: check_bytes(folder, whole), desk / "parts", "00002.npy cannot be read: it is not a file")
     manifest_path(part).unlink()
     os.mkfifo(manifest_path(part))
-    refuses(manifests, split / "parts", "shard.json cannot be read: it is not a file")
-
-
-def test_a_manifest_has_a_largest_size(model, split, monkeypatch):
-    make(model, "1/2")
-    monkeypatch.setattr("fastflow.files.parts.manifest.LARGEST", 100)
-    refuses(manifests, split / "parts", "shard.json cannot be read: it has more than")
-
-
-def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(model, split):
-    precious = split / "precious.txt"
-    precious.write_text("kept")
-    (split / "parts").mkdir(exist_ok=True)
-    (split / "parts" / "part-00001-of-00002.npy.shard.json.tmp").symlink_to(precious)
-    make(model, "1/2")
-    assert precious.read_text() == "kept"
-    assert len(manifests(split / "parts")) == 1
+    refuses(manifests, desk / "parts", "shard.json cannot be read: it is not a file")

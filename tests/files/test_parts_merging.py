@@ -38,23 +38,23 @@ def words(model, *options):
     return ("embed", "a.jsonl", "b.jsonl", "-m", model, *options)
 
 
-@pytest.mark.slow
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize(("of", "scored"), [(1, False), (1, True), (3, False), (3, True), (25, True)])
-def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored, of):
+@pytest.mark.parametrize(
+    ("of", "scored", "precision"),
+    [(2, True, "binary"), slow(1, False, "uint8"), slow(3, False, "float32"), slow(25, True, "float32")],
+)
+def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored, of, precision):
     monkeypatch.setattr(module, "ROWS", 4)
     monkeypatch.setattr(parquet_output, "GROUP", 8)
-    options = ["--log-prob"] * (scored and suffix != ".npy")
+    options = ["--precision", precision, *["--log-prob"] * (scored and suffix != ".npy")]
     options += ["--keep", "n", "--id-field", "id"] * (suffix != ".npy")
     result = check_parts(suffix, of, *words(model, *options))
     assert result.stderr == f"fastflow: 20 rows of {format_count(of, 'parts')}; written to out{suffix}\n"
     assert len(list(desk.iterdir())) == 6  # the inputs, the parts, the whole with its record and the joined file
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("precision", ["uint8", "binary"])
-def test_parts_of_every_precision(model, desk, suffix, precision):
-    check_parts(suffix, 2, *words(model, "--precision", precision))
 
 
 def make(model, suffix=".npy", of=3):
@@ -134,8 +134,6 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
     assert (tmp_path / f"large{suffix}").stat().st_size > least
 
 
-SUFFIXES_KILLED = list(WRITERS)
-
 CODE = """
 import os, random, signal, sys
 import fastflow.files.embed as embed
@@ -210,7 +208,7 @@ for seed, how in (1, []), (2, ["--dedupe"]), (3, ["--cache", "c.db"]):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", SUFFIXES_KILLED)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_whatever_the_moment_the_bytes_are_those_of_one_run(
     model, tmp_path, sentences, run_python, monkeypatch, suffix
 ):

@@ -50,6 +50,7 @@ def test_everything_that_decides_a_pooled_vector_is_in_the_key(runtime, model, b
     monkeypatch.setattr("fastflow.files.reuse.store.__version__", "9")
     others.append(decides(runtime, None))
     assert len({keys_of(["a"], each)[0] for each in [one, *others]}) == 6
+    assert keys_of(["so a"], others[-1]) != keys_of(["a"], others[1])
 
 
 def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
@@ -62,10 +63,6 @@ def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
     require_isa(other)
     monkeypatch.setenv("FASTFLOW_ISA", other)
     assert keys_of(["a"], forced) != keys_of(["a"], decides(Runtime(model, backend="cpu"), None))
-
-
-def test_a_prompt_is_no_part_of_the_text(runtime):
-    assert keys_of(["so a"], decides(runtime, None)) != keys_of(["a"], decides(runtime, "so "))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -107,7 +104,6 @@ def test_a_table_finds_every_key_and_no_other(tmp_path):
 
 @pytest.mark.parametrize("column", [0, 1])
 def test_both_halves_of_a_key_count(tmp_path, column):
-    """Keys that begin in one slot, as all that agree in their first half do."""
     keys, table = keys_of_repeats(300), Slots(tmp_path, 1024)
     keys[:, 0] = 1023  # the last slot: probing goes on at the first
     table.add(keys[:200], np.arange(200))
@@ -115,14 +111,10 @@ def test_both_halves_of_a_key_count(tmp_path, column):
     other = keys[:200].copy()
     other[:, column] ^= np.uint64(1 << 63)
     assert (table.find(other) == -1).all()
-    table.close()
-
-
-def test_a_key_of_zeros_is_not_a_free_slot(tmp_path):
-    zeros, table = np.zeros((1, 2), np.uint64), Slots(tmp_path, 8)
+    zeros = np.zeros((1, 2), np.uint64)  # not a free slot
     assert table.find(zeros)[0] == -1
-    table.add(zeros, np.array([0]))
-    assert table.find(zeros)[0] == 0
+    table.add(zeros, np.array([200]))
+    assert table.find(zeros)[0] == 200
     table.close()
 
 
@@ -194,17 +186,7 @@ def test_a_file_that_lost_its_end_is_an_error(tmp_path):
 
 
 DAYS = 86_400
-
-
 KEYS = ["a" * 64, "b" * 64, "c" * 64]
-
-
-@pytest.fixture
-def kept(bert, sentences, tmp_path):
-    """A cache of one finished entry, named, and its path."""
-    embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), tmp_path / "kept", corpus="corpus.txt")
-    (path,) = (tmp_path / "kept").glob("*.npy")
-    return path
 
 
 def run(*arguments):
@@ -213,14 +195,32 @@ def run(*arguments):
     return done
 
 
-def aged(path, days, now):
-    os.utime(path, (now - days * DAYS,) * 2)
+def write_array(path, rows=3):
+    with path.open("wb") as handle:
+        np.save(handle, np.zeros((rows, 1000), np.float32))
     return path
 
 
-def array(path, rows=3):
-    with path.open("wb") as handle:
-        np.save(handle, np.zeros((rows, 1000), np.float32))
+def test_an_age_is_in_its_largest_whole_unit():
+    for seconds, age in ((-9, "just now"), (59.9, "just now"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1 hour"),
+                         (DAYS, "1 day")):  # fmt: skip
+        assert cache._age(seconds) == age
+
+
+def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert run().stdout == f"{tmp_path / 'fastflow'}: 0 entries, 0 kB\n"
+    (tmp_path / "fastflow").mkdir()
+    write_array(tmp_path / "fastflow" / f"{KEYS[0]}.npy")
+    assert "1 entry" in run().stdout
+    assert "1 entry" in run("--clear").stderr
+
+
+@pytest.fixture
+def kept(bert, sentences, tmp_path):
+    """A cache of one finished entry, named, and its path."""
+    embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), tmp_path / "kept", corpus="corpus.txt")
+    (path,) = (tmp_path / "kept").glob("*.npy")
     return path
 
 
@@ -233,19 +233,12 @@ def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
     assert len(lines) == 2
 
 
-@pytest.mark.parametrize(
-    ("seconds", "age"),
-    [(-9, "just now"), (59.9, "just now"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1 hour"), (DAYS, "1 day")],
-)
-def test_an_age_is_in_its_largest_whole_unit(seconds, age):
-    assert cache._age(seconds) == age
-
-
 def test_age_size_and_state(tmp_path, monkeypatch):
     now = 1_800_000_000.0
     monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
     for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".12345678.partial"), strict=True):
-        aged(array(tmp_path / (key + name), rows=3000), days, now)
+        path = write_array(tmp_path / (key + name), rows=3000)
+        os.utime(path, (now - days * DAYS,) * 2)
     lines = [line.split(None, 1)[1] for line in run(tmp_path).stdout.splitlines()[1:]]
     assert [" ".join(line.split()) for line in lines] == [
         "12 MB 40 days finished of an unknown corpus",
@@ -260,16 +253,17 @@ def test_age_size_and_state(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_clearing_takes_the_description_along(kept):
-    assert len(list(kept.parent.iterdir())) == 2
-    assert "removed 1 entry, 33 kB" in run(kept.parent, "--clear").stderr
-    assert list(kept.parent.iterdir()) == []
-
-
-def test_the_description_stays_while_another_array_has_it(kept):
-    partial = array(kept.with_suffix(".partial"))
+def test_a_description_goes_with_the_last_entry_that_has_it_unless_it_is_of_others(kept):
+    partial = write_array(kept.with_suffix(".partial"))
     cache.clear([entry for entry in cache.entries(kept.parent) if entry.path == partial])
     assert sorted(path.suffix for path in kept.parent.iterdir()) == [".json", ".npy"]
+    description = kept.with_suffix(".json").read_text()
+    for content, left in ((description, []), ('{"mine": 1}', [".json"])):
+        write_array(kept)
+        kept.with_suffix(".json").write_text(content)
+        assert ("of an unknown corpus" in run(kept.parent).stdout) == bool(left)
+        assert "removed 1 entry, " in run(kept.parent, "--clear").stderr
+        assert [path.suffix for path in kept.parent.iterdir()] == left
 
 
 FOREIGN = {
@@ -288,20 +282,13 @@ FOREIGN = {
 def test_files_of_others_are_neither_listed_nor_removed(tmp_path):
     for name, content in FOREIGN.items():
         (tmp_path / name).write_bytes(content)
-    outside = array(tmp_path.parent / "outside.npy")
+    outside = write_array(tmp_path.parent / "outside.npy")
     (tmp_path / (KEYS[2] + ".npy")).symlink_to(outside)
     (tmp_path / (KEYS[0] + ".partial")).mkdir()
     assert run(tmp_path).stdout == f"{tmp_path}: 0 entries, 0 kB\n"
     run(tmp_path, "--clear")
     assert len(list(tmp_path.iterdir())) == len(FOREIGN) + 2
     assert outside.exists()
-
-
-def test_a_foreign_description_outlives_an_entry(kept):
-    kept.with_suffix(".json").write_text('{"mine": 1}')
-    assert "of an unknown corpus" in run(kept.parent).stdout
-    run(kept.parent, "--clear")
-    assert [path.suffix for path in kept.parent.iterdir()] == [".json"]
 
 
 def test_an_entry_in_use_is_kept(kept, bert, sentences):
@@ -317,45 +304,25 @@ def test_an_entry_in_use_is_kept(kept, bert, sentences):
     assert not kept.exists()
 
 
-def test_an_unfinished_file_that_is_being_written_is_kept(tmp_path):
-    path = tmp_path / f"{KEYS[0]}.partial"
-    with cache.wait_for_lock(path, lambda: None):
-        assert "unfinished, in use" in run(tmp_path).stdout
-        run(tmp_path, "--clear")
-        assert path.exists()
-    run(tmp_path, "--clear")
-    assert not path.exists()
+WRITER = (
+    "import os, sys; handle = open(f'{sys.argv[1]}.{os.getpid()}.partial', 'wb'); print(flush=True); sys.stdin.read()"
+)
 
 
-WRITER = "import sys; handle = open(sys.argv[1], 'wb'); print('open', flush=True); sys.stdin.read()"
-
-
-def test_an_old_unfinished_file_is_in_use_while_its_process_has_it_open(tmp_path):
+def test_an_unfinished_file_is_kept_while_it_is_locked_or_open(tmp_path):
     """Earlier versions took no lock but named their process."""
-    with subprocess.Popen(
-        [sys.executable, "-c", "import os, sys; os.execv(sys.executable, ['python', '-c', sys.argv[1], "
-         "f'{sys.argv[2]}.{os.getpid()}.partial'])", WRITER, str(tmp_path / KEYS[0])],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as writer:  # fmt: skip
-        assert writer.stdout.readline() == b"open\n"
-        (path,) = tmp_path.iterdir()
-        assert path.name == f"{KEYS[0]}.{writer.pid}.partial"
-        run(tmp_path, "--clear")
-        assert path.exists()
-        other = array(tmp_path / f"{KEYS[1]}.{writer.pid}.partial")  # a live process, but not its file
-        run(tmp_path, "--clear")
-        assert not other.exists()
+    locked = tmp_path / f"{KEYS[0]}.partial"
+    words = [sys.executable, "-c", WRITER, str(tmp_path / KEYS[0])]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"\n"
+        other = write_array(tmp_path / f"{KEYS[1]}.{writer.pid}.partial")  # a live process, but not its file
+        with cache.wait_for_lock(locked, lambda: None):
+            assert run(tmp_path).stdout.count("unfinished, in use") == 2
+            run(tmp_path, "--clear")
+            assert sorted(tmp_path.iterdir()) == sorted([locked, tmp_path / f"{KEYS[0]}.{writer.pid}.partial"])
+    assert not other.exists()
     run(tmp_path, "--clear")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert run().stdout == f"{tmp_path / 'fastflow'}: 0 entries, 0 kB\n"
-    (tmp_path / "fastflow").mkdir()
-    array(tmp_path / "fastflow" / f"{KEYS[0]}.npy")
-    assert "1 entry" in run().stdout
-    assert "1 entry" in run("--clear").stderr
 
 
 def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):

@@ -21,7 +21,7 @@ from fastflow.files.write import locks
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.outputs import JsonLinesFile, NpyFile, npy_header
 from fastflow.files.write.parquet_output import ParquetOutput
-from fastflow.files.write.partial import State, check_known, partial_path, state_path
+from fastflow.files.write.partial import check_known, partial_path, state_path
 from fastflow.files.write.printing import Block, StandardOutput, Terminal, json_lines
 from fastflow.files.write.writers import WRITERS, writer_for
 
@@ -123,65 +123,47 @@ def test_no_rows_still_have_their_width_and_columns(tmp_path, suffix):
 
 
 @each_format
-def test_the_run_is_recorded(tmp_path, suffix):
+def test_the_bytes_do_not_depend_on_the_blocks_and_name_the_run(tmp_path, suffix):
     path = write(tmp_path / f"x{suffix}", rows("float32"))
+    whole = path.read_bytes()
     if suffix == ".parquet":
         assert json.loads(pq.read_schema(path).metadata[b"fastflow"]) == META
     elif suffix == ".db":
         assert META.items() <= read(path)[1].items()
+    for cuts in ((), (1, 2, 3, 4, 5, 6, 7), (0, 5, 5)):
+        path.unlink()
+        assert write(path, rows("float32"), cuts).read_bytes() == whole, cuts
 
 
 @each_format
-@pytest.mark.parametrize("cuts", [(), (1, 2, 3, 4, 5, 6, 7), (0, 5, 5)])
-def test_the_bytes_do_not_depend_on_the_blocks(tmp_path, suffix, cuts):
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "cut").mkdir()
-    whole = write(tmp_path / "whole" / f"x{suffix}", rows("float32")).read_bytes()
-    assert write(tmp_path / "cut" / f"x{suffix}", rows("float32"), cuts).read_bytes() == whole
+def test_a_file_gets_its_name_when_it_is_whole_or_leaves_an_earlier_one(tmp_path, suffix):
+    """A run that is killed right after the renaming must leave the whole file."""
+    path, named = tmp_path / f"x{suffix}", []
 
-
-@each_format
-def test_a_removed_file_leaves_nothing(tmp_path, suffix):
-    path = tmp_path / f"x{suffix}"
-    path.write_bytes(b"the file of an earlier run")
-    with writer_for(path)(path, META) as writer:
+    def begun():
+        writer = writer_for(path)(path, META)
         writer.begin()
         writer.write(block(vectors_of("float32")))
+        return writer
+
+    with begun() as writer:
+        writer.seal = lambda whole: named.append(whole.read_bytes() if not path.exists() else b"named before")
+        writer.finish()
+    assert named == [path.read_bytes()]
+    path.write_bytes(b"the file of an earlier run")
+    with begun() as writer:
         writer.remove()
     assert path.read_bytes() == b"the file of an earlier run"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@each_format
-def test_a_folder_that_is_not_there(tmp_path, suffix):
-    path = tmp_path / "absent" / f"x{suffix}"
-    with pytest.raises(FastflowError, match=r"cannot be written: No such file or directory; make the folder .*absent"):
-        writer_for(path)(path, META)
-
-
-@each_format
-def test_a_target_that_became_a_folder(tmp_path, suffix):
-    path = tmp_path / f"x{suffix}"
-    with writer_for(path)(path, META) as writer:
-        writer.begin()
-        writer.write(block(vectors_of("float32")))
+    path.unlink()
+    with begun() as writer:
         path.mkdir()
         with pytest.raises(FastflowError, match="cannot be written: Is a directory"):
             writer.finish()
         writer.remove()
     assert list(tmp_path.iterdir()) == [path]
-
-
-@each_format
-def test_a_file_is_whole_when_it_gets_its_name(tmp_path, suffix):
-    """A run that is killed right after the renaming must leave the whole file."""
-    path, named = tmp_path / f"x{suffix}", []
-    with writer_for(path)(path, META) as writer:
-        writer.begin()
-        writer.write(block(vectors_of("float32")))
-        writer.seal = lambda whole: named.append(whole.read_bytes() if not path.exists() else b"named before")
-        writer.finish()
-    assert named == [path.read_bytes()]
+    absent = tmp_path / "absent" / path.name
+    with pytest.raises(FastflowError, match=r"cannot be written: No such file or directory; make the folder .*absent"):
+        writer_for(absent)(absent, META)
 
 
 def test_the_suffix_decides():
@@ -214,44 +196,25 @@ def test_a_partial_that_is_a_link_is_not_followed(tmp_path):
     assert (tmp_path / "precious").read_text() == "kept"
 
 
-def test_a_link_in_the_place_of_the_temporary_name_is_not_followed(tmp_path):
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    (tmp_path / "out.npy.partial.json.tmp").symlink_to(precious)
-    State(tmp_path / "out.npy", [1, 2], {}).save(3, 7)
-    assert precious.read_text() == "kept"
-    assert json.loads((tmp_path / "out.npy.partial.json").read_text())["rows"] == 3
+def test_a_file_that_is_replaced_before_it_is_locked_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
+    path, waited, lock = tmp_path / ("a" * 64 + ".partial"), [], locks.try_lock
 
+    def lock_late(handle):
+        if not (tmp_path / "first").exists():
+            path.rename(tmp_path / "first")
+        return lock(handle)
 
-KEYS = ["a" * 64, "b" * 64, "c" * 64]
-
-
-def test_a_file_replaced_while_it_is_waited_for_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
-    path, waited = tmp_path / f"{KEYS[0]}.partial", []
+    with monkeypatch.context() as patch:
+        patch.setattr(locks, "try_lock", lock_late)
+        with cache.wait_for_lock(path, lambda: None) as handle:
+            assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
     with cache.wait_for_lock(path, lambda: None) as first:
         os.write(first.fileno(), b"first")
-
-        def end(seconds):
-            path.rename(tmp_path / "done")
-
-        monkeypatch.setattr(cache.time, "sleep", end)
+        monkeypatch.setattr(cache.time, "sleep", lambda seconds: path.rename(tmp_path / "done"))
         with cache.wait_for_lock(path, lambda: waited.append(1)) as second:
             assert os.fstat(second.fileno()).st_size == 0
     assert waited == [1]
     assert (tmp_path / "done").read_bytes() == b"first"
-
-
-def test_a_file_replaced_between_opening_and_locking_is_let_go_of(tmp_path, monkeypatch):
-    path, lock = tmp_path / f"{KEYS[0]}.partial", locks.try_lock
-
-    def late(handle):
-        if not (tmp_path / "done").exists():
-            path.rename(tmp_path / "done")
-        return lock(handle)
-
-    monkeypatch.setattr(locks, "try_lock", late)
-    with cache.wait_for_lock(path, lambda: None) as handle:
-        assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
 
 
 @settings(deadline=None, derandomize=True)
@@ -261,25 +224,18 @@ def test_nine_digits_give_float32_back_exactly(vectors):
     assert np.array_equal(np.array(rows, np.float32), vectors)
 
 
-def test_json_lines_hold_index_id_text_and_numbers():
-    odd = 'quote " backslash \\ tab \t é \u2028 \U0001f600 \x00'
-    lines = json_lines(Block([4, 6], [odd, ""], ["k", 7], np.array([[1.5, -0.25], [0, 3e-9]], np.float32)))
-    first, second = (json.loads(line) for line in lines.removesuffix("\n").split("\n"))
-    assert first == {"index": 4, "id": "k", "text": odd, "embedding": [1.5, -0.25]}
-    assert second == {"index": 6, "id": 7, "text": "", "embedding": [0, 3.00000003e-09]}
-    assert json.loads(json_lines(Block([4], ["a"], None, np.zeros((1, 1))))) == {
-        "index": 4,
-        "text": "a",
-        "embedding": [0],
-    }
-    assert lines.startswith('{"index": 4, "id": "k", "text": ')
-
-
-def test_standard_output_is_utf8_whatever_the_locale(monkeypatch):
-    raw = io.BytesIO()
+def test_json_lines_hold_index_id_text_and_numbers_in_utf8_whatever_the_locale(monkeypatch):
+    raw, odd = io.BytesIO(), 'quote " backslash \\ tab \t é \u2028 \U0001f600 \x00'
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    StandardOutput().write(Block([0], ["é\u4e2d"], None, np.array([[math.pi]], np.float32)))
-    assert json.loads(raw.getvalue().decode("utf-8")) == {"index": 0, "text": "é\u4e2d", "embedding": [3.14159274]}
+    StandardOutput().write(Block([4, 6], [odd, ""], ["k", 7], np.array([[math.pi, -0.25], [0, 3e-9]], np.float32)))
+    StandardOutput().write(Block([4], ["a"], None, np.zeros((1, 1))))
+    written = raw.getvalue().decode("utf-8")
+    assert [json.loads(line) for line in written.removesuffix("\n").split("\n")] == [
+        {"index": 4, "id": "k", "text": odd, "embedding": [3.14159274, -0.25]},
+        {"index": 6, "id": 7, "text": "", "embedding": [0, 3.00000003e-09]},
+        {"index": 4, "text": "a", "embedding": [0]},
+    ]
+    assert written.startswith('{"index": 4, "id": "k", "text": ')
 
 
 def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
@@ -296,10 +252,6 @@ def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
     assert "[ -9.00  -8.98  -8.95 … 256 numbers]" in lines[0]
     assert "\x07" not in lines[2]
     assert "-o FILE, or a pipe, gets whole vectors" in capsys.readouterr().err
-
-
-def test_a_terminal_shows_the_log_density_after_the_numbers(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
     (line,) = Terminal().encode(Block([3], ["a text"], None, np.zeros((1, 5)), np.array([-12.34]))).splitlines()
     assert line.endswith("5 numbers] -12.3")
     assert len(line) <= 80
