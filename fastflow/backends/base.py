@@ -14,7 +14,7 @@ from fastflow.late import late
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
-from fastflow.stages.calibration import Densities, Density, density_of, log_normal
+from fastflow.stages.calibration import Densities, Density, density_of, has_density, log_normal
 
 Floats = NDArray[np.floating[Any]]
 # (texts, normalize, truncate, pooled (B, D) to fill or None) -> (embeddings (B, D'), texts that were cut)
@@ -47,6 +47,11 @@ class Calibrator(ABC):
         Raises a UsageError for a calibration without density.
         """
         return log_prob_of_plans(self.density_plans, pooled)
+
+    @property
+    def has_density(self) -> bool:
+        """Whether the calibration gives log-densities."""
+        return has_density(self._calibrated.calibration)
 
     @late
     def density(self) -> Density:

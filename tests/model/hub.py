@@ -1,6 +1,6 @@
 """The Hub's HTTP layout on this machine: what huggingface_hub asks of it to list, fetch and commit files of models.
 
-Large files are sent by LFS, in one part or several, or by Xet, of whose store the library itself has a local form.
+Large files are sent by LFS, in one part each: fastflow leaves the other ways to the library.
 """
 
 from __future__ import annotations
@@ -12,21 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from struct import unpack, unpack_from
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 LARGE = 1000  # bytes from which a file is sent and listed as a large one; the Hub's own limit is 10 MB
-PART = 5 * 2**20  # bytes of a part of a larger file
-FOREVER = 2**40  # seconds since 1970
 
 
 class Hub:
-    """Repositories: name -> the commits, oldest first, each the files by name. ``store``: a folder for Xet."""
+    """Repositories: name -> the commits, oldest first, each the files by name."""
 
-    def __init__(self, store: Path) -> None:
-        self.store = store
-        self.parts: dict[str, dict[int, bytes]] = {}  # of LFS: sha256 of a file -> what was sent of it
+    def __init__(self) -> None:
+        self.large: dict[str, bytes] = {}  # sha256 of a file -> its bytes
         self.commits: dict[str, list[dict[str, bytes]]] = {}
         self.asked: list[str] = []  # methods and paths
         self.spoilt: dict[str, bytes] = {}  # name of a file -> what is sent in its place
@@ -36,27 +31,6 @@ class Hub:
         self.commits.setdefault(repository, []).append(files)
         return self.name(repository, len(self.commits[repository]) - 1)
 
-    def large(self, oid: str) -> bytes:
-        """The file of that sha256, sent by LFS or by Xet."""
-        if oid in self.parts:
-            return b"".join(part for _, part in sorted(self.parts[oid].items()))
-        import hf_xet
-
-        target = self.store / "out"
-        with hf_xet.XetSession().new_file_download_group(**self.xet()) as group:
-            group.start_download_file(hf_xet.XetFileInfo(self.xet_hashes()[oid], None), str(target))
-        return target.read_bytes()
-
-    def xet(self) -> dict[str, str | int]:
-        return {"endpoint": f"local://{self.store}", "token": "xet", "token_expiry_unix_secs": FOREVER}
-
-    def xet_hashes(self) -> dict[str, str]:
-        """sha256 -> Xet's hash of the files in the store."""
-        found: dict[str, str] = {}
-        for path in self.store.rglob("*.mdb"):
-            found |= hashes_of(path.read_bytes())
-        return found
-
     def name(self, repository: str, number: int) -> str:
         return sha1(f"{repository} {number}".encode()).hexdigest()
 
@@ -65,18 +39,6 @@ class Hub:
         names = [self.name(repository, i) for i in range(len(commits))]
         at = len(names) - 1 if revision == "main" else names.index(revision) if revision in names else -1
         return (names[at], commits[at]) if at >= 0 else None
-
-
-def hashes_of(shard: bytes) -> dict[str, str]:
-    """sha256 -> Xet's hash of the files in a shard: a header, then records of 48 bytes, some for each file."""
-    at, found = 48, {}
-    while shard[at : at + 32] != b"\xff" * 32:
-        flags, segments = unpack_from("<II", shard, at + 32)
-        name, at = shard[at : at + 32], at + 48 * (1 + segments * (1 + (flags >> 31)))
-        if flags >> 30 & 1:
-            own, xet = ("".join(f"{word:016x}" for word in unpack("<4Q", each)) for each in (shard[at : at + 32], name))
-            found[own], at = xet, at + 48
-    return found
 
 
 def listed(name: str, data: bytes) -> dict:
@@ -110,11 +72,6 @@ class Handler(BaseHTTPRequestHandler):
         if parts[:2] != ["api", "models"] and parts[2:3] != ["resolve"]:
             return self.missing("EntryNotFound")
         self.hub.asked.append(f"{self.command} {'/'.join(parts)}")
-        if parts[4:5] in (["xet-read-token"], ["xet-write-token"]):
-            given = self.hub.xet()
-            said = {"casUrl": given["endpoint"], "accessToken": given["token"], "exp": FOREVER}
-            more = {"X_Xet_Cas_Url": given["endpoint"], "X_Xet_Access_Token": "xet", "X_Xet_Token_Expiration": FOREVER}
-            return self.answer(said, **{name: str(value) for name, value in more.items()})
         if parts[:2] == ["api", "models"]:
             repository, revision = "/".join(parts[2:4]), parts[5] if parts[4:5] == ["revision"] else "main"
         else:
@@ -135,11 +92,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.missing("EntryNotFound")
         entry, data = listed(name, files[name]), self.hub.spoilt.get(name, files[name])
         etag = entry["lfs"]["sha256"] if "lfs" in entry else entry["blobId"]
-        more = {}
-        if name not in self.hub.spoilt and (xet := self.hub.xet_hashes().get(etag)):
-            route = f"http://{self.headers['Host']}/api/models/{repository}/xet-read-token/{commit}"
-            more = {"X_Xet_Hash": xet, "X_Xet_Refresh_Route": route}
-        return self.answer(data, ETag=f'"{etag}"', X_Repo_Commit=commit, X_Linked_Etag=f'"{etag}"', **more)
+        return self.answer(data, ETag=f'"{etag}"', X_Repo_Commit=commit, X_Linked_Etag=f'"{etag}"')
 
     do_HEAD = do_GET
 
@@ -147,8 +100,6 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path.strip("/")
         self.hub.asked.append(f"POST {path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if path.startswith("lfs/"):  # the end of an upload in parts
-            return self.answer({}, 200 if sha256(self.hub.large(path[4:])).hexdigest() == path[4:] else 400)
         if self.headers.get("Authorization") != "Bearer hf_test":
             return self.answer({"error": "no token that may write"}, 401)
         if path == "api/repos/create":
@@ -177,25 +128,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def sent(self, kind: str, value: dict) -> bytes:
         """The content of a file in a commit."""
-        return self.hub.large(value["oid"]) if kind == "lfsFile" else base64.b64decode(value["content"])
+        return self.hub.large[value["oid"]] if kind == "lfsFile" else base64.b64decode(value["content"])
 
     def to_send(self, asked: dict) -> dict:
-        """The answer of LFS for a file: where its one part, or each of its parts, is put."""
-        oid, size = asked["oid"], asked["size"]
-        place = f"http://{self.headers['Host']}/lfs/{oid}"
-        if oid in self.hub.parts:
-            return {"oid": oid, "size": size}
-        parts = {str(i + 1): f"{place}?part={i + 1}" for i in range(-(-size // PART))}
-        header = {"chunk_size": str(PART), **parts} if len(parts) > 1 else {}
-        return {"oid": oid, "size": size, "actions": {"upload": {"href": place, "header": header}}}
+        """The answer of LFS for a file: the address to put it, if it is new."""
+        place = f"http://{self.headers['Host']}/lfs/{asked['oid']}"
+        actions = {} if asked["oid"] in self.hub.large else {"actions": {"upload": {"href": place, "header": {}}}}
+        return {name: asked[name] for name in ("oid", "size")} | actions
 
     def do_PUT(self) -> None:
-        url = urlsplit(self.path)
-        self.hub.asked.append(f"PUT {url.path}")
-        number = int(parse_qs(url.query).get("part", ["1"])[0])
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        self.hub.parts.setdefault(url.path.rpartition("/")[2], {})[number] = data
-        self.answer(b"", ETag=f'"{number}"')
+        self.hub.asked.append(f"PUT {self.path}")
+        self.hub.large[self.path.rpartition("/")[2]] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(b"")
 
 
 @contextmanager

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
+from fastflow.late import start_thread
 from fastflow.model.artifact import Opening, load_model, open_model
 from fastflow.model.encoder.int8 import FIELD
 from fastflow.model.hashing import Hashes, encoder_hash, file_hash
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.kinds import Model, Prompts, VectorModel
 from fastflow.model.manifest import FORMAT_VERSION
 from fastflow.model.verify import verify
 
@@ -144,3 +146,45 @@ def test_a_file_that_cannot_be_read_is_named_where_its_hash_is_asked_for(tmp_pat
     assert hashes(tmp_path / "there") == file_hash(tmp_path / "there")
     with pytest.raises(FastflowError, match="absent cannot be read: No such file"):
         hashes(tmp_path / "absent")
+
+
+def test_without_a_thread_the_work_is_done_at_once(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    done = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    wait = start_thread(lambda: done.append(1), "x")
+    assert done == [1]
+    wait()
+    assert done == [1]
+
+
+# ---- prompts
+
+STORED = Prompts({"query": "q: ", "document": "", "title": "t: "}, "title")
+
+
+def test_the_prompt_itself_then_the_name_then_the_default():
+    assert STORED.resolve("x ", None) == "x "
+    assert STORED.resolve("", None) == ""
+    assert STORED.resolve(None, "query") == "q: "
+    assert STORED.resolve() == "t: "
+    assert Prompts(STORED.texts).resolve() == Prompts().resolve() == ""
+
+
+def test_a_task_never_takes_the_default():
+    assert (STORED.of_task("query"), STORED.of_task("document"), Prompts().of_task("query")) == ("q: ", "", "")
+
+
+@pytest.mark.parametrize("name", ["no", 7, ""])
+def test_an_unknown_name(name):
+    with pytest.raises(UsageError, match=r"no prompt is called .*: known are query, document, title"):
+        STORED.resolve(None, name)
+    with pytest.raises(UsageError, match="the model has none"):
+        Prompts().resolve(None, name)
+
+
+def test_both_at_once():
+    with pytest.raises(UsageError, match="give prompt or prompt_name, not both"):
+        STORED.resolve("x", "query")

@@ -1,9 +1,13 @@
-"""Where texts may be cut before they are tokenized: every place that a rule finds, for tokenizers of each kind."""
+"""Cuts of a text before it is tokenized, at the places that a rule finds; memory does not grow with a long text."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import regex
@@ -11,10 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
-from fastflow.model.tokenizer import cuts
+from fastflow.errors import FastflowError
+from fastflow.model.tokenizer import cuts, long_texts
 from fastflow.model.tokenizer.cuts import find_cuts
+from fastflow.model.tokenizer.encode import Tokenizer as Limited
+from fastflow.model.tokenizer.long_texts import LongTexts, last
 
 from support import builders
+from support.places import USERS
 
 # pieces of texts that rules of normalizers, splitters and added tokens treat in different ways
 PIECES = [
@@ -55,6 +63,12 @@ def unigram(normalizer=None, *splitters) -> Tokenizer:
         out.normalizer = normalizer
     if splitters:
         out.pre_tokenizer = pre_tokenizers.Sequence(list(splitters))
+    return out
+
+
+def without_splitter() -> Tokenizer:
+    out = builders.unigram()
+    out.pre_tokenizer = None
     return out
 
 
@@ -140,15 +154,10 @@ def test_long_words_spaces_and_accents_are_shortened_for_bert():
         bpe(added=["dog cat"]),
         bert(added=["dog cat"]),
         unigram(None, pre_tokenizers.Metaspace(split=False)),
+        without_splitter(),
     ],
 )  # fmt: skip
 def test_rules_that_are_not_known_have_none(tokenizer):
-    assert find_cuts(tokenizer) is None
-
-
-def test_a_tokenizer_without_a_splitter_has_none():
-    tokenizer = builders.unigram()
-    tokenizer.pre_tokenizer = None
     assert find_cuts(tokenizer) is None
 
 
@@ -184,3 +193,128 @@ def test_every_letter_is_a_grapheme_of_its_own():
     letters = members(cuts.LETTERS)
     assert len(letters) > 40_000
     assert regex.findall(r"\X", "".join(f"{each} " for each in letters)) == [c for each in letters for c in (each, " ")]
+
+
+# ---- long texts
+
+SMALL = {"SHARE": 2, "LEAST": 8, "WINDOW": 16, "GROW": 2}
+
+
+SAVED = {"bert": builders.wordpiece, "roberta": builders.byte_level, "xlm-roberta": builders.unigram}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    found = {}
+    for name, make in SAVED.items():
+        found[name] = tmp_path_factory.mktemp(name)
+        make().save(str(found[name] / "tokenizer.json"))
+        (found[name] / "config.json").write_text(json.dumps({"vocab_size": 1000}))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAVED)
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=6),
+    limit=st.integers(3, 20),
+)
+def test_ids_and_cuts_are_those_of_the_whole(directories, name, texts, limit):
+    with pytest.MonkeyPatch.context() as patch:
+        for constant, value in SMALL.items():
+            patch.setattr(long_texts, constant, value)
+        patch.setattr(long_texts, "TOGETHER", 50)
+        tokenizer = Limited(directories[name], limit)
+        found = tokenizer(texts)
+    whole = tokenizer._tokenizer.encode_batch_fast(texts)
+    rows = [found.ids[start:stop].tolist() for start, stop in zip(found.offsets, found.offsets[1:], strict=False)]
+    assert rows == [each.ids for each in whole]
+    assert found.cut.tolist() == [i for i, each in enumerate(whole) if each.overflowing]
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_long_text_is_not_tokenized_beyond_its_head(directories, name):
+    tokenizer = Limited(directories[name], 64)
+    text = "the dog " * 100_000
+    for limit, size in ((8, 1024), (64, 1024), (512, 8192)):
+        head = LongTexts(tokenizer._tokenizer, limit).head(text)
+        assert text.startswith(head)
+        assert size - 8 < len(head) < size
+
+
+@pytest.mark.slow
+def test_a_text_without_an_end_of_its_words_is_refused_when_it_is_too_long(directories, monkeypatch):
+    monkeypatch.setattr(long_texts, "LONGEST", 5000)
+    monkeypatch.setattr(long_texts, "WINDOW", 1000)
+    tokenizer = Limited(directories["roberta"], 8)
+    assert tokenizer(["a" * 5000]).cut.tolist() == [0]
+    with pytest.raises(FastflowError, match=r"5000 characters .*: shorten"):
+        tokenizer(["a" * 5001])
+    assert Limited(directories["bert"], 8)(["a" * 9000]).ids.tolist() == [2, 1, 3]
+
+
+def test_rules_that_are_not_known_take_a_text_whole(directories, monkeypatch, tmp_path):
+    saved = builders.byte_level()
+    saved.pre_tokenizer.use_regex = False
+    saved.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 1000}))
+    monkeypatch.setattr(long_texts, "LONGEST", 5000)
+    tokenizer = Limited(tmp_path, 8)
+    assert tokenizer(["the dog " * 600]).cut.tolist() == [0]
+    with pytest.raises(FastflowError, match="5000 characters"):
+        tokenizer(["the dog " * 700])
+
+
+def test_half_a_surrogate_pair_is_found_where_the_tokens_are_cut_off(directories):
+    with pytest.raises(FastflowError, match=r"no UTF-8 form: .*\\ud800"):
+        Limited(directories["bert"], 8)(["the dog " * 1000 + "\ud800"])
+
+
+def test_the_last_place_is_found_wherever_it_is():
+    cuts = LongTexts(builders.wordpiece(), 8)._cuts
+    places = {"a b c": 3, "a b" + "c" * 100: 1, "a b" + "c" * 9000: 1, "abc": 0, " abc": 0, "": 0}
+    for text, place in places.items():
+        assert last(cuts, text) == place
+
+
+def test_texts_are_joined_up_to_a_number_of_characters(monkeypatch):
+    monkeypatch.setattr(long_texts, "TOGETHER", 5)
+    long = LongTexts(builders.wordpiece(), 8)
+    texts = ["aa", "aaa", "a", "aaaaaaa", "a", "aaaa", "a"]
+    assert list(long.together(texts)) == [(0, 2), (2, 3), (3, 4), (4, 6), (6, 7)]
+    assert list(long.together([])) == []
+    assert list(long.together(["aaaaaaa"])) == [(0, 1)]
+
+
+CHILD = """
+import resource, sys
+from pathlib import Path
+from fastflow.model.tokenizer.encode import Tokenizer
+tokenizer = Tokenizer(Path(sys.argv[1]), 128)
+many = 2_000_000
+texts = ["the dog sleeps. " * (many // 16), " " * many, "a" * many, "中文" * (many // 2), "e" + "\\u0301" * many,
+         "😀" * many, ("a" + " " * 9999) * (many // 10_000), "[SEP]" * (many // 5)]
+tokenizer(["a" * 2000])
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+for text in texts:
+    tokenizer([text])
+tokenizer(["the dog sleeps. " * 1000] * 400)
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
+def test_memory_does_not_grow_with_a_text(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, builders.vocabulary_only(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=USERS,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 40 * 1024  # KiB; whole, the first text alone takes 240 MB

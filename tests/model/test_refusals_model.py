@@ -149,6 +149,7 @@ WRONG = [
     (ARRAYS, b"\x80\x04cos\nsystem\n(S'touch /tmp/owned'\ntR.", "is damaged or not safetensors"),  # never unpickled
     *((ARRAYS, {"truncation.basis": np.eye(32, dtype=np.float32), "truncation.deviation": np.float32(deviation)},
        "array truncation.deviation: must be at least 0") for deviation in (-np.ones(32), np.zeros(32))),
+    (ARRAYS, {"spread": np.zeros(32, np.float32)}, "calibration.safetensors, array spread: must be float32 of shape"),
     *((INT8, {f"{part}.layer.0.up": array}, f"int8.safetensors, array {part}.layer.0.up: {ROW}")
       for part in ("largest", "terms") for array in NO_ROWS),
     *((INT8, {name: array}, f"int8.safetensors, array {name}: must be one row of finite float32, named by the ids of")

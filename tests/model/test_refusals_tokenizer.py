@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from fastflow import Runtime
 from fastflow.backends.choose import open_backend
 from fastflow.model.artifact import load_model
+from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
+from fastflow.model.tokenizer.limits import GROWTH, check_rules
 
 from support.builders import VOCABULARY, vocabulary_only
 from support.gpu_standin import use_standin
@@ -48,18 +51,19 @@ def without_unknown(tree):
 
 
 def charsmap(data: bytes):
-    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": b64encode(data).decode()}}
+    return {"type": "Precompiled", "precompiled_charsmap": b64encode(data).decode()}
 
 
+NESTED = '{"type":"Sequence","normalizers":['
 TOKENIZERS = [
     ("bert", None, "has no tokenizer: neither tokenizer.json nor vocab.txt"),
     ("bert", "{", "tokenizer.json cannot be read as a tokenizer"),
     ("bert", "{}", "tokenizer.json cannot be read as a tokenizer"),
-    ("bert", DEEP, "tokenizer.json cannot be read"),
+    *(("bert", deep, "tokenizer.json cannot be read") for deep in (DEEP, '{"normalizer":' + NESTED * 50_000)),
     ("bert", with_one_more_word, f"{len(VOCABULARY) + 1} entries, more than the {len(VOCABULARY)}"),
     ("bert", {"post_processor": None}, "tokenizer.json, field post_processor: adds no [CLS]"),
     ("bert", change("post_processor", {"single": [CLS] * 200}), "adds 200 tokens to a text, of 128 at most"),
-    ("bert", charsmap(b"\xff" * 8), "tokenizer.json cannot be read … precompiled_charsmap is cut"),
+    ("bert", {"normalizer": charsmap(b"\xff" * 8)}, "tokenizer.json cannot be read … precompiled_charsmap is cut"),
     ("roberta", change("model", {"dropout": 0.1}), "tokenizer.json, field dropout: must be null"),
 ]
 VOCABULARIES = [
@@ -77,18 +81,10 @@ VOCABULARIES = [
     (
         SETTINGS,
         {"tokenizer_class": "BertJapaneseTokenizer"},
-        "vocab.txt belongs to a 'BertJapaneseTokenizer', which is not BERT's",
+        "belongs to a 'BertJapaneseTokenizer', which is not BERT's",
     ),
-    (
-        SETTINGS,
-        {"word_tokenizer_type": "mecab"},
-        "field word_tokenizer_type: must be \"basic\", not 'mecab'",
-    ),
-    (
-        SETTINGS,
-        {"subword_tokenizer_type": "character"},
-        "field subword_tokenizer_type: must be \"wordpiece\", not 'character'",
-    ),
+    (SETTINGS, {"word_tokenizer_type": "mecab"}, "word_tokenizer_type: must be \"basic\", not 'mecab'"),
+    (SETTINGS, {"subword_tokenizer_type": "character"}, "must be \"wordpiece\", not 'character'"),
     (SETTINGS, {"do_basic_tokenize": False}, "field do_basic_tokenize: must be true, not False"),
     (SETTINGS, {"tokenizer_class": ["BertTokenizer"]}, "vocab.txt belongs to a ['BertTokenizer'], which is not BERT's"),
     ("config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "vocab.txt belongs to a 'BertJapaneseTokenizer'"),
@@ -127,7 +123,7 @@ def test_every_backend_refuses_ids_that_it_has_no_row_for(bert, odd, name, monke
 
 
 def test_a_panic_of_the_tokenizers_library_at_load(bert_copy, capfd):
-    fault = charsmap(b"")
+    fault = {"normalizer": charsmap(b"")}
     refuses(Runtime, spoil(bert_copy, TOKENIZER, fault), "tokenizer.json cannot be read as a tokenizer: Precompiled")
     assert "panicked" in capfd.readouterr().err  # Rust's own, which nothing here can keep back
 
@@ -141,7 +137,7 @@ EMPTY_TRIE = (4).to_bytes(4, "little") + bytes(4) + b"abc"
 @pytest.mark.parametrize(
     ("fault", "text", "sentence"),
     [
-        (charsmap(EMPTY_TRIE), "the dog", "the tokenizer cannot take a text: index out of bounds"),
+        ({"normalizer": charsmap(EMPTY_TRIE)}, "the dog", "the tokenizer cannot take a text: index out of bounds"),
         ({"normalizer": REPLACE}, "a" * 40 + "c", "the tokenizer cannot take a text: …retry-limit-in-match"),
         ({"pre_tokenizer": SPLIT}, "a" * 40 + "c", "the tokenizer cannot take a text: …retry-limit-in-match"),
         (without_unknown, "\u4e2d\u6587", "the tokenizer cannot take a text: … [UNK]"),
@@ -152,3 +148,66 @@ def test_a_text_that_the_tokenizer_cannot_take(bert_copy, fault, text, sentence,
     runtime = Runtime(spoil(bert_copy, TOKENIZER, fault), backend=backend)
     refuses(runtime.encode, [text], sentence)
     assert runtime.encode([]).shape == (0, 32)
+
+
+# ---- rules that make a text grow without end
+
+
+def replace(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(parts)}
+
+
+def precompiled(*strings: bytes) -> dict[str, Any]:
+    return charsmap((4).to_bytes(4, "little") + bytes(4) + b"".join(string + b"\0" for string in strings))
+
+
+BOMBS = {
+    "doubling": sequence(*[replace("a", "aa")] * 11),
+    "forty doublings": sequence(*[replace("a", "aa")] * 40),
+    "thousands": sequence(*[replace("a", "aa")] * 5000),
+    "nested": sequence(*[sequence(*[replace("a", "aa")] * 4)] * 3),
+    "one letter becomes many": replace("a", "b" * (GROWTH + 1)),
+    "between any two letters": replace("", "b" * GROWTH, "Regex"),
+    "an empty string": replace("", "b" * GROWTH),
+    "put before": {"type": "Prepend", "prepend": "b" * GROWTH},
+    "bytes": sequence(*[{"type": "ByteLevel"}] * 11),
+    "a character map": precompiled(b"b" * (GROWTH + 1)),
+    "mixed": sequence(precompiled(b"x" * 33), replace(" {2,}", "\u2581\u2581", "Regex"), replace("a", "b" * 8)),
+}
+
+
+PRE_TOKENIZER = {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": False}] * 40}
+
+
+@pytest.mark.parametrize(
+    ("part", "rules"), [*(("normalizer", rules) for rules in BOMBS.values()), ("pre_tokenizer", PRE_TOKENIZER)]
+)
+@pytest.mark.parametrize("spelling", ["plain", "with escapes"])
+def test_rules_that_make_a_text_grow_are_refused_before_the_library_reads_them(
+    bert_copy, monkeypatch, part, rules, spelling
+):
+    path = spoil(bert_copy, TOKENIZER, {part: rules}) / TOKENIZER
+    if spelling == "with escapes":
+        path.write_text(path.read_text().replace(f'"{part}"', f'"\\u{ord(part[0]):04x}{part[1:]}"'))
+    monkeypatch.setattr("tokenizers.Tokenizer.from_file", lambda path: pytest.fail("the library read it"))
+    refuses(Runtime, bert_copy, f"tokenizer.json, field {part}: its rules can make a text over 1024")
+
+
+REAL = {
+    "xlm-roberta": sequence(precompiled(b"x" * 33, b"fi"), replace(" {2,}", "\u2581", "Regex")),
+    "xlnet": sequence(replace("``", '"'), replace("''", '"'), {"type": "NFKD"}, {"type": "Lowercase"}),
+    "spaces": sequence({"type": "Prepend", "prepend": "\u2581"}, replace(" ", "\u2581")),
+    "modernbert": {"type": "NFC"},
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("rules", REAL.values(), ids=REAL)
+def test_rules_of_real_tokenizers_pass(encoders, bert_copy, rules):
+    spoil(bert_copy, TOKENIZER, {"normalizer": rules})
+    for directory in (bert_copy, DEFAULT / "0_Transformer", encoders("roberta"), encoders("xlm-roberta")):
+        check_rules((directory / TOKENIZER).read_bytes(), directory)

@@ -19,15 +19,15 @@ from fastflow.model.verify import verify
 
 from support.places import USERS
 from support.processes import run_limited
-from support.static_dirs import model2vec_dir
+from support.sentence_dirs import make_directory, pooling
 
 pytestmark = pytest.mark.slow
 REPO = "someone/model"
 
 
 @pytest.fixture
-def hub(tmp_path):
-    return Hub(tmp_path / "xet")
+def hub():
+    return Hub()
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ def fastflow(hub, tmp_path):
     with serving(hub) as address:
 
         def run(*words, program="from fastflow.cli import main; main()", **more):
-            env = USERS | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "hf_test"} | more
+            env = USERS | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "hf_test"}
+            env |= {"HF_HUB_DISABLE_XET": "1"} | more
             env = {name: value for name, value in env.items() if not name.endswith("_OFFLINE")}
             command = [sys.executable, "-c", program, *map(str, words)]
             done = run_limited(command, env=env, cwd=tmp_path, seconds=120)
@@ -71,21 +72,21 @@ def test_a_pulled_model_is_the_one_that_was_sent(fastflow, commit, model, senten
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@COMMIT"])
-def test_a_second_pull_compares(fastflow, hub, commit, tmp_path, revision):
+def test_a_second_pull_compares(fastflow, hub, commit, revision):
     name = REPO + revision.replace("COMMIT", commit)
     assert fastflow("pull", name, "-o", "here", "-q") == (0, f"{REPO}@{commit}\n", "")
     del hub.asked[:]
     assert fastflow("pull", name, "-o", "here", "-q") == (0, f"{REPO}@{commit}\n", "")
     assert len(hub.asked) == (0 if "COMMIT" in revision else 1)
-    (tmp_path / "here" / "README.md").write_text("other")
-    code, out, error = fastflow("pull", name, "-o", "here")
-    assert (code, out) == (1, "")
-    assert error == f"fastflow: here/README.md differs from {REPO}@{commit}: remove here, and pull again\n"
 
 
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
+        (
+            lambda here: (here / "README.md").write_text("x"),
+            r"differs from someone/model@\w+: remove here, and",
+        ),
         (lambda here: (here / "README.md").unlink(), "here/README.md is missing, a file of someone/model@"),
         (lambda here: (here / "modules.json").write_text("[]"), "here holds modules.json, which is not of someone/"),
         (lambda here: (here / "hub.json").write_text("{}"), "here/hub.json is damaged: remove here, and pull again"),
@@ -128,10 +129,7 @@ def test_a_file_that_is_not_the_listed_one_is_refused(fastflow, hub, commit, mod
     [
         ({"pytorch_model.bin": b"", "config.json": b"{}"}, "no weights in safetensors: pytorch_model.bin can run code"),
         ({"config.json": b"{}"}, "no weights in safetensors$"),
-        (
-            {"a/../../b.safetensors": b""},
-            "a file called '?a/../../b.safetensors'?, which has no place",
-        ),
+        ({"a/../../b.safetensors": b""}, "a file called '?a/../../b.safetensors'?, which has no place"),
         ({"hub.json": b"", "m.safetensors": b""}, "holds a file called '?hub.json'?"),
     ],
 )
@@ -165,62 +163,41 @@ def test_push_sends_a_model_that_pull_takes(fastflow, hub, model, tmp_path):
     assert "hub.json" not in hub.commits[REPO][-1]
 
 
-@pytest.mark.parametrize("way", ["xet", "lfs"])
-def test_a_large_file_goes_and_comes_back(fastflow, hub, tmp_path, way):
-    """Over the 10 MB from which the Hub itself takes a file apart; by LFS in three parts."""
-    model = model2vec_dir(tmp_path / "table", width=25_000)
-    assert (model / "model.safetensors").stat().st_size > 10e6
-    env = {"HF_HUB_DISABLE_XET": "1"} if way == "lfs" else {}
-    code, out, error = fastflow("push", model, REPO, **env)
-    assert code == 0, error
-    name = out.strip()
-    sent = [line.partition("?")[0] for line in hub.asked if line.startswith("PUT")]
-    oid = sha256((model / "model.safetensors").read_bytes()).hexdigest()
-    assert sent.count(f"PUT /lfs/{oid}") == (3 if way == "lfs" else 0)
-    assert (oid in hub.xet_hashes()) == (way == "xet")
-    assert fastflow("pull", name, "-o", "here", "-q", **env)[:2] == (0, f"{name}\n")
-    assert any("xet-read-token" in line for line in hub.asked) == (way == "xet")
-    here = files_of(tmp_path / "here")
-    assert json.loads(here.pop("hub.json"))["files"]["model.safetensors"] == oid
-    assert here == files_of(model)
-
-
 def test_a_large_file_that_the_hub_has_is_not_sent_again(fastflow, hub, model):
     for _ in range(2):
-        code, _, error = fastflow("push", model, REPO, HF_HUB_DISABLE_XET="1")
+        code, _, error = fastflow("push", model, REPO)
         assert code == 0, error
     sent = [line for line in hub.asked if line.startswith("PUT")]
     assert len(sent) == len(set(sent)) == sum(len(data) >= LARGE for data in files_of(model).values())
 
 
-def test_a_model_that_is_not_whole_is_not_sent(fastflow, hub, model_copy):
-    (model_copy / "README.md").write_text("other")
-    code, _, error = fastflow("push", model_copy, REPO)
-    assert code == 1
-    assert "README.md" in error
-    assert hub.asked == []
+@pytest.mark.parametrize(
+    ("file", "there", "token", "sentence"),
+    [
+        (("README.md", "other"), {}, "hf_test", "README.md is damaged: its sha256 differs"),
+        (("x.bin", "pickle"), {}, "hf_test", "holds files that fastflow.json does not list: x.bin"),
+        (None, {"modules.json": b"[]"}, "hf_test", "someone/model holds modules.json, which MODEL lacks: remove it th"),
+        (None, {}, "hf_other", "fastflow: someone/model on the Hub: "),
+    ],
+)
+def test_a_push_that_cannot_be_is_a_sentence(fastflow, hub, model_copy, file, there, token, sentence):
+    if there:
+        hub.add(REPO, there)
+    if file:
+        (model_copy / file[0]).write_text(file[1])
+    before = {name: list(commits) for name, commits in hub.commits.items()}
+    code, out, error = fastflow("push", model_copy, REPO, HF_TOKEN=token)
+    assert (code, out, hub.commits) == (1, "", before)
+    assert sentence.replace("MODEL", str(model_copy)) in error.splitlines()[-1]
+    assert not file or hub.asked == []
 
 
-def test_pickles_are_not_sent(fastflow, hub, prompted_copy):
-    (prompted_copy / "pytorch_model.bin").write_bytes(b"pickle")
-    code, _, error = fastflow("push", prompted_copy, REPO)
+def test_pickles_are_not_sent(fastflow, hub, bert, tmp_path):
+    directory = make_directory(tmp_path / "st", bert, [pooling("mean")])
+    (directory / "pytorch_model.bin").write_bytes(b"pickle")
+    code, _, error = fastflow("push", directory, REPO)
     assert (code, hub.asked) == (1, [])
     assert "holds pytorch_model.bin, which can run code when opened: remove it" in error
-
-
-@pytest.fixture
-def prompted_copy(tmp_path, bert):
-    from support.sentence_dirs import make_directory, pooling
-
-    return make_directory(tmp_path / "st", bert, [pooling("mean")])
-
-
-def test_files_there_that_the_model_lacks_are_a_sentence(fastflow, hub, model):
-    hub.add(REPO, {"modules.json": b"[]"})
-    code, _, error = fastflow("push", model, REPO)
-    assert code == 1
-    assert f"{REPO} holds modules.json, which {model} lacks: remove it there first" in error
-    assert len(hub.commits[REPO]) == 1
 
 
 def test_what_the_hub_has_after_a_push_is_compared(fastflow, hub, model):
@@ -228,12 +205,6 @@ def test_what_the_hub_has_after_a_push_is_compared(fastflow, hub, model):
     code, out, error = fastflow("push", model, REPO, "-q")
     assert (code, out) == (1, "")
     assert re.search(rf"{REPO}@\w+ holds other bytes than {model} in README.md: push again", error)
-
-
-def test_a_push_without_a_token_is_a_sentence(fastflow, model):
-    code, _, error = fastflow("push", model, REPO, HF_TOKEN="hf_other")
-    assert code == 1
-    assert error.splitlines()[-1].startswith(f"fastflow: {REPO} on the Hub: ")
 
 
 NO_SOCKET = """
@@ -271,12 +242,8 @@ def test_a_local_path_never_touches_the_network(fastflow, commit, hub, model, tm
     assert fastflow("pull", REPO, "-o", "here", program=NO_SOCKET)[0] == 99
 
 
-@pytest.mark.parametrize("name", ["model", "a/b/c", "../model", "", "@main"])
-def test_what_is_no_id_is_refused(name, tmp_path):
-    with pytest.raises(UsageError, match="takes the id of a repository, such as ORGANISATION/NAME"):
+@pytest.mark.parametrize("name", ["model", "a/b/c", "../model", "", "@main", f"{REPO}@"])
+def test_what_is_no_id_or_names_no_revision_is_refused(name, tmp_path):
+    said = "someone/model@ names no revision after @" if REPO in name else "takes the id of a repository, such as ORG"
+    with pytest.raises(UsageError, match=said):
         sharing.pull(name, tmp_path / "out")
-
-
-def test_a_revision_may_not_be_empty(tmp_path):
-    with pytest.raises(UsageError, match="someone/model@ names no revision after @"):
-        sharing.pull(f"{REPO}@", tmp_path / "out")

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow.plan import UNTOUCHED, execute, execute_with_log_det
+from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.plan.linear import Linear, hull, magnitude, products, width
 from fastflow.stages.calibration import Stage, apply
 
 from support import stages as make
+from support.builders import fitted
+from support.places import ROOT
 from support.tolerances import FLOW_FLOOR, FOLDED, FUSED_FACTOR
 
 
@@ -237,3 +241,36 @@ def test_extents():
     assert magnitude(np.array([[1.0, -3.0], [2.0, 0.0]])) == 3.0
     assert magnitude(np.zeros((0, 3))) == 0.0
     assert np.isnan(magnitude(np.array([1.0, np.nan])))
+
+
+# ---- on real pooled embeddings, as they are and with outlier dimensions such as BERT's
+
+TEXTS = (ROOT / "examples" / "novels.txt").read_text(encoding="utf-8").split("\n")[:300]
+FITTED = ["flow", "nullspace:10", "nullspace:10,flow", "components:3", "components:3,flow", "flow,nullspace:5"]
+FITTED += ["flow,recolour", "whiten,recolour", "whiten:64"]
+
+
+@pytest.fixture(scope="module")
+def pooled():
+    return Runtime().pool(TEXTS)  # means of word embeddings, which span 255 of 256 dimensions
+
+
+@pytest.fixture(scope="module")
+def calibrations(pooled):
+    return {name: fitted(name, pooled) for name in FITTED} | {"in the package": load_model().calibration}
+
+
+@pytest.mark.parametrize("outlier", [1.0, 30.0], ids=["as pooled", "outlier dimensions"])
+@pytest.mark.parametrize("name", ["in the package", *FITTED])
+def test_no_more_than_twice_the_unfused_error(pooled, calibrations, name, float_isa, outlier):
+    from fastflow.kernels.flow import cpu
+
+    x = pooled.copy()
+    x[:, [7, 100]] = x[:, [7, 100]] * outlier  # two dominant channels, as BERT-base has
+    stages = calibrations[name]
+    wide = apply([s.astype(np.float64) for s in stages], x.astype(np.float64))
+    allowed = np.linalg.norm(apply([s.astype(np.float32) for s in stages], x) - wide) / np.linalg.norm(wide)
+    for sparse in (False, True):
+        fused = cpu.CpuFlow([plan.astype(np.float32) for plan in fold(stages, x.shape[1], sparse)], isa=float_isa)(x)
+        assert np.isfinite(fused).all()
+        assert np.linalg.norm(fused - wide) / np.linalg.norm(wide) <= FUSED_FACTOR * allowed + FLOW_FLOOR, sparse

@@ -1,14 +1,37 @@
-"""The calibration's equations on NumPy and PyTorch, the Stage that carries them, and the checks on loading."""
+"""The calibration: its equations and checks, and the log-density of pooled vectors by the change of variables."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
+import torch
 
-from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply, check, describe, keeps_mean, output_dim
+from fastflow import Runtime
+from fastflow.backends.cpu import CpuVectors
+from fastflow.backends.reference import ReferenceVectors
+from fastflow.backends.torch import TorchVectors
+from fastflow.errors import FastflowError, UsageError
+from fastflow.model.kinds import VectorModel
+from fastflow.stages.calibration import (
+    Stage,
+    apply,
+    check,
+    density_of,
+    describe,
+    has_density,
+    keeps_mean,
+    output_dim,
+)
 from fastflow.train.methods.chain import make_flow_stage
 from fastflow.train.methods.flow import Flow, FlowConfig
 
-from support.calibrations import DIM, FLOWS, linear_stages, make_flow, pooled
+from support import stages as make
+from support.builders import make_model
+from support.calibrations import DIM, linear_stages, make_flow, pooled
+from support.gpu_standin import use_standin
+from support.matrices import make_vector_model, make_vectors
+from support.triton_processes import NEEDS
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -55,50 +78,200 @@ def test_astype_leaves_the_permutation_whole():
     assert kinds == {True: np.int64, False: np.float64}
 
 
-@pytest.mark.parametrize(("coupling", "permutation", "shape"), FLOWS)
-def test_sound_stages_pass_the_check(coupling, permutation, shape):
-    flow = make_flow_stage(make_flow(coupling, permutation, shape))
-    assert check([*linear_stages()[:2], flow], DIM) is None  # or it raises
-    assert check(linear_stages(), DIM) is None
-
-
-def spoilt(stage: Stage, **change) -> Stage:
-    return Stage(stage.kind, stage.settings, {**stage.params, **change})
-
-
 def bad_stages():
-    flow, (standardize, nullspace, whiten) = make_flow_stage(make_flow("additive", "random")), linear_stages()
-    name = "levels.0.1.coupling.net.weight1"
+    flow, (_, nullspace, whiten) = make_flow_stage(make_flow("additive", "random")), linear_stages()
     index = "levels.1.0.permutation.index"
-    poisoned = flow.params[name].copy()
-    poisoned[0, 0] = np.nan
-    fewer = {key: array for key, array in flow.params.items() if key != name}
-    settings = [{"levels": 5}, {"coupling": "spline"}, {"permutation": "shuffle"}, {"depth": 0}, {"width": 2.0}]
+
+    def spoilt(stage, **change):
+        return [Stage(stage.kind, stage.settings, {**stage.params, **change})]
+
     return [
-        (spoilt(flow, **{name: poisoned}), rf"stage 0 \(flow\), array {name}: holds NaN or infinity"),
-        (spoilt(flow, **{name: flow.params[name].T}), rf"array {name}: shape \(8, 6\) does not fit \(6, 8\)"),
-        (spoilt(flow, **{name: flow.params[name].astype(np.int64)}), rf"array {name}: unexpected dtype int64"),
         (spoilt(flow, **{index: np.zeros(8, np.int64)}), rf"array {index}: is not a permutation"),
         (spoilt(flow, **{index: np.arange(8.0)}), rf"array {index}: unexpected dtype float64"),
-        (Stage("flow", flow.settings, fewer), f"arrays missing or unknown: {name}"),
-        (spoilt(flow, extra=np.zeros(3)), "arrays missing or unknown: extra"),
-        (Stage("warp"), "unknown calibration 'warp'; known: flow, recolour, whiten, standardize, nullspace"),
-        (spoilt(standardize, deviation=np.full(DIM, np.inf)), r"\(standardize\), array deviation: holds NaN or inf"),
+        ([Stage("warp")], "unknown calibration 'warp'; known: flow, recolour, whiten, standardize, nullspace"),
         (spoilt(nullspace, directions=np.zeros((2, 5))), r"directions: shape \(2, 5\) does not fit \(None, 16\)"),
         (spoilt(whiten, matrix=np.zeros(DIM)), r"matrix: shape \(16,\) does not fit \(16, None\)"),
-        *((Stage("flow", {**flow.settings, **s}, flow.params), next(iter(s))) for s in settings),
+        ([whiten, make_flow_stage(Flow(FlowConfig(16, 2, 1, 4)))], r"stage 1 \(flow\)"),
+        ([whiten, make_flow_stage(Flow(FlowConfig(16, 3, 1, 4)))], "a flow of 3 levels cannot run on 12 dimensions"),
     ]
 
 
-@pytest.mark.parametrize(("stage", "message"), bad_stages())
-def test_the_check_names_stage_and_array(stage, message):
+@pytest.mark.parametrize(("stages", "message"), bad_stages())
+def test_the_check_names_stage_and_array(stages, message):
+    check(linear_stages(), DIM)
     with pytest.raises(FastflowError, match=message):
-        check([stage], DIM)
+        check(stages, DIM)
 
 
-def test_the_check_follows_the_width_through_the_chain():
-    whiten = linear_stages()[2]
-    check([whiten, make_flow_stage(Flow(FlowConfig(12, 2, 1, 4)))], DIM)
-    for levels, message in ((2, r"stage 1 \(flow\)"), (3, "a flow of 3 levels cannot run on 12 dimensions")):
-        with pytest.raises(FastflowError, match=message):
-            check([whiten, make_flow_stage(Flow(FlowConfig(16, levels, 1, 4)))], DIM)
+# ---- log-density
+
+SINGULAR = np.ones((DIM, DIM))
+FLOAT32 = 1e-5  # of the largest log-density: float32 sums
+ENDS = (CpuVectors, ReferenceVectors, TorchVectors)
+CHAINS = {
+    "flow": lambda rng, **o: [make.flow(rng, DIM, **o)],
+    "standardize, whiten, flow": lambda rng, **o: [
+        make.standardize(rng, DIM), make.whiten(rng, DIM, DIM), make.flow(rng, DIM, **o)
+    ],
+    "flow, recolour": lambda rng, **o: [make.flow(rng, DIM, **o), make.recolour(rng, DIM)],
+    "flow, recolour, flow, nullspace": lambda rng, **o: [
+        make.flow(rng, DIM, **o), make.recolour(rng, DIM), make.flow(rng, DIM, **o), make.nullspace(rng, DIM)
+    ],
+}  # fmt: skip
+SHAPES = (
+    {"levels": 2, "width": 8},
+    {"levels": 2, "width": 8, "coupling": "affine"},
+    {"levels": 2, "width": 8, "permutation": "lu"},
+    {"levels": 1, "width": 8, "coupling": "affine", "permutation": "lu"},
+)
+
+
+def of(stages) -> VectorModel:
+    return VectorModel(Path("m"), DIM, tuple(stage.astype(np.float32) for stage in stages), "")
+
+
+def close(found, exact) -> bool:
+    return bool(np.abs(found - exact).max() <= FLOAT32 * np.abs(exact).max())
+
+
+def by_jacobian(stages, x):
+    """log p of the rows of ``x`` from the Jacobian of the chain, whatever the stages say of determinants."""
+    tensors = [
+        Stage(s.kind, s.settings, {k: torch.from_numpy(np.array(v)) for k, v in s.params.items()}) for s in stages
+    ]
+    out = []
+    for row in torch.from_numpy(x):
+        jacobian = torch.autograd.functional.jacobian(lambda v: apply(tensors, v[None])[0], row)
+        z = apply(tensors, row[None])[0].numpy()
+        out.append(scipy.stats.norm.logpdf(z).sum() + torch.linalg.slogdet(jacobian)[1].item())
+    return np.array(out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(map(str, shape.values())))
+@pytest.mark.parametrize("chain", CHAINS)
+def test_every_backend_gives_the_change_of_variables(chain, shape):
+    rng = np.random.default_rng(0)
+    stages, x = CHAINS[chain](rng, **shape), rng.normal(size=(9, DIM)).astype(np.float32)
+    latent = stages[: {"flow, recolour": 1, "flow, recolour, flow, nullspace": 3}.get(chain, len(stages))]
+    wide = [stage.astype(np.float32).astype(np.float64) for stage in latent]
+    exact = by_jacobian(wide, x.astype(np.float64))
+    assert np.ptp(exact) > 1
+    assert has_density(wide)
+    assert np.allclose(density_of(wide, "m").log_prob(x.astype(np.float64), wide), exact, rtol=1e-9)
+    for kind in ENDS:
+        found = kind(of(stages), "float32", "cpu", None).log_prob(x)
+        assert (found.dtype, found.shape) == (np.float64, (9,))
+        assert close(found, exact), kind
+    for kind in (ReferenceVectors, TorchVectors):
+        assert np.allclose(kind(of(stages), "float64", "cpu", None).log_prob(x.astype(np.float64)), exact, rtol=1e-9)
+
+
+def test_it_integrates_to_one():
+    """Importance sampling over a wide Gaussian: a density, whatever its scale."""
+    rng = np.random.default_rng(1)
+    stages = [make.standardize(rng, 2), make.flow(rng, 2, levels=1, depth=2, width=4, coupling="affine")]
+    x, scale = rng.normal(size=(400_000, 2)) * 6, 6.0
+    weights = density_of(stages, "m").log_prob(x, stages) - scipy.stats.norm.logpdf(x, scale=scale).sum(axis=1)
+    assert abs(np.exp(weights).mean() - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (lambda rng: [], "log_prob needs a flow, and the calibration of m is none: fit one with the method flow"),
+        (lambda rng: [make.whiten(rng, DIM, DIM)], r"log_prob needs a flow, and the calibration of m is whiten\(16\)"),
+        (lambda rng: [make.whiten(rng, DIM, 8), make.flow(rng, 8)], r"whiten\(8\) of m leaves some out: fit a model"),
+        (lambda rng: [make.nullspace(rng, DIM), make.flow(rng, DIM)], r"nullspace\(3\) of m leaves some out"),
+        (
+            lambda rng: [Stage("whiten", {}, {"mean": np.zeros(DIM), "matrix": SINGULAR}), make.flow(rng, DIM)],
+            r"whiten\(16\) of m leaves some out",
+        ),
+    ],
+)  # fmt: skip
+def test_what_has_no_density_is_refused(stages, message):
+    chain = stages(np.random.default_rng(0))
+    with pytest.raises(UsageError, match=message):
+        density_of(chain, "m")
+    assert not has_density(chain)
+    for kind in ENDS if chain else ():
+        with pytest.raises(UsageError, match=message):
+            kind(of(chain), "float32", "cpu", None).log_prob(np.zeros((1, DIM), np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recoloured", [False, True])
+def test_a_runtime_gives_it_for_texts_and_for_pooled_vectors(bert, sentences, tmp_path, backend, recoloured):
+    model = make_model(tmp_path / "m", bert, sentences, "flow,recolour" if recoloured else "flow", weighted=True)
+    runtime = Runtime(model, backend=backend)
+    found = runtime.log_prob(sentences[:50])
+    stages = [stage.astype(np.float64) for stage in runtime.session.model.calibration[:1]]
+    exact = density_of(stages, "m").log_prob(runtime.pool(sentences[:50]).astype(np.float64), stages)
+    assert (found.dtype, found.shape) == (np.float64, (50,))
+    assert close(found, exact)
+    assert np.array_equal(runtime.log_prob(runtime.pool(sentences[:50])), found)
+    assert runtime.log_prob([]).shape == (0,)
+    assert close(runtime.log_prob(iter(sentences[:7]), batch_size=2), found[:7])
+    strange = runtime.log_prob(["9 9 9 9 ! ? 7"])
+    assert strange[0] < np.median(found)
+
+
+@pytest.mark.parametrize("method", ["flow", "flow,recolour"])
+def test_a_model_without_an_encoder_takes_vectors(tmp_path, method):
+    model = make_vector_model(tmp_path / "m", method, batch_size=32, stop="budget")
+    runtime, x = Runtime(model), make_vectors(20, seed=2)
+    assert runtime.log_prob(x).shape == (20,)
+    assert np.array_equal(runtime.log_prob(x.tolist()), runtime.log_prob(x))
+    bad = np.where(np.arange(20)[:, None] == 3, np.float32(np.nan), x)
+    for wrong, message in (
+        ("a text", r"takes numbers of shape \(B, 32\), not texts"),
+        (["a text"], r"takes numbers of shape \(B, 32\), not texts"),
+        (x[:, :4], r"takes numbers of shape \(B, 32\); got float32"),
+    ):
+        with pytest.raises(FastflowError, match=rf"^log_prob {message}"):
+            runtime.log_prob(wrong)
+    with pytest.raises(FastflowError, match=r"^log_prob: row 3 holds NaN or infinity"):
+        runtime.log_prob(bad)
+
+
+def test_a_density_beyond_the_dtype_names_its_row(model, sentences, backend):
+    runtime = Runtime(model, backend=backend)
+    x = runtime.pool(sentences[:5])
+    x[2] = 3e38
+    with pytest.raises(FastflowError, match=r"^log_prob: row 2 gives NaN or infinity"):
+        runtime.log_prob(x)
+
+
+def test_a_model_without_a_flow_is_refused_before_its_encoder_runs(bert, monkeypatch):
+    runtime = Runtime(bert)
+    monkeypatch.setattr(Runtime, "pool", None)
+    for call in (lambda: runtime.log_prob(["a"]), lambda: runtime.stream_with_log_prob(["a"])):
+        with pytest.raises(UsageError, match=r"log_prob needs a flow, and the calibration of .* is none: fit one"):
+            call()
+
+
+def test_a_stream_gives_embeddings_with_the_bits_they_have_without(model, sentences, backend):
+    runtime, options = Runtime(model, backend=backend), {"window": 40, "truncate_dim": 7, "precision": "float16"}
+    plain, both = runtime.stream(sentences, **options), list(runtime.stream_with_log_prob(sentences, **options))
+    for (start, z), (other, same, _) in zip(plain, both, strict=True):
+        assert start == other
+        assert np.array_equal(z, same)
+    assert [start for start, _, _ in both] == list(range(0, 256, 40))
+    assert close(np.concatenate([log_prob for _, _, log_prob in both]), runtime.log_prob(sentences))
+    with pytest.raises(UsageError, match="unknown precision 'int4'"):
+        runtime.stream_with_log_prob(sentences, precision="int4")
+
+
+@pytest.mark.slow
+@NEEDS
+def test_on_a_device_it_is_that_of_the_reference(model, sentences, monkeypatch):
+    use_standin(monkeypatch)
+    runtime, exact = Runtime(model, backend="triton"), Runtime(model, backend="reference")
+    for texts in (sentences[:3], sentences):
+        assert close(runtime.log_prob(texts), exact.log_prob(texts))
+    monkeypatch.setattr("fastflow.backends.triton.PIECE", 7)
+    assert close(runtime.log_prob(runtime.pool(sentences)), exact.log_prob(sentences))
+    assert runtime.log_prob([]).shape == (0,)
+    ((_, z, log_prob),) = runtime.stream_with_log_prob(sentences[:50])
+    assert np.array_equal(z, runtime.encode(sentences[:50]))
+    assert close(log_prob, exact.log_prob(sentences[:50]))

@@ -48,22 +48,19 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "depth", "layers"), NAMES)
-def test_names_mean_explicit_layers(name, depth, layers):
-    assert parse_pooling(name, depth) == Pooling("mean", layers)
+MADE = [
+    *((name, depth, Pooling("mean", layers)) for name, depth, layers in NAMES),
+    *((name, 12, Pooling(name, (12,))) for name in ("cls", "pooler")),
+    ("mean-of-layers:3*words,1,4", 12, Pooling("mean", (WORDS, 1, 4), shares=(0.6, 0.2, 0.2))),
+    ("mean-of-layers:1*12,999*0", 12, Pooling("mean", (12, 0), shares=(0.001, 0.999))),
+    ("mean-of-layers:2*1,2*4", 12, Pooling("mean", (1, 4))),
+    ("mean-of-layers:7*words", 12, Pooling("mean", (WORDS,))),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "shares"),
-    [
-        ("mean-of-layers:3*words,1,4", (WORDS, 1, 4), (0.6, 0.2, 0.2)),
-        ("mean-of-layers:1*12,999*0", (12, 0), (0.001, 0.999)),
-        ("mean-of-layers:2*1,2*4", (1, 4), None),
-        ("mean-of-layers:7*words", (WORDS,), None),
-    ],
-)
-def test_a_number_before_a_layer_is_how_often_it_counts(name, layers, shares):
-    assert parse_pooling(name, 12) == Pooling("mean", layers, shares=shares)
+@pytest.mark.parametrize(("name", "depth", "pooling"), MADE)
+def test_names_mean_explicit_layers(name, depth, pooling):
+    assert parse_pooling(name, depth) == pooling
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)
@@ -74,11 +71,6 @@ def test_a_pooling_has_the_name_that_asks_for_it(items):
     assert parse_pooling(pooling_name(made), 12) == made
     assert sum(made.factors) == pytest.approx(1)
     assert made.factors == pytest.approx([count / sum(items.values()) for count in items.values()])
-
-
-@pytest.mark.parametrize("name", ["cls", "pooler"])
-def test_modes_of_the_first_token(name):
-    assert parse_pooling(name, 12) == Pooling(name, (12,))
 
 
 @pytest.mark.parametrize(
@@ -97,18 +89,25 @@ def test_names_that_mean_nothing_here(name, depth):
         parse_pooling(name, depth)
 
 
-def test_descriptions_name_the_layers():
-    assert parse_pooling("first-last", 12).describe() == "masked mean of layers 1 and 12"
-    assert parse_pooling("embedding-first-last", 12).describe() == "masked mean of layers 0, 1 and 12"
-    assert parse_pooling("words", 12).describe() == "masked mean of word embeddings without positions"
-    said = "masked mean of word embeddings without positions and of layer 4"
-    assert parse_pooling("mean-of-layers:4,words", 12).describe() == said
-    assert parse_pooling("words-first-last", 12).describe() == f"{said[:-7]}layers 1 and 12"
-    said = "masked mean of word embeddings without positions (0.6) and of layers 1 (0.2) and 12 (0.2)"
-    assert parse_pooling("mean-of-layers:1,3*words,12", 12).describe() == said
-    assert parse_pooling("last", 12).describe() == "masked mean of layer 12"
-    assert parse_pooling("cls", 4).describe() == "[CLS] state of layer 4"
-    assert parse_pooling("pooler", 4).describe() == "tanh pooler over [CLS] of layer 4"
+BY_WORDS = "word embeddings without positions"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("first-last", "masked mean of layers 1 and 12"),
+        ("embedding-first-last", "masked mean of layers 0, 1 and 12"),
+        ("words", f"masked mean of {BY_WORDS}"),
+        ("mean-of-layers:4,words", f"masked mean of {BY_WORDS} and of layer 4"),
+        ("words-first-last", f"masked mean of {BY_WORDS} and of layers 1 and 12"),
+        ("mean-of-layers:1,3*words,12", f"masked mean of {BY_WORDS} (0.6) and of layers 1 (0.2) and 12 (0.2)"),
+        ("last", "masked mean of layer 12"),
+        ("cls", "[CLS] state of layer 12"),
+        ("pooler", "tanh pooler over [CLS] of layer 12"),
+    ],
+)
+def test_descriptions_name_the_layers(name, said):
+    assert parse_pooling(name, 12).describe() == said
 
 
 def backend_with(kind: type, pooling: Pooling, model: Model) -> object:
@@ -150,11 +149,8 @@ def test_packed_means_and_first_states(lengths, seed):
     parts = np.split(hidden, offsets[1:-1])
     assert np.abs(reference.pool_mean(hidden, offsets) - [part.mean(axis=0) for part in parts]).max() <= 1e-12
     assert np.array_equal(reference.pool_first(hidden, offsets), [part[0] for part in parts])
-
-
-def test_pooling_of_no_text():
-    assert reference.pool_mean(np.zeros((0, 5)), np.array([0])).shape == (0, 5)
-    assert reference.pool_first(np.zeros((0, 5)), np.array([0])).shape == (0, 5)
+    for pool in (reference.pool_mean, reference.pool_first):
+        assert pool(np.zeros((0, 5)), np.array([0])).shape == (0, 5)
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])

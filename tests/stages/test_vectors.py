@@ -1,9 +1,13 @@
-"""Finished vectors: cut and then normalised, quantised into one range, refused if they are not finite."""
+"""Finished vectors: cut and then normalised, quantised, refused if they are not finite; rows and similarities."""
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.stages import similarity
+from fastflow.stages.rows import Joined
+from fastflow.stages.similarity import SIMILARITIES
 from fastflow.stages.truncation import Truncation
 from fastflow.stages.vectors import (
     INT8_SIGMAS,
@@ -35,19 +39,17 @@ def test_cut_first_and_normalised_then():
         assert np.array_equal(whole, Z), "turned if it is cut alone"
 
 
-@pytest.mark.parametrize("value", [0, -1, 11, 2.0, True, "3"])
-def test_widths_that_a_model_has_not(value):
-    with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 10"):
-        check_truncation(value, 10)
-
-
-def test_counts_are_whole_numbers_of_any_kind():
+def test_counts_and_widths_are_whole_numbers_of_any_kind():
     for value in (None, 1, np.int64(3)):
         check_count("threads", value)
         check_truncation(value, 10)
-    for value in (0, 1.5, True, "2"):
+    for value in (0, -1, 1.5, 2.0, True, "2"):
         with pytest.raises(UsageError, match="threads must be a whole number of at least 1"):
             check_count("threads", value)
+        with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 10"):
+            check_truncation(value, 10)
+    with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 10"):
+        check_truncation(11, 10)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -128,24 +130,64 @@ def test_precisions_that_cannot_be_had():
         (np.where(Z[3, 3] == Z, np.nan, Z), "row 3 holds NaN"), (np.full((1, 10), 1e300), "row 0 holds NaN or inf"),
     ],
 )  # fmt: skip
-def test_arrays_that_cannot_be_transformed(array, message):
+def test_arrays_become_floats_or_are_refused(array, message):
+    assert check_pooled([[1] * 10], 10, np.float32).dtype == np.float32
     with pytest.raises(FastflowError, match=message):
         check_pooled(array, 10, np.float32)
 
 
-def test_arrays_become_floats():
-    assert check_pooled([[1] * 10], 10, np.float32).dtype == np.float32
+@pytest.mark.parametrize(
+    ("array", "message"), [(np.zeros((1, 1, 1)), "of shape"), (["a"], "numbers"), ([np.nan], "row 0 holds NaN")]
+)
+def test_vectors_become_rows_or_are_refused(array, message):
     assert check_vectors([1, 2], np.float64).shape == (1, 2)
-    for wrong, message in ((np.zeros((1, 1, 1)), "of shape"), (["a"], "numbers"), ([np.nan], "row 0 holds NaN")):
-        with pytest.raises(FastflowError, match=message):
-            check_vectors(wrong, np.float32)
+    with pytest.raises(FastflowError, match=message):
+        check_vectors(array, np.float32)
 
 
 def test_cosines_are_those_of_the_definition():
     z = Z.astype(np.float64)
-    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
-    assert np.abs(cosine(z, z[:2]) - unit @ unit[:2].T).max() <= 1e-12
-    assert np.abs(compute_paired_cosine(z, z[::-1]) - (unit * unit[::-1]).sum(axis=1)).max() <= 1e-12
+    assert np.abs(compute_paired_cosine(z, z[::-1]) - np.diag(cosine(z, z[::-1]))).max() <= 1e-12
     assert not cosine(np.zeros((1, 10)), z).any()
-    with pytest.raises(FastflowError, match="vectors of one width, not 10 and 9"):
-        cosine(z, z[:, :9])
+
+
+# ---- rows and similarities
+
+FIRST = np.arange(20, dtype=np.float32).reshape(5, 4)
+SECOND = -np.arange(12, dtype=np.float32).reshape(3, 4)
+WHOLE = np.concatenate([FIRST, SECOND])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [slice(None), slice(0, 1), slice(3, 7), slice(5, 8), slice(6, 99), slice(8, 9), slice(None, None, 3),
+     np.array([7, 0, 5, 4, 7]), np.array([], np.int64), np.array([4, 3]), np.array([5])],
+)  # fmt: skip
+def test_rows_are_those_of_the_two_in_order(rows):
+    joined = Joined(FIRST, SECOND)
+    assert (len(joined), joined.shape) == (8, (8, 4))
+    found = joined[rows]
+    assert found.dtype == np.float32
+    assert np.array_equal(found, WHOLE[rows])
+    assert Joined(FIRST, SECOND.astype(np.float64))[rows].dtype == np.float64
+
+
+A, B = (np.random.default_rng(seed).normal(size=(n, 7)) for seed, n in ((0, 5), (1, 11)))
+WANTED = {
+    "cosine": 1 - cdist(A, B, "cosine"),
+    "dot": A @ B.T,
+    "euclidean": -cdist(A, B),
+    "manhattan": -cdist(A, B, "cityblock"),
+}
+
+
+@pytest.mark.parametrize("block", [1, 100, 1 << 22])
+@pytest.mark.parametrize("name", WANTED)
+def test_similarities(name, block, monkeypatch):
+    assert set(WANTED) == set(SIMILARITIES)
+    monkeypatch.setattr(similarity, "BLOCK", block)
+    np.testing.assert_allclose(SIMILARITIES[name](A, B), WANTED[name], atol=1e-12)
+    assert SIMILARITIES[name](A.astype(np.float32), B.astype(np.float32)).dtype == np.float32
+    assert SIMILARITIES[name](A[:0], B).shape == (0, 11)
+    with pytest.raises(FastflowError, match="similarity takes vectors of one width, not 7 and 3"):
+        SIMILARITIES[name](A, B[:, :3])

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.errors import UsageError
-from fastflow.stages.calibration import Stage, density_of
+from fastflow.stages.calibration import Stage, density_of, has_density
 from fastflow.stages.rows import Rows
 from fastflow.train.methods.chain import take_sample
 
@@ -21,12 +20,8 @@ def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] 
 
     None if ``stages`` have no density, and for fewer than LEAST rows.
     """
-    try:
-        density = density_of(stages, "this model")
-    except UsageError:
-        return None
-    if len(pooled) < LEAST:
+    if len(pooled) < LEAST or not has_density(stages):
         return None
     wide = [stage.astype(np.float64) for stage in stages]
-    found = density.log_prob(np.asarray(take_sample(pooled), np.float64), wide)
+    found = density_of(stages, "this model").log_prob(np.asarray(take_sample(pooled), np.float64), wide)
     return {"log_prob": round(float(np.quantile(found, SHARE)), 4), "share": SHARE}

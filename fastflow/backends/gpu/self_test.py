@@ -9,7 +9,7 @@ import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend, ReferenceTable, ReferenceVectors
-from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu
+from fastflow.errors import FastflowError, UnsupportedArchitecture, WrongOnGpu
 from fastflow.model.encoder.architecture import is_static, read_config, whole_number
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.static.table import open_table
@@ -69,7 +69,7 @@ def _compute_checks(opened: Calibrator, model: Model | VectorModel) -> Iterator[
 
 def _check_vectors(opened: Calibrator, reference: Calibrator, few: Floats) -> Iterator[Check]:
     calls: list[tuple[str, Callable[[Calibrator, Floats], Any]]] = [("calibrated", lambda runs, x: runs.calibrate(x))]
-    if _has_density(reference):
+    if reference.has_density:
         calls.append(("log-densities of", lambda runs, x: np.stack([np.ones(len(x)), runs.log_prob(x)], 1)))
     for what, call in calls:
         wanted = call(reference, few.astype(reference.floats))
@@ -98,13 +98,6 @@ def _draw_tokens(model: Model, lengths: Sequence[int]) -> Tokens:
     size = table or whole_number(read_config(model.encoder), "vocab_size", model.encoder)
     ids = np.random.default_rng(len(lengths)).integers(min(SPECIAL, size - 1), size, kept.sum(), np.int32)
     return Tokens(ids, np.concatenate([[0], np.cumsum(kept)]).astype(np.int64), np.empty(0, np.int64))
-
-
-def _has_density(reference: Calibrator) -> bool:
-    try:
-        return bool(reference.density.stages)
-    except UsageError:
-        return False
 
 
 def _largest_error(found: Any, wanted: Any) -> float:
