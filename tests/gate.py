@@ -73,8 +73,7 @@ GROUPS = {
     ),
     "models": Group(
         ("fastflow/model/*", "fastflow/exports/*"),
-        ("tests/model", "tests/exports", "tests/across/test_sentence_transformers.py",
-         "tests/across/test_sentence_transformers_models.py"),
+        ("tests/model", "tests/exports", "tests/across/test_sentence_transformers.py"),
     ),
     "training": Group(("train/*",), ("tests/train",)),
     "ray": Group(("fastflow/integrations/*ray*",), ("tests/integrations",)),

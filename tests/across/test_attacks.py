@@ -21,7 +21,7 @@ def attack(name, rounds):
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "rounds"),
-    [("writers", 8), ("forks", 20), ("tokens", 40), ("kills", 36), ("disks", 36), ("server", 2)],
+    [("writers", 8), ("forks", 20), ("kills", 36), ("disks", 36), ("server", 2)],
 )
 def test_no_fault_is_found(name, rounds):
     attack(name, rounds)

@@ -19,20 +19,7 @@ from fastflow.errors import FastflowError
 from fastflow.values import panics
 
 from support.builders import make_encoder, make_sentences
-from support.fields import (
-    ADDED,
-    BERT_CONFIG,
-    CONFIG,
-    MAP,
-    NONE,
-    SETTINGS,
-    TOKENIZER,
-    asked,
-    change,
-    changes,
-    keys,
-    row_of,
-)
+from support.fields import ADDED, BERT_CONFIG, CONFIG, MAP, SETTINGS, TOKENIZER, asked, change, changes, keys, row_of
 from support.sentence_dirs import make_directory, pooling, write
 from support.static_dirs import model2vec_dir, static_embedding_dir
 
@@ -143,11 +130,11 @@ class Walk:
             kind = "refused"
             names = [*field.split("."), "pooling_mode", "the weights lack", f"{row.file} cannot be read"]
             named = any(each in found for each in names) or (field == "tokenizer_class" and "releases" in found)
-            bad = want is not None and ((row.does == NONE and not self.strict) or not named)
+            bad = want is not None and ((not row.effect and not self.strict) or not named)
         else:
             kind = "obeyed" if want is not None and not is_close(want, self.base) else "unchanged"
             bad = want is not None and not is_close(found, want, CLOSE.get(field, 1e-4))
-            bad |= row.does == NONE and kind == "obeyed" and field not in CLOSE
+            bad |= not row.effect and kind == "obeyed" and field not in CLOSE
         self.counts[kind] += 1
         if bad:
             self.wrong.append(f"{row.file}, {field} = {value!r:.60}: {found if isinstance(found, str) else kind}")
@@ -160,11 +147,11 @@ def test_every_field_is_obeyed_or_refused_or_changes_nothing(directories, name, 
     ids = vocabulary if isinstance(vocabulary, dict) else {piece: i for i, (piece, _) in enumerate(vocabulary)}
     word = next(word for word in ("dog", "▁dog", "the") if word in ids)
     every = changes(walk.path, word, ids[word])
-    without = [each for each in every if each.row.does == NONE]
+    without = [each for each in every if not each.row.effect]
     for start in range(0, len(without), 32):
         walk.together(without[start : start + 32])
     for each in every:
-        if each.row.does != NONE:
+        if each.row.effect:
             walk.judge(*each, *walk.vectors([each]))
     print(f"{name}: {sum(walk.counts.values())} changes, {dict(walk.counts)}")
     assert not walk.wrong, "\n".join(walk.wrong)

@@ -23,3 +23,4 @@ def test_functions_are_measured():
     ).body
     assert (length(function), parameters(function)) == (2, 2)
     assert (length(command), parameters(command)) == (1, 0)
+    assert (parameters(function, named=True), parameters(command, named=True)) == (3, 0)

@@ -1,6 +1,7 @@
 """A directory that Sentence Transformers saved gives its vectors: every module, in every order, on every backend.
 
-``sentence_dirs.expected`` is the definition; Sentence Transformers is asked too, if it is installed.
+``sentence_dirs.expected`` is the definition; Sentence Transformers is asked too, if it is installed. At the end are
+published models, with few layers and random weights.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,8 +17,18 @@ import pytest
 import fastflow
 from fastflow.errors import UsageError
 
-from support.builders import VOCABULARY, make_sentences
-from support.sentence_dirs import NORMALIZE, apart, dense, expected, least_cosine, make_directory, pooling, theirs
+from support.builders import VOCABULARY, calm, make_encoder, make_sentences
+from support.sentence_dirs import (
+    NORMALIZE,
+    Module,
+    apart,
+    dense,
+    expected,
+    least_cosine,
+    make_directory,
+    pooling,
+    theirs,
+)
 from support.tolerances import COSINE, UNIT
 
 LONG = " ".join(make_sentences(40, seed=3))
@@ -203,3 +215,65 @@ def test_info_describes_it(prompted):
     assert (found["default_prompt"], found["similarity"], found["max_length"]) == ("title", "dot", 24)
     assert (found["dim"], found["pooled_dim"], found["calibration"]) == (100, 160, "none")
     json.dumps(found)
+
+
+MEAN, CLS = pooling("mean"), pooling("cls")
+QUERY = "Represent this sentence for searching relevant passages: "
+
+
+class Published(NamedTuple):
+    hidden: int
+    heads: int
+    modules: list[Module]
+    length: int = 512
+    family: str = "bert"
+    prompts: dict[str, str] = {}  # noqa: RUF012 - never changed
+    wide: int | None = None  # 4 ``hidden``
+
+    def settings(self) -> dict[str, Any]:
+        wide = self.wide or 4 * self.hidden
+        if self.family == "distilbert":
+            return {"dim": self.hidden, "n_layers": 2, "n_heads": self.heads, "hidden_dim": wide}
+        own = {"num_hidden_layers": 4, "local_attention": 128} if self.family == "modernbert" else {}
+        shape = {"hidden_size": self.hidden, "num_attention_heads": self.heads, "intermediate_size": wide}
+        return {"num_hidden_layers": 2, **shape, **own}
+
+
+PUBLISHED = {  # of models that differ in depth or pooling only, one
+    "all-MiniLM-L6-v2": Published(384, 12, [MEAN, NORMALIZE], 256),
+    "bge-small-en-v1.5": Published(384, 12, [CLS, NORMALIZE]),
+    "paraphrase-multilingual-MiniLM-L12-v2": Published(384, 12, [MEAN], 128),
+    "distiluse-base-multilingual-cased-v2": Published(768, 12, [MEAN, dense(512, "Tanh")], 128, "distilbert"),
+    "mxbai-embed-large-v1": Published(1024, 16, [CLS], prompts={"query": QUERY, "passage": ""}),
+    "snowflake-arctic-embed-m": Published(768, 12, [CLS, NORMALIZE], prompts={"query": QUERY}),
+    "all-mpnet-base-v2": Published(768, 12, [MEAN, NORMALIZE], 384, "mpnet"),
+    "multilingual-e5-base": Published(768, 12, [MEAN, NORMALIZE], family="xlm-roberta"),
+    "gte-modernbert-base": Published(768, 12, [CLS], 8192, "modernbert", wide=1152),
+}
+POSITIONS = {"modernbert": 8192, "mpnet": 514, "xlm-roberta": 514}
+BEYOND_LIMIT = make_sentences(30, seed=6)  # of 256 tokens; several blocks of the others
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:texts longer than")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model(name, tmp_path):
+    model = PUBLISHED[name]
+    positions = POSITIONS.get(model.family, 512)
+    encoder = make_encoder(tmp_path / "encoder", model.family, max_position_embeddings=positions, **model.settings())
+    calm(encoder, model.hidden)
+    path = make_directory(tmp_path / "m", encoder, model.modules, length=model.length, prompts=model.prompts)
+    long = " ".join(BEYOND_LIMIT[: 30 if model.length <= 256 else 8])
+    texts = ["", "a", *make_sentences(6, seed=5), long]
+    want = expected(path, texts)
+    with fastflow.Runtime(path, backend="cpu", dtype="float32") as rt:
+        assert apart(rt.encode(texts), want) <= UNIT
+        for prompt_name, prompt in model.prompts.items():
+            assert apart(rt.encode(texts[:4], prompt_name=prompt_name), expected(path, texts[:4], prompt)) <= UNIT
+        if find_spec("sentence_transformers"):
+            other = theirs(path)
+            for call in ("encode", "encode_query", "encode_document"):
+                assert apart(getattr(rt, call)(texts), getattr(other, call)(texts)) <= UNIT, call
+    for dtype, least in {**COSINE, "int8": 0.99}.items():
+        with fastflow.Runtime(path, backend="cpu", dtype=dtype) as rt:
+            assert least_cosine(rt.encode(texts), want) >= least, dtype

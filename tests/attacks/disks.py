@@ -53,7 +53,7 @@ def fill(shop: Shop, subject: Subject, rng: random.Random, counts: Counter[str])
 
 
 @contextmanager
-def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+def prepare(folder: Path) -> Iterator[Callable[..., None]]:
     try:
         with mount(PAGE):
             pass

@@ -64,7 +64,7 @@ for number, wait in enumerate(waits):
 
 
 @contextmanager
-def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+def prepare(folder: Path) -> Iterator[Callable[..., None]]:
     make_model(folder / "flow", make_encoder(folder / "bert"), make_sentences(96))
     make_encoder(folder / "xlm-roberta", "xlm-roberta")
     model2vec_dir(folder / "model2vec", seq_length=64)

@@ -218,7 +218,7 @@ def kill(shop: Shop, subject: Subject, folder: Path, rng: random.Random, counts:
 
 
 @contextmanager
-def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+def prepare(folder: Path) -> Iterator[Callable[..., None]]:
     shop = Shop(folder)
     subjects = shop.list_subjects()
     shop.prepare(subjects)

@@ -334,7 +334,7 @@ class Attacks:
 
 
 @contextmanager
-def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+def prepare(folder: Path) -> Iterator[Callable[..., None]]:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     (folder / "keys").write_text(KEY)

@@ -139,7 +139,7 @@ def wait_for(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def prepare(folder: Path, paths: list[Path]) -> Iterator[Callable[..., None]]:
+def prepare(folder: Path) -> Iterator[Callable[..., None]]:
     """The formats and ways take turns, so that eighteen rounds see every pair."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a program that & started ignore it
 

@@ -65,7 +65,7 @@ class Choices(Random):
 def load(name: str) -> ModuleType:
     """Import a target or an attack.
 
-    A target has ``one(data)`` and ``seeds()``. An attack has a context manager ``prepare(folder, paths)``, which gives
+    A target has ``one(data)`` and ``seeds()``. An attack has a context manager ``prepare(folder)``, which gives
     ``one(folder, rng, number, counts)``.
     """
     folder = FUZZ.parent / "attacks" if name in ATTACKS else FUZZ / "targets"

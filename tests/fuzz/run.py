@@ -191,7 +191,7 @@ def attack(name: str, given: argparse.Namespace) -> int:
     counts, began, faults, done = Counter[str](), time.monotonic(), 0, 0
     with tempfile.TemporaryDirectory(prefix="fastflow-attack-") as home:
         try:
-            with harness.load(name).prepare(Path(home).resolve(), given.texts) as one:
+            with harness.load(name).prepare(Path(home).resolve()) as one:
                 while done < given.rounds and time.monotonic() - began < given.seconds:
                     with tempfile.TemporaryDirectory(prefix="fastflow-round-") as folder:
                         try:
@@ -218,9 +218,6 @@ def main() -> int:
     parser.add_argument("--random", type=int, default=0, help="random inputs after the replayed ones")
     parser.add_argument("--rounds", type=int, default=100, help="of an attack")
     parser.add_argument("--seed", type=int, default=0, help="of random inputs and rounds")
-    parser.add_argument(
-        "--texts", nargs="*", type=Path, default=[], help="files or folders that the attack tokens reads"
-    )
     given = parser.parse_args()
     attacks = [name for name in given.names if name in harness.ATTACKS]
     if attacks:
