@@ -206,6 +206,12 @@ WITH_A_MODEL = [
     ("embed in.txt -m {model} -o x.npy --dim 33", 2, "--dim must be 1 to 32"),
     ("embed in.txt -m {bert} -o y.db --log-prob", 2, "log_prob needs a flow"),
     ("embed fault.jsonl -m {model} -o new.d/x.npy", 1, "new.d/x.npy.partial cannot be written: No such file or direc"),
+    ("embed in.txt -m {model} -o /proc/x.npy", 1, "/proc/x.npy.partial cannot be written: "),
+    (
+        f"embed in.txt -m {{model}} -o {'x' * 300}.npy",
+        1,
+        "cannot be written: File name too long; choose another place w",
+    ),
     ("embed a.jsonl fault.jsonl -m {model} -o x.npy", 1, "fault.jsonl, line 2: field 'text' is not a string"),
     ("embed - -m {model} -0", 1, "-, text 2: byte 1 is not UTF-8"),
     ("embed in.txt -m {prompts} --prompt-name no", 2, "no prompt is called 'no': known are query, document, title"),
