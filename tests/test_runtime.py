@@ -400,20 +400,6 @@ def test_int8_without_a_range_is_refused(bert, sentences):
         Runtime(bert).encode(sentences[:3], precision="int8")
 
 
-@pytest.mark.parametrize(
-    ("option", "known"),
-    [
-        ({"dtype": "fp32"}, "float32, bfloat16, int8"), ({"dtype": np.float32}, "auto, float32"),
-        ({"device": "gpu"}, "auto, cpu, cuda"), ({"device": "cuda:0"}, "auto, cpu, cuda"), ({"device": None}, "auto"),
-        ({"backend": "numpy"}, "auto, cpu, triton, torch, reference"), ({"backend": None}, "auto, cpu"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("others", [{}, {"backend": "reference"}])
-def test_a_name_that_no_choice_has_is_refused_with_those_it_has(model, option, known, others):
-    with pytest.raises(UsageError, match=rf"unknown {next(iter(option))} .*; known are .*{known}"):
-        Runtime(model, **{**others, **option})
-
-
 def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, backend, monkeypatch):
     opened = Runtime(model, backend=backend)
     bad, kind = iter((7, 0, None, 2)), BACKENDS[backend].load()

@@ -149,9 +149,7 @@ def scored(request, tmp_path_factory, bert, sentences):
     """A model without layers whose calibration has a density; the table cuts long texts by characters."""
     folder = tmp_path_factory.mktemp("scored")
     encoder, most = (bert, 64) if request.param == "words" else (model2vec_dir(folder / "table", width=32), None)
-    return Runtime(
-        make_model(folder / "m", encoder, sentences, pooling="words", max_length=most), "cpu", backend="cpu"
-    )
+    return Runtime(make_model(folder / "m", encoder, sentences, pooling="words", max_length=most), "cpu", backend="cpu")
 
 
 @pytest.mark.parametrize("prompt", ["", "a dog "])

@@ -119,10 +119,14 @@ def prompted(tmp_path_factory, bert):
 @pytest.mark.parametrize(
     ("options", "prompt"),
     [
-        ([], "a red "), (["--prompt-name", "query"], "the old "), (["--prompt-name", "document"], ""),
-        (["--prompt", "so "], "so "), (["--prompt", ""], ""), (["--prompt-name", "query", "--dedupe"], "the old "),
+        ([], "a red "),
+        (["--prompt-name", "query"], "the old "),
+        (["--prompt-name", "document"], ""),
+        (["--prompt", "so "], "so "),
+        (["--prompt", ""], ""),
+        (["--prompt-name", "query", "--dedupe"], "the old "),
     ],
-)  # fmt: skip
+)
 def test_the_prompt_that_applies(prompted, tmp_path, options, prompt):
     out = tmp_path / "out.npy"
     done = run("embed", "-", "-m", prompted, "-o", out, *options, stdin="\n".join(PROMPTED) + "\n")

@@ -163,7 +163,8 @@ WITHOUT_A_MODEL = [
     (
         "eval pairs.tsv",
         1,
-        "line 1: the header must be 'subset score sentence1 sentence2', 'split label [votes] sentence1 ",
+        "pairs.tsv, line 1: the header must be 'subset score sentence1 sentence2', 'split label [votes] sentence1 "
+        "sentence2' or 'split label [fine_label] text', separated by tabs, not ",
     ),
     ("serve --api-key-file none.txt", 1, "none.txt cannot be read"),
     ("serve --uds s --port 9000", 2, "--uds takes the place"),
