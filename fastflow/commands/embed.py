@@ -135,7 +135,7 @@ def embed(
     from fastflow.files.run import Run, Settings, parse_shard
 
     if ray is not None:
-        from fastflow.commands.ray import check_options, embed_on_ray
+        from fastflow.commands.shards import check_options, embed_on_ray
 
         check_options(click.get_current_context())
     found, paths = layout(), expand_patterns(inputs)
