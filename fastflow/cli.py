@@ -37,20 +37,17 @@ TASKS = {  # heading -> command -> summary; --help imports no command
         "cache": "List or remove the files that earlier runs keep.",
     },
 }
-ELSEWHERE = {  # command -> its function, unless it is fastflow.commands.NAME:NAME
-    "bench": "fastflow.commands.measure:bench",
-    "cache": "fastflow.commands.keep:cache",
-    "eval": "fastflow.commands.measure:eval_command",
-    "info": "fastflow.commands.keep:info",
-    "merge": "fastflow.commands.shards:merge",
-    "pull": "fastflow.commands.hub:pull",
-    "push": "fastflow.commands.hub:push",
-    "report": "fastflow.commands.measure:report",
-    "status": "fastflow.commands.shards:status",
-    "verify": "fastflow.commands.keep:verify",
-}
 NAMES = [name for commands in TASKS.values() for name in commands]
-LATER = {name: ELSEWHERE.get(name, f"fastflow.commands.{name}:{name}") for name in NAMES}
+MODULES = {  # command -> its module in fastflow.commands, unless that has its name
+    **dict.fromkeys(("distill", "export", "transform"), "make"),
+    **dict.fromkeys(("info", "verify", "cache"), "keep"),
+    **dict.fromkeys(("eval", "report", "bench"), "measure"),
+    **dict.fromkeys(("pull", "push"), "hub"),
+    **dict.fromkeys(("status", "merge"), "shards"),
+    "similarity": "search",
+}
+LATER = {name: f"fastflow.commands.{MODULES.get(name, name)}:{name}" for name in NAMES}
+LATER["eval"] += "_command"
 
 
 @click.group(

@@ -1,4 +1,4 @@
-"""A Runtime's properties and its names in other libraries, and errors for their options that ``encode`` lacks.
+"""A Runtime's description, properties and names in other libraries, and errors for options that ``encode`` lacks.
 
 KeyBERT and BERTopic silently load another model if the given one is not an instance of their BaseEmbedder. So a Runtime
 is an instance once they are imported.
@@ -12,12 +12,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastflow.errors import UsageError
+from fastflow.model.kinds import Model
+from fastflow.stages import calibration
 from fastflow.values import short
 
 if TYPE_CHECKING:
     from fastflow.model.tokenizer.encode import Tokenizer
     from fastflow.session import Session
-    from fastflow.types import Matrix, Vector
+    from fastflow.types import Info, Matrix, Vector
 
 BASES = ("keybert.backend", "bertopic.backend")  # modules with a BaseEmbedder
 ELSEWHERE = {  # option of Sentence Transformers' encode -> (values without effect, the remedy)
@@ -129,6 +131,42 @@ class Properties:
             D', the width of an embedding.
         """
         return self.dim
+
+    def info(self) -> Info:
+        """Describe the model and how it runs on this machine.
+
+        Returns:
+            Backend, dtype, pooling with layer numbers, calibration, limits and more, as data for json. ``notes`` are
+            sentences for the user, ``details`` say how this machine runs the model.
+        """
+        session, runs = self.session, self.session.calibrator
+        model = session.model
+        texts = model if isinstance(model, Model) else None
+        return {
+            "model": session.packaged or str(model.path),
+            "fingerprint": model.fingerprint,
+            "takes": "vectors" if texts is None else "texts",
+            "backend": runs.name,
+            "device": runs.device,
+            "dtype": runs.dtype,
+            "dim": self.dim,
+            "pooled_dim": runs.pooled_dim,
+            "pooling": None if texts is None else texts.pooling.describe(),
+            "max_length": None if texts is None else session.max_length,
+            "tokenizer": None if texts is None else session.tokenizer.runs,
+            "modules": None if model.modules is None else model.modules.names(),
+            "prompts": self.prompts,
+            "default_prompt": model.prompts.default,
+            "similarity": model.similarity,
+            "calibration": calibration.describe(model.calibration),
+            "truncation": model.describe_truncation(),
+            "notes": [
+                *([model.note] if model.note else []),
+                *runs.notes,
+                *(session.seen.notes(session.tokenizer) if texts else ()),
+            ],
+            "details": list(runs.details),
+        }
 
 
 @cache

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from fastflow import types
-    from fastflow.types import Info, Matrix, Scores, Vector
+    from fastflow.types import Matrix, Scores, Vector
 
 
 class Runtime(Tasks, Properties, LibraryCalls):
@@ -251,17 +251,6 @@ class Runtime(Tasks, Properties, LibraryCalls):
             FastflowError: As ``encode``.
         """
         return self.session.pool(texts, batch_size, prompt, batch_tokens)
-
-    def info(self) -> Info:
-        """Describe the model and how it runs on this machine.
-
-        Returns:
-            Backend, dtype, pooling with layer numbers, calibration, limits and more, as data for json. ``notes`` are
-            sentences for the user, ``details`` say how this machine runs the model.
-        """
-        from fastflow.backends import info  # few programs ask
-
-        return info.describe(self.session)
 
     def close(self) -> None:
         """Free the weights; the Runtime cannot be used afterwards."""

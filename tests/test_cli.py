@@ -1,4 +1,4 @@
-"""The ``fastflow`` command: outputs, exit codes, streams that break, disks that fill, signals, memory."""
+"""The ``fastflow`` command as a process: help, exit codes, streams that break, disks that fill, signals, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,22 +23,6 @@ from support.places import TESTS, USERS
 
 FASTFLOW = Path(sysconfig.get_path("scripts")) / "fastflow"
 MAIN = "import sys; from fastflow.cli import main; main(sys.argv[1:], prog_name='fastflow')"
-
-
-def assert_failed_plainly(done: subprocess.CompletedProcess[str], message: str) -> None:
-    assert done.returncode == 1
-    assert re.fullmatch(rf"fastflow: [^\n]*{message}[^\n]*\n", done.stderr), done.stderr
-
-
-def write_pair(folder: Path) -> Path:
-    path = folder / "pairs.tsv"
-    path.write_text("subset\tscore\tsentence1\tsentence2\na\t1\tthe dog\ta cat\na\t2\tthe dog\tit sings\n")
-    return path
-
-
-def make_folder(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def test_help_and_version():
@@ -61,6 +44,7 @@ def test_the_models_in_the_package_are_named_wherever_a_model_is(corpus, monkeyp
     assert (run("info").stdout, run("embed", corpus, "--quiet").stdout) == found["default"]
     monkeypatch.setenv("FASTFLOW_MODEL", "static")
     assert (run("info").stdout, run("embed", corpus, "--quiet").stdout) == found["static"] != found["default"]
+    assert json.loads(run("info", "-m", "default").stdout)["model"] == "default"
 
 
 def test_a_file_that_cannot_be_written_fails_after_the_table(model, tmp_path):
@@ -69,16 +53,6 @@ def test_a_file_that_cannot_be_written_fails_after_the_table(model, tmp_path):
     result = run("eval", tmp_path / "good.tsv", "--json", out, "-m", model)
     assert "good" in result.stdout
     assert (result.exit_code, result.stderr.count(f"{out} cannot be written: No such file")) == (1, 1)
-
-
-@pytest.mark.slow
-def test_the_installed_command_embeds(model, corpus, tmp_path):
-    done = subprocess.run(
-        [FASTFLOW, "embed", corpus, "-m", model], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["index"] for line in lines] == list(range(256))
-    assert "256 texts" in done.stderr
 
 
 HELP = """
@@ -123,7 +97,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(model, corpus, tmp_path):
 
 @pytest.mark.parametrize("command", ["embed", "info", "eval", "verify", "--help", "--version", "embed --help"])
 def test_a_full_standard_output_is_one_sentence(model, corpus, tmp_path, run_python, command):
-    pairs = write_pair(tmp_path)
+    write_pairs(pairs := tmp_path / "pairs.tsv")
     arguments = {
         "embed": (corpus, "-m", model, "--quiet"), "info": (model,), "verify": (model,),
         "eval": (pairs, "-m", model, "--json", "-"),
@@ -137,28 +111,6 @@ def test_a_full_standard_output_is_one_sentence(model, corpus, tmp_path, run_pyt
     assert all(line.startswith("fastflow: ") for line in lines)
 
 
-UNCOMPILED = USERS | {"PYTHONDONTWRITEBYTECODE": "1"}  # else what Python compiles would be cut short too
-
-
-def limit_disk(bytes_: int) -> Callable[[], None]:
-    """No file may grow beyond so many bytes: as a full disk, an OSError in the middle of a write."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
-def test_a_disk_that_is_full_before_the_first_row_leaves_nothing_behind(model, corpus, tmp_path, run_python, suffix):
-    target = tmp_path / "out" / f"x{suffix}"
-    target.parent.mkdir()
-    target.write_bytes(b"of an earlier run")
-    done = run_python(
-        MAIN, "embed", corpus, "-m", model, "-o", target, "--quiet", preexec_fn=limit_disk(1024), env=UNCOMPILED
-    )
-    assert_failed_plainly(done, rf"x{re.escape(suffix)} cannot be written: File too large; free some space or .* -o")
-    assert list(target.parent.iterdir()) == [target]
-    assert target.read_bytes() == b"of an earlier run"
-
-
 @pytest.mark.slow
 def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_python):
     source, out = tmp_path / "in.txt", tmp_path / "out"
@@ -166,7 +118,10 @@ def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_p
     out.mkdir()
     code = "import fastflow.files.embed; fastflow.files.embed.WINDOW = 16\n" + MAIN
     arguments = ("embed", source, "-m", model, "-o", out / "x.npy", "--quiet")
-    done = run_python(code, *arguments, preexec_fn=limit_disk(16_384), env=UNCOMPILED)
+    done = run_python(
+        code, *arguments, env=USERS | {"PYTHONDONTWRITEBYTECODE": "1"},  # else what Python compiles is cut short too
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384)),
+    )  # fmt: skip
     failed, kept = done.stderr.splitlines()
     assert done.returncode == 1
     assert kept.startswith("fastflow: 112 finished rows are in ")
@@ -175,66 +130,6 @@ def test_a_disk_that_fills_keeps_what_is_there(model, tmp_path, sentences, run_p
     done = run_python(code, *arguments, "--resume")
     assert (done.returncode, done.stderr) == (0, "")
     assert np.load(out / "x.npy").shape == (256, 32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["embed", "eval"])
-def test_a_folder_that_cannot_be_written(model, corpus, tmp_path, run_python, command):
-    folder = Path("/proc") if os.geteuid() == 0 else tmp_path / "locked"
-    if folder != Path("/proc"):
-        folder.mkdir(mode=0o500)
-    arguments = ("embed", corpus, "-m", model, "-o", folder / "x.npy", "--quiet")
-    if command == "eval":
-        arguments = ("eval", write_pair(tmp_path), "-m", model, "--json", folder / "x.json")
-    done = run_python(MAIN, *arguments)
-    assert done.returncode == 1
-    assert re.match(rf"fastflow: {folder}/x\.[^\n]* cannot be written: [^\n]*$", done.stderr.splitlines()[-1])
-    assert "Traceback" not in done.stderr
-
-
-KILLED = """
-import os, signal, sys
-import fastflow.files.embed as embed
-from fastflow.files.write.partial import State
-embed.WINDOW = 16
-save = State.save
-def save_and_die(state, rows, position):
-    save(state, rows, position)
-    if rows == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-State.save = save_and_die
-from fastflow.cli import main
-main(sys.argv[2:])
-"""
-
-
-SIGNALS = [("SIGKILL", -9, None), ("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
-@pytest.mark.parametrize(("number", "code", "word"), SIGNALS)
-def test_a_signal_after_the_first_rows_keeps_them_and_the_run_resumes(
-    model, corpus, tmp_path, run_python, number, code, word, suffix
-):
-    folder = make_folder(tmp_path / "out")
-    target = folder / f"x{suffix}"
-    arguments = ("embed", corpus, "-m", model, "-o", target, "--quiet")
-    assert run_python(KILLED, 0, *arguments).returncode == 0
-    whole = target.read_bytes()
-    target.unlink()
-    done = run_python(KILLED.replace("SIGKILL", number), 96, *arguments)  # --resume need not have been foreseen
-    assert done.returncode == code
-    assert not target.exists()
-    said = (
-        f"fastflow: {word}\nfastflow: 96 finished rows are in {target}.partial; the same command with --resume "
-        "continues after them, if input, model and options stay as they are\n"
-    )
-    assert done.stderr == (said if word else "")
-    resumed = run_python(KILLED, 0, *arguments, "--resume")
-    assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert target.read_bytes() == whole
-    assert sorted(path.name for path in folder.iterdir()) == [target.name, f"{target.name}.run.json"]
 
 
 def test_processes_of_a_suite_in_the_background_can_be_interrupted():
@@ -248,48 +143,37 @@ def test_processes_of_a_suite_in_the_background_can_be_interrupted():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "status", "word"), SIGNALS[1:])
-def test_a_run_that_is_interrupted_before_its_first_rows_says_so(
-    model, corpus, tmp_path, run_python, number, status, word
-):
-    target = make_folder(tmp_path / "out") / "x.npy"
-    code = f"""
+STOPPED = """
 import os, signal, sys
-from fastflow.session import Session
-Session.blocks = lambda *given: os.kill(os.getpid(), signal.{number})
+import fastflow.session, fastflow.files.embed
+fastflow.files.embed.WINDOW, number, after = 16, int(sys.argv[1]), int(sys.argv[2])
+real, calls = fastflow.session.Session.blocks, []
+def blocks(*given):
+    calls.append(given)
+    return real(*given) if len(calls) <= after else os.kill(os.getpid(), number)
+fastflow.session.Session.blocks = blocks
 from fastflow.cli import main
-main(sys.argv[1:])
+main(sys.argv[3:])
 """
-    done = run_python(code, "embed", corpus, "-m", model, "-o", target, "--quiet")
-    assert done.returncode == status
-    said = f"fastflow: {word}\nfastflow: no rows of {target} were finished; the same command begins again\n"
-    assert done.stderr == said
-    assert list(target.parent.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_second_process_with_the_same_output_is_refused(model, tmp_path, run_python):
-    """The first waits for its pipe, so that both certainly run at once."""
+@pytest.mark.parametrize(("number", "status", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+@pytest.mark.parametrize("after", [0, 6])
+def test_a_signal_is_said_with_what_is_left_of_the_run(
+    model, corpus, tmp_path, run_python, number, status, word, after
+):
     target = tmp_path / "x.npy"
-    (tmp_path / "in.txt").write_text("a cat\n" * 50)
-    with subprocess.Popen(
-        [FASTFLOW, "embed", "-", "-m", model, "-o", target, "--quiet"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as first:
-        first.stdin.write(b"the dog\n")
-        first.stdin.flush()
-        while not (partial := tmp_path / "x.npy.partial").exists() or not partial.stat().st_size:
-            assert first.poll() is None
-        second = run_python(MAIN, "embed", tmp_path / "in.txt", "-m", model, "-o", target, "--quiet")
-        assert_failed_plainly(
-            second, r"x\.npy\.partial is being written by another run; wait for it, or choose another"
-        )
-        first.stdin.write(b"the bird\n")
-        first.stdin.close()
-        assert first.stderr.read() == b""
-    assert first.returncode == 0
-    assert np.load(target).shape == (2, 32)
-    assert not partial.exists()
+    done = run_python(STOPPED, number, after, "embed", corpus, "-m", model, "-o", target, "--quiet")
+    left = {
+        0: f"no rows of {target} were finished; the same command begins again",
+        6: rf"\d\d finished rows are in {target}\.partial; the same command with --resume continues after them, if "
+        "input, model and options stay as they are",
+    }[after]
+    assert done.returncode == status
+    assert re.fullmatch(f"fastflow: {word}\nfastflow: {left}\n", done.stderr), done.stderr
+    partial = ["x.npy.partial", "x.npy.partial.json"] if after else []
+    assert sorted(path.name for path in tmp_path.glob("x*")) == partial
 
 
 @pytest.mark.slow
@@ -316,27 +200,15 @@ def test_a_closed_standard_output_is_one_sentence(model, corpus, command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["2>&-", "2>/dev/full"])
-def test_a_standard_error_that_takes_nothing_changes_neither_rows_nor_exit_code(model, corpus, tmp_path, how):
-    target = tmp_path / "x.npy"
-    command = f"{FASTFLOW} embed {corpus} -m {model} -o {target} {how}"
-    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
-    assert np.load(target).shape == (256, 32)
-    assert subprocess.run(["sh", "-c", command.replace("x.npy", "absent/x.npy")], check=False).returncode == 1
-
-
-@pytest.mark.slow
-def test_all_standard_streams_closed(model, corpus, tmp_path):
+@pytest.mark.parametrize("how", ["", "2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+def test_standard_streams_change_neither_rows_nor_exit_code(model, corpus, tmp_path, how):
     """The output file must not get a number that something else writes to as standard error."""
     target = tmp_path / "x.npy"
-    command = f"{FASTFLOW} embed {corpus} -m {model} -o {target} <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    command = f"{FASTFLOW} embed {corpus} -m {model} -o {target} {how}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, "256 texts" in done.stderr) == (0, not how)
     assert np.load(target).shape == (256, 32)
-
-
-def test_an_output_name_that_no_file_can_have(model, corpus, tmp_path, run_python):
-    done = run_python(MAIN, "embed", corpus, "-m", model, "-o", tmp_path / ("x" * 300 + ".npy"), "--quiet")
-    assert_failed_plainly(done, "cannot be written: File name too long; choose another place with -o")
+    assert subprocess.run(["sh", "-c", command.replace("x.npy", "absent/x.npy")], check=False).returncode == 1
 
 
 @pytest.mark.slow
@@ -366,14 +238,11 @@ finally:
 def test_memory_does_not_grow_with_the_input(tmp_path, run_python, suffix):
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     encoder = make_encoder(tmp_path / "encoder", hidden_act="relu", **shape)
-    peaks = []
+    target, source, peaks = tmp_path / f"out{suffix}", tmp_path / "in.txt", []
     for lines in (10_000, 80_000):
-        (tmp_path / "in.txt").write_text(f"a dog{' ' * 100}\n" * lines)  # long, and soon encoded
-        target = tmp_path / f"out{suffix}"
-        done = run_python(
-            PEAK, "embed", tmp_path / "in.txt", "-m", encoder, "-o", target, "--quiet",
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )  # fmt: skip
+        source.write_text(f"a dog{' ' * 100}\n" * lines)  # long, and soon encoded
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        done = run_python(PEAK, "embed", source, "-m", encoder, "-o", target, "--quiet", env=environment)
         assert done.returncode == 0
         peaks.append(int(done.stderr) / 1024)
     rows = np.load(target).shape if suffix == ".npy" else (sum(1 for _ in target.open()), 8)

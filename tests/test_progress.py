@@ -50,28 +50,24 @@ def test_the_line(total, done, seconds, line):
     assert progress.line(seconds) == line
 
 
-def run(stream, seconds, shown=True, total=20, note="loss 0.5"):
+def paint(stream, seconds, total=20, notes=("loss 0.5",) * 20, **options):
+    """All that ``stream`` gets of a run of one step for each of ``notes``."""
     clock = Clock()
-    with Progress("embed", total, "texts", shown, stream, clock) as progress:
-        for _ in range(20):
-            clock.now += seconds / 20
+    with Progress("embed", total, "texts", stream=stream, clock=clock, **options) as progress:
+        for note in notes:
+            clock.now += seconds / len(notes)
             progress.advance(1, note)
     return stream.getvalue()
 
 
 def test_a_terminal_is_repainted_at_first_at_last_and_five_times_a_second():
-    painted = run(Terminal(), 2.0)
+    painted = paint(Terminal(), 2.0)
     assert painted.startswith("\rembed: 0 of 20 texts (0 %), 0/s\rembed: ")
     assert painted.endswith("embed: 20 of 20 texts (100 %), 10/s, 0:00 left  loss 0.5\n")
     assert 8 <= painted.count("\r") <= 13
     assert painted.count("\n") == 1
-    assert "embed: 20 texts" in run(Terminal(), 0.01, total=None), "the last count, of an unknown total"
-    stream, clock = Terminal(), Clock()
-    with Progress("embed", None, "texts", True, stream, clock) as progress:
-        for note in ("a long note", ""):
-            clock.now += 1
-            progress.advance(1, note)
-    _, first, second = stream.getvalue().removeprefix("\r").removesuffix("\n").split("\r")
+    assert "embed: 20 texts" in paint(Terminal(), 0.01, total=None), "the last count, of an unknown total"
+    _, first, second = paint(Terminal(), 2, None, ("a long note", ""))[1:-1].split("\r")
     assert len(second) >= len(first), "a shorter line wipes the longer one before"
 
 
@@ -93,21 +89,21 @@ def test_a_log_gets_a_plain_line_every_ten_seconds_and_one_at_the_end(error):
 
 
 def test_a_short_run_and_a_quiet_one_leave_a_log_alone():
-    assert run(io.StringIO(), 9.9) == ""
+    assert paint(io.StringIO(), 9.9) == ""
     for stream in (io.StringIO(), Terminal(), OutStream()):
-        assert run(stream, 1000, shown=False) == ""
-    said = run(io.StringIO(), 200.0)
+        assert paint(stream, 1000, shown=False) == ""
+    said = paint(io.StringIO(), 200.0)
     assert len(said.splitlines()) == 20
     assert said.count("20 of 20") == 1, "the end is not said twice"
 
 
 def test_a_notebook_is_repainted_without_a_terminals_codes(monkeypatch):
-    assert run(OutStream(), 1.0) == ""  # the class alone, if no kernel runs, is a file like any other
+    assert paint(OutStream(), 1.0) == ""  # the class alone, if no kernel runs, is a file like any other
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    painted = run(OutStream(), 1.0)
+    painted = paint(OutStream(), 1.0)
     assert painted.startswith("\rembed: 0 of 20")
     assert "\x1b" not in painted
-    assert run(io.StringIO(), 1.0) == ""  # stderr sent to a file from inside a kernel
+    assert paint(io.StringIO(), 1.0) == ""  # stderr sent to a file from inside a kernel
 
 
 def test_no_stderr_at_all(monkeypatch):

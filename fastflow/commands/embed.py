@@ -14,40 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import (
-    DELIMITER,
-    DEVICE,
-    DIM,
-    DTYPE,
-    ENCODING,
-    FORMAT,
-    JSON,
-    KEEP,
-    MODEL,
-    NO_HEADER,
-    NORMALIZE,
-    NULL,
-    PRECISION,
-    QUIET,
-    RANGES,
-    RAY,
-    RESUME,
-    THREADS,
-    describe_output,
-    errors_option,
-)
+from fastflow.commands import options as shared
 from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count
 
 if TYPE_CHECKING:
     from fastflow.files.read.inputs import Input
+    from fastflow.files.read.records import Layout
     from fastflow.files.run import Settings, Summary
 
 
 @click.command()
 @click.argument("inputs", metavar="INPUT...|-", nargs=-1, required=True)
-@MODEL
+@shared.MODEL
 @click.option(
     "-o",
     "--output",
@@ -56,27 +36,27 @@ if TYPE_CHECKING:
     "folder, for .npy parts, or DIR/NAME.parquet, one name a part. "
     "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
-@FORMAT
+@shared.FORMAT
 @click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
 @click.option(
     "--id-field",
     metavar="F",
     help="A column to keep as id, under its name; not in .npy.",
 )
-@KEEP
-@DELIMITER
-@NO_HEADER
-@NULL
-@ENCODING
-@errors_option("skip")
-@DTYPE
-@PRECISION
-@RANGES
-@DIM
-@NORMALIZE
+@shared.KEEP
+@shared.DELIMITER
+@shared.NO_HEADER
+@shared.NULL
+@shared.ENCODING
+@shared.errors_option("skip")
+@shared.DTYPE
+@shared.PRECISION
+@shared.RANGES
+@shared.DIM
+@shared.NORMALIZE
 @click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
-@THREADS
-@DEVICE
+@shared.THREADS
+@shared.DEVICE
 @click.option(
     "--log-prob", is_flag=True, help="Write the log-density of each text under the model's flow too; not to .npy."
 )
@@ -91,7 +71,7 @@ if TYPE_CHECKING:
 @click.option(
     "--only-new", is_flag=True, help="With --cache: write only the rows whose texts no finished run has put there."
 )
-@RESUME
+@shared.RESUME
 @click.option(
     "--shard",
     metavar="I/N",
@@ -119,22 +99,15 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep the model that --fit makes. [default: it is removed at the end]",
 )
-@RAY
-@JSON
-@QUIET
+@shared.RAY
+@shared.JSON
+@shared.QUIET
+@shared.take_layout
 def embed(
     inputs: tuple[str, ...],
     model: str | None,
     output: Path | None,
-    format: str | None,
-    text_field: str | None,
-    id_field: str | None,
-    errors: str,
-    encoding: str | None,
-    keep: tuple[str, ...],
-    delimiter: str | None,
-    no_header: bool,
-    null: bool,
+    layout: Callable[[], Layout],
     device: str,
     dtype: str,
     threads: int | None,
@@ -158,18 +131,15 @@ def embed(
     from fastflow.files.checks import check_inputs, check_target
     from fastflow.files.embed import embed_file
     from fastflow.files.read.inputs import Input
-    from fastflow.files.read.records import Layout
     from fastflow.files.read.sources import expand_patterns
-    from fastflow.files.run import Run, Settings, check_delimiter, parse_keep, parse_shard
+    from fastflow.files.run import Run, Settings, parse_shard
 
     if ray is not None:
-        from fastflow.commands.ray import check_options, embed_on_ray
+        from fastflow.commands.shards import check_options, embed_on_ray
 
         check_options(click.get_current_context())
-    marks = check_delimiter(delimiter), not no_header, null
-    layout = Layout(format, text_field, id_field, errors, *marks, parse_keep(keep), _encoding(encoding))
-    paths = expand_patterns(inputs)
-    settings = Settings(layout, shard=None if shard is None else parse_shard(shard), **options)
+    found, paths = layout(), expand_patterns(inputs)
+    settings = Settings(found, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
     if settings.shard is not None:
@@ -214,30 +184,25 @@ def embed(
         write_json(json_file, {**vars(done), "seconds": round(seconds, 3), **about})
 
 
-def _encoding(given: str | None) -> str | None:
-    if given is None:
-        return None
-    from fastflow.files.read.encodings import parse_encoding
-
-    return parse_encoding(given)
-
-
 def _check_together(
     settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None, twice: bool
 ) -> None:
-    if twice:
-        raise UsageError("standard output has the embeddings: give --json FILE, or -o OUT")
-    if save_model is not None and not fit:
-        raise UsageError("--save-model keeps the model that --fit makes: add --fit, or leave out --save-model")
-    if fit and prompt_name is not None:
-        raise UsageError("--fit makes a model without prompts of its own: give --prompt, or leave out --prompt-name")
-    if fit and settings.shard is not None:
-        raise UsageError(
+    for wrong, sentence in (
+        (twice, "standard output has the embeddings: give --json FILE, or -o OUT"),
+        (save_model and not fit, "--save-model keeps the model that --fit makes: add --fit, or leave out --save-model"),
+        (
+            fit and prompt_name is not None,
+            "--fit makes a model without prompts of its own: give --prompt, or leave out --prompt-name",
+        ),
+        (
+            fit and settings.shard is not None,
             "--fit and --shard: every shard needs one and the same model, so fit once with --save-model DIR, then give "
-            "each shard -m DIR"
-        )
-    if prompt_name is not None and settings.prompt is not None:
-        raise UsageError("give --prompt or --prompt-name, not both")
+            "each shard -m DIR",
+        ),
+        (prompt_name is not None and settings.prompt is not None, "give --prompt or --prompt-name, not both"),
+    ):
+        if wrong:
+            raise UsageError(sentence)
 
 
 def summarise(
@@ -253,7 +218,7 @@ def summarise(
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     odd = odd or ["none empty or cut"] * (unit == "texts")
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
-    written = "" if output is None else describe_output(output, replaced)
+    written = "" if output is None else shared.describe_output(output, replaced)
     if done.cache:
         say(f"fastflow: {done.cache}")
     what = f" ({', '.join(odd)}{again})" if odd else ""

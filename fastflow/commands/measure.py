@@ -9,18 +9,7 @@ from typing import Any
 
 import click
 
-from fastflow.commands.options import (
-    DEVICE,
-    DTYPE,
-    JSON,
-    MODEL,
-    QUIET,
-    THREADS,
-    describe_output,
-    model_argument,
-    model_named,
-    replace_option,
-)
+from fastflow.commands import options as shared
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import Progress, format_count
@@ -30,20 +19,16 @@ CUT = "texts longer than"  # the beginning of the warning that texts are cut
 
 @click.command("eval")
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@MODEL
-@DEVICE
-@DTYPE
-@THREADS
-@JSON
-@QUIET
+@shared.MODEL
+@shared.RUNS
+@shared.JSON
+@shared.QUIET
 def eval_command(
     tasks: tuple[Path, ...],
     model: str | None,
-    device: str,
-    dtype: str,
-    threads: int | None,
     json_file: str | None,
     quiet: bool,
+    **runs: Any,
 ) -> None:
     """Measure a model on tasks.
 
@@ -76,7 +61,7 @@ def eval_command(
     found = find_tasks(tasks)
     scored = [task for task in found if isinstance(task, Pairs)]
     others = [task for task in found if not isinstance(task, Pairs)]
-    runtime = open_runtime(model, device, dtype, threads, quiet)
+    runtime = open_runtime(model, **runs, quiet=quiet)
     result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
     tables, total = [], sum(len(task.texts) for task in found)
     with warnings.catch_warnings(), Progress("eval", total, "texts", shown=not quiet) as progress:
@@ -97,7 +82,7 @@ def eval_command(
 
 
 @click.command()
-@model_argument
+@shared.model_argument
 @click.option(
     "--against",
     default="raw",
@@ -107,8 +92,8 @@ def eval_command(
     "(whiten:128+flow), or the directory of another model.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT.html", help="The page.")
-@replace_option("--html", "--output (-o)")
-@JSON
+@shared.replace_option("--html", "--output (-o)")
+@shared.JSON
 @click.option(
     "--sts",
     multiple=True,
@@ -139,10 +124,8 @@ def eval_command(
 )
 @click.option("--sample", default=10_000, type=click.IntRange(2), help="Use at most this many texts of the corpus.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of every random choice.")
-@DEVICE
-@DTYPE
-@THREADS
-@QUIET
+@shared.RUNS
+@shared.QUIET
 def report(
     model: str | None,
     option: str | None,
@@ -170,7 +153,7 @@ def report(
     if output is None and json_file is None:
         raise UsageError("report has nowhere to write to: give -o OUT.html, --json, or both")
     check_matplotlib()
-    runtime = open_runtime(model_named(model, option), device, dtype, threads, quiet)
+    runtime = open_runtime(shared.model_named(model, option), device, dtype, threads, quiet)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", CUT)
         made = make_report(
@@ -186,7 +169,7 @@ def report(
     if output is not None:
         replaced = output.is_file()
         write_page(output, made.html)
-        say(f"fastflow: {', '.join(made.json['sections'])}{describe_output(output, replaced)}")
+        say(f"fastflow: {', '.join(made.json['sections'])}{shared.describe_output(output, replaced)}")
     if json_file:
         write_json(json_file, made.json)
 
@@ -200,7 +183,7 @@ def report(
 )
 @click.option("--suite", metavar="NAME,...", help="Suites to run, or all.  [default: texts a second of the model]")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a file a run.")
-@replace_option("--out", "--output (-o)")
+@shared.replace_option("--out", "--output (-o)")
 @click.option(
     "--skip", default="", show_default=False, metavar="NAME,...", help="With all: suites or runs to leave out."
 )
@@ -211,10 +194,10 @@ def report(
 )
 @click.option("--shape", metavar="NAME", help="A BERT of another shape with random weights: minilm-l6, minilm-l12.")
 @click.option("--quick", is_flag=True, help="Fewer sizes and runs, and nothing that has to be compiled first.")
-@JSON
+@shared.JSON
 @click.option("--plot", metavar="FILE.png", help="Draw the times.")
-@THREADS
-@DEVICE
+@shared.THREADS
+@shared.DEVICE
 def bench(
     model: str | None,
     suite: str | None,

@@ -15,6 +15,18 @@ from fastflow.errors import UsageError
 if TYPE_CHECKING:
     from fastflow.files.read.records import Layout
 
+
+def join_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Join decorators to one; --help lists their options in this order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 MODEL = click.option(
     "-m",
     "--model",
@@ -42,6 +54,7 @@ THREADS = click.option(
     type=int,
     help="Threads to compute with. [default: OMP_NUM_THREADS, else the cores this process may use]",
 )
+RUNS = join_options(DTYPE, THREADS, DEVICE)  # the options of ``open_runtime``
 DELIMITER = click.option(
     "--delimiter", metavar="C", help="The character between the columns of a csv or tsv.  [default: read off line 1]"
 )
@@ -85,29 +98,42 @@ RAY = click.option(
 )
 
 
-def corpus_options(command: Any) -> Any:
-    """Add the options of a corpus's columns; ``command`` gets ``layout``, a function that checks them."""
+def take_layout(command: Any) -> Any:
+    """Give ``command``, in place of the options of an input's columns, ``layout``: a function that checks them."""
 
     @wraps(command)
     def with_layout(
         *arguments: Any, text_field: str | None, format: str | None, delimiter: str | None, no_header: bool,
-        errors: str, encoding: str | None, **options: Any,
+        errors: str, encoding: str | None, id_field: str | None = None, keep: tuple[str, ...] = (),
+        null: bool = False, **options: Any,
     ) -> Any:  # fmt: skip
         def layout() -> Layout:
-            from fastflow.files.read.encodings import parse_encoding
             from fastflow.files.read.records import Layout
-            from fastflow.files.run import check_delimiter
+            from fastflow.files.run import check_delimiter, parse_keep
 
-            marks = check_delimiter(delimiter), not no_header
-            return Layout(format, text_field, None, errors, *marks, encoding=parse_encoding(encoding))
+            marks, known = (check_delimiter(delimiter), not no_header, null, parse_keep(keep)), encoding
+            if known is not None:
+                from fastflow.files.read.encodings import parse_encoding
+
+                known = parse_encoding(known)
+            return Layout(format, text_field, id_field, errors, *marks, known)
 
         return command(*arguments, layout=layout, **options)
 
+    return with_layout
+
+
+def corpus_options(command: Any) -> Any:
+    """Add the options of a corpus's columns; ``command`` gets ``layout`` as by ``take_layout``."""
     help = "The column that holds the text.  [default: text or sentence, or both of a pair]"
     field = click.option("--text-field", metavar="F", help=help)
-    for option in (errors_option(), ENCODING, NO_HEADER, DELIMITER, FORMAT, field):
-        with_layout = option(with_layout)
-    return with_layout
+    return join_options(field, FORMAT, DELIMITER, NO_HEADER, ENCODING, errors_option())(take_layout(command))
+
+
+def folder_option(help: str) -> Callable[[Any], Any]:
+    """Make -o DIR, a folder that the command makes."""
+    kind = click.Path(path_type=Path)
+    return click.option("-o", "--output", required=True, metavar="DIR", type=kind, help=help)
 
 
 def replace_option(old: str, new: str) -> Callable[[Any], Any]:

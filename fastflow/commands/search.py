@@ -1,4 +1,4 @@
-"""``fastflow search``."""
+"""``fastflow search`` and ``fastflow similarity``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import DEVICE, DTYPE, JSON, MODEL, QUIET, THREADS
-from fastflow.console import emit, introduce, open_runtime, say, write_text
+from fastflow.commands.options import JSON, MODEL, QUIET, RUNS
+from fastflow.console import emit, introduce, open_runtime, say, write_json, write_text
+from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
@@ -42,9 +43,7 @@ PARAGRAPHS = (
     type=click.Path(path_type=Path),
     help="The input that VECTORS.npy was made of, to print its texts.",
 )
-@DTYPE
-@THREADS
-@DEVICE
+@RUNS
 @QUIET
 def search(
     file: Path,
@@ -54,10 +53,8 @@ def search(
     json_file: str | None,
     where: str | None,
     texts: Path | None,
-    dtype: str,
-    threads: int | None,
-    device: str,
     quiet: bool,
+    **runs: Any,
 ) -> None:
     """Print the rows that are most like a query.
 
@@ -81,7 +78,7 @@ def search(
 
     if model is None and file.suffix == ".db":
         model = find_model(file)
-    runtime = open_runtime(model, device, dtype, threads, quiet=True)
+    runtime = open_runtime(model, **runs, quiet=True)
     answers: list[str] = []
     paragraphs = False
     with Index(file, runtime, texts=texts) as index:
@@ -158,3 +155,29 @@ def are_paragraphs(texts: Sequence[str]) -> bool:
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+@click.command()
+@click.argument("texts", metavar="TEXT TEXT...", nargs=-1, required=True)
+@MODEL
+@JSON
+@RUNS
+@QUIET
+def similarity(texts: tuple[str, ...], model: str | None, json_file: str | None, quiet: bool, **runs: Any) -> None:
+    """Compare the first text with each of the others: a cosine, or the similarity that the model names.
+
+    A line for each of the others: its similarity, then the text. --json has the similarities of all pairs.
+
+    \b
+    fastflow similarity "A man plays a guitar." "Someone strums a guitar." "Shares fell sharply."
+    """
+    if len(texts) < 2:
+        raise UsageError("similarity compares texts: give two or more, each in quotes")
+    runtime = open_runtime(model, **runs, quiet=quiet)
+    found = runtime.similarity(texts, texts)
+    if json_file is not None:
+        names = {"model": runtime.info()["model"], "similarity": runtime.info()["similarity"]}
+        write_json(json_file, {**names, "texts": list(texts), "values": found.tolist()})
+    if json_file != "-":
+        rows = zip(found[0, 1:], texts[1:], strict=True)
+        emit("\n".join(f"{value:7.4f}  {' '.join(text.split())}" for value, text in rows))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fastflow.commands.options import DEVICE, DTYPE, MODEL, THREADS
+from fastflow.commands.options import MODEL, RUNS
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, missing_extra
 from fastflow.serve.settings import MIB, Settings, read_keys
@@ -69,9 +69,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--tokenizer-threads", type=click.IntRange(1), default=USUAL.tokenizer_threads, help="Threads to tokenize with."
 )
-@DTYPE
-@THREADS
-@DEVICE
+@RUNS
 def serve(
     model: str | None,
     search_file: Path | None,

@@ -1,8 +1,6 @@
 """Encoders that only PyTorch runs: ``auto`` takes it and says so, a named backend refuses."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import encoder_size, read_config
 
 from support.builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
+from support.static_dirs import model2vec_dir
 
 
 @pytest.fixture(scope="module", params=OTHERS)
@@ -26,7 +25,8 @@ def other(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_auto_runs_it_through_pytorch_and_says_why(other):
+@pytest.mark.filterwarnings("ignore:texts longer than")
+def test_auto_runs_it_through_pytorch_and_says_why(other, tmp_path):
     texts = [*make_sentences(9), "", "x " * 300]
     runtime = Runtime(other)
     assert (runtime.backend, runtime.info()["max_length"]) == ("torch", POSITIONS)
@@ -40,6 +40,9 @@ def test_auto_runs_it_through_pytorch_and_says_why(other):
             want = model(input_ids=ids).last_hidden_state[0].mean(0).numpy()
         assert np.abs(vector - want).max() <= 2e-5 * np.abs(want).max()
     assert Runtime(other, dtype="float64").encode(texts[:2]).dtype == np.float64
+    trained = Runtime(make_model(tmp_path / "model", other, make_sentences(80)))
+    assert trained.backend == "torch"
+    assert np.isfinite(trained.encode(texts)).all()
 
 
 def test_who_cannot_run_it_refuses(other, monkeypatch):
@@ -52,15 +55,6 @@ def test_who_cannot_run_it_refuses(other, monkeypatch):
     install = r"is not supported.*run pip install torch transformers"
     with pytest.raises(FastflowError, match=install):
         Runtime(other)
-
-
-@pytest.mark.slow
-def test_it_can_be_trained_and_saved(other, tmp_path):
-    texts = make_sentences(80)
-    model = make_model(tmp_path / "model", other, texts)
-    runtime = Runtime(model)
-    assert runtime.backend == "torch"
-    assert np.isfinite(runtime.encode(texts)).all()
 
 
 NAME = "encoder.layer.1.output.dense.weight"
@@ -80,23 +74,20 @@ def holds(value):
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("family", "damage", "message"),
     [
-        (lambda tensors: tensors.pop(NAME), "the weights lack tensor {}"),
-        (holds(np.nan), "tensor {} holds NaN or infinity"),
+        ("longformer", lambda tensors: tensors.pop(NAME), "the weights lack tensor {}"),
+        ("longformer", holds(np.nan), "tensor {} holds NaN or infinity"),
+        ("bert", holds(np.nan), "tensor {} holds NaN or infinity"),
+        ("bert", holds(np.inf), "tensor {} holds NaN or infinity"),
     ],
 )
-def test_incomplete_weights_are_refused(tmp_path, damage, message):
-    with pytest.raises(FastflowError, match=message.format(NAME)):
-        Runtime(spoilt(tmp_path, "longformer", damage))
-
-
-@pytest.mark.parametrize("backend", ["auto", "cpu"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_spoilt_weights_are_named_in_every_precision(tmp_path, backend, dtype, wrong):
-    with pytest.raises(FastflowError, match=f"tensor {NAME} holds NaN or infinity"):
-        Runtime(spoilt(tmp_path, "bert", holds(wrong)), backend=backend, dtype=dtype)
+def test_spoilt_weights_are_named_in_every_precision(tmp_path, family, damage, message):
+    path = spoilt(tmp_path, family, damage)
+    for backend in ("auto", "cpu")[: 1 + (family == "bert")]:
+        for dtype in ("float32", "bfloat16", "int8") if family == "bert" else ("auto",):
+            with pytest.raises(FastflowError, match=message.format(NAME)):
+                Runtime(path, backend=backend, dtype=dtype)
 
 
 def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
@@ -109,6 +100,40 @@ def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
             Runtime(tmp_path)
     with pytest.raises(FastflowError, match="field num_hidden_layers: missing"):
         encoder_size({"model_type": "gpt2"}, tmp_path)
+
+
+UNKNOWN = [
+    ({"dtype": "fp32"}, "float32, bfloat16, int8"), ({"dtype": np.float32}, "auto, float32"),
+    ({"device": "gpu"}, "auto, cpu, cuda"), ({"device": "cuda:0"}, "auto, cpu, cuda"), ({"device": None}, "auto"),
+    ({"backend": "numpy"}, "auto, cpu, triton, torch, reference"), ({"backend": None}, "auto, cpu"),
+]  # fmt: skip
+CANNOT = [
+    ("texts", {"dtype": "bfloat16", "backend": "reference"}, "usable are float32, float64"),
+    ("texts", {"backend": "reference", "device": "cuda"}, "runs on the CPU"),
+    ("texts", {"backend": "triton", "device": "cpu"}, "the triton backend runs on a CUDA device"),
+    ("vectors", {"backend": "triton"}, "'triton' runs an encoder, and .* has none; usable are cpu, torch, reference"),
+    ("vectors", {"backend": "gpu"}, "unknown backend 'gpu'"),
+    ("vectors", {"device": "tpu"}, "unknown device 'tpu'"),
+    ("vectors", {"dtype": "int8"}, "'int8' does not run on the cpu backend without an encoder; usable are float32$"),
+    ("vectors", {"dtype": "bfloat16", "backend": "torch"}, "without an encoder; usable are float32, float64$"),
+    ("vectors", {"dtype": "float64", "backend": "cpu"}, "dtype 'float64' does not run on the cpu backend"),
+    ("vectors", {"device": "cuda", "backend": "cpu"}, "the cpu backend runs on the CPU"),
+    ("vectors", {"threads": 0}, "threads must be a whole number of at least 1"),
+    ("table", {"backend": "triton"}, "'triton' runs a transformer, .* usable are cpu, torch, reference"),
+    ("table", {"dtype": "int8"}, "dtype 'int8' does not run on the cpu backend on a token table"),
+]
+
+
+def test_choices_that_cannot_run_say_what_can(model, vector_model, tmp_path):
+    paths = {"texts": model, "vectors": vector_model, "table": model2vec_dir(tmp_path / "table")}
+    rows = [
+        ("texts", {**others, **option}, f"unknown {next(iter(option))} .*; known are .*{known}")
+        for option, known in UNKNOWN
+        for others in ({}, {"backend": "reference"})
+    ]
+    for subject, options, message in [*rows, *CANNOT]:
+        with pytest.raises(UsageError, match=message):
+            Runtime(paths[subject], **options)
 
 
 @pytest.mark.parametrize("kind", [*BACKENDS.values(), *OF_VECTORS.values()], ids=lambda kind: kind.name)
@@ -128,14 +153,11 @@ def test_auto_takes_a_gpu_that_has_the_dtype(bert, monkeypatch, gpu, dtype, chos
 
 
 @pytest.mark.slow
-def test_opening_a_model_imports_no_backend_but_its_own():
-    script = """
-import sys
-import fastflow
-fastflow.Runtime(device="cpu", dtype="float32").encode("a")
-print(*sorted(name for name in sys.modules if name.startswith("fastflow.backends.")))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert not {f"fastflow.backends.{name}" for name in ("triton", "torch", "gpu", "vectors")} & set(
-        done.stdout.split()
+def test_opening_a_model_imports_no_backend_but_its_own(run_python):
+    done = run_python(
+        "import sys, fastflow\nfastflow.Runtime(device='cpu', dtype='float32').encode('a')\nprint(*sys.modules)"
     )
+    assert done.returncode == 0, done.stderr
+    found = {name for name in done.stdout.split() if name.startswith("fastflow.backends.")}
+    assert "fastflow.backends.cpu" in found
+    assert not {f"fastflow.backends.{name}" for name in ("triton", "torch", "gpu")} & found

@@ -31,46 +31,38 @@ def test_every_family_equals_the_reference(standin, encoders, family, sentences)
     assert_same(on_standin(encoders(family)).encode(sentences[:50]), Runtime(encoders(family)).encode(sentences[:50]))
 
 
-@pytest.mark.parametrize(
-    ("family", "pooling"),
-    [("bert", "words"), ("bert", "words-first-last"), ("roberta", "words-first-last"),
-     ("electra", "mean-of-layers:3*words,1,3")],
-)  # fmt: skip
-def test_words_without_positions(standin, encoders, family, pooling, sentences, tmp_path):
-    model = make_model(tmp_path / "m", encoders(family), sentences[:64], "none", pooling=pooling, weighted=True)
-    for texts in (sentences[:3], sentences[:50]):
-        assert_same(on_standin(model).encode(texts), Runtime(model, backend="reference").encode(texts))
-
-
 @pytest.mark.parametrize("family", CPU_ONLY)
 def test_an_architecture_for_the_cpu_is_refused_and_auto_goes_on_without(standin, encoders, family, monkeypatch):
-    with pytest.raises(UnsupportedArchitecture, match=f"'{family}' is not supported by the triton backend"):
-        on_standin(encoders(family))
-    monkeypatch.setattr(encoder, "_sees_gpu", lambda: True)
-    runtime = Runtime(encoders(family))
-    assert runtime.backend == "cpu"
-    assert any(note.startswith("stepped down from the triton backend: ") for note in runtime.info()["notes"])
-
-
-@pytest.mark.parametrize("family", CPU_ONLY)
-def test_on_a_gpu_pytorch_runs_an_architecture_that_triton_does_not(standin, encoders, family, monkeypatch):
     class Here(TorchBackend):
         def __init__(self, model, dtype, device, threads):
             assert device == "cuda"
             super().__init__(model, dtype, "cpu", threads)
 
+    with pytest.raises(UnsupportedArchitecture, match=f"'{family}' is not supported by the triton backend"):
+        on_standin(encoders(family))
+    monkeypatch.setattr(encoder, "_sees_gpu", lambda: True)
     monkeypatch.setattr("fastflow.backends.torch.TorchBackend", Here)
-    runtime = Runtime(encoders(family), device="cuda")
-    assert runtime.backend == "torch"
-    assert any(note.startswith("stepped down from the triton backend: ") for note in runtime.info()["notes"])
+    for device, chosen in (("auto", "cpu"), ("cuda", "torch")):
+        runtime = Runtime(encoders(family), device=device)
+        assert runtime.backend == chosen
+        assert any(note.startswith("stepped down from the triton backend: ") for note in runtime.info()["notes"])
 
 
-@pytest.mark.slow
+POOLINGS = ["cls", "pooler", "first-last", "first-last-avg", "mean-of-layers:2", "avg-last-3", "words"]
+WEIGHTED = [
+    ("bert", "words"), ("bert", "words-first-last"), ("roberta", "words-first-last"),
+    ("electra", "mean-of-layers:3*words,1,3"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "pooling", ["cls", "pooler", "first-last", "first-last-avg", "mean-of-layers:2", "avg-last-3", "words"]
+    ("family", "pooling", "method"),
+    [pytest.param("bert", how, "standardize", marks=pytest.mark.slow) for how in POOLINGS]
+    + [(family, how, None) for family, how in WEIGHTED],
 )
-def test_every_pooling_equals_the_reference(standin, bert, sentences, tmp_path, pooling):
-    model = make_model(tmp_path, bert, sentences[:64], "standardize", pooling=pooling)
+def test_every_pooling_equals_the_reference(standin, encoders, sentences, tmp_path, family, pooling, method):
+    options = {"pooling": pooling, "weighted": method is None}
+    model = make_model(tmp_path, encoders(family), sentences[:64], method or "none", **options)
     ours, exact = on_standin(model), Runtime(model, backend="reference")
     for texts in (sentences[:3], sentences[:70]):
         assert_same(ours.encode(texts), exact.encode(texts))
@@ -187,18 +179,15 @@ def test_auto_takes_the_gpu_where_there_is_one_and_else_says_why_not(standin, mo
     assert (Runtime(model).backend, Runtime(model, dtype="float16").backend) == ("triton", "triton")
     assert Runtime(model, device="cpu").backend == "cpu"
     assert Runtime(model, dtype="int8").backend == "cpu"
+    assert "threads: a GPU has its own" in Runtime(model, threads=2).info()["notes"]
+    with pytest.raises(UsageError, match="usable are float32, bfloat16, float16"):
+        Runtime(model, dtype="int8", backend="triton")
     monkeypatch.setattr(encoder, "_has_cuda", lambda: False)
     stepped = Runtime(model)
     assert stepped.backend == "cpu"
     assert "stepped down from the triton backend: triton: PyTorch finds no CUDA device" in stepped.info()["notes"][-1]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert Runtime(model).info()["notes"] == stepped.info()["notes"][:-1], "a GPU that is hidden is not looked for"
-
-
-def test_what_cannot_run_is_said_in_one_sentence(monkeypatch, standin, bert, tmp_path):
-    with pytest.raises(UsageError, match="usable are float32, bfloat16, float16"):
-        Runtime(bert, dtype="int8", backend="triton")
-    assert "threads: a GPU has its own" in Runtime(bert, backend="triton", threads=2).info()["notes"]
 
 
 @pytest.mark.parametrize("dedupe", [False, True])

@@ -1,4 +1,4 @@
-"""Runtime on a model without an encoder: what it does, what it refuses, on every backend that only calibrates."""
+"""Runtime on a model without an encoder, and on a token table: what they do and refuse, on every backend."""
 
 import json
 
@@ -11,6 +11,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.stages.calibration import apply
 
 from support.matrices import make_vector_model, make_vectors
+from support.static_dirs import TEXTS, model2vec_dir, static_embedding_dir
 from support.tolerances import EMBEDDING
 
 NO_ENCODER = "calibrates vectors and has no encoder: give vectors to transform, or fit a model to texts"
@@ -44,16 +45,12 @@ def test_backends_agree_with_the_equations(vector_model, x, backend):
     assert (quantised.dtype, quantised.shape) == (np.int8, (400, 5))
     assert (unit(quantised.astype(float)) * cut).sum(axis=1).min() > 0.99
     assert opened.transform(x[:0]).shape == (0, 32)
-
-
-@pytest.mark.parametrize("name", ["auto", "reference", "torch"])
-def test_float64(vector_model, x, name):
-    opened = Runtime(vector_model, dtype="float64", backend=name)
-    exact = apply([stage.astype(np.float64) for stage in opened.session.model.calibration], x.astype(np.float64))
-    found = opened.transform(x)
-    assert found.dtype == opened.dtype == "float64"
-    assert np.abs(found - exact).max() <= 1e-10 * np.abs(exact).max()
-    assert opened.backend == ("reference" if name == "auto" else name)
+    exact = apply(stages, x.astype(np.float64))
+    for name in ("auto", "reference", "torch"):
+        found = Runtime(vector_model, dtype="float64", backend=name)
+        assert found.transform(x).dtype == found.dtype == "float64"
+        assert np.abs(found.transform(x) - exact).max() <= 1e-10 * np.abs(exact).max()
+        assert found.backend == ("reference" if name == "auto" else name)
 
 
 def test_transform_of_a_model_of_texts_shortens_as_encode_does(weighted_model, sentences, backend):
@@ -69,26 +66,18 @@ def test_transform_of_a_model_of_texts_shortens_as_encode_does(weighted_model, s
         opened.transform(pooled, precision="int4")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda rt: rt.encode("a text"), lambda rt: rt.encode(["a", "b"]), lambda rt: rt.encode([]),
-        lambda rt: next(rt.stream(["a"])), lambda rt: rt.pool(["a"]), lambda rt: rt.pool([]),
-        lambda rt: rt.tokenizer(["a"]), lambda rt: rt.similarity("a", "b"), lambda rt: rt.similarity(["a"], ["b"]),
-    ],
-)  # fmt: skip
-def test_texts_are_one_sentence(rt, vector_model, call):
-    with pytest.raises(UsageError) as raised:
-        call(rt)
-    assert str(raised.value) == f"{vector_model} {NO_ENCODER}"
-
-
-@pytest.mark.parametrize(
-    "texts", ["a text", ["a text"], ["a", "b"], [["a"] * 32], np.array(["a"]), [1.0, "a"], [[None, "a"]]]
-)
-def test_texts_given_to_transform_are_no_numbers_of_a_dtype(rt, texts):
-    with pytest.raises(FastflowError, match=r"^transform takes numbers of shape \(B, 32\), not texts; texts go to enc"):
-        rt.transform(texts)
+def test_texts_are_one_sentence(rt, vector_model):
+    for call in (
+        lambda: rt.encode("a text"), lambda: rt.encode(["a", "b"]), lambda: rt.encode([]), lambda: rt.pool(["a"]),
+        lambda: rt.pool([]), lambda: next(rt.stream(["a"])), lambda: rt.tokenizer(["a"]),
+        lambda: rt.similarity("a", "b"), lambda: rt.similarity(["a"], ["b"]),
+    ):  # fmt: skip
+        with pytest.raises(UsageError) as raised:
+            call()
+        assert str(raised.value) == f"{vector_model} {NO_ENCODER}"
+    for texts in ("a text", ["a text"], ["a", "b"], [["a"] * 32], np.array(["a"]), [1.0, "a"], [[None, "a"]]):
+        with pytest.raises(FastflowError, match=r"^transform takes numbers of shape \(B, 32\), not texts; texts go to"):
+            rt.transform(texts)
 
 
 def test_what_acts_on_vectors_works(rt, vector_model, x):
@@ -114,24 +103,6 @@ def test_a_closed_runtime_says_so(vector_model, x):
             call()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"backend": "triton"}, "backend 'triton' runs an encoder, and .* has none; usable are cpu, torch, reference"),
-        ({"backend": "gpu"}, "unknown backend 'gpu'"),
-        ({"device": "tpu"}, "unknown device 'tpu'"),
-        ({"dtype": "int8"}, "dtype 'int8' does not run on the cpu backend without an encoder; usable are float32$"),
-        ({"dtype": "bfloat16", "backend": "torch"}, "without an encoder; usable are float32, float64$"),
-        ({"dtype": "float64", "backend": "cpu"}, "dtype 'float64' does not run on the cpu backend"),
-        ({"device": "cuda", "backend": "cpu"}, "the cpu backend runs on the CPU"),
-        ({"threads": 0}, "threads must be a whole number of at least 1"),
-    ],
-)
-def test_choices_that_cannot_run(vector_model, options, message):
-    with pytest.raises(UsageError, match=message):
-        Runtime(vector_model, **options)
-
-
 def test_without_the_extension_numpy_steps_in_and_says_so(vector_model, x, monkeypatch):
     find = choose.find_spec
     monkeypatch.setattr(choose, "find_spec", lambda name: None if name.endswith("_cpu") else find(name))
@@ -144,9 +115,33 @@ def test_without_the_extension_numpy_steps_in_and_says_so(vector_model, x, monke
         Runtime(vector_model, backend="cpu")
 
 
-def test_overflow_is_an_error_that_names_the_row(tmp_path):
-    opened = Runtime(make_vector_model(tmp_path / "m", "whiten"))
+def test_overflow_is_an_error_that_names_the_row(tmp_path, backend):
+    opened = Runtime(make_vector_model(tmp_path / "m", "whiten"), backend=backend)
     x = make_vectors()
     x[5] = 3e38
     with pytest.raises(FastflowError, match="transform: row 5 gives NaN or infinity"):
         opened.transform(x)
+
+
+@pytest.mark.filterwarnings("ignore:texts longer than")
+def test_backends_of_a_table_agree(tmp_path, backend):
+    own = model2vec_dir(tmp_path / "m", clusters=20, weights=np.float32, dtype=np.float16, normalize=True)
+    dense = ("Dense", {"out_features": 24, "activation_function": "torch.nn.modules.activation.GELU"})
+    for path in (own, static_embedding_dir(tmp_path / "bag", [dense, ("Normalize", {})])):
+        exact = Runtime(path, backend="reference", dtype="float64").encode(TEXTS)
+        runtime = Runtime(path, backend=backend)
+        assert (runtime.backend, exact.dtype) == (backend, np.float64)
+        np.testing.assert_allclose(runtime.encode(TEXTS), exact, atol=5e-6)
+
+
+def test_a_table_says_what_it_is_and_takes_no_unknown_instruction_set(tmp_path, monkeypatch):
+    path = model2vec_dir(tmp_path / "m", dtype=np.float16, max_length=None)
+    info = Runtime(path, threads=1).info()
+    assert (info["backend"], info["dtype"], info["dim"], info["max_length"]) == ("cpu", "float32", 37, None)
+    assert info["pooling"] == "masked mean of word embeddings without positions"
+    assert any("rows in float16" in line for line in info["details"])
+    bag = Runtime(static_embedding_dir(tmp_path / "bag")).info()
+    assert (bag["pooling"], bag["modules"]) == (info["pooling"], ["StaticEmbedding"])
+    monkeypatch.setenv("FASTFLOW_ISA", "avx1024")
+    with pytest.raises(UsageError, match="FASTFLOW_ISA=avx1024 cannot run"):
+        Runtime(path)

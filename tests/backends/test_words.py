@@ -50,49 +50,39 @@ def defined(directory, tokens: Tokens) -> np.ndarray:
     return torch.stack(out).numpy()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHERS])
 def test_every_family_on_the_backends_of_a_processor(encoders, family):
     directory = encoders(family)
     tokens = random_tokens(directory, LENGTHS)
     tokens.ids[[3, 70, 75]] = 1  # RoBERTa's padding, in a text
     want = defined(directory, tokens)
     assert want.std() > 0.1
-    assert np.abs(pooled_by(ReferenceBackend, directory, tokens) - want).max() <= EXACT
     assert np.abs(pooled_by(TorchBackend, directory, tokens) - want).max() <= EXACT
+    if family in OTHERS:
+        return
+    assert np.abs(pooled_by(ReferenceBackend, directory, tokens) - want).max() <= EXACT
     assert np.abs(pooled_by(CpuBackend, directory, tokens, dtype="float32") - want).max() <= UNIT
     first = pooled_by(ReferenceBackend, directory, tokens, (0,))
     assert (np.abs(first - want).max() <= EXACT) == (family == "modernbert")  # which has no table of positions
 
 
-@pytest.mark.parametrize("family", OTHERS)
-def test_encoders_that_pytorch_alone_runs(encoders, family):
-    tokens = random_tokens(encoders(family), (9, 1, 30))
-    found = pooled_by(TorchBackend, encoders(family), tokens)
-    assert np.abs(found - defined(encoders(family), tokens)).max() <= EXACT
-
-
-@pytest.mark.parametrize("layers", [(WORDS, 1, 3), (3, 0, WORDS)])
-def test_with_other_layers(forced_isa, bert, layers):
-    tokens = random_tokens(bert, LENGTHS)
-    want = np.mean([pooled_by(ReferenceBackend, bert, tokens, (layer,)) for layer in layers], axis=0)
-    assert np.abs(pooled_by(ReferenceBackend, bert, tokens, layers) - want).max() <= EXACT
-    assert np.abs(pooled_by(TorchBackend, bert, tokens, layers) - want).max() <= 1e-9
-    assert np.abs(pooled_by(CpuBackend, bert, tokens, layers, "float32") - want).max() <= UNIT
+HOW = ["mean-of-layers:words,1,3", "mean-of-layers:3,0,words", "mean-of-layers:2,5*words,3*0"]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_layers_in_shares(forced_isa, bert, weighted):
+@pytest.mark.parametrize("how", HOW)
+def test_with_other_layers(forced_isa, bert, how, weighted):
     tokens = random_tokens(bert, LENGTHS)
     table = np.resize(token_weights(2), read_config(bert)["vocab_size"]) if weighted else None
-    how = parse_pooling("mean-of-layers:2,5*words,3*0", 3)
+    how = parse_pooling(how, 3)
 
     def pool(kind, dtype, layers, shares):
         pooling = Pooling("mean", layers, table, shares)
         return kind(Model(bert, bert, pooling, 64, (), ""), dtype, "cpu", None).pool(tokens)
 
     apart = [pool(ReferenceBackend, "float64", (layer,), None) for layer in how.layers]
-    want = sum(count / 9 * x for count, x in zip((1, 5, 3), apart, strict=True))
-    assert np.abs(want - np.mean(apart, axis=0)).max() > 0.1
+    want = np.average(apart, axis=0, weights=how.shares)
+    assert how.shares is None or np.abs(want - np.mean(apart, axis=0)).max() > 0.1
     for kind, dtype, bound in (
         (ReferenceBackend, "float64", EXACT),
         (TorchBackend, "float64", 1e-9),
@@ -112,17 +102,6 @@ def test_the_order_of_the_tokens_has_no_effect(forced_isa, bert):
         assert np.abs(one - other).max() > 0.1
 
 
-def test_dropout_reaches_the_words_in_training_and_spares_the_encoder(bert):
-    tokens = random_tokens(bert, (9, 1, 30))
-    model = Model(bert, bert, Pooling("mean", (WORDS,)), 64, (), "")
-    backend = TorchBackend(model, "float32", "cpu", None)
-    once = backend.pool(tokens)
-    backend.train_mode(0.5)
-    assert np.abs(backend.pool(tokens) - backend.pool(tokens)).max() > 0.01
-    backend.train_mode(0.0)
-    assert np.array_equal(backend.pool(tokens), once)
-
-
 def test_the_encoder_keeps_its_positions(bert):
     tokens = random_tokens(bert, (9, 1, 30))
     both = pooled_by(TorchBackend, bert, tokens, (WORDS, 0))
@@ -134,13 +113,10 @@ def test_the_encoder_keeps_its_positions(bert):
     assert words[0].position_embeddings is not encoder.embeddings.position_embeddings
 
 
-def test_positions_that_cannot_be_left_out_are_refused(tmp_path):
+def test_positions_that_cannot_be_left_out_are_refused(tmp_path, bert):
     config = transformers.GPT2Config(vocab_size=9, n_positions=8, n_embd=4, n_layer=1, n_head=1)
     with pytest.raises(UsageError, match="out of the embedding layer of a GPT2Model; choose a pooling without words"):
         build_words_layer(transformers.GPT2Model(config).eval(), 8, tmp_path)
-
-
-def test_an_embedding_layer_that_does_not_give_layer_0_is_refused(bert):
     encoder = load_torch_encoder(bert).eval()
     assert build_words_layer(encoder, 128, bert) is not None
     encoder.embeddings_project = torch.nn.Linear(32, 32)  # of ELECTRA, and BERT never calls it

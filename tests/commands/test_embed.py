@@ -13,6 +13,7 @@ from fastflow import Index, Runtime
 from support.commands import assert_one_sentence, run
 from support.places import ROOT
 from support.runs import check_parts
+from support.sentence_dirs import NORMALIZE, expected, make_directory, pooling
 from support.written import read_back
 
 
@@ -35,10 +36,18 @@ def test_embed_prints_json_lines_and_says_the_rest_on_stderr(model, corpus, sent
     assert run("embed", corpus, "-m", model, "--quiet").stderr == ""
 
 
-def test_embed_reads_standard_input(model):
-    result = run("embed", "-", "-m", model, stdin="the dog\n\n" + "a " * 80 + "\n")
+def test_embed_reads_standard_input(model, tmp_path):
+    text = "the dog\n\n" + "a " * 80 + "\n"
+    result = run("embed", "-", "-m", model, stdin=text)
     assert [row["text"] for row in rows(result)] == ["the dog", "", "a " * 80]
     assert "3 texts (1 empty, 1 cut at 64 tokens)" in result.stderr
+    done = run("embed", "-", "-m", model, "-o", tmp_path / "out.jsonl", stdin=text)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert (tmp_path / "out.jsonl").read_text() == result.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    empty = run("embed", "-", "-m", model, stdin="")
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert "fastflow: 0 texts" in empty.stderr
 
 
 def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
@@ -77,27 +86,6 @@ def test_the_first_command_of_the_readme():
     assert ", 256 dimensions" in result.stderr
 
 
-def test_embed_writes_a_file_from_standard_input(model, tmp_path):
-    result = run("embed", "-", "-m", model, "-o", tmp_path / "out.jsonl", stdin="the dog\n\n")
-    assert (result.exit_code, result.stdout) == (0, "")
-    lines = (tmp_path / "out.jsonl").read_text().splitlines()
-    assert [json.loads(line)["text"] for line in lines] == ["the dog", ""]
-    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
-
-
-def test_an_empty_input_is_no_error(model, tmp_path):
-    (tmp_path / "in.txt").write_text("")
-    result = run("embed", tmp_path / "in.txt", "-m", model)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "fastflow: 0 texts" in result.stderr
-
-
-def test_a_plain_encoder_says_that_it_is_uncalibrated(bert, corpus):
-    result = run("embed", corpus, "-m", bert)
-    assert len(rows(result)) == 256
-    assert "is a plain encoder: no calibration, masked mean of the last layer" in result.stderr
-
-
 def test_undecodable_bytes_can_be_replaced(model):
     assert_one_sentence(
         run("embed", "-", "-m", model, "--quiet", stdin=b"a\xff\n"), 1, "-, line 1: byte 2 is not UTF-8"
@@ -108,12 +96,42 @@ def test_undecodable_bytes_can_be_replaced(model):
 
 def test_no_calibration_and_an_empty_prompt_are_said(model, bert, tmp_path):
     (tmp_path / "in.txt").write_text("a dog\n")
-    assert ", no calibration, 32 dimensions" in run("embed", tmp_path / "in.txt", "-m", bert).stderr
-    assert "no calibration" not in run("embed", tmp_path / "in.txt", "-m", model).stderr
-    said = "fastflow: the prompt is empty: nothing is put before a text\n"
-    assert said in run("embed", tmp_path / "in.txt", "-m", model, "--prompt", "").stderr
-    assert said not in run("embed", tmp_path / "in.txt", "-m", model, "--prompt", "so ").stderr
-    assert said not in run("embed", tmp_path / "in.txt", "-m", model).stderr
+
+    def said(encoder, *options):
+        return run("embed", tmp_path / "in.txt", "-m", encoder, *options).stderr
+
+    plain, empty = said(bert), "fastflow: the prompt is empty: nothing is put before a text\n"
+    assert ", no calibration, 32 dimensions" in plain
+    assert "is a plain encoder: no calibration, masked mean of the last layer" in plain
+    assert "no calibration" not in said(model)
+    assert [empty in said(model, *options) for options in ((), ("--prompt", "so "), ("--prompt", ""))] == [0, 0, 1]
+
+
+PROMPTED = ["the dog sings", "a cat", "seven rivers"]
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory, bert):
+    settings = {"prompts": {"query": "the old ", "title": "a red "}, "default_prompt_name": "title"}
+    return make_directory(tmp_path_factory.mktemp("st") / "m", bert, [pooling("mean"), NORMALIZE], **settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "prompt"),
+    [
+        ([], "a red "),
+        (["--prompt-name", "query"], "the old "),
+        (["--prompt-name", "document"], ""),
+        (["--prompt", "so "], "so "),
+        (["--prompt", ""], ""),
+        (["--prompt-name", "query", "--dedupe"], "the old "),
+    ],
+)
+def test_the_prompt_that_applies(prompted, tmp_path, options, prompt):
+    out = tmp_path / "out.npy"
+    done = run("embed", "-", "-m", prompted, "-o", out, *options, stdin="\n".join(PROMPTED) + "\n")
+    assert done.exit_code == 0, done.stderr
+    assert np.abs(np.load(out) - expected(prompted, PROMPTED, prompt)).max() <= 2e-6
 
 
 def test_a_run_has_json_and_says_that_it_replaced_a_file(model, corpus, tmp_path):

@@ -1,9 +1,10 @@
-"""``fastflow serve`` as a process: what it says, how it ends, and whom it lets in."""
+"""``fastflow serve`` as a process: what it says, how it ends, whom it lets in, and the commands of docs/serve.md."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import threading
@@ -11,10 +12,18 @@ import time
 
 import pytest
 
+from fastflow.serve.metrics import COUNTERS
+from fastflow.serve.page import PATHS
+from fastflow.serve.settings import MIB, Settings
+
 from support.commands import assert_one_sentence, run
-from support.servers import WAIT, request, serving_process
+from support.places import ROOT, USERS
+from support.processes import run_limited
+from support.servers import WAIT, request, serving, serving_process
 
 TEXTS = {"inputs": ["a secret sentence of some words"] * 1500}
+NO_COUNTERS = ("fastflow_queue_seconds", "fastflow_tokens_per_second", "fastflow_search_duration")
+PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
 ASKED = request("/embed", b'{"inputs": "a"}').replace(b"host: a", b"host: localhost")
 
 
@@ -125,3 +134,80 @@ def test_a_missing_extra_is_named(monkeypatch):
 def test_the_key_is_no_option(tmp_path):
     assert "--api-key " not in run("serve", "--help").stdout
     assert os.environ.get("FASTFLOW_API_KEY") is None
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.S | re.M)
+
+
+def answers(lines, server, folder):
+    """Run commands of a page, of which ``curl`` may not fail, on the port that the server has here."""
+    for line in lines:
+        assert "127.0.0.1:8080" in line
+        line = line.replace("curl -s", "curl -sf").replace("127.0.0.1:8080", f"{server.host}:{server.port}")
+        done = run_limited(["bash", "-c", line], cwd=folder, env=USERS, seconds=60)
+        assert done.returncode == 0, line
+        yield line, done.stdout
+
+
+@pytest.mark.slow
+def test_every_curl_of_the_page_is_answered(tmp_path):
+    commands = [line for block in blocks(PAGE, "console") for line in block.splitlines()]
+    with serving_process(folder=tmp_path) as server:
+        assert len(list(answers(commands, server, tmp_path))) >= 6
+    assert (tmp_path / "vector.f32").stat().st_size == 256 * 4
+
+
+def test_the_page_has_the_program_the_limits_and_the_metrics():
+    programs, settings = blocks(PAGE, "py"), Settings()
+    assert programs
+    assert all(compile(program, "docs/serve.md", "exec").co_names for program in programs)
+    for words in (
+        f"| {settings.max_queue:g} s | 429", f"| {settings.timeout:g} s | 503", f"| {settings.max_inputs} |",
+        f"| {settings.max_body // MIB} MiB | 413", f"| {settings.max_bodies // MIB} MiB | 429",
+        f"| {settings.max_connections} | 503", f"| {settings.receive:g} s | 408",
+        f"| {settings.max_header // 1024} KiB | 431", f"| {settings.send:g} s |", f"up to {settings.drain:g} s",
+    ):  # fmt: skip
+        assert words in PAGE, words
+    metrics = {name for name in re.findall(r"`(fastflow_\w+)`", PAGE) if not name.isupper()}
+    assert metrics - set(NO_COUNTERS) <= set(COUNTERS)
+    assert metrics & set(COUNTERS)
+
+
+@pytest.fixture(scope="module")
+def novels(tmp_path_factory):
+    """The file of docs/search.md."""
+    path = tmp_path_factory.mktemp("novels") / "novels.db"
+    assert run("embed", ROOT / "examples" / "novels.txt", "-o", path, "--quiet").exit_code == 0
+    return path
+
+
+@pytest.mark.slow
+def test_it_says_what_it_searches_and_answers_the_curl_of_the_page(novels):
+    (block,) = blocks((ROOT / "docs" / "search.md").read_text(encoding="utf-8"), "console")
+    started, *asked = block.splitlines()
+    with serving_process(*started.removeprefix("fastflow serve ").split(), folder=novels.parent) as server:
+        rows = server.get("/info").json["search"]["rows"]
+        assert f"fastflow: searching {rows:,} rows of novels.db\n" in server.said
+        found = list(answers(asked, server, novels.parent))
+    assert found
+    assert all('"hits":[[' in said for _, said in found)
+
+
+@pytest.mark.slow
+def test_the_help_names_every_route_and_the_page(novels):
+    with serving(rate=50_000.0, search=novels) as server:
+        files = set(PATHS) - {"/", "/docs"}  # of the pages
+        paths = [route.path for route in server.app.routes if route.path not in files]
+    said = " ".join(run("serve", "--help").stdout.split())
+    for path in paths:
+        assert re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", said), path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_at_a_loopback_address_a_foreign_name_is_refused(tmp_path, host):
+    with serving_process("--host", host, folder=tmp_path) as server:
+        server.host = server.host.strip("[]")
+        for name, status in ((None, 200), ("localhost:1", 200), ("evil.example", 403)):
+            assert server.get("/info", **({"host": name} if name else {})).status == status, name
