@@ -22,7 +22,7 @@ SUITES = {  # name -> its module and function in fastflow.bench.suites: Request 
     "flow": ("flow", "run_flow"),
     "encoder": ("encoder", "run_encoder"),
     "end-to-end": ("end_to_end", "run_end_to_end"),
-    "startup": ("startup", "run_startup"),
+    "startup": ("starts", "run_startup"),
     "serve": ("serve", "run_serve"),
     "static": ("static", "run_static"),
 }

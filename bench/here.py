@@ -43,9 +43,9 @@ def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any
     count, neighbours = threads or default_threads(), Neighbours()
     calls, skipped = open_ours(model, count)
     every = SENTENCES.read_text(encoding="utf-8").splitlines()
-    with_peers, left_out = open_others(model, count, every)
+    with_peers, left_out = _open_others(model, count, every)
     calls |= with_peers
-    count_of_texts = min(count_texts(embed, every) for embed in calls.values())
+    count_of_texts = min(_count_texts(embed, every) for embed in calls.values())
     texts = [every[i % len(every)] for i in range(count_of_texts)]
     say(f"{len(calls)} engines take turns at {len(texts):,} texts, {EFFORT.limit_s:.0f} seconds at most")
     timings = alternate({" ".join(who): partial(embed, texts) for who, embed in calls.items()}, EFFORT)
@@ -102,8 +102,7 @@ def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], An
     return calls, skipped
 
 
-def open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Return the installed PEERS whose vectors of ``few`` agree with PyTorch's, and sentences on the others."""
+def _open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
     if find_spec("torch") is None or find_spec("transformers") is None:
         return {}, ["the other engines: they are made with PyTorch and transformers, which are not installed"]
     from fastflow.bench.measure.row import Results
@@ -139,8 +138,7 @@ def open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[di
     return calls, left_out + [f"{each['name']}: {each['reason']}" for each in lost.skipped]
 
 
-def count_texts(embed: Any, texts: Sequence[str]) -> int:
-    """Return how many texts ``embed`` takes about CALL_S for."""
+def _count_texts(embed: Any, texts: Sequence[str]) -> int:
     embed(texts)
     start = perf_counter()
     embed(texts)

@@ -37,7 +37,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "processors_usable": usable_threads(),
         "threads_per_core": len(re.findall(r"\d+", siblings)) or None,
         "instruction_sets": [flag for flag in FLAGS if flag in flags],
-        "caches_kib": read_caches(),
+        "caches_kib": _read_caches(),
         "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
@@ -73,8 +73,7 @@ def find_commit() -> str | None:
         return None
 
 
-def read_caches() -> dict[str, int]:
-    """Return {L1d, L2, L3: KiB of the first processor's}, without levels that are not reported."""
+def _read_caches() -> dict[str, int]:
     found = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (read_text(folder / name).strip() for name in ("level", "type", "size"))

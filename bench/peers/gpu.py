@@ -59,8 +59,7 @@ class Gpu:
 
 
 @contextmanager
-def use_products(dtype: str) -> Iterator[None]:
-    """Multiply float32 through TF32 in the block if, and only if, ``dtype`` is tf32."""
+def _use_products(dtype: str) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     try:
@@ -69,8 +68,7 @@ def use_products(dtype: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
-    """Open the subject on the device; tf32 is a way to multiply float32."""
+def _open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
     return open_pooled(subject, getattr(torch, "float32" if dtype == "tf32" else dtype)).to(gpu.device)
 
 
@@ -95,14 +93,14 @@ def open_peers(
 
 
 def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
-    module = open_module(subject, dtype, gpu)
+    module = _open_module(subject, dtype, gpu)
     if family == "torch-graph":
         return partial(_capture_module, module, dtype, gpu)
     function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module
 
     def prepare(ids: Array, mask: Array) -> Call:
         def call() -> Array:
-            with use_products(dtype):
+            with _use_products(dtype):
                 given = (torch.from_numpy(a).to(gpu.device) for a in (ids, mask))
                 return np.asarray(function(*given).cpu().numpy())
 
@@ -118,7 +116,7 @@ def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) 
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)
     here = torch.from_numpy(ids)
     here = here.pin_memory() if gpu.device == "cuda" else here
-    with use_products(dtype):
+    with _use_products(dtype):
         replay = gpu.capture(lambda x: module.unmasked(x, vectors), there)
 
     def call(other: Array | None = None) -> Array:
@@ -135,7 +133,7 @@ class GraphOfEachLength:
     """Embeds one text (1, D) by the module in a CUDA graph, one for each number of tokens."""
 
     def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
-        module = open_module(subject, dtype, gpu)
+        module = _open_module(subject, dtype, gpu)
         self._prepare, self._tokenize = partial(_capture_module, module, dtype, gpu), tokenize
         self._graphs: dict[int, Callable[[Array], Array]] = {}
 

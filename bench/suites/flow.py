@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from torch import Tensor
 from fastflow.bench.measure.compare import Candidate, Errors, check, compare, compute_errors
 from fastflow.bench.measure.probe import WATCHES
 from fastflow.bench.measure.row import Results, Row, make_row
-from fastflow.bench.measure.timing import Call, Effort, alternate
+from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers import flow as peers_flow
 from fastflow.bench.peers.pytorch import capture, compiling, device_ms, settings
 from fastflow.bench.report.ratios import compute_flow_ratios
@@ -54,7 +54,6 @@ MODES = {"cpu": ("compile",), "cuda": (*COMPILED, "graph")}
 FAMILIES: dict[str, tuple[str, ...]] = {
     "torch": (),  # the equations unfused, as backend torch runs them
     "torch-lean": (*COMPILED, "graph"),
-    "torch-folded-state": (*COMPILED, "graph"),
 }
 
 
@@ -83,22 +82,16 @@ def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[
     return picked
 
 
-def open_peers(workload: Workload, device: str, wanted: set[str], results: Results) -> list[FlowCandidate]:
-    """Return the PyTorch candidates in ``wanted``; leave out of ``results`` whoever cannot run this calibration."""
-    builders: dict[str, Callable[[], Function | None]] = {
-        "torch": lambda: peers_flow.build_unfused(workload.stages, device, torch.float32),
-        "torch-lean": lambda: peers_flow.build_lean(workload.stages, device),
-        "torch-folded-state": lambda: peers_flow.build_folded(workload.sparse, device),
+def open_peers(workload: Workload, device: str, wanted: Container[str]) -> list[FlowCandidate]:
+    """Return the PyTorch candidates in ``wanted``."""
+    functions = {
+        "torch": peers_flow.build_unfused(workload.stages, device, torch.float32),
+        "torch-lean": peers_flow.build_lean(workload.stages, device),
     }
     peers = []
     for family, of_family in list_rows(device, quick=False).items():
-        rows = [name for name in of_family if name in wanted]
-        function = builders[family]() if rows else None
-        if function is None:
-            for name in rows:
-                results.leave_out(workload.label, name, "its plan has no state form")
-            continue
-        for name in rows:
+        function = functions[family]
+        for name in (name for name in of_family if name in wanted):
             mode = name.removeprefix(f"{family}-")
             graph, prepare = function if mode == "graph" else None, _make_prepare(function, mode)
             peers.append(FlowCandidate(name, "float32", "torch", prepare, mode in COMPILED, graph))
@@ -177,7 +170,7 @@ def run_flow(request: Request) -> Results:
             if not results.subjects or results.subjects[-1]["subject"] != one.workload.label:
                 results.subjects.append({"subject": one.workload.label, "inputs": one.workload.inputs})
             with settings(one.threads):
-                run_pass(one, request, results, end)
+                _run_pass(one, request, results, end)
     results.ratios = compute_flow_ratios(results.rows, device)
     return results
 
@@ -203,11 +196,10 @@ def list_passes(
         yield Pass(make_synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
 
 
-def run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
-    """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); add to ``results``."""
+def _run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
     device, compiled = request.device, one.sizes.flow.compiled
     candidates = open_ours(one.workload, device, one.threads)
-    candidates += open_peers(one.workload, device, set(one.peers), results)
+    candidates += open_peers(one.workload, device, one.peers)
     distinct = torch.from_numpy(one.workload.x).to(device)
     exact = peers_flow.build_unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
     for batch in one.batches:
@@ -238,28 +230,27 @@ def measure(
         z = call()[seen]
         return call, check(candidate.name, z if isinstance(z, np.ndarray) else z.cpu().numpy(), exact[seen], scale)
 
-    measured = compare(
-        candidates, admit,
-        timer=lambda calls: alternate(calls, one.effort(batch), WATCHES[device]),
-        excuse=excuse_compiler,
-        leave_out=lambda candidate, reason: one.leave_out(results, batch, candidate.name, reason),
-    )  # fmt: skip
+    def time_all(calls: Mapping[str, Call]) -> Mapping[str, Timing]:
+        return alternate(calls, one.effort(batch), WATCHES[device])
+
+    def leave_out(candidate: FlowCandidate, reason: str) -> None:
+        one.leave_out(results, batch, candidate.name, reason)
+
     flop, traffic = batch * one.workload.flop(), one.workload.traffic(batch)
     rows = []
-    for found in measured:
-        candidate, off, ms = found.candidate, found.accuracy, found.timing.median_ms
+    for candidate, off, timing in compare(candidates, admit, time_all, _excuse_compiler, leave_out):
         graph = candidate.graph if device == "cuda" and batch <= MOST_IN_GRAPH else None
         rows.append(make_row(
             "flow", subject=one.workload.label, **candidate.as_fields(), threads=one.threads, batch=batch,
-            **found.timing.as_fields(), max_abs_err=off.max_abs, relative_err=off.relative,
-            err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,
-            gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, gpu_ms=None if graph is None else device_ms(graph, x),
+            **timing._asdict(), **off._asdict(),
+            err_against_unfused=off.max_abs_err / scale.max_abs_err if scale.max_abs_err else None,
+            gflops=flop / timing.median_ms / 1e6, gbs=traffic / timing.median_ms / 1e6,
+            gpu_ms=None if graph is None else device_ms(graph, x),
         ))  # fmt: skip
     return rows
 
 
-def excuse_compiler(candidate: FlowCandidate, error: Exception) -> str | None:
-    """Return the reason if a candidate that needs a compiler failed; a wrong result always ends the run."""
+def _excuse_compiler(candidate: FlowCandidate, error: Exception) -> str | None:
     if not (candidate.optional and isinstance(error, RuntimeError)):
         return None
     return f"its first call failed: {str(error).strip().splitlines()[0]}"

@@ -83,8 +83,7 @@ def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
     return Stage("flow", config.as_dict(), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
 
 
-def fit_recolouring(x: Floats, stage: Stage) -> Stage:
-    """Fit the default's recolour stage after the flow ``stage`` on ``x``."""
+def _fit_recolouring(x: Floats, stage: Stage) -> Stage:
     from fastflow.train.methods.recolour import fit_recolour, measure_joint
     from fastflow.train.options import DEFAULTS
 
@@ -98,7 +97,7 @@ def make_synthetic(
     """Make a flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels; with recolour if asked."""
     x = make_pooled_like(max(rows, 4096), dim, seed)
     stage = make_trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
-    stages = (stage, fit_recolouring(x[:4096], stage)) if recolour else (stage,)
+    stages = (stage, _fit_recolouring(x[:4096], stage)) if recolour else (stage,)
     inputs = f"{rows} synthetic vectors with the outlier dimensions of a pooled BERT, seed {seed}; random weights"
     return Workload(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
 

@@ -20,7 +20,7 @@ from fastflow.bench.peers.encoder import PEERS, choose, missing, open_peers, pla
 from fastflow.bench.peers.gpu import Gpu
 from fastflow.bench.peers.pooled import Pooled, open_reference
 from fastflow.bench.peers.pytorch import compiling, settings
-from fastflow.bench.suites import encoder, starts, startup, texts
+from fastflow.bench.suites import encoder, starts, texts
 from fastflow.bench.suites.texts import Check, make_tokenizer
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
@@ -115,7 +115,7 @@ def test_onnxruntimes_process_starts_with_the_weights(weighted_subject):
     assert np.array_equal(onnx.numpy_helper.to_array(table)[:, 0], weighted_subject.weights)
     results = Results()
     forgetful = pooled(weighted_subject, [starts.TEXT], weighted_subject.layers)
-    jobs = [*startup.list_jobs(weighted_subject, ["onnxruntime"], 1, results)][-2:]
+    jobs = [*starts.list_jobs(weighted_subject, ["onnxruntime"], 1, results)][-2:]
     for job in jobs:
         starts.start_once(job)
     with pytest.raises(FastflowError, match="onnxruntime float32 differs from PyTorch"):

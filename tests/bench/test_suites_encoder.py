@@ -236,7 +236,7 @@ def test_a_load_without_an_answer_has_a_row_without_times():
 
 def test_a_server_that_does_not_start_says_why():
     command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
-    with pytest.raises(FastflowError, match="no such model"), serve.run_server(lambda port: command):
+    with pytest.raises(FastflowError, match="no such model"), serve.run_server(command):
         pass
 
 
