@@ -105,37 +105,37 @@ def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], An
 def _open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
     if find_spec("torch") is None or find_spec("transformers") is None:
         return {}, ["the other engines: they are made with PyTorch and transformers, which are not installed"]
+    from fastflow.bench.measure.compare import Agreement, compare
     from fastflow.bench.measure.row import Results
     from fastflow.bench.peers.encoder import PEERS as NEEDED
     from fastflow.bench.peers.encoder import TextCandidate, excuse, missing, open_peers
+    from fastflow.bench.suites.static import open_engines
     from fastflow.bench.suites.texts import Check, make_tokenizer, to_texts
     from fastflow.bench.suites.workbench import open_workbench
 
     say("the other engines that are installed are opened")
     if (table := find_table(model)) is not None:
-        from fastflow.bench.suites.static import open_engines
-
         opened, left_out = open_engines(table, threads, few)
         return {(each.name, each.dtype): each.embed for each in opened}, left_out
-    wanted = [(name, "float32") for name in PEERS]
-    needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name].modules) for name in PEERS}
-    left_out = [f"{name}: not installed (pip install {needs[name]})" for name, dtype in wanted if missing(name, dtype)]
-    calls: dict[tuple[str, str], Any] = {}
+    absent = [name for name in PEERS if missing(name, "float32")]
+    needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name].modules) for name in absent}
     lost = Results()
     with open_workbench(model) as bench:
         subject = bench.named()
         tokenize = make_tokenizer(subject)
         check = Check(subject, few, tokenize)
-        for engine in open_peers(subject, [each for each in wanted if not missing(*each)], threads, lost):
-            candidate = engine if isinstance(engine, TextCandidate) else to_texts(engine, tokenize)
+        wanted = [(name, "float32") for name in PEERS if name not in absent]
+        peers = (each if isinstance(each, TextCandidate) else to_texts(each, tokenize)
+                 for each in open_peers(subject, wanted, threads, lost))  # fmt: skip
+
+        def admit(candidate: TextCandidate) -> tuple[Any, Agreement]:
             say(f"{candidate.key}: checked against PyTorch")
-            try:
-                check(candidate)
-            except Exception as error:  # other people's code raises anything
-                left_out.append(f"{candidate.name}: {excuse(candidate, error)}")
-                continue
-            calls[candidate.name, candidate.dtype] = candidate.embed
-    return calls, left_out + [f"{each['name']}: {each['reason']}" for each in lost.skipped]
+            return candidate.embed, check(candidate)
+
+        right = compare(peers, admit, dict, excuse, lambda who, reason: lost.leave_out("", who.name, reason))
+    left_out = [f"{name}: not installed (pip install {needs[name]})" for name in absent]
+    left_out += [f"{each['name']}: {each['reason']}" for each in lost.skipped]
+    return {(who.name, who.dtype): embed for who, _, embed in right}, left_out
 
 
 def _count_texts(embed: Any, texts: Sequence[str]) -> int:

@@ -34,7 +34,6 @@ class Candidate:
         return f"{self.name} {self.dtype}"
 
     def as_fields(self) -> dict[str, str]:
-        """The fields of a row."""
         return {"name": self.name, "dtype": self.dtype, "backend": self.backend}
 
 

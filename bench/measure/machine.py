@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def usable_threads() -> int:
 def describe(device: str = "cpu") -> dict[str, Any]:
     """Return the ``machine`` of the JSON: processor, caches, memory, versions and, for ``cuda``, the GPU."""
     info = read_text("/proc/cpuinfo")
-    flags = set((_find_field(info, "flags") or _find_field(info, "Features") or "").split())
+    flags = (_find_field(info, "flags") or _find_field(info, "Features") or "").split()
     memory = re.search(r"MemTotal:\s+(\d+) kB", read_text("/proc/meminfo"))
     siblings = read_text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
     machine: dict[str, Any] = {
@@ -96,10 +96,7 @@ def read_text(path: str | Path) -> str:
 
 
 def _find_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return next((each.version for each in distributions(name=package)), None)
 
 
 class Neighbours:

@@ -97,11 +97,7 @@ def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return the entries for whole lists of texts.
-
-    Peers are the best of the class, Sentence Transformers as it is, and the best of each library in that precision or a
-    higher one.
-    """
+    """Return entries of lists of texts: against the best of the class, and each library at its best."""
     out = []
     for (subject,), at in group(rows, "subject"):
         where = f"end-to-end, {subject}"

@@ -26,7 +26,7 @@ import triton
 
 from fastflow.bench.measure.timing import cpu_watch
 from fastflow.bench.peers.flow import build_unfused
-from fastflow.bench.peers.pytorch import device_ms
+from fastflow.bench.peers.gpu import device_ms
 from fastflow.bench.suites.workloads import Workload, make_synthetic
 from fastflow.kernels.encoder import triton_bodies as encoder_bodies
 from fastflow.kernels.encoder.triton_configurations import Attention, attend_constants, attention

@@ -29,9 +29,9 @@ from fastflow.bench.peers.encoder import (
     excuse,
     list_wanted,
     open_peers,
+    open_reference,
 )
-from fastflow.bench.peers.pooled import open_reference
-from fastflow.bench.peers.pytorch import compiling, settings
+from fastflow.bench.peers.gpu import compiling, settings
 from fastflow.bench.report.ratios import compute_encoder_ratios, compute_gpu_encoder_ratios
 from fastflow.bench.suites.sizes import Shape
 from fastflow.bench.suites.workbench import Request

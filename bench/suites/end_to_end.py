@@ -19,7 +19,7 @@ from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers import gpu as gpu_peers
 from fastflow.bench.peers.encoder import TextCandidate, choose, first_line, list_wanted, open_peers, plain_layers
-from fastflow.bench.peers.pytorch import settings
+from fastflow.bench.peers.gpu import settings
 from fastflow.bench.report.ratios import compute_gpu_text_ratios, compute_list_ratios
 from fastflow.bench.suites import encoder
 from fastflow.bench.suites.encoder import DTYPES, find_instructions

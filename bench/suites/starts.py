@@ -24,8 +24,7 @@ from fastflow.bench.measure.compare import check_cosine
 from fastflow.bench.measure.row import KEYS, Results, make_row
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import summarise
-from fastflow.bench.peers.encoder import choose, first_line, missing
-from fastflow.bench.peers.pooled import open_reference
+from fastflow.bench.peers.encoder import choose, first_line, missing, open_reference
 from fastflow.bench.report.ratios import compute_startup_ratios
 from fastflow.bench.suites.encoder import DTYPES, find_instructions
 from fastflow.bench.suites.texts import embed_padded

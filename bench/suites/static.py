@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, measure_agreement
+from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
 from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Array
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers.encoder import Embed, TextCandidate, choose, excuse, first_line
-from fastflow.bench.peers.pytorch import settings
+from fastflow.bench.peers.gpu import settings
 from fastflow.bench.report.ratios import compute_static_ratios
 from fastflow.bench.suites.starts import TEXT, Job, make_command, time_starts
 from fastflow.bench.suites.texts import Lists, compare_texts, real_texts
@@ -81,16 +81,18 @@ def open_engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[T
     if not is_model2vec(path):
         return [], ["the other engines: they are compared on directories of model2vec"]
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-    results, left_out, found = Results(), [], []
+    lost = Results()
     exact = Runtime(path, backend="reference", dtype="float64").encode(texts)
-    for candidate in _open_candidates(Static("", path), PEERS, threads, results)[1:]:
-        try:
-            measure_agreement(candidate, np.asarray(candidate.embed(texts)), exact)
-        except Exception as error:  # other people's code raises anything
-            left_out.append(f"{candidate.name}: {excuse(candidate, error)}")
-            continue
-        found.append(candidate)
-    return found, [*(f"{each['name']}: {each['reason']}" for each in results.skipped), *left_out]
+
+    def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:
+        return candidate.embed, measure_agreement(candidate, np.asarray(candidate.embed(texts)), exact)
+
+    def leave_out(candidate: TextCandidate, reason: str) -> None:
+        lost.leave_out("", candidate.name, reason)
+
+    peers = _open_candidates(Static("", path), PEERS, threads, lost)[1:]
+    right = compare(peers, admit, dict, excuse, leave_out)
+    return [each for each, *_ in right], [f"{each['name']}: {each['reason']}" for each in lost.skipped]
 
 
 def make_subject(bench: Workbench) -> Static:

@@ -12,8 +12,7 @@ from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
 from fastflow.bench.measure.row import Results, make_row
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import Effort, Timing, alternate, summarise, take_turns
-from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse
-from fastflow.bench.peers.pooled import open_reference
+from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse, open_reference
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer.encode import Tokens

@@ -16,8 +16,7 @@ from fastflow.bench import cli
 from fastflow.bench.measure.compare import COSINES
 from fastflow.bench.measure.load import Outcome
 from fastflow.bench.measure.row import Results, make_row
-from fastflow.bench.peers.encoder import MODULES, PEERS, EncoderCandidate, TextCandidate, open_peers
-from fastflow.bench.peers.pooled import open_reference
+from fastflow.bench.peers.encoder import MODULES, PEERS, EncoderCandidate, TextCandidate, open_peers, open_reference
 from fastflow.bench.report.ratios import compute_serve_ratios
 from fastflow.bench.report.table import make_tables
 from fastflow.bench.suites import encoder, end_to_end, serve, starts, texts
