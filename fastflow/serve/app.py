@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fastflow.serve import openai, page, search, tei
+from fastflow.serve import page, routes
 from fastflow.serve.description import OPENAPI, describe
 from fastflow.serve.engine import Gone
 from fastflow.serve.limits import Guard
@@ -39,10 +39,10 @@ def make_app(service: Service) -> Starlette:
     async def openapi(request: Request) -> Response:
         return JSONResponse(description)
 
-    ours = [*search.make_routes(service), *page.ROUTES, Route("/", _answer_root, methods=["GET", "POST"])]
+    ours = [*routes.make_search_routes(service), *page.ROUTES, Route("/", _answer_root, methods=["GET", "POST"])]
     ours += [Route(path, openapi, methods=["GET"]) for path in OPENAPI]
     app = Starlette(
-        routes=[*openai.ROUTES, *tei.ROUTES, *ours],
+        routes=[*routes.ROUTES, *ours],
         middleware=[Middleware(Guard, service=service)],
         exception_handlers={
             Refused: _refuse, HTTPException: _refuse_path, ClientDisconnect: _leave, Gone: _leave,
@@ -57,7 +57,7 @@ def make_app(service: Service) -> Starlette:
 
 async def _answer_root(request: Request) -> Response:
     """Answer POST / as /embed: huggingface_hub only has the server's address."""
-    return await (tei.answer_embed if request.method == "POST" else page.answer_file)(request)
+    return await (routes.answer_embed if request.method == "POST" else page.answer_file)(request)
 
 
 async def _refuse(request: Request, refused: Any) -> Response:
@@ -71,10 +71,10 @@ async def _refuse_path(request: Request, error: Any) -> Response:
         message = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method:.20}"
         return await _refuse(request, Refused("method", message, headers=error.headers))
     message = f"{path} is no route of this server; see /openapi.json"
-    if path == search.PATH:
-        message = search.NO_FILE
-    elif path in tei.LEFT_OUT:
-        message = f"{path} is a route of TEI that this server leaves out: {tei.LEFT_OUT[path]}"
+    if path == "/search":
+        message = routes.NO_FILE
+    elif path in routes.LEFT_OUT:
+        message = f"{path} is a route of TEI that this server leaves out: {routes.LEFT_OUT[path]}"
     return await _refuse(request, Refused("path", message, headers=error.headers))
 
 
