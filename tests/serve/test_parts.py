@@ -13,11 +13,12 @@ import fastflow
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.serve.batch import How, Part, compute, join_tokens, take_texts
-from fastflow.serve.engine import Times
+from fastflow.serve.engine import Embedded, Times
 from fastflow.serve.formats import encode_base64, format_openai, format_rows, format_tei, to_octets, wants_octets
-from fastflow.serve.metrics import COUNTERS, Metrics, format_seconds
+from fastflow.serve.metrics import COUNTERS, Metrics
 from fastflow.serve.model import ServedModel
 from fastflow.serve.refusals import Refused
+from fastflow.serve.service import make_response
 from fastflow.serve.settings import KEY_VARIABLE, read_keys
 
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
@@ -93,7 +94,12 @@ def test_metrics_keep_teis_names_and_count():
     assert want.items() <= samples(metrics).items()
     assert metrics.value("te_request_count", method="batch") == 2
     assert other.value("te_request_count", method="batch") == 0  # two servers in a process count apart
-    assert (format_seconds(0.0123), format_seconds(12.3456)) == ("12", "12346")
+
+
+def test_times_of_an_answer_are_told_in_milliseconds():
+    done = Embedded(np.zeros((1, 2)), np.array([3]), 0, Times(0.0123, 12.3456, 0.0))
+    headers = make_response(b"", done, "application/json").headers
+    assert [headers[f"x-{name}-time"] for name in ("tokenization", "queue", "inference")] == ["12", "12346", "0"]
 
 
 # ---- keys

@@ -110,7 +110,7 @@ def test_keys_are_compared_in_constant_time(locked, monkeypatch):
         compared.append(key)
         return hmac.compare_digest(given, key)
 
-    monkeypatch.setattr("fastflow.serve.limits.compare_digest", compare)
+    monkeypatch.setattr("fastflow.serve.app.compare_digest", compare)
     locked.get("/v1/models", authorization="Bearer first-key")
     assert compared == [b"first-key", b"second-key"]  # all, whichever fits
 
