@@ -22,7 +22,7 @@ SUITES = {  # name -> its module and function in fastflow.bench.suites: Request 
     "flow": ("flow", "run_flow"),
     "encoder": ("encoder", "run_encoder"),
     "end-to-end": ("end_to_end", "run_end_to_end"),
-    "startup": ("startup", "run_startup"),
+    "startup": ("starts", "run_startup"),
     "serve": ("serve", "run_serve"),
     "static": ("static", "run_static"),
 }
@@ -60,12 +60,13 @@ def run(
         raise missing_extra("bench", "matplotlib", "--plot")  # now, not after minutes of measuring
     if find_spec("torch") is None:
         raise missing_extra("bench", "torch", "fastflow bench")
-    if find_spec("transformers") is None and set(suites) != {"flow"}:
-        raise missing_extra(
-            "bench", "transformers", f"fastflow bench --suite {','.join(s for s in suites if s != 'flow')}"
-        )
+    if find_spec("transformers") is None and (rest := [suite for suite in suites if suite != "flow"]):
+        raise missing_extra("bench", "transformers", f"fastflow bench --suite {','.join(rest)}")
     if shape is not None:
         _check_shape(shape, model, suites)
+    from fastflow.bench.measure.probe import add_floors, measure_ceilings
+    from fastflow.bench.peers.gpu import settings
+
     device, sizes = _resolve_device(device), sizes or (QUICK if quick else FULL)
     start, neighbours = time.monotonic(), Neighbours()
     with keeping(Path(f"{json_path}.part") if json_path is not None else None):
@@ -73,7 +74,11 @@ def run(
         others = neighbours.processors()
         machine = describe(device) | {"processors_used_by_others": others}
         if not {"flow", "encoder"}.isdisjoint(suites):
-            machine["ceilings"] = [_add_floors(results, device, threads or default_threads(), sizes)]
+            count = threads or default_threads()
+            say("measuring the machine's ceilings")
+            with settings(count):
+                machine["ceilings"] = [measure_ceilings(device, count, *sizes.probe)]
+            add_floors(results.rows, machine["ceilings"][0])
         report = {
             "machine": machine, "rows": results.rows, "ratios": results.ratios, "subjects": results.subjects,
             "skipped": results.skipped, "quick": sizes.quick, "seconds": time.monotonic() - start,
@@ -105,18 +110,6 @@ def run_suites(
             request = Request(bench, against, sizes, count, say, device if suite in ON_GPU else "cpu")
             every.merge(getattr(import_module(f"fastflow.bench.suites.{module}"), function)(request))
     return every
-
-
-def _add_floors(results: Results, device: str, threads: int, sizes: Sizes) -> dict[str, Any]:
-    """Measure the ceilings of ``device``, and give the rows their floors."""
-    from fastflow.bench.measure.probe import add_floors, measure_ceilings
-    from fastflow.bench.peers.pytorch import settings
-
-    say("measuring the machine's ceilings")
-    with settings(threads):
-        ceilings = measure_ceilings(device, threads, *sizes.probe)
-    add_floors(results.rows, ceilings)
-    return ceilings
 
 
 def _check_shape(shape: str, model: str | None, suites: Sequence[str]) -> None:

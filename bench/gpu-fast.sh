@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
 # Part `fast` of bench/gpu.sh, which runs this: the time of the flow, the encoder and whole texts, with their peers.
 
-eager=torch-lean-eager,torch-lean-graph,torch-folded-state-eager,torch-folded-state-graph
-compiled=torch-lean-compile,torch-lean-reduce-overhead,torch-folded-state-compile,torch-folded-state-reduce-overhead
+eager=torch-lean-eager,torch-lean-graph
+compiled=torch-lean-compile,torch-lean-reduce-overhead
 encoders=torch-eager,torch-graph,sentence-transformers
 
 # suite NAME SECONDS SUITE PEERS OPTION... : one run of `fastflow bench` on the GPU

@@ -43,9 +43,9 @@ def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any
     count, neighbours = threads or default_threads(), Neighbours()
     calls, skipped = open_ours(model, count)
     every = SENTENCES.read_text(encoding="utf-8").splitlines()
-    with_peers, left_out = open_others(model, count, every)
+    with_peers, left_out = _open_others(model, count, every)
     calls |= with_peers
-    count_of_texts = min(count_texts(embed, every) for embed in calls.values())
+    count_of_texts = min(_count_texts(embed, every) for embed in calls.values())
     texts = [every[i % len(every)] for i in range(count_of_texts)]
     say(f"{len(calls)} engines take turns at {len(texts):,} texts, {EFFORT.limit_s:.0f} seconds at most")
     timings = alternate({" ".join(who): partial(embed, texts) for who, embed in calls.items()}, EFFORT)
@@ -102,45 +102,43 @@ def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], An
     return calls, skipped
 
 
-def open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Return the installed PEERS whose vectors of ``few`` agree with PyTorch's, and sentences on the others."""
+def _open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
     if find_spec("torch") is None or find_spec("transformers") is None:
         return {}, ["the other engines: they are made with PyTorch and transformers, which are not installed"]
+    from fastflow.bench.measure.compare import Agreement, compare
     from fastflow.bench.measure.row import Results
     from fastflow.bench.peers.encoder import PEERS as NEEDED
     from fastflow.bench.peers.encoder import TextCandidate, excuse, missing, open_peers
+    from fastflow.bench.suites.static import open_engines
     from fastflow.bench.suites.texts import Check, make_tokenizer, to_texts
     from fastflow.bench.suites.workbench import open_workbench
 
     say("the other engines that are installed are opened")
     if (table := find_table(model)) is not None:
-        from fastflow.bench.suites.static import open_engines
-
         opened, left_out = open_engines(table, threads, few)
         return {(each.name, each.dtype): each.embed for each in opened}, left_out
-    wanted = [(name, "float32") for name in PEERS]
-    needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name].modules) for name in PEERS}
-    left_out = [f"{name}: not installed (pip install {needs[name]})" for name, dtype in wanted if missing(name, dtype)]
-    calls: dict[tuple[str, str], Any] = {}
+    absent = [name for name in PEERS if missing(name, "float32")]
+    needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name].modules) for name in absent}
     lost = Results()
     with open_workbench(model) as bench:
         subject = bench.named()
         tokenize = make_tokenizer(subject)
         check = Check(subject, few, tokenize)
-        for engine in open_peers(subject, [each for each in wanted if not missing(*each)], threads, lost):
-            candidate = engine if isinstance(engine, TextCandidate) else to_texts(engine, tokenize)
+        wanted = [(name, "float32") for name in PEERS if name not in absent]
+        peers = (each if isinstance(each, TextCandidate) else to_texts(each, tokenize)
+                 for each in open_peers(subject, wanted, threads, lost))  # fmt: skip
+
+        def admit(candidate: TextCandidate) -> tuple[Any, Agreement]:
             say(f"{candidate.key}: checked against PyTorch")
-            try:
-                check(candidate)
-            except Exception as error:  # other people's code raises anything
-                left_out.append(f"{candidate.name}: {excuse(candidate, error)}")
-                continue
-            calls[candidate.name, candidate.dtype] = candidate.embed
-    return calls, left_out + [f"{each['name']}: {each['reason']}" for each in lost.skipped]
+            return candidate.embed, check(candidate)
+
+        right = compare(peers, admit, dict, excuse, lambda who, reason: lost.leave_out("", who.name, reason))
+    left_out = [f"{name}: not installed (pip install {needs[name]})" for name in absent]
+    left_out += [f"{each['name']}: {each['reason']}" for each in lost.skipped]
+    return {(who.name, who.dtype): embed for who, _, embed in right}, left_out
 
 
-def count_texts(embed: Any, texts: Sequence[str]) -> int:
-    """Return how many texts ``embed`` takes about CALL_S for."""
+def _count_texts(embed: Any, texts: Sequence[str]) -> int:
     embed(texts)
     start = perf_counter()
     embed(texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +34,7 @@ class Candidate:
         return f"{self.name} {self.dtype}"
 
     def as_fields(self) -> dict[str, str]:
-        """The fields of a row."""
         return {"name": self.name, "dtype": self.dtype, "backend": self.backend}
-
-
-@dataclass(frozen=True)
-class Measured(Generic[Who, Judged, Timed]):
-    """A candidate that agrees with the reference, and its times."""
-
-    candidate: Who
-    accuracy: Judged
-    timing: Timed
 
 
 def compare(
@@ -53,8 +43,8 @@ def compare(
     timer: Callable[[Mapping[str, Opened]], Mapping[str, Timed]],
     excuse: Callable[[Who, Exception], str | None],
     leave_out: Callable[[Who, str], None],
-) -> list[Measured[Who, Judged, Timed]]:
-    """Check every candidate, time the right ones together, and return them in their order.
+) -> list[tuple[Who, Judged, Timed]]:
+    """Check every candidate, time the right ones together; return candidate, accuracy and times in their order.
 
     ``admit`` returns the warmed-up call and its accuracy, and raises if the candidate fails or is wrong. ``excuse``
     then returns the reason for ``leave_out``, or None to end the run with the error.
@@ -73,15 +63,14 @@ def compare(
         calls[candidate.key] = call
         admitted.append((candidate, accuracy))
     timings = timer(calls)
-    return [Measured(candidate, accuracy, timings[candidate.key]) for candidate, accuracy in admitted]
+    return [(candidate, accuracy, timings[candidate.key]) for candidate, accuracy in admitted]
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Largest absolute and relative L2 difference from float64."""
+class Errors(NamedTuple):
+    """Largest absolute and relative L2 difference from float64, by the names of a row's fields."""
 
-    max_abs: float
-    relative: float
+    max_abs_err: float
+    relative_err: float
 
 
 def compute_errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
@@ -98,10 +87,10 @@ def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> E
     if z.shape != exact.shape:
         raise FastflowError(f"bench: {name} gives shape {z.shape}, not {exact.shape}; nothing is timed")
     found = compute_errors(z, exact)
-    limit = max(GRADE, 4 * unfused.relative)
-    if not (np.isfinite(z).all() and found.relative <= limit):
+    limit = max(GRADE, 4 * unfused.relative_err)
+    if not (np.isfinite(z).all() and found.relative_err <= limit):
         raise FastflowError(
-            f"bench: {name} differs from float64: relative error {found.relative:.1e}, and at most {limit:.1e} is "
+            f"bench: {name} differs from float64: relative error {found.relative_err:.1e}, and at most {limit:.1e} is "
             "allowed; nothing is timed, since a wrong result has no speed"
         )
     return found

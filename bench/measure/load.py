@@ -33,11 +33,6 @@ class Plan:
     connections: int = 512
     lead: int = 0
 
-    @property
-    def seconds(self) -> float:
-        """The time over which requests leave."""
-        return self.count / self.rate
-
 
 @dataclass
 class Outcome:
@@ -55,7 +50,6 @@ class Outcome:
     cpu_seconds: float = 0.0
 
     def end(self, status: str) -> None:
-        """Count a request, of the lead or not."""
         self.ended[status] = self.ended.get(status, 0) + 1
 
     def quantile(self, share: float, status: str = "200") -> float | None:
@@ -64,7 +58,6 @@ class Outcome:
         return float(np.quantile(found, share)) if found else None
 
     def count(self, status: str = "200") -> int:
-        """Return the number of answers with ``status``."""
         return len(self.answered_ms.get(status, []))
 
 
@@ -80,7 +73,6 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def send(self, request: bytes, due: float, counts: bool) -> None:
-        """Send a request due at ``due`` (``time.perf_counter``); ``counts``: it is after the lead."""
         self.due, self.counts = due, counts
         if counts:
             self.outcome.late_ms.append((time.perf_counter() - due) * 1e3)

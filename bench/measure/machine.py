@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def usable_threads() -> int:
 def describe(device: str = "cpu") -> dict[str, Any]:
     """Return the ``machine`` of the JSON: processor, caches, memory, versions and, for ``cuda``, the GPU."""
     info = read_text("/proc/cpuinfo")
-    flags = set((_find_field(info, "flags") or _find_field(info, "Features") or "").split())
+    flags = (_find_field(info, "flags") or _find_field(info, "Features") or "").split()
     memory = re.search(r"MemTotal:\s+(\d+) kB", read_text("/proc/meminfo"))
     siblings = read_text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
     machine: dict[str, Any] = {
@@ -37,7 +37,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "processors_usable": usable_threads(),
         "threads_per_core": len(re.findall(r"\d+", siblings)) or None,
         "instruction_sets": [flag for flag in FLAGS if flag in flags],
-        "caches_kib": read_caches(),
+        "caches_kib": _read_caches(),
         "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
@@ -73,8 +73,7 @@ def find_commit() -> str | None:
         return None
 
 
-def read_caches() -> dict[str, int]:
-    """Return {L1d, L2, L3: KiB of the first processor's}, without levels that are not reported."""
+def _read_caches() -> dict[str, int]:
     found = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (read_text(folder / name).strip() for name in ("level", "type", "size"))
@@ -97,10 +96,7 @@ def read_text(path: str | Path) -> str:
 
 
 def _find_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return next((each.version for each in distributions(name=package)), None)
 
 
 class Neighbours:

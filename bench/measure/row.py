@@ -78,7 +78,6 @@ class Results:
     subjects: list[Row] = field(default_factory=list)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Append ``rows``, and write them to the file of ``keeping``."""
         made = list(rows)
         self.rows += made
         if _kept_in is not None:
@@ -86,10 +85,8 @@ class Results:
                 file.writelines(json.dumps(row) + "\n" for row in made)
 
     def leave_out(self, subject: str, name: str, reason: str, **place: Any) -> None:
-        """Note why ``name`` has no row."""
         self.skipped.append({"subject": subject, **place, "name": name, "reason": reason})
 
     def merge(self, other: Results) -> None:
-        """Append every part of ``other``."""
         for part, values in vars(other).items():
             getattr(self, part).extend(values)

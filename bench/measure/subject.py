@@ -33,7 +33,6 @@ class Subject:
 
     @property
     def depth(self) -> int:
-        """Number of layers."""
         return self.shape.layers
 
     @property

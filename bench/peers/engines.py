@@ -20,8 +20,7 @@ import torch
 
 from fastflow.bench.measure.machine import describe
 from fastflow.bench.measure.subject import Array, Subject
-from fastflow.bench.peers.encoder import Call, Embed, Prepare
-from fastflow.bench.peers.pooled import open_pooled
+from fastflow.bench.peers.encoder import Call, Embed, Prepare, open_pooled
 from fastflow.evaluation.agreement import quiet
 
 Graph = Callable[[Subject], Path]

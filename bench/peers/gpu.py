@@ -6,6 +6,7 @@ the device of tensors and how a call is captured; a dry run has another.
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,16 +17,78 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import cuda_watch
 from fastflow.bench.peers import engines
-from fastflow.bench.peers.encoder import Call, EncoderCandidate, Prepare, first_line
-from fastflow.bench.peers.pooled import open_pooled
-from fastflow.bench.peers.pytorch import capture
+from fastflow.bench.peers.encoder import Call, EncoderCandidate, Prepare, first_line, open_pooled
 from fastflow.errors import missing_extra
 from fastflow.runtime import Runtime
+
+
+@contextmanager
+def settings(threads: int) -> Iterator[None]:
+    """Run the block with ``threads`` threads, no gradients and full float32 products, then restore the settings."""
+    before = torch.get_num_threads(), torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before[1:]
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Run torch.compile at its best: at its usual limit, code that synchronising reads split partly stays eager."""
+    import torch._dynamo
+
+    logger = logging.getLogger("torch._dynamo")
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # otherwise every split is reported
+    torch.compiler.reset()
+    try:
+        with torch._dynamo.config.patch(recompile_limit=64):
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20, replays: int = 5) -> float:
+    """Return the milliseconds of a call on ``x`` as one of ``calls`` in a CUDA graph, without launches from Python.
+
+    It is the median of seven samples of ``replays`` replays each.
+    """
+
+    def many(x: Tensor) -> Any:
+        return [function(x) for _ in range(calls)][-1]
+
+    replay = capture(many, x)
+    return statistics.median(cuda_watch(replay, replays) for _ in range(7)) / replays / calls * 1e3
+
+
+def capture(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
+    """Capture ``function`` on ``x`` in a CUDA graph; each call replays it and overwrites the last result."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # lazy initialisation must not be captured
+        for _ in range(3):
+            function(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = function(x)
+
+    def call() -> Tensor:
+        graph.replay()
+        return z
+
+    return call
+
 
 LOWER = ("float16", "bfloat16")
 # family -> precisions; torch.compile's modes by their names, "torch-graph" is the unfused module in a CUDA graph
@@ -59,8 +122,7 @@ class Gpu:
 
 
 @contextmanager
-def use_products(dtype: str) -> Iterator[None]:
-    """Multiply float32 through TF32 in the block if, and only if, ``dtype`` is tf32."""
+def _use_products(dtype: str) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     try:
@@ -69,8 +131,7 @@ def use_products(dtype: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
-    """Open the subject on the device; tf32 is a way to multiply float32."""
+def _open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
     return open_pooled(subject, getattr(torch, "float32" if dtype == "tf32" else dtype)).to(gpu.device)
 
 
@@ -95,14 +156,14 @@ def open_peers(
 
 
 def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
-    module = open_module(subject, dtype, gpu)
+    module = _open_module(subject, dtype, gpu)
     if family == "torch-graph":
         return partial(_capture_module, module, dtype, gpu)
     function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module
 
     def prepare(ids: Array, mask: Array) -> Call:
         def call() -> Array:
-            with use_products(dtype):
+            with _use_products(dtype):
                 given = (torch.from_numpy(a).to(gpu.device) for a in (ids, mask))
                 return np.asarray(function(*given).cpu().numpy())
 
@@ -118,7 +179,7 @@ def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) 
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)
     here = torch.from_numpy(ids)
     here = here.pin_memory() if gpu.device == "cuda" else here
-    with use_products(dtype):
+    with _use_products(dtype):
         replay = gpu.capture(lambda x: module.unmasked(x, vectors), there)
 
     def call(other: Array | None = None) -> Array:
@@ -135,7 +196,7 @@ class GraphOfEachLength:
     """Embeds one text (1, D) by the module in a CUDA graph, one for each number of tokens."""
 
     def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
-        module = open_module(subject, dtype, gpu)
+        module = _open_module(subject, dtype, gpu)
         self._prepare, self._tokenize = partial(_capture_module, module, dtype, gpu), tokenize
         self._graphs: dict[int, Callable[[Array], Array]] = {}
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.atomic import replace_bytes
-from fastflow.bench.report.columns import Row, describe_size, find_table, format_threads, make_name
-from fastflow.bench.report.table import describe_machine
+from fastflow.bench.report.table import Row, describe_machine, describe_size, find_table, format_threads, make_name
 from fastflow.errors import FastflowError, missing_extra
 
 OURS, PEERS = "#d62728", "#7f9fbf"
@@ -39,9 +38,9 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def _draw_curves(flow: Sequence[Row], figure: Any) -> None:
-    """The first subject and threads; the legend has the slowest first."""
     from matplotlib import colormaps
 
+    # of the first subject and threads; the legend has the slowest first
     rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
     slowest = sorted(rows, key=lambda row: -float(row["median_ms"]) / row["batch"])
     figure.set_size_inches(10, 6.2)

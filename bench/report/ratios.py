@@ -16,13 +16,11 @@ FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "cpu": (
         ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
         ("unfused PyTorch eager, the equations", ("torch-eager",)),
-        ("folded PyTorch, rewritten in state form", ("torch-folded-state-eager",)),
         ("the fastest peer of all, compiled ones included", ()),
     ),
     "cuda": (
         ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
         ("the same in a CUDA graph", ("torch-lean-graph",)),
-        ("folded PyTorch in a CUDA graph", ("torch-folded-state-graph",)),
         ("the fastest peer of all, compiled ones included", ()),
     ),
 }
@@ -46,8 +44,7 @@ TEACHER = ("sentence-transformers", "float32")
 LOW = "bfloat16"
 
 
-def make_entry(name: str, threads: int, value: float, unit: str) -> Row:
-    """Return a line of the report."""
+def _make_entry(name: str, threads: int, value: float, unit: str) -> Row:
     return {"name": name, "threads": threads, "value": value, "unit": unit}
 
 
@@ -56,12 +53,11 @@ def find_fastest(at: Mapping[Any, Row], peers: Iterable[Any]) -> Row | None:
     return min((at[peer] for peer in peers if peer in at), key=lambda row: float(row["median_ms"]), default=None)
 
 
-def divide(where: str, at: At, own: Key, peers: Iterable[Key]) -> list[Row]:
-    """Return the fastest peer's time over ``own``'s as one entry; none if one of the two is missing."""
+def _divide(where: str, at: At, own: Key, peers: Iterable[Key]) -> list[Row]:
     if (peer := find_fastest(at, peers)) is None or own not in at:
         return []
     name = f"{where}: {' '.join(own)} against {peer['name']} {peer['dtype']}"
-    return [make_entry(name, at[own]["threads"], peer["median_ms"] / at[own]["median_ms"], X)]
+    return [_make_entry(name, at[own]["threads"], peer["median_ms"] / at[own]["median_ms"], X)]
 
 
 def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]:
@@ -85,8 +81,8 @@ def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
                 others = peers or [name for name in at if not name.startswith("fastflow")]
                 if (peer := find_fastest(at, others)) is not None:
                     name = f"{what} against {words} ({peer['name']})"
-                    out.append(make_entry(name, count, peer["median_ms"] / own["median_ms"], X))
-            out.append(make_entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
+                    out.append(_make_entry(name, count, peer["median_ms"] / own["median_ms"], X))
+            out.append(_make_entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
     return out
 
 
@@ -96,25 +92,21 @@ def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
     for (batch, tokens), at in group(rows, "batch", "tokens"):
         where = f"encoder {batch}x{tokens}"
         for dtype, peers in CLASSES.items():
-            out += divide(where, at, ("fastflow", dtype), peers)
+            out += _divide(where, at, ("fastflow", dtype), peers)
     return out
 
 
 def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return the entries for whole lists of texts.
-
-    Peers are the best of the class, Sentence Transformers as it is, and the best of each library in that precision or a
-    higher one.
-    """
+    """Return entries of lists of texts: against the best of the class, and each library at its best."""
     out = []
     for (subject,), at in group(rows, "subject"):
         where = f"end-to-end, {subject}"
         for dtype, peers in CLASSES.items():
             own, texts = ("fastflow", dtype), [(name, dtype) for name in LIBRARIES]
-            out += divide(where, at, own, (*peers, *texts)) + divide(where, at, own, (TEACHER,))
+            out += _divide(where, at, own, (*peers, *texts)) + _divide(where, at, own, (TEACHER,))
             for name in LIBRARIES:
                 best = [(name, other) for other in AT_BEST[dtype]]
-                out += divide(f"{where}, {name} at its best", at, own, best)
+                out += _divide(f"{where}, {name} at its best", at, own, best)
     return out
 
 
@@ -125,11 +117,11 @@ def compute_startup_ratios(rows: Sequence[Row]) -> list[Row]:
         for name, dtype in (key for key in at if key[0] == "fastflow"):
             row, where = at[name, dtype], f"startup, {subject}"
             what = f"{where}: {name} {dtype}"
-            out.append(make_entry(f"{what}, first vector", row["threads"], row["median_ms"] / 1e3, "s"))
-            out += divide(where, at, (name, dtype), (TEACHER,))
+            out.append(_make_entry(f"{what}, first vector", row["threads"], row["median_ms"] / 1e3, "s"))
+            out += _divide(where, at, (name, dtype), (TEACHER,))
             for kind, mb in (("resident", row["resident_mb"]), ("peak resident", row["peak_mb"])):
                 if mb is not None:  # only Linux gives it
-                    out.append(make_entry(f"{what}, {kind} memory", row["threads"], mb, "MB"))
+                    out.append(_make_entry(f"{what}, {kind} memory", row["threads"], mb, "MB"))
     return out
 
 
@@ -140,7 +132,7 @@ def compute_static_ratios(rows: Sequence[Row]) -> list[Row]:
         where = "static, " + ("startup" if tokens is None else f"{batch} texts" if batch > 1 else "one text")
         for key in at:
             if key[0] != "fastflow":
-                out += divide(where, at, ("fastflow", "float32"), [key])
+                out += _divide(where, at, ("fastflow", "float32"), [key])
     return out
 
 
@@ -150,7 +142,7 @@ def compute_gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
     for (batch, tokens), at in group(rows, "batch", "tokens"):
         for own in (key for key in at if key[0] == "fastflow"):
             for peer in (key for key in at if key[0] != "fastflow" and key[1] == own[1]):
-                out += divide(f"encoder {batch}x{tokens}", at, own, [peer])
+                out += _divide(f"encoder {batch}x{tokens}", at, own, [peer])
     return out
 
 
@@ -161,8 +153,8 @@ def compute_gpu_text_ratios(rows: Sequence[Row]) -> list[Row]:
         where, own = f"end-to-end, {subject}, {'one text' if batch == 1 else f'{batch:,} texts'}", ("fastflow", LOW)
         if batch == 1 and (row := at.get(own)):
             name = f"{where}: fastflow {LOW}, text to vector"
-            out.append(make_entry(name, row["threads"], row["median_ms"], "ms"))
-        out += divide(where, at, own, [("torch-eager", "float32")]) + divide(where, at, own, [TEACHER])
+            out.append(_make_entry(name, row["threads"], row["median_ms"], "ms"))
+        out += _divide(where, at, own, [("torch-eager", "float32")]) + _divide(where, at, own, [TEACHER])
     return out
 
 
@@ -189,5 +181,5 @@ def compute_serve_ratios(rows: Sequence[Row]) -> list[Row]:
                 if usual is not None:
                     entries.append((f"{most}, over that at 90%", row["p99_ms"] / usual["p99_ms"], "of 90%"))
         for what, value, unit in entries:
-            out.append(make_entry(f"serve, {subject}: {what}", alone["threads"], value, unit))
+            out.append(_make_entry(f"serve, {subject}: {what}", alone["threads"], value, unit))
     return out

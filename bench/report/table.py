@@ -1,34 +1,163 @@
-"""A benchmark's results as a table, and as a file."""
+"""A benchmark's results as tables, for each suite its columns, and as a file."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastflow.bench.report.columns import (
-    MEANING,
-    SUITES,
-    Row,
-    compare_with_ours,
-    find_table,
-    format_threads,
-    make_cells,
-    make_headings,
-    make_name,
-)
 from fastflow.console import write_text
 
+Row = dict[str, Any]
 QUIET = 0.1  # the share of the processors that others may use while ratios mean something
+
+
+def format_duration(ms: float) -> str:
+    """Return three digits with a unit: 5.12 us, 12.3 ms, 1.25 s."""
+    for scale, unit in ((1e-3, "us"), (1.0, "ms"), (1e3, "s")):
+        if ms < 1000 * scale or unit == "s":
+            break
+    value = ms / scale
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def format_threads(count: int) -> str:
+    """Return 1 thread, 2 threads."""
+    return f"{count} thread{'s' * (count != 1)}"
+
+
+def _format_load(row: Row) -> str:
+    if row["share"] is None:
+        return f"{row['batch']} at a time"
+    return f"{row['share']:.0%}" + (f", lists of {row['batch']}" if row["batch"] > 1 else "")
+
+
+class Suite(NamedTuple):
+    """``size`` of a row in words; ``columns`` as COLUMN reads them; ``note`` below the tables replaces MEANING."""
+
+    size: str
+    columns: str
+    note: str = ""
+
+
+COLUMN = re.compile(r"(.+)=(\w+):(\S*)(.*)")  # head=key:format, and a unit after the format
+FORMS = {  # besides Python's
+    "time": lambda row, key: format_duration(row[key]),
+    "quantiles": lambda row, key: f"{format_duration(row['p20_ms'])} - {format_duration(row['p80_ms'])}",
+    "load": lambda row, key: _format_load(row),
+}
+TIMES = "median=median_ms:time, 20-80 %=p20_ms:quantiles, runs=runs:, "
+# "ours" is added to a row: its time over fastflow's
+SUITES = {
+    "flow": Suite(
+        "B = {batch:,}",
+        TIMES + "in a graph=gpu_ms:time, x ours=ours:.1f, GFLOP/s=gflops:.1f, GB/s=gbs:.1f, x floor=times_floor:.1f, "
+        "max error=max_abs_err:.1e, x unfused=err_against_unfused:.2f",
+        "flow: GFLOP/s and GB/s count the work of the folded plan; in a graph: a call as one of many in a CUDA graph;\n"
+        "max error is against float64, x unfused is that error over the unfused equations' in float32.",
+    ),
+    "encoder": Suite(
+        "encoder {batch} x {tokens} tokens",
+        TIMES + "GPU=gpu_ms:time, x ours=ours:.2f, GFLOP/s=gflops:.0f, of peak=compute_fraction:.0%, GB/s=gbs:.1f, "
+        "of reads=bandwidth_fraction:.0%, x floor=times_floor:.1f, cosine=least_cosine:.6f",
+    ),
+    "end-to-end": Suite(
+        "end-to-end of {batch:,} texts, {tokens:,} tokens",
+        TIMES + "x ours=ours:.2f, 99 %=p99_ms:.2f ms, texts/s=texts_per_s:,.0f, GFLOP/s=gflops:.0f, "
+        "of peak=compute_fraction:.0%, cosine=least_cosine:.6f",
+    ),
+    "startup": Suite(
+        "startup to the first vector",
+        TIMES + "x ours=ours:.2f, resident=resident_mb:.0f MB, peak=peak_mb:.0f MB, anonymous=anonymous_mb:.0f MB",
+    ),
+    "serve": Suite(
+        "serve",
+        "load=batch:load, p50=median_ms:time, p99=p99_ms:time, texts/s=texts_per_s:,.0f, refused=refused:,, "
+        "in (p99)=refused_p99_ms:time, failed=failed:,, sent late (p99)=lag_p99_ms:time, generator=generator_cpu:.0%",
+        "serve: load is a share of the Runtime's texts a second; generator: the processors that the load itself took.",
+    ),
+    "static": Suite(
+        "static, {batch:,} texts of {tokens:,} tokens",
+        TIMES + "x ours=ours:.2f, 99 %=p99_ms:time, texts/s=texts_per_s:,.0f, x floor=times_floor:.1f, "
+        "max error=max_abs_err:.1e, resident=resident_mb:.0f MB, anonymous=anonymous_mb:.0f MB",
+        "static: max error is against float64.",
+    ),
+}
+MEANING = {  # of a column
+    "x ours": "x ours: the time over fastflow's in the same dtype",
+    "GPU": "GPU: the same call's graph, replayed again and again without waiting for it",
+    "GFLOP/s": "GFLOP/s count the encoder's products",
+    "of peak": "of peak: GFLOP/s over the ceiling that was measured for that dtype, on a CPU AMX's tiles where there "
+    "are any, else 1, 2 and 4 times float32's for float32, bfloat16 and int8; wrong where others kept the machine busy",
+    "GB/s": "GB/s: the layers' weights once a call",
+    "of reads": "of reads: GB/s over what the machine reads from memory",
+    "x floor": "x floor: the time over the least that the ceilings of arithmetic and memory allow",
+    "cosine": "cosine: the least of any text against PyTorch in float32",
+    "anonymous": "memory: resident, its peak, without mapped files",
+}
+
+
+def make_cells(row: Row) -> dict[str, str]:
+    """Return the cell of each column, empty if the row lacks its key."""
+    found = {}
+    for head, key, form, unit in (COLUMN.findall(one)[0] for one in SUITES[row["suite"]].columns.split(", ")):
+        if row.get(key) is None:
+            found[head] = ""
+        else:
+            found[head] = FORMS[form](row, key) if form in FORMS else f"{row[key]:{form}}{unit}"
+    return found
+
+
+def describe_size(row: Row) -> str:
+    """Return the size of a row in words."""
+    suite = "startup" if (row["suite"], row["tokens"]) == ("static", None) else row["suite"]
+    return SUITES[suite].size.format_map(row)
+
+
+def find_table(row: Row) -> tuple[Any, ...]:
+    """Return the fields that the rows of one table have in common."""
+    same = (row["suite"], row["subject"], row["threads"])
+    return same if row["suite"] == "serve" else (*same, row["batch"], row["tokens"])
+
+
+def compare_with_ours(rows: list[Row]) -> list[Row]:
+    """Return the rows of one table, the fastest first, with their time over ours of the same dtype.
+
+    Rows of serve stay as they are. All rows of a flow are compared with our one row.
+    """
+    suite = rows[0]["suite"]
+    if suite == "serve":
+        return rows
+
+    def compared(row: Row) -> str:
+        return "" if suite == "flow" else str(row["dtype"])
+
+    own = {compared(row): row["median_ms"] for row in rows if row["name"] == "fastflow"}
+    fastest = sorted(rows, key=lambda row: float(row["median_ms"]))
+    return [row | ({"ours": row["median_ms"] / own[compared(row)]} if compared(row) in own else {}) for row in fastest]
+
+
+def make_headings(row: Row) -> tuple[str, str]:
+    """Return the title of the row's table and the head of its first column: for a flow the size."""
+    title = f"{row['subject']}; {format_threads(row['threads'])}"
+    return (title, describe_size(row)) if row["suite"] == "flow" else (f"{title}; {describe_size(row)}", "candidate")
+
+
+def make_name(row: Row) -> str:
+    """Return the candidate as the first column shows it."""
+    return str(row["name"]) if row["suite"] == "flow" else f"{row['name']} {row['dtype']}"
 
 
 def make_table(report: dict[str, Any]) -> str:
     """Return the rows suite by suite, then the ratios, and the candidates that were left out."""
     lines = [describe_machine(report["machine"]), "", *make_tables(report["rows"])]
-    if report["ratios"]:
-        lines += ["In short; x: the peer's time over fastflow's", *map(_describe_ratio, report["ratios"]), ""]
+    if ratios := report["ratios"]:
+        lines += ["In short; x: the peer's time over fastflow's"]
+        lines += [f"  {r['value']:9.1f} {r['unit']:7}  {r['name']}, {format_threads(r['threads'])}" for r in ratios]
+        lines += [""]
     return "\n".join([*lines, *_list_left_out(report.get("skipped", []))])
 
 
@@ -56,18 +185,16 @@ def make_tables(rows: Sequence[Row]) -> list[str]:
 def describe_machine(machine: dict[str, Any]) -> str:
     """Return the processor or GPU, threads and ceilings in a line or two."""
     gpu = machine["gpu"]
-    lines = [gpu["name"] if gpu else f"{machine['processor']}, {machine['processors_usable']} processors"]
-    lines[0] += f"; torch {machine['versions'].get('torch', 'absent')}"
+    who = gpu["name"] if gpu else f"{machine['processor']}, {machine['processors_usable']} processors"
+    lines = [f"{who}; torch {machine['versions'].get('torch', 'absent')}"]
     for limit in machine.get("ceilings", []):
         rates = ", ".join(f"{level} {rate:.0f} GB/s" for level, rate in limit["gbs"].items())
         who = "" if gpu else f"{format_threads(limit['threads'])}: "
         if tiles := limit.get("tiles_gflops"):
             rates += ", tiles " + " and ".join(f"{dtype} {rate:.0f} GFLOP/s" for dtype, rate in tiles.items())
-        product = f"{limit['sgemm_gflops']:.0f}"
-        if fma := limit.get("fma_gflops"):  # of earlier versions
-            lines.append(f"  {who}{fma:.0f} GFLOP/s (PyTorch's product {product}), {rates}")
-        else:
-            lines.append(f"  {who}PyTorch's product {product} GFLOP/s, {rates}")
+        product, fma = f"{limit['sgemm_gflops']:.0f}", limit.get("fma_gflops")  # fma: of earlier versions
+        told = f"{fma:.0f} GFLOP/s (PyTorch's product {product})" if fma else f"PyTorch's product {product} GFLOP/s"
+        lines.append(f"  {who}{told}, {rates}")
     if (others := machine["processors_used_by_others"]) is not None:
         advice = ": too busy, peers lose more by that than fastflow does; do not quote these ratios"
         lines.append(f"  other processes used {others:.2f} processors meanwhile{advice if is_busy(machine) else ''}")
@@ -81,7 +208,6 @@ def is_busy(machine: dict[str, Any]) -> bool:
 
 
 def _list_left_out(skipped: Sequence[Row]) -> list[str]:
-    """A line for each place and reason, with everybody whom it kept out."""
     found: dict[tuple[str, str], list[str]] = {}
     for entry in skipped:
         where = f", {format_threads(entry['threads'])}, B = {entry['batch']:,}" if "batch" in entry else ""
@@ -94,10 +220,6 @@ def _list_left_out(skipped: Sequence[Row]) -> list[str]:
 def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-
-
-def _describe_ratio(ratio: dict[str, Any]) -> str:
-    return f"  {ratio['value']:9.1f} {ratio['unit']:7}  {ratio['name']}, {format_threads(ratio['threads'])}"
 
 
 def shorten(value: Any) -> Any:

@@ -32,8 +32,7 @@ STEPS = 2  # of an octave
 WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
-def count_words(kind: str, data: Path) -> tuple[Counter[str], int]:
-    """Return how often each word occurs in the sentences of ``kind``, and how many sentences there are."""
+def _count_words(kind: str, data: Path) -> tuple[Counter[str], int]:
     file, paragraphs = FILES[kind]
     sentences = list(dict.fromkeys(clean(read_corpus([str(data / "corpora" / file)], sample=paragraphs), cut=True)))
     return Counter(word for text in sentences for word in WORD.findall(text)), len(sentences)
@@ -69,7 +68,7 @@ def make_page(counts: dict[str, tuple[Counter[str], int]]) -> str:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def main(data: Path, out: Path) -> None:
     """Write the background distribution."""
-    text = make_page({kind: count_words(kind, data) for kind in FILES})
+    text = make_page({kind: _count_words(kind, data) for kind in FILES})
     out.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

@@ -23,8 +23,7 @@ READ = 6_000  # paragraphs of a kind
 SCORED = ("sts/*.tsv", "tasks/classes/*.tsv", "tasks/pairs/*.tsv")
 
 
-def read_scored(data: Path) -> set[str]:
-    """Return the fields of every scored set, in lower case."""
+def _read_scored(data: Path) -> set[str]:
     files = (path for pattern in SCORED for path in sorted(data.glob(pattern)))
     return {
         cell.strip().lower()
@@ -45,7 +44,7 @@ def draw(name: str, data: Path, known: set[str]) -> list[str]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def main(data: Path, out: Path) -> None:
     """Write the sentences, after lines that name their sources and licences."""
-    known = read_scored(data)
+    known = _read_scored(data)
     kinds = [draw(name, data, known) for name in CORPORA]
     head = ["# English sentences, made by bench/research/background_sentences.py; the kinds take turns:"]
     head += [f"# {what}" for what in CORPORA.values()]

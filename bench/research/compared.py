@@ -24,7 +24,6 @@ import numpy as np
 
 from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.peers.engines import open_fastembed
-from fastflow.bench.research.distil import distil_by_model2vec
 from fastflow.bench.research.study import make_table, read, write
 from fastflow.bench.suites.starts import make_command, start
 from fastflow.bench.suites.texts import real_texts
@@ -38,6 +37,11 @@ MODEL = "all-MiniLM-L6-v2"
 TEXTS, ROUNDS, THREADS = 2000, 3, 2
 PEERS = ("sentence-transformers", "fastembed", "model2vec")
 LONGEST_S = 3600  # of a process
+DISTIL = """
+import sys
+from model2vec.distill import distill
+distill(sys.argv[1], device='cpu').save_pretrained(sys.argv[2])
+"""
 TIMES = """
 import time
 source, target = more[-2:]
@@ -65,21 +69,20 @@ class Engine:
         return f"{self.package} {self.model} {self.dtype}"
 
 
-def make_environment(where: Path, requirement: str, *more: str) -> list[str]:
-    """Make a virtual environment with ``requirement`` at ``where``; return the command of its pip."""
+def _make_environment(where: Path, requirement: str, *more: str) -> list[str]:
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
     pip = [str(where / "bin" / "python"), "-m", "pip"]
     subprocess.run([*pip, "install", "-q", "--no-compile", requirement, *more], check=True)
     return pip
 
 
-def install_package(package: str, where: Path) -> dict[str, Any]:
+def _install_package(package: str, where: Path) -> dict[str, Any]:
     """Make the environment ``where``, unless it is there; return its megabytes and packages without pip."""
     record = where / "installed.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))
     requirement = str(ROOT) if package == "fastflow" else package
-    pip = make_environment(where, requirement, "-c", str(ROOT / "constraints.txt"))
+    pip = _make_environment(where, requirement, "-c", str(ROOT / "constraints.txt"))
     listed = json.loads(subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True).stdout)
     version = next(each["version"] for each in listed if each["name"] == package)
     subprocess.run([*pip, "uninstall", "-q", "-y", "pip", "setuptools"], check=True)
@@ -90,12 +93,14 @@ def install_package(package: str, where: Path) -> dict[str, Any]:
 
 
 def distil(model: Path, work: Path) -> Path:
-    """Make model2vec's table of ``model`` in an environment of its own."""
-    where = work / "model2vec-distill"
+    """Make the table of model2vec's own ``distill`` of ``model``, by an environment that has it."""
+    where, out = work / "model2vec-distill", work / f"{MODEL}.model2vec"
     if not where.exists():
-        version = install_package("model2vec", work / "model2vec")["version"]
-        make_environment(where, f"model2vec[distill,quantization]=={version}")
-    return Path(distil_by_model2vec(str(where / "bin" / "python"), MODEL, str(model), work))
+        version = _install_package("model2vec", work / "model2vec")["version"]
+        _make_environment(where, f"model2vec[distill,quantization]=={version}")
+    if not out.exists():
+        subprocess.run([str(where / "bin" / "python"), "-c", DISTIL, str(model), str(out)], check=True)
+    return out
 
 
 def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
@@ -110,8 +115,7 @@ def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float,
     return first, float(json.loads(answer))
 
 
-def time_import(python: Path, package: str, where: Path) -> float:
-    """Return the median seconds of the rounds, from the start of a process that imports ``package`` to its end."""
+def _time_import(python: Path, package: str, where: Path) -> float:
     found, command = [], [str(python), "-c", f"import {package.replace('-', '_')}"]
     for _ in range(ROUNDS + 1):  # the first writes the bytecode
         began = perf_counter()
@@ -120,8 +124,7 @@ def time_import(python: Path, package: str, where: Path) -> float:
     return median(found[1:])
 
 
-def find_least_cosine(a: Any, b: Any) -> float:
-    """Return the least cosine of a row of ``a`` and the same row of ``b``."""
+def _find_least_cosine(a: Any, b: Any) -> float:
     return float(min((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)))
 
 
@@ -140,12 +143,12 @@ def score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
 def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
     """Time the engines in turn; return the packages, and a row for each engine."""
     pythons = {engine.package: work / engine.package / "bin" / "python" for engine in engines}
-    packages = {name: install_package(name, work / name) for name in pythons}
+    packages = {name: _install_package(name, work / name) for name in pythons}
     source = work / "texts.txt"
     source.write_text("\n".join(texts), encoding="utf-8")
     neighbours = Neighbours()
     for name, found in packages.items():
-        found["import_s"] = time_import(pythons[name], name, work)
+        found["import_s"] = _time_import(pythons[name], name, work)
     taken: dict[Engine, list[tuple[float, float]]] = {engine: [] for engine in engines}
     for _ in range(ROUNDS + 1):  # the first fills the page cache, and is not kept
         for engine in engines:
@@ -161,7 +164,7 @@ def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pat
             "first_vector_s": median(first for first, _ in samples[1:]),
             "texts_per_s": len(texts) / median(seconds for _, seconds in samples[1:]),
             "ratio": median(b / a for (_, a), (_, b) in zip(samples[1:], taken[base][1:], strict=True)),
-            "least_cosine": find_least_cosine(np.load(work / f"{engine.name}.npy"), wanted) if same else None,
+            "least_cosine": _find_least_cosine(np.load(work / f"{engine.name}.npy"), wanted) if same else None,
             "seven": score(engine, pythons[engine.package], tasks, work),
         })  # fmt: skip
     return {"rounds": ROUNDS, "others": others, "packages": list(packages.values()), "rows": rows}
@@ -169,11 +172,10 @@ def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pat
 
 def make_page(result: dict[str, Any]) -> str:
     """Return the page: a section for each machine."""
-    return HEAD.format(command=result["command"]) + "".join(make_section(each) for each in result["runs"])
+    return HEAD.format(command=result["command"]) + "".join(_make_section(each) for each in result["runs"])
 
 
-def make_section(run: dict[str, Any]) -> str:
-    """Return the tables of a machine."""
+def _make_section(run: dict[str, Any]) -> str:
     machine, others = run["machine"], run["others"]
     sizes = [
         [f"{p['package']} {p['version']}", str(p["packages"]), f"{p['installed_mb']:.0f}", f"{p['import_s']:.2f}"]

@@ -22,15 +22,14 @@ def read_speeds() -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
+@click.command(help=__doc__)
+@click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The picture to write.")
 def draw(out: Path) -> None:
     """Write the picture."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    values = read_speeds()
-    figure, axes = plt.subplots(figsize=(8, 3), layout="constrained")
+    values, figure = read_speeds(), Figure(figsize=(8, 3), layout="constrained")
+    axes = figure.subplots()
     colours = [OURS if name.startswith("fastflow") else PEERS for name in values]
     bars = axes.barh(list(values), list(values.values()), color=colours)
     axes.bar_label(bars, [f"{value:,.0f}" for value in values.values()], padding=3, fontsize=9)
@@ -39,15 +38,7 @@ def draw(out: Path) -> None:
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(out, dpi=110, metadata={"Software": None})
-    plt.close(figure)
-
-
-@click.command(help=__doc__)
-@click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The picture to write.")
-def main(out: Path) -> None:
-    """Draw."""
-    draw(out)
 
 
 if __name__ == "__main__":
-    main()
+    draw()

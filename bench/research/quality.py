@@ -31,19 +31,14 @@ SEEDS = (0, 1, 2, 3, 4)
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}
 Matrix = NDArray[np.float64]
 Calibrate = Callable[[Matrix], Matrix]
+Embed = Callable[[Sequence[str]], Matrix]
 
 
-class Embedded:
-    """Pooled embeddings (n, D) by text, so that no sentence is encoded twice."""
-
-    def __init__(self, encoder: FrozenEncoder, texts: Sequence[str], cache: Path) -> None:
-        distinct = list(dict.fromkeys(texts))
-        self._where = {text: i for i, text in enumerate(distinct)}
-        self._pooled = embed_corpus(distinct, encoder, cache)
-        self.dim = encoder.dim
-
-    def __call__(self, texts: Sequence[str]) -> Matrix:
-        return self._pooled[[self._where[text] for text in texts]].astype(np.float64)
+def keep_embedded(encoder: FrozenEncoder, texts: Sequence[str], cache: Path) -> Embed:
+    """Embed every text once; return the function of texts that looks up their pooled embeddings (n, D)."""
+    distinct = list(dict.fromkeys(texts))
+    places, pooled = {text: i for i, text in enumerate(distinct)}, embed_corpus(distinct, encoder, cache)
+    return lambda wanted: pooled[[places[text] for text in wanted]].astype(np.float64)
 
 
 def calibrate(method: str, pooled: Matrix, seed: int, init: str = "data") -> Calibrate:
@@ -53,12 +48,11 @@ def calibrate(method: str, pooled: Matrix, seed: int, init: str = "data") -> Cal
     return lambda x: np.asarray(apply(stages, x))
 
 
-def list_sentences(pairs: Pairs) -> list[str]:
-    """Return the distinct sentences of a set, both sides, as fastflow-train would read them."""
+def _list_sentences(pairs: Pairs) -> list[str]:
     return list(dict.fromkeys(text.strip() for text in [*pairs.first, *pairs.second] if text.strip()))
 
 
-def score(embed: Embedded, sets: Sequence[Pairs], choose: Callable[[Pairs], Calibrate]) -> dict[str, Any]:
+def score(embed: Embed, sets: Sequence[Pairs], choose: Callable[[Pairs], Calibrate]) -> dict[str, Any]:
     """Evaluate the seven sets, each with the calibration of ``choose``."""
     rows = []
     for pairs in sets:
@@ -68,8 +62,8 @@ def score(embed: Embedded, sets: Sequence[Pairs], choose: Callable[[Pairs], Cali
     return {row["set"]: {"all": row["all"], "wmean": row["wmean"]} for row in rows} | {"mean": means}
 
 
-def fit_row(
-    name: str, method: str, embed: Embedded, sets: Sequence[Pairs], corpus: Sequence[str] | None, init: str = "data"
+def _fit_row(
+    name: str, method: str, embed: Embed, sets: Sequence[Pairs], corpus: Sequence[str] | None, init: str = "data"
 ) -> dict[str, Any]:
     """Return a row: one run for closed forms, five seeds for a flow; ``corpus`` None fits on the target."""
     runs = []
@@ -77,7 +71,7 @@ def fit_row(
         once = None if corpus is None else calibrate(method, embed(corpus), seed, init)
 
         def choose(pairs: Pairs, once: Calibrate | None = once, seed: int = seed) -> Calibrate:
-            return once or calibrate(method, embed(list_sentences(pairs)), seed, init)
+            return once or calibrate(method, embed(_list_sentences(pairs)), seed, init)
 
         runs.append(score(embed, sets, choose))
     click.echo(f"{name}: {np.mean([run['mean']['wmean'] for run in runs]):.2f}", err=True)
@@ -116,7 +110,12 @@ def make_page(result: dict[str, Any]) -> str:
         [row["name"], *(f"{summarise(row, column, 'all')} / {summarise(row, column, 'wmean')}" for column in columns)]
         for row in result["rows"]
     ]
-    return "\n".join([HEAD.format(**result) + make_table(["", *headings], rows), "", *make_published(headings)]) + "\n"
+    published = [
+        [f"{name} ({mark})", *(f"{value:.1f}" for value in (*values, sum(values) / len(values)))]
+        for name, mark, values in ROWS
+    ]
+    tables = make_table(["", *headings], rows), make_table(["", *headings], published)
+    return f"{HEAD.format(**result)}{tables[0]}\n{PUBLISHED}{tables[1]}\n"
 
 
 HEAD = """# Quality
@@ -138,8 +137,14 @@ that were not blind, are in [the verdicts](verdicts.md#the-default).
 """
 
 
-# published Spearman x100 (wmean) on other encoders, which was not measured here
-SOURCES = {"a": "Li et al., EMNLP 2020, tables 2 and 3", "b": "Su et al., 2021 (arXiv 2103.15316), table 1"}
+PUBLISHED = """
+## Published figures on other encoders
+
+Not measured here, and not comparable in level: far larger encoders, `wmean` only. Only the gain of a
+calibration over its encoder can be compared. Sources: \
+(a) Li et al., EMNLP 2020, tables 2 and 3; (b) Su et al., 2021 (arXiv 2103.15316), table 1.
+
+"""
 # (name, source, STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R); fitted on target sentences, or on NLI sentences
 ROWS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("BERT-base, last layer", "a", (49.07, 55.92, 54.75, 62.75, 65.19, 47.29, 58.21)),
@@ -155,24 +160,6 @@ ROWS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
 )
 
 
-def make_published(columns: list[str]) -> list[str]:
-    """Return the lines of a page; ``columns`` are the sets and their mean, in the order of ROWS."""
-    lines = [
-        "## Published figures on other encoders",
-        "",
-        "Not measured here, and not comparable in level: far larger encoders, `wmean` only. Only the gain of a",
-        "calibration over its encoder can be compared. Sources: "
-        + "; ".join(f"({mark}) {source}" for mark, source in SOURCES.items())
-        + ".",
-        "",
-    ]
-    rows = [
-        [f"{name} ({mark})", *(f"{value:.1f}" for value in (*values, sum(values) / len(values)))]
-        for name, mark, values in ROWS
-    ]
-    return [*lines, *make_table(["", *columns], rows).splitlines()]
-
-
 @click.command()
 @click.option("--encoder", required=True, help="Encoder directory, or default.")
 @click.option("--sts", required=True, type=click.Path(exists=True, path_type=Path), help="Directory of the seven sets.")
@@ -183,9 +170,9 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
     """Make the quality table."""
     sets = [read_pairs(sts / f"{name}.tsv") for name in SEVEN]
     texts = read_corpus([corpus])
-    everything = [text for pairs in sets for text in [*pairs.first, *pairs.second, *list_sentences(pairs)]] + texts
+    everything = [text for pairs in sets for text in [*pairs.first, *pairs.second, *_list_sentences(pairs)]] + texts
     frozen = {pooling: open_encoder(encoder, pooling, None) for pooling in ("last", "first-last")}
-    embedded = {name: Embedded(e, everything, cache_directory(cache)) for name, e in frozen.items()}
+    embedded = {name: keep_embedded(e, everything, cache_directory(cache)) for name, e in frozen.items()}
     base = embedded["first-last"]
     rows = [
         {"name": f"raw, {name}", "seeds": 1, "runs": [score(embedded[pooling], sets, lambda _: lambda x: x)]}
@@ -193,13 +180,13 @@ def main(encoder: str, sts: Path, corpus: str, cache: str | None, out: Path) -> 
     ]
     for where, fit_on in (("target", None), ("corpus", texts)):
         for method in ("standardize", "nullspace", "whiten", "flow"):
-            rows.append(fit_row(f"{method}, {where}", method, base, sets, fit_on))
-        rows.append(fit_row(f"flow, {where}, glorot start", "flow", base, sets, fit_on, "glorot"))
+            rows.append(_fit_row(f"{method}, {where}", method, base, sets, fit_on))
+        rows.append(_fit_row(f"flow, {where}, glorot start", "flow", base, sets, fit_on, "glorot"))
     if (default := out.with_name("default.json")).is_file():
         rows += make_weighted_rows(read(default))
     name, of_corpus = Path(encoder).name, Path(corpus).name
     command = f"python -m fastflow.bench.research.quality --encoder .../{name} --sts .../sts --corpus .../{of_corpus}"
-    about = {"encoder": name, "dim": base.dim, "corpus": of_corpus, "texts": len(texts)}
+    about = {"encoder": name, "dim": frozen["first-last"].dim, "corpus": of_corpus, "texts": len(texts)}
     write(out, {"command": f"{command} --out {out}", **about, "rows": rows}, make_page)
 
 

@@ -2,24 +2,85 @@
 
     python -m fastflow.bench.research.static_model --data DIR --teacher DIR --cache DIR --out fastflow/static
 
-The sentences come from ``distil_corpus``. The STS sets and tasks are scored once, for the card.
+The sentences are one of each line or paragraph of CORPORA. The STS sets and tasks are scored once, for the card.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
-from fastflow.bench.research.distil import CLUSTERS, FOUND, CachedTeacher, keep_corpus, read_tasks, score
-from fastflow.bench.research.distil_corpus import CORPORA
+from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
+from fastflow.session import Session
+from fastflow.train.data.corpus import cut_sentences, read_texts
+from fastflow.train.distil.gathering import SHARD
 from fastflow.train.distil.result import SETS, Distilled
 from fastflow.train.distil.run import Settings, distil
+from fastflow.train.distil.teacher import Teacher
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship.export import export
 
 NAME = "all-MiniLM-L6-v2"
 SETTINGS = Settings(dim=256, dtype="int8")
+CLUSTERS = ("banking77", "clinc150", "agnews-titles")  # V-measure
+FOUND = ("quora-duplicates", "cranfield")  # retrieval, nDCG@10
+SHORTEST, LONGEST = 15, 400  # characters of a sentence
+CORPORA = {  # file in DIR/corpora: the most sentences, and what it is
+    "nli-snli-dev-test.txt": (30_000, "captions: SNLI dev and test sentences, CC BY-SA 4.0"),
+    "nli-qnli-dev-test.txt": (30_000, "questions: QNLI dev and test (SQuAD, Wikipedia), CC BY-SA 4.0"),
+    "leipzig-eng-news-2016-10k.txt": (30_000, "news: Leipzig Corpora Collection, English news 2016, CC BY"),
+    "openstax-ccby.txt.gz": (30_000, "textbooks: OpenStax, CC BY 4.0"),
+    "eltec-eng-novels.txt.gz": (45_000, "novels: ELTeC-eng, English novels of 1840-1920, public domain"),
+    "wikipedia-core.txt.gz": (80_000, "encyclopedia: English Wikipedia, CC BY-SA 3.0"),
+    "wikipedia-more.txt.gz": (40_000, "encyclopedia: English Wikipedia, other articles, CC BY-SA 3.0"),
+}
+
+
+def mix_corpora(data: Path) -> list[str]:
+    """Return distinct sentences of all corpora, in a mixed order."""
+    found: list[str] = []
+    for name, (most, _) in CORPORA.items():
+        draw, own = random.Random(0), dict[str, None]()
+        for text in read_texts([str(data / "corpora" / name)]):
+            parts = [part for part in cut_sentences(text.strip()) if SHORTEST <= len(part) <= LONGEST]
+            if parts:
+                own[draw.choice(parts)] = None
+        found += draw.sample(list(own), min(most, len(own)))
+    found = list(dict.fromkeys(found))
+    random.Random(1).shuffle(found)
+    return found
+
+
+class CachedTeacher(Teacher):
+    """The teacher, which keeps its vectors (n, D) of ``corpus``, computed in bfloat16, in the file ``kept``."""
+
+    def __init__(self, directory: str, corpus: Sequence[str], kept: Path) -> None:
+        super().__init__(directory)
+        self.name = NAME
+        self.opened = Session(self.model, "auto", "bfloat16", None, "auto", False)
+        if not kept.exists():
+            parts = (corpus[i : i + SHARD] for i in range(0, len(corpus), SHARD))
+            np.save(kept, np.concatenate([super(CachedTeacher, self).__call__(part)["vectors"] for part in parts]))
+        self._known = {text: i for i, text in enumerate(corpus)}
+        self._vectors = np.load(kept, mmap_mode="r")
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        if all(text in self._known for text in texts):
+            return {"vectors": self._vectors[[self._known[text] for text in texts]]}
+        return super().__call__(texts)
+
+
+def score(made: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, float]:
+    """Return the mean of the seven sets, ``all``, and the main measure of the other tasks; ``made``: their vectors."""
+    found = {task.name: measure(task, made[task.name]) for task in tasks}
+    out = {"seven": float(np.mean([values["all"] for name, values in found.items() if name in SEVEN]))}
+    return out | {name: next(iter(found[name].values())) for name in (*CLUSTERS, *FOUND)}
 
 
 def make_card(made: Distilled, found: dict[str, float]) -> str:
@@ -67,9 +128,14 @@ Made by
 @click.option("--out", required=True, type=click.Path(path_type=Path))
 def main(data: Path, directory: str, cache: Path, out: Path) -> None:
     """Distil, save, score, and write the card."""
-    corpus, tasks = keep_corpus(data, cache), read_tasks(data)
-    teacher = CachedTeacher(NAME, directory, corpus, cache)
-    teacher.name = NAME
+    cache.mkdir(parents=True, exist_ok=True)
+    kept = cache / "corpus.txt"
+    if not kept.exists():
+        kept.write_text("".join(f"{text}\n" for text in mix_corpora(data)), encoding="utf-8")
+    corpus = kept.read_text(encoding="utf-8").split("\n")[:-1]
+    places = [data / "sts" / f"{name}.tsv" for name in SEVEN] + [data / "tasks/retrieval" / name for name in FOUND]
+    tasks = find_tasks([*places, *(data / "tasks/classes" / f"{name}.tsv" for name in CLUSTERS)])
+    teacher = CachedTeacher(directory, corpus, cache / f"{NAME}.npy")
     made = distil(lambda: iter(corpus), list(CORPORA), teacher, SETTINGS)
     with made.runtime() as runtime:
         found = score({task.name: runtime.encode(task.texts) for task in tasks}, tasks)

@@ -26,7 +26,7 @@ import triton
 
 from fastflow.bench.measure.timing import cpu_watch
 from fastflow.bench.peers.flow import build_unfused
-from fastflow.bench.peers.pytorch import device_ms
+from fastflow.bench.peers.gpu import device_ms
 from fastflow.bench.suites.workloads import Workload, make_synthetic
 from fastflow.kernels.encoder import triton_bodies as encoder_bodies
 from fastflow.kernels.encoder.triton_configurations import Attention, attend_constants, attention
@@ -89,7 +89,7 @@ DENSE: dict[int, Candidates] = {
 }
 
 
-def list_flow_cases() -> Iterator[Case]:
+def _list_flow_cases() -> Iterator[Case]:
     """Yield the paper's flow, 3 x 3 x 32 on 768 channels, and dense, the default's flow with recolour."""
     for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
         for rows, entries in sizes.items():
@@ -103,7 +103,7 @@ def list_flow_cases() -> Iterator[Case]:
                     yield Case(what, (rows,), config, False)
 
 
-def list_attention_cases() -> Iterator[Case]:
+def _list_attention_cases() -> Iterator[Case]:
     """Yield texts, tokens and heads of 32 or 64 channels in bfloat16, as in all-MiniLM-L6-v2 and BERT-base."""
     for size in ((1, 16, 32), (32, 32, 32), (256, 128, 32), (1, 128, 64), (32, 32, 64), (256, 128, 64), (64, 512, 64)):
         stored = attention(2, size[2], size[1])
@@ -117,8 +117,7 @@ def list_attention_cases() -> Iterator[Case]:
 
 
 @cache
-def make_workload(what: str) -> Workload:
-    """Make the calibration of the cases ``what``, and rows to check with."""
+def _make_workload(what: str) -> Workload:
     if INTERPRETED:
         return make_synthetic(1, 2, 8, "additive", 64, 64)
     if what == "flow":
@@ -127,9 +126,8 @@ def make_workload(what: str) -> Workload:
 
 
 @cache
-def open_flow(what: str) -> tuple[flow_triton.TritonFlow, Any]:
-    """Return the flow on the device, and its float64 results."""
-    made = make_workload(what)
+def _open_flow(what: str) -> tuple[flow_triton.TritonFlow, Any]:
+    made = _make_workload(what)
     x = torch.from_numpy(made.x).to(DEVICE)
     return flow_triton.TritonFlow(made.plans, DEVICE), build_unfused(made.stages, DEVICE, torch.float64)(
         x
@@ -137,9 +135,8 @@ def open_flow(what: str) -> tuple[flow_triton.TritonFlow, Any]:
 
 
 @cache
-def make_inputs(what: str, rows: int) -> Any:
-    """Return (rows, D) on the device."""
-    x = torch.from_numpy(make_workload(what).x).to(DEVICE)
+def _make_inputs(what: str, rows: int) -> Any:
+    x = torch.from_numpy(_make_workload(what).x).to(DEVICE)
     return x.repeat(-(-rows // len(x)), 1)[:rows].contiguous()
 
 
@@ -154,13 +151,13 @@ def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
 
 
 def _prepare_flow(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
-    (flow, exact), rows = open_flow(case.what), min(case.size[0], 8) if INTERPRETED else case.size[0]
+    (flow, exact), rows = _open_flow(case.what), min(case.size[0], 8) if INTERPRETED else case.size[0]
 
     def call(x: Any) -> Any:
         flow_triton.choose = lambda *_: case.config  # type: ignore[attr-defined]
         return flow(x)
 
-    return call, make_inputs(case.what, rows), exact[:rows]
+    return call, _make_inputs(case.what, rows), exact[:rows]
 
 
 def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
@@ -184,8 +181,7 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
     return call, qkv, wanted[:CHECKED].double().cpu().numpy()
 
 
-def compile_one(case: Case) -> float | str:
-    """Return the error of a candidate, or why it does not run; Triton's cache then has its kernels."""
+def _compile_one(case: Case) -> float | str:
     try:
         with torch.inference_mode():
             small = _small(case)
@@ -194,10 +190,9 @@ def compile_one(case: Case) -> float | str:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
-def compile_all(cases: list[Case], processes: int, seconds: float) -> list[float | str]:
-    """Return the result of ``compile_one`` for each of ``cases``, or that ``seconds`` were too few."""
+def _compile_all(cases: list[Case], processes: int, seconds: float) -> list[float | str]:
     pool = ProcessPoolExecutor(processes, get_context("spawn"))
-    waiting = [pool.submit(compile_one, case) for case in cases]
+    waiting = [pool.submit(_compile_one, case) for case in cases]
     done = wait(waiting, timeout=seconds).done
     found = [one.result() if one in done else "no time to compile it" for one in waiting]
     for process in list(pool._processes.values()):  # a compilation that went on would disturb the measurement
@@ -233,12 +228,12 @@ def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator
 @click.option("--processes", default=max(1, (os.cpu_count() or 1) - 2), help="That compile at once.")
 def main(out: Path, seconds: float, processes: int) -> None:
     """Time the configurations of the Triton kernels on this GPU."""
-    start, cases = time.monotonic(), [*list_flow_cases(), *list_attention_cases()]
+    start, cases = time.monotonic(), [*_list_flow_cases(), *_list_attention_cases()]
     if INTERPRETED:
         cases = [next(case for case in cases if case.what == what) for what in ("flow", "dense", "attention")]
-        found = [compile_one(case) for case in cases]
+        found = [_compile_one(case) for case in cases]
     else:
-        found = compile_all(cases, processes, seconds * COMPILING)
+        found = _compile_all(cases, processes, seconds * COMPILING)
     entries = []
     for entry in measure(cases, found, start + seconds):
         entries.append(entry)

@@ -29,9 +29,9 @@ from fastflow.bench.peers.encoder import (
     excuse,
     list_wanted,
     open_peers,
+    open_reference,
 )
-from fastflow.bench.peers.pooled import open_reference
-from fastflow.bench.peers.pytorch import compiling, settings
+from fastflow.bench.peers.gpu import compiling, settings
 from fastflow.bench.report.ratios import compute_encoder_ratios, compute_gpu_encoder_ratios
 from fastflow.bench.suites.sizes import Shape
 from fastflow.bench.suites.workbench import Request
@@ -62,14 +62,13 @@ def run_encoder(request: Request) -> Results:
     inputs = f"random token ids, the same for everybody, texts of equal length; {where}"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
     with settings(request.threads), nullcontext() if quick else compiling():
-        course = (plan_on_gpu if gpu else plan_on_cpu)(request, subject, families, results)
+        course = (_plan_on_gpu if gpu else _plan_on_cpu)(request, subject, families, results)
         measure(subject, course, request, results)
     results.ratios = (compute_gpu_encoder_ratios if gpu else compute_encoder_ratios)(results.rows)
     return results
 
 
-def plan_on_cpu(request: Request, subject: Subject, families: list[str], results: Results) -> Course:
-    """Open everybody on the CPU."""
+def _plan_on_cpu(request: Request, subject: Subject, families: list[str], results: Results) -> Course:
     sizes, threads = request.sizes, request.threads
     request.say("encoder: opening the engines")
     engines = [*open_ours(request, subject)]
@@ -80,17 +79,16 @@ def plan_on_cpu(request: Request, subject: Subject, families: list[str], results
         engines.append(replace(engine, shapes=sizes.encoder.chosen if engine.name == COMPILED else None))
 
     def effort(batch: int, tokens: int) -> Effort:
-        return sizes.encoder.effort or choose_effort(batch, tokens, sizes.quick)
+        return sizes.encoder.effort or _choose_effort(batch, tokens, sizes.quick)
 
     return Course(engines, sizes.encoder.shapes, effort)
 
 
-def plan_on_gpu(request: Request, subject: Subject, families: list[str], results: Results) -> Course:
-    """Open everybody on the GPU; single calls are timed, for their quantiles."""
+def _plan_on_gpu(request: Request, subject: Subject, families: list[str], results: Results) -> Course:
     sizes, quick = request.sizes.encoder, request.sizes.quick
     request.say("encoder: opening the engines")
     engines = [
-        EncoderCandidate("fastflow", dtype, "triton", partial(prepare_graph, runtime.session.backend))
+        EncoderCandidate("fastflow", dtype, "triton", partial(_prepare_graph, runtime.session.backend))
         for dtype, runtime in gpu_peers.open_ours(subject)
     ]
     for peer in gpu_peers.open_peers(subject, families, GPU, quick, results):
@@ -116,7 +114,7 @@ def open_ours(request: Request, subject: Subject) -> Iterator[EncoderCandidate]:
     """Yield fastflow in every precision."""
     model = load_model(subject.model)
     for dtype in DTYPES:
-        prepare = partial(prepare_packed, open_backend(model, "cpu", "cpu", dtype, request.threads))
+        prepare = partial(_prepare_packed, open_backend(model, "cpu", "cpu", dtype, request.threads))
         yield EncoderCandidate("fastflow", dtype, f"cpu {find_instructions(dtype)}", prepare)
 
 
@@ -127,23 +125,21 @@ def find_instructions(dtype: str) -> str:
     return str(choose(dtype)[0])
 
 
-def prepare_packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
-    """Return the call that gives ``backend`` the tokens of (B, T) ids, without padding."""
+def _prepare_packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
     offsets = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
     tokens = Tokens(ids[mask.astype(bool)].astype(np.int32), offsets, np.zeros(0, np.int64))
     return lambda: backend.pool(tokens)
 
 
-def prepare_graph(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
+def _prepare_graph(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
     """Return the packed call, with the ``replay`` and ``stream`` of its graph if it is small enough for one."""
-    call: Any = prepare_packed(backend, ids, mask)
+    call: Any = _prepare_packed(backend, ids, mask)
     if (graph := backend._graph(*ids.shape, Task(False, False))) is not None:
         call.replay, call.stream = graph._graph.replay, backend._computing
     return call  # type: ignore[no-any-return]
 
 
-def choose_effort(batch: int, tokens: int, quick: bool) -> Effort:
-    """Return the effort for one shape, all candidates together."""
+def _choose_effort(batch: int, tokens: int, quick: bool) -> Effort:
     pause = 5e-3  # some libraries' threads spin a little after a call
     if batch * tokens > 256:
         return Effort(budget_s=0, min_runs=3 if batch * tokens <= 1024 else 2, sample_s=0, pause_s=pause)
@@ -177,12 +173,12 @@ def measure_shape(
 
     rows = []
     taking_part = [c for c in course.engines if c.shapes is None or (batch, tokens) in c.shapes]
-    for found in compare(taking_part, admit, time_all, excuse, leave_out):
-        ms, dtype = found.timing.median_ms, found.candidate.dtype
-        flop, traffic = subject.flop(batch, tokens), float(subject.matrix_weights() * BYTES[dtype])
+    for candidate, accuracy, timing in compare(taking_part, admit, time_all, excuse, leave_out):
+        traffic = float(subject.matrix_weights() * BYTES[candidate.dtype])
         rows.append(make_row(
-            "encoder", subject=subject.label, **found.candidate.as_fields(), threads=threads, batch=batch,
-            tokens=tokens, **found.timing.as_fields(), **found.accuracy._asdict(), gflops=flop / ms / 1e6,
-            gbs=traffic / ms / 1e6, gpu_ms=course.gpu.busy(calls[found.candidate.key]) if course.gpu else None,
+            "encoder", subject=subject.label, **candidate.as_fields(), threads=threads, batch=batch, tokens=tokens,
+            **timing._asdict(), **accuracy._asdict(), gflops=subject.flop(batch, tokens) / timing.median_ms / 1e6,
+            gbs=traffic / timing.median_ms / 1e6,
+            gpu_ms=course.gpu.busy(calls[candidate.key]) if course.gpu else None,
         ))  # fmt: skip
     return rows

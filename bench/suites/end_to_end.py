@@ -7,7 +7,8 @@ single texts are timed too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers import gpu as gpu_peers
 from fastflow.bench.peers.encoder import TextCandidate, choose, first_line, list_wanted, open_peers, plain_layers
-from fastflow.bench.peers.pytorch import settings
+from fastflow.bench.peers.gpu import settings
 from fastflow.bench.report.ratios import compute_gpu_text_ratios, compute_list_ratios
 from fastflow.bench.suites import encoder
 from fastflow.bench.suites.encoder import DTYPES, find_instructions
@@ -63,11 +64,11 @@ def run_subject(
     short = short[: request.sizes.texts.alone] or texts[:1]
     flop_of_one = subject.flop(1, int(np.diff(tokenize(short).offsets).mean()))
     if request.on_gpu:
-        candidates = [*open_on_gpu(request, subject, families, tokenize, results)]
+        candidates = [*_open_on_gpu(request, subject, families, tokenize, results)]
         lists = Lists(texts, short, quantiles={"p95_ms": 0.95, "p99_ms": 0.99})
         runs, pause = request.sizes.texts.together, 0.0
     else:
-        candidates = [*open_on_cpu(request, subject, families, tokenize, results)]
+        candidates = [*_open_on_cpu(request, subject, families, tokenize, results)]
         lists, runs, pause = Lists(texts), 1 if flop > ONCE_FLOP else 3, 5e-2
 
     def judge(candidate: TextCandidate) -> Agreement:
@@ -76,24 +77,20 @@ def run_subject(
             candidate.embed(texts if request.on_gpu else check.few)  # warmed up, all the way
         return found
 
-    def all_fields(candidate: TextCandidate, timing: Timing) -> Mapping[str, Any]:
-        rate, texts_per_s = flop / timing.median_ms / 1e6, len(texts) / timing.median_ms * 1e3
-        return {"batch": len(texts), "tokens": int(lengths.sum()), "gflops": rate, "texts_per_s": texts_per_s}
+    def make_fields(batch: int, tokens: int, flop: float, timing: Timing) -> dict[str, Any]:
+        rate, texts_per_s = flop / timing.median_ms / 1e6, batch / timing.median_ms * 1e3
+        return {"batch": batch, "tokens": tokens, "gflops": rate, "texts_per_s": texts_per_s}
 
-    def one_fields(candidate: TextCandidate, timing: Timing) -> Mapping[str, Any]:
-        rate = flop_of_one / timing.median_ms / 1e6
-        return {"batch": 1, "tokens": SHORT, "gflops": rate, "texts_per_s": 1e3 / timing.median_ms}
+    fields = partial(make_fields, len(texts), int(lengths.sum()), flop), partial(make_fields, 1, SHORT, flop_of_one)
 
     request.say(f"end-to-end: {subject.label}: {len(texts)} texts, {len(candidates)} candidates")
     effort = Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=pause)
-    common, fields = {"threads": request.threads}, (all_fields, one_fields)
-    compare_texts("end-to-end", subject.label, candidates, judge, lists, effort, common, fields, results)
+    compare_texts("end-to-end", subject.label, candidates, judge, lists, effort, request.threads, fields, results)
 
 
-def open_on_cpu(
+def _open_on_cpu(
     request: Request, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
 ) -> Iterator[TextCandidate]:
-    """Yield fastflow in each dtype, and every peer that does not compile."""
     for dtype in DTYPES:
         runtime = Runtime(subject.model, "cpu", dtype, request.threads, backend="cpu")
         backend = f"cpu {find_instructions(dtype)}"
@@ -103,10 +100,9 @@ def open_on_cpu(
         yield engine if isinstance(engine, TextCandidate) else to_texts(engine, tokenize)
 
 
-def open_on_gpu(
+def _open_on_gpu(
     request: Request, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
 ) -> Iterator[TextCandidate]:
-    """Yield fastflow in each dtype, and PyTorch and Sentence Transformers if ``families`` has them."""
     gpu = encoder.GPU
     for dtype, runtime in gpu_peers.open_ours(subject):
         yield TextCandidate("fastflow", dtype, "triton", runtime.encode, pool=runtime.pool)

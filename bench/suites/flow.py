@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ from torch import Tensor
 from fastflow.bench.measure.compare import Candidate, Errors, check, compare, compute_errors
 from fastflow.bench.measure.probe import WATCHES
 from fastflow.bench.measure.row import Results, Row, make_row
-from fastflow.bench.measure.timing import Call, Effort, alternate
+from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers import flow as peers_flow
-from fastflow.bench.peers.pytorch import capture, compiling, device_ms, settings
+from fastflow.bench.peers.gpu import capture, compiling, device_ms, settings
 from fastflow.bench.report.ratios import compute_flow_ratios
-from fastflow.bench.suites.sizes import Sizes
+from fastflow.bench.suites.sizes import FlowSizes
 from fastflow.bench.suites.workbench import Request
 from fastflow.bench.suites.workloads import Workload, make_synthetic, take_model
 from fastflow.errors import FastflowError, UsageError
@@ -49,68 +49,41 @@ class FlowCandidate(Candidate):
 
 
 COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
-MODES = {"cpu": ("compile",), "cuda": (*COMPILED, "graph")}
-# family -> its modes besides eager; "graph" is a CUDA graph captured for one batch
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "torch": (),  # the equations unfused, as backend torch runs them
-    "torch-lean": (*COMPILED, "graph"),
-    "torch-folded-state": (*COMPILED, "graph"),
-}
 
 
-def list_rows(device: str, quick: bool) -> dict[str, list[str]]:
-    """Return {family: names of its rows} on ``device``; quick runs compile nothing."""
-    wanted = [mode for mode in MODES[device] if mode == "graph" or not quick]
-    return {
-        family: [f"{family}-{mode}" for mode in ("eager", *(m for m in modes if m in wanted))]
-        for family, modes in FAMILIES.items()
-    }
+def list_rows(device: str, quick: bool) -> list[str]:
+    """Return the names of the peers' rows: the equations as backend torch runs them, then the lean form.
+
+    ``graph`` is a CUDA graph captured for one batch. Quick runs compile nothing.
+    """
+    compiled = () if quick else COMPILED[: 1 if device == "cpu" else None]
+    modes = ("eager", *compiled, *(["graph"] if device == "cuda" else []))
+    return ["torch-eager", *(f"torch-lean-{mode}" for mode in modes)]
 
 
 def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
     """Return the peers' row names that ``against`` picks, by family or by full name; None picks all."""
-    families = list_rows(device, quick)
-    every = [name for of_family in families.values() for name in of_family]
-    if against is None:
-        return set(every)
-    picked: set[str] = set()
-    for word in against:
-        found = families.get(word) or families.get(f"torch-{word}") or [name for name in every if name == word]
-        if not found:
-            known = ", ".join([*families, *every])
-            raise UsageError(f"unknown peer {word!r} for the flow suite here; known: {known}")
-        picked.update(found)
-    return picked
+    every = list_rows(device, quick)
+    families = {"torch": every[:1], "torch-lean": every[1:], "lean": every[1:]} | {name: [name] for name in every}
+    for word in against or ():
+        if word not in families:
+            raise UsageError(f"unknown peer {word!r} for the flow suite here; known: {', '.join(families)}")
+    return {name for word in (every if against is None else against) for name in families[word]}
 
 
-def open_peers(workload: Workload, device: str, wanted: set[str], results: Results) -> list[FlowCandidate]:
-    """Return the PyTorch candidates in ``wanted``; leave out of ``results`` whoever cannot run this calibration."""
-    builders: dict[str, Callable[[], Function | None]] = {
-        "torch": lambda: peers_flow.build_unfused(workload.stages, device, torch.float32),
-        "torch-lean": lambda: peers_flow.build_lean(workload.stages, device),
-        "torch-folded-state": lambda: peers_flow.build_folded(workload.sparse, device),
-    }
-    peers = []
-    for family, of_family in list_rows(device, quick=False).items():
-        rows = [name for name in of_family if name in wanted]
-        function = builders[family]() if rows else None
-        if function is None:
-            for name in rows:
-                results.leave_out(workload.label, name, "its plan has no state form")
-            continue
-        for name in rows:
-            mode = name.removeprefix(f"{family}-")
-            graph, prepare = function if mode == "graph" else None, _make_prepare(function, mode)
-            peers.append(FlowCandidate(name, "float32", "torch", prepare, mode in COMPILED, graph))
+def open_peers(workload: Workload, device: str, wanted: Container[str]) -> list[FlowCandidate]:
+    """Return the PyTorch candidates in ``wanted``."""
+    unfused = peers_flow.build_unfused(workload.stages, device, torch.float32)
+    lean, peers = peers_flow.build_lean(workload.stages, device), []
+    for name in (name for name in list_rows(device, quick=False) if name in wanted):
+        mode = name.removeprefix("torch-lean-")
+        function = unfused if name == "torch-eager" else lean
+        if mode in COMPILED:
+            function = torch.compile(function, mode="default" if mode == "compile" else mode)
+        prepare: Prepare = partial(capture, function) if mode == "graph" else partial(partial, function)
+        graph = function if mode == "graph" else None
+        peers.append(FlowCandidate(name, "float32", "torch", prepare, mode in COMPILED, graph))
     return peers
-
-
-def _make_prepare(function: Function, mode: str) -> Prepare:
-    if mode == "graph":
-        return partial(capture, function)
-    if mode in COMPILED:
-        function = torch.compile(function, mode="default" if mode == "compile" else mode)
-    return lambda x: partial(function, x)
 
 
 def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandidate]:
@@ -142,20 +115,14 @@ def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]
     ]
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """One walk over ``batches`` with a workload and a number of threads; ``peers`` are row names."""
 
     workload: Workload
     threads: int
     batches: tuple[int, ...]
     peers: frozenset[str]
-    sizes: Sizes
-
-    def effort(self, batch: int) -> Effort:
-        """Return the effort of a comparison."""
-        size = self.sizes.flow
-        return size.effort or Effort(budget_s=size.budgets[batch > 10_000], min_runs=5)
+    size: FlowSizes
 
     def leave_out(self, results: Results, batch: int, name: str, reason: str) -> None:
         """Note why ``name``, * for everybody, has no row of ``batch``."""
@@ -164,50 +131,46 @@ class Pass:
 
 def run_flow(request: Request) -> Results:
     """Run the suite on the flow of the model given, else on flows of the paper's shape."""
-    device, sizes, threads, model = request.device, request.sizes, request.threads, request.bench.model
-    peers = frozenset(choose_rows(request.against, device, sizes.quick))
-    if request.on_gpu:
-        sizes = replace(sizes, flow=sizes.gpu_flow)
+    device, quick, threads, model = request.device, request.sizes.quick, request.threads, request.bench.model
+    peers = frozenset(choose_rows(request.against, device, quick))
+    size = request.sizes.gpu_flow if request.on_gpu else request.sizes.flow
     if model is not None:
         load_model(model)  # one that cannot be measured is refused before anything is
-    results, counts = Results(), [threads] if request.on_gpu or sizes.quick or threads == 1 else [threads, 1]
-    end = time.monotonic() + sizes.flow.seconds
-    with nullcontext() if sizes.quick else compiling():
-        for one in list_passes(model, peers, sizes, device, counts):
+    results, counts = Results(), [threads] if request.on_gpu or quick or threads == 1 else [threads, 1]
+    end = time.monotonic() + size.seconds
+    with nullcontext() if quick else compiling():
+        for one in list_passes(model, peers, size, device, counts, quick):
             if not results.subjects or results.subjects[-1]["subject"] != one.workload.label:
                 results.subjects.append({"subject": one.workload.label, "inputs": one.workload.inputs})
             with settings(one.threads):
-                run_pass(one, request, results, end)
+                _run_pass(one, request, results, end)
     results.ratios = compute_flow_ratios(results.rows, device)
     return results
 
 
 def list_passes(
-    model: str | None, peers: frozenset[str], sizes: Sizes, device: str, counts: Sequence[int]
+    model: str | None, peers: frozenset[str], size: FlowSizes, device: str, counts: Sequence[int], quick: bool
 ) -> Iterator[Pass]:
     """Yield the paper's flow, or a model's; then, unless quick, the same on one thread and two further flows."""
-    size = sizes.flow
-    rows = min(MOST_DISTINCT, max(size.batches))
     if model is None:
-        workload = make_synthetic(3, 3, 32, "additive", rows, size.dim)
+        workload = make_synthetic(3, 3, 32, "additive", min(MOST_DISTINCT, max(size.batches)), size.dim)
     else:
         workload = take_model(model, size.model_rows)
-    yield Pass(workload, counts[0], size.batches, peers, sizes)
-    eager = frozenset(name for of_family in list_rows(device, quick=True).values() for name in of_family) & peers
+    yield Pass(workload, counts[0], size.batches, peers, size)
+    eager = peers & set(list_rows(device, quick=True))
     for one_thread in counts[1:]:
-        yield Pass(workload, one_thread, tuple(b for b in size.batches if b <= 1024), eager, sizes)
-    if not sizes.quick and model is None:
+        yield Pass(workload, one_thread, tuple(b for b in size.batches if b <= 1024), eager, size)
+    if not quick and model is None:
         depth, width = LARGE["depth"], LARGE["width"]
         coloured = make_synthetic(DEFAULTS.levels, depth, width, "additive", 1024, size.dim, recolour=True)
-        yield Pass(coloured, counts[0], size.affine, eager, sizes)
-        yield Pass(make_synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, sizes)
+        yield Pass(coloured, counts[0], size.affine, eager, size)
+        yield Pass(make_synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, size)
 
 
-def run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
-    """Check and time every candidate at every batch begun before ``end`` (monotonic seconds); add to ``results``."""
-    device, compiled = request.device, one.sizes.flow.compiled
+def _run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
+    device, compiled = request.device, one.size.compiled
     candidates = open_ours(one.workload, device, one.threads)
-    candidates += open_peers(one.workload, device, set(one.peers), results)
+    candidates += open_peers(one.workload, device, one.peers)
     distinct = torch.from_numpy(one.workload.x).to(device)
     exact = peers_flow.build_unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
     for batch in one.batches:
@@ -238,28 +201,28 @@ def measure(
         z = call()[seen]
         return call, check(candidate.name, z if isinstance(z, np.ndarray) else z.cpu().numpy(), exact[seen], scale)
 
-    measured = compare(
-        candidates, admit,
-        timer=lambda calls: alternate(calls, one.effort(batch), WATCHES[device]),
-        excuse=excuse_compiler,
-        leave_out=lambda candidate, reason: one.leave_out(results, batch, candidate.name, reason),
-    )  # fmt: skip
+    def time_all(calls: Mapping[str, Call]) -> Mapping[str, Timing]:
+        effort = one.size.effort or Effort(budget_s=one.size.budgets[batch > 10_000], min_runs=5)
+        return alternate(calls, effort, WATCHES[device])
+
+    def leave_out(candidate: FlowCandidate, reason: str) -> None:
+        one.leave_out(results, batch, candidate.name, reason)
+
     flop, traffic = batch * one.workload.flop(), one.workload.traffic(batch)
     rows = []
-    for found in measured:
-        candidate, off, ms = found.candidate, found.accuracy, found.timing.median_ms
+    for candidate, off, timing in compare(candidates, admit, time_all, _excuse_compiler, leave_out):
         graph = candidate.graph if device == "cuda" and batch <= MOST_IN_GRAPH else None
         rows.append(make_row(
             "flow", subject=one.workload.label, **candidate.as_fields(), threads=one.threads, batch=batch,
-            **found.timing.as_fields(), max_abs_err=off.max_abs, relative_err=off.relative,
-            err_against_unfused=off.max_abs / scale.max_abs if scale.max_abs else None,
-            gflops=flop / ms / 1e6, gbs=traffic / ms / 1e6, gpu_ms=None if graph is None else device_ms(graph, x),
+            **timing._asdict(), **off._asdict(),
+            err_against_unfused=off.max_abs_err / scale.max_abs_err if scale.max_abs_err else None,
+            gflops=flop / timing.median_ms / 1e6, gbs=traffic / timing.median_ms / 1e6,
+            gpu_ms=None if graph is None else device_ms(graph, x),
         ))  # fmt: skip
     return rows
 
 
-def excuse_compiler(candidate: FlowCandidate, error: Exception) -> str | None:
-    """Return the reason if a candidate that needs a compiler failed; a wrong result always ends the run."""
+def _excuse_compiler(candidate: FlowCandidate, error: Exception) -> str | None:
     if not (candidate.optional and isinstance(error, RuntimeError)):
         return None
     return f"its first call failed: {str(error).strip().splitlines()[0]}"

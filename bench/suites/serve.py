@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -58,32 +58,29 @@ def run_subject(request: Request, subject: Subject, texts: list[str], source: st
     with Runtime(subject.model, "cpu", "auto", threads, backend="cpu") as runtime:
         dtype = runtime.info()["dtype"]
         who = {"subject": subject.label, "backend": "cpu", "dtype": dtype, "threads": threads}
-        alone = [make_row("serve", name="Runtime alone", **who, **time_runtime(runtime, texts, size))
+        alone = [make_row("serve", name="Runtime alone", **who, **_time_runtime(runtime, texts, size))
                  for size in (len(texts), 1)]  # fmt: skip
     results.add(alone)
     capacity = alone[0]["texts_per_s"]
     inputs = f"{source}: {len(texts)} texts; loads are shares of {capacity:.0f} texts a second, the Runtime's own"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
 
-    def command(port: int) -> list[str]:
-        words = ["--port", str(port), "--max-connections", str(2 * sizes.connections), "--threads", str(threads)]
-        program = [sys.executable, "-c", "from fastflow.cli import main; main()", "serve"]
-        return [*program, *words, *(["-m", subject.model] if subject.model else [])]
-
+    command = [sys.executable, "-c", "from fastflow.cli import main; main()", "serve", "--port", "{port}"]
+    command += ["--max-connections", str(2 * sizes.connections), "--threads", str(threads)]
+    command += ["-m", subject.model] if subject.model else []
     with run_server(command) as (port, pid):
-        ours = who | {"name": "fastflow", "batch_ms": read_batch_ms(port)}
+        ours = who | {"name": "fastflow", "batch_ms": _read_batch_ms(port)}
         for share in sizes.shares:
             say(f"serve: {subject.label}: fastflow, {share:.0%} of the capacity")
-            outcome = send_load(port, texts, share * capacity, 1, sizes)
+            outcome = _send_load(port, texts, share * capacity, 1, sizes)
             add_load(outcome, ours | {"batch": 1, "share": share}, results)
         say(f"serve: {subject.label}: fastflow, lists")
-        outcome = send_load(port, texts, FULL_SHARE * capacity / LIST, LIST, sizes)
-        more = {"batch": LIST, "share": FULL_SHARE, "resident_mb": read_memory(pid)}
+        outcome = _send_load(port, texts, FULL_SHARE * capacity / LIST, LIST, sizes)
+        more = {"batch": LIST, "share": FULL_SHARE, "resident_mb": _read_memory(pid)}
         add_load(outcome, ours | more, results)
 
 
-def time_runtime(runtime: Runtime, texts: list[str], size: int) -> Row:
-    """Return the fields of the Runtime on ``texts``, ``size`` at a time."""
+def _time_runtime(runtime: Runtime, texts: list[str], size: int) -> Row:
     batches = [texts] * 5 if size == len(texts) else [[text] for text in texts[:200]]
     runtime.encode(batches[0], normalize_embeddings=True)
     taken = []
@@ -97,15 +94,16 @@ def time_runtime(runtime: Runtime, texts: list[str], size: int) -> Row:
 
 
 @contextmanager
-def run_server(command: Callable[[int], list[str]]) -> Iterator[tuple[int, int]]:
-    """Run the server of ``command(port)`` in the block; yield its port and process id once /health answers.
+def run_server(command: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Run a server in the block, its port in place of ``{port}``; yield port and process id once /health answers.
 
     Raises a FastflowError with its messages if it does not start.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command(port), stdout=log, stderr=log)
+        words = [word.replace("{port}", str(port)) for word in command]
+        process = subprocess.Popen(words, stdout=log, stderr=log)
         end = time.monotonic() + START_S
         try:
             while not _answers(port):
@@ -127,8 +125,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-def send_load(port: int, texts: list[str], rate: float, size: int, sizes: ServeSizes) -> Outcome:
-    """Send ``rate`` requests a second of ``size`` texts from a process of its own; return its measurements."""
+def _send_load(port: int, texts: list[str], rate: float, size: int, sizes: ServeSizes) -> Outcome:
     groups = [texts[i : i + size] for i in range(0, len(texts) - size + 1, size)]
     bodies = tuple(json.dumps({"inputs": group if size > 1 else group[0]}) for group in groups)
     lead = int(rate * sizes.lead)
@@ -156,14 +153,12 @@ def add_load(outcome: Outcome, who: Row, results: Results) -> None:
     )])  # fmt: skip
 
 
-def read_batch_ms(port: int) -> float:
-    """Return the milliseconds of the kernel for the server's largest batch, by the server's own figures."""
+def _read_batch_ms(port: int) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/info", timeout=TIMEOUT_S) as answer:
         info = json.load(answer)
     return float(info["max_batch_tokens"] / info["tokens_per_second"] * 1e3)
 
 
-def read_memory(pid: int) -> float | None:
-    """Return the resident megabytes of the process; None outside Linux."""
+def _read_memory(pid: int) -> float | None:
     status = read_text(f"/proc/{pid}/status").splitlines()
     return next((int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmRSS:")), None)

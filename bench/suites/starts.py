@@ -1,7 +1,8 @@
-"""The time from the start of a process to its first vector, and the memory that it then has.
+"""The start-up suite: a new process, from its start to its first vector, and the memory that it then has.
 
-Each sample is a fresh interpreter, with the files in the page cache. The clock stops when the process reports its first
-vector. Memory is as Linux counts it then: resident, its peak, and the anonymous part (without mapped files).
+The files are in the page cache. Memory is as Linux counts it: resident, its peak, and the anonymous part (without
+mapped files). For a directory without thresholds of int8, the trial of a first opening is kept: users see later
+openings.
 """
 
 from __future__ import annotations
@@ -10,24 +11,31 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Timer
 from time import perf_counter
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from fastflow.bench.measure.compare import check_cosine
-from fastflow.bench.measure.subject import Array
+from fastflow.bench.measure.row import KEYS, Results, make_row
+from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import summarise
-from fastflow.bench.peers.encoder import first_line
+from fastflow.bench.peers.encoder import choose, first_line, missing, open_reference
+from fastflow.bench.report.ratios import compute_startup_ratios
+from fastflow.bench.suites.encoder import DTYPES, find_instructions
+from fastflow.bench.suites.texts import embed_padded
+from fastflow.bench.suites.workbench import Request
 from fastflow.errors import FastflowError
+from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.runtime import Runtime
 
 TEXT = "The river was quiet that morning."
 TIMEOUT_S = 120
+PEERS = (("sentence-transformers", "float32"), ("onnxruntime", "float32"), ("onnxruntime", "int8"))
 # engine -> the lines that make embed(texts) of ``model``, ``dtype``, ``threads`` and ``more``
 OPENING = {
     "fastflow": """
@@ -81,17 +89,18 @@ import json
 """
 MEMORY = """
 lines = [line.split() for line in open('/proc/self/status')] if os.path.exists('/proc/self/status') else []
-memory = {line[0][:-1]: int(line[1]) for line in lines if line[0] in ('VmHWM:', 'VmRSS:', 'RssAnon:')}
+names = {'VmHWM:': 'peak_mb', 'VmRSS:': 'resident_mb', 'RssAnon:': 'anonymous_mb'}
+memory = {names[line[0]]: int(line[1]) for line in lines if line[0] in names}
 print(json.dumps({'vector': [float(v) for v in vector], 'memory': memory}), flush=True)
 """
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A process to start, and the vector (1, D) that its first one must agree with."""
 
     name: str
     dtype: str
+    backend: str
     command: list[str]
     exact: Array
 
@@ -144,25 +153,67 @@ def start_once(job: Job) -> tuple[float, dict[str, float]]:
     return seconds, {key: kib * 1024 / 1e6 for key, kib in found["memory"].items()}
 
 
-def time_starts(
-    jobs: Sequence[Job], starts: int, leave_out: Callable[[Job, str], None]
-) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Start every job ``starts`` times in turn; yield it with the fields of its row, times and memory.
+def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, results: Results) -> None:
+    """Start every job in turn and add its row to ``results``; the first round fills the page cache.
 
-    A first round fills the page cache and does not count. A peer that fails is left out; fastflow's error is raised.
+    A peer that fails is left out; fastflow's error is raised.
     """
     samples: dict[int, list[tuple[float, dict[str, float]]]] = {i: [] for i in range(len(jobs))}
-    for _ in range(1 + starts):
+    for _ in range(1 + request.sizes.starts):
         for i in list(samples):
             try:
                 samples[i].append(start_once(jobs[i]))
             except (FastflowError, OSError, ValueError, LookupError) as error:
                 if jobs[i].name == "fastflow":
                     raise
-                leave_out(jobs[i], first_line(error))
+                results.leave_out(label, f"{jobs[i].name} {jobs[i].dtype}", first_line(error))
                 del samples[i]
     for i, taken in samples.items():
-        median = {key: float(np.median([memory[key] for _, memory in taken[1:]])) for key in taken[1][1]}
-        yield jobs[i], summarise([seconds for seconds, _ in taken[1:]]).as_fields() | {
-            "peak_mb": median.get("VmHWM"), "resident_mb": median.get("VmRSS"), "anonymous_mb": median.get("RssAnon"),
-        }  # fmt: skip
+        times = summarise([seconds for seconds, _ in taken[1:]])._asdict()
+        memory = {key: float(np.median([found[key] for _, found in taken[1:]])) for key in taken[1][1]}
+        results.add([make_row(
+            suite, subject=label, name=jobs[i].name, backend=jobs[i].backend, dtype=jobs[i].dtype,
+            threads=request.threads, batch=1, **times, **{key: memory[key] for key in KEYS[suite] if key in memory},
+        )])  # fmt: skip
+
+
+def run_startup(request: Request) -> Results:
+    """Run the suite on the model given, else the one in the package, and on BERT-base with random weights."""
+    families, results = choose(request.against), Results()
+    base = request.bench.base()
+    for subject in (request.bench.named(), base):
+        request.say(f"startup: {subject.label}")
+        results.subjects.append({"subject": subject.label, "inputs": f"one sentence, {len(TEXT.split())} words"})
+        jobs = [*list_jobs(subject, families, request.threads, results)]
+        time_starts("startup", subject.label, jobs, request, results)
+    results.ratios = compute_startup_ratios(results.rows)
+    return results
+
+
+def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: Results) -> Iterator[Job]:
+    """Yield the process of each candidate with its own vector of TEXT; leave the others out of ``results``."""
+    tokenize = Tokenizer(subject.encoder, subject.max_length)
+    pooled = embed_padded(open_reference(subject), tokenize)([TEXT])
+    calibrated = Runtime(subject.model, "cpu", "float32", threads, backend="cpu").transform(pooled)
+    for dtype in DTYPES:
+        command = make_command("fastflow", subject.model or "", dtype, threads)
+        yield Job("fastflow", dtype, f"cpu {find_instructions(dtype)}", command, calibrated)
+    for name, dtype in PEERS:
+        if name not in families:
+            continue
+        if reason := missing(name, dtype):
+            results.leave_out(subject.label, f"{name} {dtype}", reason)
+        elif name == "sentence-transformers":
+            last = embed_padded(open_reference(subject, (subject.depth,)), tokenize)([TEXT])
+            yield Job(name, dtype, "sentence", make_command(name, str(subject.encoder), dtype, threads), last)
+        else:
+            try:
+                from fastflow.bench.peers.engines import fuse, quantise
+
+                path = fuse(subject) if dtype == "float32" else quantise(subject)
+            except Exception as error:  # somebody else's exporter raises anything; the run continues
+                reason = f"no ONNX file could be made: {first_line(error)}"
+                results.leave_out(subject.label, f"{name} {dtype}", reason)
+                continue
+            tokenizer = str(subject.encoder / "tokenizer.json")
+            yield Job(name, dtype, name, make_command(name, str(path), dtype, threads, tokenizer), pooled)

@@ -7,18 +7,18 @@ tokens differently.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, measure_agreement
-from fastflow.bench.measure.row import Results, make_row
+from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
+from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Array
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers.encoder import Embed, TextCandidate, choose, excuse, first_line
-from fastflow.bench.peers.pytorch import settings
+from fastflow.bench.peers.gpu import settings
 from fastflow.bench.report.ratios import compute_static_ratios
 from fastflow.bench.suites.starts import TEXT, Job, make_command, time_starts
 from fastflow.bench.suites.texts import Lists, compare_texts, real_texts
@@ -51,7 +51,7 @@ def run_static(request: Request) -> Results:
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers library, for everybody
     subject = make_subject(request.bench)
     texts, source = real_texts(sizes.texts.most)
-    texts = pick_known(subject, texts)
+    texts = _pick_known(subject, texts)
     with settings(threads):
         exact = Runtime(subject.path, backend="reference", dtype="float64").encode(texts)
         tokens = len(load_model(subject.path).tokenizer()(texts).ids)
@@ -60,17 +60,17 @@ def run_static(request: Request) -> Results:
         def judge(candidate: TextCandidate) -> Agreement:
             return measure_agreement(candidate, np.asarray(candidate.embed(texts)), exact)
 
-        def all_fields(_: TextCandidate, timing: Timing) -> Mapping[str, Any]:
+        def all_fields(timing: Timing) -> dict[str, Any]:
             return {"batch": len(texts), "tokens": tokens, "texts_per_s": len(texts) / timing.median_ms * 1e3}
 
-        def one_fields(_: TextCandidate, timing: Timing) -> Mapping[str, Any]:
+        def one_fields(_: Timing) -> dict[str, Any]:
             return {"batch": 1, "tokens": round(tokens / len(texts))}
 
-        candidates = open_candidates(subject, families, threads, results)
+        candidates = _open_candidates(subject, families, threads, results)
         request.say(f"static: {subject.label}: {len(texts)} texts, {len(candidates)} candidates")
         lists = Lists(texts, texts[: sizes.texts.alone], wake=True, quantiles={"p99_ms": 0.99})
         fields = (all_fields, one_fields)
-        compare_texts("static", subject.label, candidates, judge, lists, BULK, {"threads": threads}, fields, results)
+        compare_texts("static", subject.label, candidates, judge, lists, BULK, threads, fields, results)
         add_starts(request, subject, families, results)
     results.ratios = compute_static_ratios(results.rows)
     return results
@@ -81,16 +81,18 @@ def open_engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[T
     if not is_model2vec(path):
         return [], ["the other engines: they are compared on directories of model2vec"]
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-    results, left_out, found = Results(), [], []
+    lost = Results()
     exact = Runtime(path, backend="reference", dtype="float64").encode(texts)
-    for candidate in open_candidates(Static("", path), PEERS, threads, results)[1:]:
-        try:
-            measure_agreement(candidate, np.asarray(candidate.embed(texts)), exact)
-        except Exception as error:  # other people's code raises anything
-            left_out.append(f"{candidate.name}: {excuse(candidate, error)}")
-            continue
-        found.append(candidate)
-    return found, [*(f"{each['name']}: {each['reason']}" for each in results.skipped), *left_out]
+
+    def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:
+        return candidate.embed, measure_agreement(candidate, np.asarray(candidate.embed(texts)), exact)
+
+    def leave_out(candidate: TextCandidate, reason: str) -> None:
+        lost.leave_out("", candidate.name, reason)
+
+    peers = _open_candidates(Static("", path), PEERS, threads, lost)[1:]
+    right = compare(peers, admit, dict, excuse, leave_out)
+    return [each for each, *_ in right], [f"{each['name']}: {each['reason']}" for each in lost.skipped]
 
 
 def make_subject(bench: Workbench) -> Static:
@@ -106,19 +108,17 @@ def make_subject(bench: Workbench) -> Static:
     return Static("the model given: a table of {} x {}".format(*open_table(path).rows.shape), path)
 
 
-def pick_known(subject: Static, texts: Sequence[str]) -> list[str]:
-    """Return the texts that have tokens, all known, and are not cut."""
+def _pick_known(subject: Static, texts: Sequence[str]) -> list[str]:
     tokenize, raw = load_model(subject.path).tokenizer(), load_tokenizer(subject.path)
     lengths = np.diff(tokenize(texts).offsets)
     plain = [len(raw.encode(text, add_special_tokens=False)) for text in texts]
     return [text for text, ours, all_of_them in zip(texts, lengths, plain, strict=True) if ours == all_of_them > 0]
 
 
-def open_candidates(subject: Static, families: Sequence[str], threads: int, results: Results) -> list[TextCandidate]:
-    """Return fastflow and the peers that can be opened."""
+def _open_candidates(subject: Static, families: Sequence[str], threads: int, results: Results) -> list[TextCandidate]:
     runtime = Runtime(subject.path, "cpu", "float32", threads, backend="cpu")
     out = [TextCandidate("fastflow", "float32", "cpu", runtime.encode)]
-    opens = {"model2vec": open_model2vec, "sentence-transformers": open_sentence, "tokenizers-numpy": open_numpy}
+    opens = {"model2vec": open_model2vec, "sentence-transformers": _open_sentence, "tokenizers-numpy": open_numpy}
     for name in families:
         try:
             out.append(TextCandidate(name, "float32", name.partition("-")[0], opens[name](subject.path)))
@@ -134,8 +134,7 @@ def open_model2vec(path: Path) -> Embed:
     return StaticModel.from_pretrained(path).encode
 
 
-def open_sentence(path: Path) -> Embed:
-    """Open Sentence Transformers."""
+def _open_sentence(path: Path) -> Embed:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(path), device="cpu", local_files_only=True).encode
@@ -158,14 +157,9 @@ def open_numpy(path: Path) -> Embed:
 def add_starts(request: Request, subject: Static, families: Sequence[str], results: Results) -> None:
     """Time a new process of everybody to its first vector; add to ``results``."""
     request.say(f"static: {subject.label}: starts")
-    exact, threads = Runtime(subject.path, backend="reference", dtype="float64").encode([TEXT]), request.threads
-    names, path = ("fastflow", *families), str(subject.path)
-    jobs = [Job(name, "float32", make_command(name, path, "float32", threads), exact) for name in names]
-
-    def leave_out(job: Job, reason: str) -> None:
-        results.leave_out(subject.label, f"{job.name} start", reason)
-
-    for job, fields in time_starts(jobs, request.sizes.starts, leave_out):
-        del fields["peak_mb"]
-        row = {"name": job.name, "backend": job.name.partition("-")[0], "dtype": job.dtype, "threads": threads}
-        results.add([make_row("static", subject=subject.label, **row, batch=1, **fields)])
+    exact = Runtime(subject.path, backend="reference", dtype="float64").encode([TEXT])
+    jobs = []
+    for name in ("fastflow", *families):
+        command = make_command(name, str(subject.path), "float32", request.threads)
+        jobs.append(Job(name, "float32", name.partition("-")[0], command, exact))
+    time_starts("static", subject.label, jobs, request, results)

@@ -12,8 +12,7 @@ from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
 from fastflow.bench.measure.row import Results, make_row
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.bench.measure.timing import Effort, Timing, alternate, summarise, take_turns
-from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse
-from fastflow.bench.peers.pooled import open_reference
+from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse, open_reference
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer.encode import Tokens
@@ -103,16 +102,16 @@ class Lists(NamedTuple):
     quantiles: Mapping[str, float] = {}
 
 
-Fields = Callable[[TextCandidate, Timing], Mapping[str, Any]]
+Fields = Callable[[Timing], dict[str, Any]]
 
 
 def compare_texts(
     suite: str, label: str, candidates: Sequence[TextCandidate], judge: Judge, lists: Lists, effort: Effort,
-    common: Mapping[str, Any], fields: tuple[Fields, Fields], results: Results,
+    threads: int, fields: tuple[Fields, Fields], results: Results,
 ) -> None:  # fmt: skip
     """Check all ``candidates``, time them together and alone, and add their rows to ``results``.
 
-    ``common``: fields of all rows; ``fields``: further ones of the rows of all texts, and of one text.
+    ``fields``: further ones of the rows of all texts, and of one text.
     """
     by_key = {candidate.key: candidate for candidate in candidates}
 
@@ -128,16 +127,16 @@ def compare_texts(
     def leave_out(candidate: TextCandidate, reason: str) -> None:
         results.leave_out(label, candidate.key, reason)
 
+    def add(candidate: TextCandidate, accuracy: Agreement, timing: Timing, more: dict[str, Any]) -> None:
+        who = {"subject": label, "threads": threads, **candidate.as_fields()}
+        results.add([make_row(suite, **who, **accuracy._asdict(), **timing._asdict(), **more)])
+
     measured = compare(candidates, admit, time_all, excuse, leave_out)
-    for which, make_fields in enumerate(fields):
-        for found in measured:
-            timing = found.timing[0] if which == 0 else summarise(found.timing[1]) if found.timing[1] else None
-            if timing is None:
-                continue
-            more = dict(make_fields(found.candidate, timing))
-            if which:
-                more |= {key: float(np.quantile(found.timing[1], q)) * 1e3 for key, q in lists.quantiles.items()}
-            results.add([make_row(
-                suite, subject=label, **found.candidate.as_fields(), **found.accuracy._asdict(), **common,
-                **timing.as_fields(), **more,
-            )])  # fmt: skip
+    for candidate, accuracy, (timing, _) in measured:
+        if timing is not None:
+            add(candidate, accuracy, timing, fields[0](timing))
+    for candidate, accuracy, (_, seconds) in measured:
+        if seconds:
+            of_one = summarise(seconds)
+            more = {key: float(np.quantile(seconds, q)) * 1e3 for key, q in lists.quantiles.items()}
+            add(candidate, accuracy, of_one, fields[1](of_one) | more)

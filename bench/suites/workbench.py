@@ -35,11 +35,7 @@ NAMES = {"minilm-l6": "MiniLM-L6", "minilm-l12": "MiniLM-L12", "bert-base": "BER
 
 
 class Workbench:
-    """Subjects on demand, with a temporary folder that lives as long as the run.
-
-    ``bert``: how the random BERT differs from BERT-base, as settings of transformers' BertConfig. ``shape``: one of
-    SHAPES, which replaces BERT-base.
-    """
+    """Subjects on demand; ``bert``: how the random BERT differs from BERT-base; ``shape``: one of SHAPES."""
 
     def __init__(
         self, folder: Path, model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
@@ -74,14 +70,13 @@ class Workbench:
             shape = encoder_shape(read_config(loaded.encoder), loaded.encoder)
             folder = self.folder / f"made-{len(self._made)}"
             folder.mkdir()
-            pooling, saved = loaded.pooling, None if loaded.modules is None else loaded.modules.path
-            prompts = loaded.prompts
+            pooling, prompts = loaded.pooling, loaded.prompts
+            saved = None if loaded.modules is None else loaded.modules.path
             if (prompt := prompts.resolve()) and not prompts.pooled:
                 raise FastflowError(f"bench: {label} leaves its default prompt out of the pooling, which no peer can")
             self._made[label] = Subject(
                 f"{label}: {shape.layers} layers, {shape.hidden} wide", model, loaded.encoder, pooling.layers,
-                loaded.max_length, shape, folder, pooling.weights, pooling.mode, saved, prompt,
-                pooling.shares,
+                loaded.max_length, shape, folder, pooling.weights, pooling.mode, saved, prompt, pooling.shares,
             )  # fmt: skip
         return self._made[label]
 
@@ -99,7 +94,6 @@ class Request:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the suite runs on a GPU."""
         return self.device == "cuda"
 
 

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from fastflow.bench.suites.texts import real_texts
 from fastflow.errors import UsageError
 from fastflow.kernels.flow.plan import Plan
+from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.plan.linear import products
+from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, describe
+from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.methods.recolour import fit_recolour, measure_joint
+from fastflow.train.options import DEFAULTS
 
 Floats = NDArray[np.float32]
 OUTLIERS = ((0.40, -9.0, 1.2), (0.50, 5.0, 0.9), (0.80, -3.5, 0.8))  # position (share of D), mean, deviation
@@ -68,10 +75,6 @@ def make_pooled_like(rows: int, dim: int, seed: int) -> Floats:
 
 def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
     """Make a flow on the width of ``x`` with ActNorms that fit ``x`` and last layers N(0, 0.05^2) instead of zero."""
-    import torch
-
-    from fastflow.train.methods.flow import Flow, FlowConfig
-
     config = FlowConfig(x.shape[1], **settings)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -83,32 +86,21 @@ def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
     return Stage("flow", config.as_dict(), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
 
 
-def fit_recolouring(x: Floats, stage: Stage) -> Stage:
-    """Fit the default's recolour stage after the flow ``stage`` on ``x``."""
-    from fastflow.train.methods.recolour import fit_recolour, measure_joint
-    from fastflow.train.options import DEFAULTS
-
-    return fit_recolour(measure_joint([stage], x), x.shape[1], **DEFAULTS.colour)
-
-
 def make_synthetic(
     levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020,
     recolour: bool = False,
 ) -> Workload:  # fmt: skip
     """Make a flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels; with recolour if asked."""
     x = make_pooled_like(max(rows, 4096), dim, seed)
-    stage = make_trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)
-    stages = (stage, fit_recolouring(x[:4096], stage)) if recolour else (stage,)
+    stages = [make_trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)]
+    if recolour:
+        stages.append(fit_recolour(measure_joint(stages, x[:4096]), dim, **DEFAULTS.colour))
     inputs = f"{rows} synthetic vectors with the outlier dimensions of a pooled BERT, seed {seed}; random weights"
-    return Workload(f"{describe(stages)}, D={dim}", stages, fold(stages, dim), x[:rows], inputs)
+    return Workload(f"{describe(stages)}, D={dim}", tuple(stages), fold(stages, dim), x[:rows], inputs)
 
 
 def take_model(path: str | Path, rows: int) -> Workload:
     """Take the calibration of the model at ``path``, on its own pooled embeddings of ``rows`` sentences."""
-    from fastflow.bench.suites.texts import real_texts
-    from fastflow.model.artifact import load_model
-    from fastflow.runtime import Runtime
-
     stages = load_model(path).calibration
     if not stages:
         raise UsageError(f"{path} has no calibration, so there is nothing to time; leave -m out for the paper's flow")

@@ -1,9 +1,12 @@
-"""The Starlette application and its errors."""
+"""The Starlette application, its errors, and the guard before every route."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hmac import compare_digest
+from ipaddress import ip_address
 from typing import Any
 
 from starlette.applications import Starlette
@@ -12,15 +15,20 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fastflow.serve import openai, page, search, tei
+from fastflow.serve import page, routes
 from fastflow.serve.description import OPENAPI, describe
 from fastflow.serve.engine import Gone
-from fastflow.serve.limits import Guard
 from fastflow.serve.refusals import Refused
 from fastflow.serve.service import Service
 
 GONE = 499  # nginx' status for a client that closed the connection
+HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
+PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # open without a key, and while the server stops
+
+# under overload refused before their bodies are read
+COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/search")
 
 
 def make_app(service: Service) -> Starlette:
@@ -39,10 +47,10 @@ def make_app(service: Service) -> Starlette:
     async def openapi(request: Request) -> Response:
         return JSONResponse(description)
 
-    ours = [*search.make_routes(service), *page.ROUTES, Route("/", _answer_root, methods=["GET", "POST"])]
+    ours = [*routes.make_search_routes(service), *page.ROUTES, Route("/", _answer_root, methods=["GET", "POST"])]
     ours += [Route(path, openapi, methods=["GET"]) for path in OPENAPI]
     app = Starlette(
-        routes=[*openai.ROUTES, *tei.ROUTES, *ours],
+        routes=[*routes.ROUTES, *ours],
         middleware=[Middleware(Guard, service=service)],
         exception_handlers={
             Refused: _refuse, HTTPException: _refuse_path, ClientDisconnect: _leave, Gone: _leave,
@@ -57,7 +65,7 @@ def make_app(service: Service) -> Starlette:
 
 async def _answer_root(request: Request) -> Response:
     """Answer POST / as /embed: huggingface_hub only has the server's address."""
-    return await (tei.answer_embed if request.method == "POST" else page.answer_file)(request)
+    return await (routes.answer_embed if request.method == "POST" else page.answer_file)(request)
 
 
 async def _refuse(request: Request, refused: Any) -> Response:
@@ -71,10 +79,10 @@ async def _refuse_path(request: Request, error: Any) -> Response:
         message = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method:.20}"
         return await _refuse(request, Refused("method", message, headers=error.headers))
     message = f"{path} is no route of this server; see /openapi.json"
-    if path == search.PATH:
-        message = search.NO_FILE
-    elif path in tei.LEFT_OUT:
-        message = f"{path} is a route of TEI that this server leaves out: {tei.LEFT_OUT[path]}"
+    if path == "/search":
+        message = routes.NO_FILE
+    elif path in routes.LEFT_OUT:
+        message = f"{path} is a route of TEI that this server leaves out: {routes.LEFT_OUT[path]}"
     return await _refuse(request, Refused("path", message, headers=error.headers))
 
 
@@ -84,3 +92,69 @@ async def _fail(request: Request, error: Any) -> Response:
 
 async def _leave(request: Request, error: Any) -> Response:
     return Response(status_code=GONE)
+
+
+class Guard:
+    """Refuses a request before its route, and counts the requests that it lets through."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+        self._keys = [key.encode("ascii") for key in service.settings.keys]
+        self._hosts = () if self._keys else service.settings.hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(scope["method"], scope["path"], dict(scope["headers"]))
+        except Refused as refused:
+            self.service.metrics.count("te_request_failure", err=refused.kind)
+            await refused.make_response(scope["path"])(scope, receive, send)
+            return
+        self.service.active += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.service.active -= 1
+            self.service.bodies -= scope.get("state", {}).get("held", 0)
+
+    def _check(self, method: str, path: str, headers: dict[bytes, bytes]) -> None:
+        if self._hosts and b"host" in headers and not self._is_own(headers[b"host"].decode("latin-1").lower()):
+            message = "this server answers to localhost alone: use http://localhost, or set an API key for other names"
+            raise Refused("host", message)
+        if path in PUBLIC and (method, path) != ("POST", "/"):  # POST / is TEI's /embed
+            return
+        if self._keys and not self._has_key(headers.get(b"authorization", b"")):
+            message = "the API key is missing or wrong: send the header Authorization: Bearer KEY"
+            raise Refused("key", message, headers={"www-authenticate": "Bearer"})
+        if self.service.draining:
+            message = "the server is going down: try again in 1 s"
+            raise Refused("unhealthy", message, headers={"connection": "close", "retry-after": "1"})
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > self.service.settings.max_body:
+            message = f"the body is larger than {self.service.settings.max_body} bytes: send fewer texts at once"
+            raise Refused("body", message, headers={"connection": "close"})
+        if method == "POST" and path in COMPUTED:
+            self.service.engine.check_wait()
+
+    def _is_own(self, host: str) -> bool:
+        """Return False for a foreign name that leads to this machine: its page could read every answer."""
+        found = HOST.fullmatch(host)
+        name = (found["v6"] or found["name"] or "") if found else ""
+        return name in self._hosts or is_loopback(name)
+
+    def _has_key(self, header: bytes) -> bool:
+        """Compare all keys, which takes equal time for every header."""
+        scheme, _, given = header.partition(b" ")
+        given = given.strip()
+        matches = [compare_digest(given, key) for key in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether ``address`` leads only to this machine; False for a name."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False

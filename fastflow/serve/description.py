@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastflow.serve import page, search
-from fastflow.serve.openai import NIM
+from fastflow.serve import page, routes
 from fastflow.serve.refusals import KINDS
 from fastflow.version import __version__
 
@@ -20,31 +19,28 @@ OPENAPI = ("/openapi.json", "/api-doc/openapi.json")
 ENTRY = ("media", "body", "host", "key", "overloaded", "malformed", "unhealthy", "expired", "backend")
 
 
-def allow_null(schema: Schema) -> Schema:
-    """Allow null, which counts as absent."""
+def _allow_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def make_fields(required: list[str], **properties: Schema) -> Schema:
-    """Describe an object of only these fields."""
-    made = {name: each if name in required else allow_null(each) for name, each in properties.items()}
+def _make_fields(required: list[str], **properties: Schema) -> Schema:
+    made = {name: each if name in required else _allow_null(each) for name, each in properties.items()}
     return {"type": "object", "required": required, "properties": made, "additionalProperties": False}
 
 
-def make_answer(**properties: Schema) -> Schema:
-    """Describe an object with all the given fields."""
+def _make_answer(**properties: Schema) -> Schema:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-OPENAI_ERROR = make_answer(
-    error=make_answer(message=STRING, type=STRING, param=allow_null(STRING), code=allow_null(STRING))
+OPENAI_ERROR = _make_answer(
+    error=_make_answer(message=STRING, type=STRING, param=_allow_null(STRING), code=_allow_null(STRING))
 )
-TEI_ERROR = make_answer(error=STRING, error_type={"enum": sorted({kind.tei_type for kind in KINDS.values()})})
+TEI_ERROR = _make_answer(error=STRING, error_type={"enum": sorted({kind.tei_type for kind in KINDS.values()})})
 
 
 def describe(service: Service) -> dict[str, Any]:
     """Make the OpenAPI 3.1 document of the server."""
-    health = _get("Whether requests are computed", make_answer(status={"const": "ok"}), public=True)
+    health = _get("Whether requests are computed", _make_answer(status={"const": "ok"}), public=True)
     pages = {path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()}
     paths = {
         "/v1/embeddings": {"post": _embeddings(service)},
@@ -58,7 +54,7 @@ def describe(service: Service) -> dict[str, Any]:
         "/health": {"get": health},
         "/ping": {"get": health},
         "/metrics": {"get": _get("Counts and times", STRING, "text/plain", public=True)},
-        **{route.path: {"post": _search(service)} for route in search.make_routes(service)},
+        **{route.path: {"post": _search(service)} for route in routes.make_search_routes(service)},
         **{path: {"get": _get("This description", {"type": "object"})} for path in OPENAPI},
         **pages | {"/": pages["/"] | {"post": _embed(service)}},
     }
@@ -97,18 +93,18 @@ def _shape(service: Service) -> dict[str, Schema]:
 
 def _embeddings(service: Service) -> Schema:
     how, shape = _how(service), _shape(service)
-    request = make_fields(
+    request = _make_fields(
         ["input"],
         input={"anyOf": [STRING, _texts(service)]},
         model=STRING if service.settings.any_model else {"enum": list(service.model.names)},
         encoding_format={"enum": ["float", "base64", "bytes"], "default": "float"},
         dimensions=shape["dimensions"], user=STRING, input_type={"enum": list(service.model.input_types)},
         prompt_name=how["prompt_name"], truncate={**how["truncate"], "type": ["boolean", "string"],
-        "enum": [True, False, *NIM]}, normalize=shape["normalize"],
+        "enum": [True, False, *routes.NIM]}, normalize=shape["normalize"],
     )  # fmt: skip
-    embedding = make_answer(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
-    usage = make_answer(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)
-    found = make_answer(
+    embedding = _make_answer(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
+    usage = _make_answer(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)
+    found = _make_answer(
         object={"const": "list"}, data={"type": "array", "items": embedding}, model=STRING, usage=usage
     )  # fmt: skip
     kinds = ("empty", "validation", "tokenizer", "model")
@@ -116,44 +112,44 @@ def _embeddings(service: Service) -> Schema:
 
 
 def _models() -> Schema:
-    model = make_answer(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
-    return make_answer(object={"const": "list"}, data={"type": "array", "items": model})
+    model = _make_answer(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
+    return _make_answer(object={"const": "list"}, data={"type": "array", "items": model})
 
 
 def _embed(service: Service) -> Schema:
-    request = make_fields(["inputs"], inputs={"anyOf": [STRING, _texts(service)]}, **_how(service), **_shape(service))
+    request = _make_fields(["inputs"], inputs={"anyOf": [STRING, _texts(service)]}, **_how(service), **_shape(service))
     found = {"type": "array", "items": NUMBERS}
     return _post("Embeddings, as TEI's", request, found, ("empty", "validation", "tokenizer"), octets=True)
 
 
 def _similarity(service: Service) -> Schema:
-    inputs = make_fields(
+    inputs = _make_fields(
         ["source_sentence", "sentences"],
         source_sentence=STRING, sentences=_texts(service, service.settings.max_inputs - 1),
     )  # fmt: skip
-    request = make_fields(["inputs"], inputs=inputs, parameters=make_fields([], **_how(service)))
+    request = _make_fields(["inputs"], inputs=inputs, parameters=_make_fields([], **_how(service)))
     return _post("Similarity of a sentence to others", request, NUMBERS, ("empty", "validation", "tokenizer"))
 
 
 def _search(service: Service) -> Schema:
-    request = make_fields(
+    request = _make_fields(
         ["query"],
-        query={"anyOf": [STRING, _texts(service, search.limit_queries(service))]},
-        k={"type": "integer", "minimum": 1, "maximum": search.MOST_ROWS, "default": search.K},
+        query={"anyOf": [STRING, _texts(service, routes.limit_queries(service))]},
+        k={"type": "integer", "minimum": 1, "maximum": routes.MOST_ROWS, "default": routes.K},
     )  # fmt: skip
-    hit = make_answer(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
+    hit = _make_answer(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
     of_one: Schema = {"type": "array", "items": hit}
-    found = make_answer(similarity=STRING, truncated_texts=COUNT, hits={"type": "array", "items": of_one})
+    found = _make_answer(similarity=STRING, truncated_texts=COUNT, hits={"type": "array", "items": of_one})
     return _post("The rows most like a query", request, found, ("empty", "validation", "tokenizer"))
 
 
 def _tokenize(service: Service) -> Schema:
-    request = make_fields(
+    request = _make_fields(
         ["inputs"],
         inputs={"anyOf": [STRING, _texts(service)]}, add_special_tokens={"type": "boolean", "default": True},
         prompt_name=_how(service)["prompt_name"],
     )  # fmt: skip
-    token = make_answer(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
+    token = _make_answer(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
     found = {"type": "array", "items": {"type": "array", "items": token}}
     return _post("The tokens of texts", request, found, ("empty", "validation", "tokenizer"))
 

@@ -78,8 +78,3 @@ class Metrics:
             for labels, count in (found or {(): 0}).items():
                 inner = ",".join(f'{key}="{value}"' for key, value in labels)
                 yield f"{name}{{{inner}}} {count}\n" if inner else f"{name} {count}\n"
-
-
-def format_seconds(value: float) -> str:
-    """Format seconds as milliseconds, as TEI's headers have them."""
-    return str(round(value * 1e3))

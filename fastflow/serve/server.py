@@ -22,8 +22,7 @@ from typing import Any
 import uvicorn
 
 from fastflow.errors import FastflowError
-from fastflow.serve.app import make_app
-from fastflow.serve.limits import is_loopback
+from fastflow.serve.app import is_loopback, make_app
 from fastflow.serve.service import Service
 
 BACKLOG = 4096  # waiting connections; the system may allow fewer
@@ -109,7 +108,7 @@ def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> No
         backlog=BACKLOG,
     )  # fmt: skip
     allow_files(service.settings.max_connections + SPARE)
-    configure_log()
+    _configure_log()
     server = Server(config, service, ready)
     asyncio.run(server.serve(sockets=[bound]))
     if not server.started:
@@ -138,7 +137,7 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
         taken = getattr(error, "errno", None) == errno.EADDRINUSE
         way_out = "stop the server there, or choose another --port" if taken else "choose another --host or --port"
         raise FastflowError(
-            f"the server cannot listen at {host} port {port}: {read_reason(error)}; {way_out}"
+            f"the server cannot listen at {host} port {port}: {_read_reason(error)}; {way_out}"
         ) from error
     return bound
 
@@ -164,7 +163,7 @@ def _listen_at(path: Path) -> socket.socket:
     except OSError as error:
         bound.close()
         way_out = "stop the server there, or choose another --uds" if taken else "choose another --uds"
-        raise FastflowError(f"the server cannot listen at {path}: {read_reason(error)}; {way_out}") from error
+        raise FastflowError(f"the server cannot listen at {path}: {_read_reason(error)}; {way_out}") from error
     return bound
 
 
@@ -173,8 +172,7 @@ def _answers(path: Path) -> bool:
         return probe.connect_ex(str(path)) == 0
 
 
-def read_reason(error: Exception) -> str:
-    """Return the system's message without its number."""
+def _read_reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -197,8 +195,7 @@ class Lines(logging.Formatter):
         return "\n".join(f"<{level}>{part}" for part in line.split("\n"))
 
 
-def configure_log() -> None:
-    """Send warnings and errors to standard error, without texts of requests."""
+def _configure_log() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
     for name in ("fastflow.serve", "uvicorn.error"):

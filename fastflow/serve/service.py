@@ -16,7 +16,7 @@ from fastflow.serve.batch import How
 from fastflow.serve.engine import Embedded, Engine, Gone
 from fastflow.serve.fields import parse
 from fastflow.serve.formats import OCTETS
-from fastflow.serve.metrics import Metrics, format_seconds
+from fastflow.serve.metrics import Metrics
 from fastflow.serve.model import ServedModel
 from fastflow.serve.protocol import make_protocol
 from fastflow.serve.refusals import Refused
@@ -118,9 +118,7 @@ def make_response(body: bytes, done: Embedded, media: str) -> Response:
     rows, dim = done.vectors.shape
     headers = {
         "x-compute-tokens": str(int(done.lengths.sum())),
-        "x-tokenization-time": format_seconds(done.times.tokenization),
-        "x-queue-time": format_seconds(done.times.queue),
-        "x-inference-time": format_seconds(done.times.inference),
+        **{f"x-{name}-time": str(round(seconds * 1e3)) for name, seconds in done.times._asdict().items()},
         "x-truncated-texts": str(done.cut),
     }
     if media == OCTETS:

@@ -265,6 +265,6 @@ def test_the_picture_is_of_committed_results(tmp_path):
     pytest.importorskip("matplotlib")
     from fastflow.bench.research import picture
 
-    picture.draw(tmp_path / "picture.png")
+    picture.draw.callback(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert list(picture.read_speeds())[-1].startswith("fastflow")

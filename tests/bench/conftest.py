@@ -50,7 +50,7 @@ def ragged(weighted_subject: Any) -> tuple[Any, Any]:
 @pytest.fixture
 def as_in_a_run() -> Iterator[None]:
     """One thread and no gradients."""
-    from fastflow.bench.peers.pytorch import settings
+    from fastflow.bench.peers.gpu import settings
 
     with settings(1):
         yield

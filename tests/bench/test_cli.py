@@ -19,7 +19,7 @@ from support.places import ROOT
 def test_ratios_are_printed_and_a_busy_machine_is_named(monkeypatch, capsys):
     for others in (0.0, usable_threads() / 2):
         monkeypatch.setattr(Neighbours, "processors", lambda self, others=others: others)
-        done = cli.run(against=["lean", "folded-state"], device="cpu", threads=1, sizes=FLOW)
+        done = cli.run(against=["torch", "lean"], device="cpu", threads=1, sizes=FLOW)
         shown = capsys.readouterr().out
         assert "In short; x: the peer's time over fastflow's" in shown
         assert all(f"{ratio['value']:.1f} {ratio['unit']}" in shown for ratio in done["ratios"])
@@ -29,10 +29,10 @@ def test_ratios_are_printed_and_a_busy_machine_is_named(monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_whole_run_writes_json_table_and_plot(tmp_path, capsys):
     data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
-    against = ["lean", "torch-folded-state-eager"]
+    against = ["lean", "torch-eager"]
     cli.run(against=against, json_path=data, plot_path=picture, device="cpu", threads=1, sizes=FLOW)
     written = json.loads(data.read_text())
-    names = {"fastflow", "torch-lean-eager", "torch-folded-state-eager"}
+    names = {"fastflow", "torch-lean-eager", "torch-eager"}
     assert {(r["name"], r["batch"]) for r in written["rows"]} == {(name, batch) for name in names for batch in (1, 3)}
     for r in written["rows"]:
         assert (r["suite"], r["dtype"], r["tokens"], r["threads"]) == ("flow", "float32", None, 1)

@@ -15,12 +15,9 @@ from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers import engines as peers_engines
 from fastflow.bench.peers import gpu as peers_gpu
-from fastflow.bench.peers import pooled as peers_pooled
-from fastflow.bench.peers.encoder import PEERS, choose, missing, open_peers, plain_layers
-from fastflow.bench.peers.gpu import Gpu
-from fastflow.bench.peers.pooled import Pooled, open_reference
-from fastflow.bench.peers.pytorch import compiling, settings
-from fastflow.bench.suites import encoder, starts, startup, texts
+from fastflow.bench.peers.encoder import PEERS, Pooled, choose, missing, open_peers, open_reference, plain_layers
+from fastflow.bench.peers.gpu import Gpu, compiling, settings
+from fastflow.bench.suites import encoder, starts, texts
 from fastflow.bench.suites.texts import Check, make_tokenizer
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
@@ -115,7 +112,7 @@ def test_onnxruntimes_process_starts_with_the_weights(weighted_subject):
     assert np.array_equal(onnx.numpy_helper.to_array(table)[:, 0], weighted_subject.weights)
     results = Results()
     forgetful = pooled(weighted_subject, [starts.TEXT], weighted_subject.layers)
-    jobs = [*startup.list_jobs(weighted_subject, ["onnxruntime"], 1, results)][-2:]
+    jobs = [*starts.list_jobs(weighted_subject, ["onnxruntime"], 1, results)][-2:]
     for job in jobs:
         starts.start_once(job)
     with pytest.raises(FastflowError, match="onnxruntime float32 differs from PyTorch"):
@@ -160,7 +157,7 @@ def test_a_saved_directory_is_its_own_reference(tmp_path, bert, sentences, monke
 
 def test_a_saved_directory_needs_the_library_that_saved_it(tmp_path, bert, monkeypatch):
     made = make_directory(tmp_path / "st", bert, [pooling("mean")])
-    monkeypatch.setattr(peers_pooled, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers_encoder, "find_spec", lambda name: None)
     with pytest.raises(FastflowError, match=r"the bench of .*st, .* needs sentence_transformers, which is not inst"):
         open_reference(subject_of(tmp_path, made))
 

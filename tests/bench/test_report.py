@@ -7,7 +7,6 @@ import pytest
 
 from fastflow.bench import cli
 from fastflow.bench.measure.row import make_row
-from fastflow.bench.report.columns import SUITES, find_table, format_duration, make_headings
 from fastflow.bench.report.plot import plot
 from fastflow.bench.report.ratios import (
     compute_encoder_ratios,
@@ -18,7 +17,17 @@ from fastflow.bench.report.ratios import (
     compute_serve_ratios,
     compute_startup_ratios,
 )
-from fastflow.bench.report.table import is_busy, make_table, make_tables, shorten, write_json
+from fastflow.bench.report.table import (
+    SUITES,
+    find_table,
+    format_duration,
+    is_busy,
+    make_headings,
+    make_table,
+    make_tables,
+    shorten,
+    write_json,
+)
 from fastflow.errors import FastflowError
 
 from support.places import ROOT
@@ -39,7 +48,7 @@ def rows_of(text, **more):
 
 FLOWS = [
     *rows_of("fastflow - 0.01, torch-lean-eager - 0.39, torch-eager - 4", threads=1),
-    *rows_of("torch-folded-state-eager - 0.05, torch-lean-compile - 0.04", threads=1),
+    *rows_of("torch-lean-compile - 0.04", threads=1),
     row("fastflow", ms=0.03, batch=1024, threads=1),
     row("torch-lean-eager", ms=0.15, batch=1024, threads=1),
     *rows_of("fastflow - 0.02"),
@@ -59,7 +68,6 @@ RATIOS = {
         [
             ("B=1: fastflow against unfused PyTorch eager, lean (torch-lean-eager)", 39),
             ("the equations (torch-eager)", 400),
-            ("rewritten in state form (torch-folded-state-eager)", 5),
             ("compiled ones included (torch-lean-compile)", 4),
             ("B=1: fastflow, median", 10),
             ("B=1024: fastflow against unfused PyTorch eager, lean (torch-lean-eager)", 5),
@@ -69,13 +77,10 @@ RATIOS = {
         ],
     ),
     "a flow on a GPU": (
-        lambda: compute_flow_ratios(rows_of("fastflow - 1, torch-folded-state-graph - 2"), "cuda"),
+        lambda: compute_flow_ratios(rows_of("fastflow - 1, torch-lean-graph - 2"), "cuda"),
         [
-            (
-                "B=1: fastflow against folded PyTorch in a CUDA graph (torch-folded-state-graph)",
-                2,
-            ),
-            ("compiled ones included (torch-folded-state-graph)", 2),
+            ("B=1: fastflow against the same in a CUDA graph (torch-lean-graph)", 2),
+            ("compiled ones included (torch-lean-graph)", 2),
             ("B=1: fastflow, median", 1000),
         ],
     ),

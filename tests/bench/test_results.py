@@ -2,10 +2,14 @@
 
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from fastflow import Runtime
 from fastflow.bench.every import RANGES, RUNS
+from fastflow.bench.research import quality, study, tasks
+from fastflow.evaluation.evaluate import SEVEN, measure, read_task
 
 from support.arrows import GRAPH
 from support.places import ROOT
@@ -73,7 +77,58 @@ ALLOWED = {
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_a_folder_imports_only_from_those_below_it(folder):
     here = {name: arrows for name, arrows in GRAPH.items() if name.startswith(f"fastflow.bench.{folder}.")}
-    assert len(here) > 3
+    assert len(here) > 2
     for name, arrows in here.items():
         reached = {each.split(".")[2] for each in arrows if each.startswith("fastflow.bench.")}
         assert reached <= ALLOWED[folder], name
+
+
+def test_figures_of_a_study_read_back_at_six_digits_and_its_page_is_of_them(tmp_path):
+    rows = [{"dim": 8, "ms": 1.23456789, "note": None}, {"b": [2, {"rows": [{"a": 1.0}]}]}]
+    study.write(tmp_path / "out", {"command": "c", "rows": rows}, lambda found: f"{found['rows'][0]}")
+    kept = study.read(tmp_path / "out.json")
+    assert kept["rows"] == [{"dim": 8, "ms": 1.23457, "note": None}, rows[1]]
+    assert "processor" in kept["machine"]
+    assert (tmp_path / "out.md").read_text() == str(kept["rows"][0])
+    assert study.make_table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+def test_the_default_stands_in_the_quality_table():
+    runs = [
+        {"corpus": c, "candidate": k, "seed": seed, "set": name, "scores": [start + i, start + 10 + i]}
+        for c in ("own texts", "snli", "news")
+        for k, seed, start in (("weights", 0, 40), ("all texts", 0, 50), ("all texts", 1, 52))
+        for i, name in enumerate(SEVEN)
+    ]
+    rows = quality.make_weighted_rows({"seven": runs})
+    names = ("token weights alone", "the default of fastflow-train, but fitted to all texts")
+    assert [row["name"] for row in rows] == [f"{name}, {place}" for place in ("target", "corpus") for name in names]
+    assert [len(row["runs"]) for row in rows] == [1, 2, 1, 2]
+    assert quality.summarise(rows[0], "mean", "all") == "43.0"
+    assert quality.summarise(rows[1], "mean", "all") == "54.0±1.4"
+    assert quality.summarise(rows[3], SEVEN[6], "wmean") == "67.0±1.4"
+
+
+PAIRS = "split\tlabel\tsentence1\tsentence2\na\t1\tA dog runs.\tThe dog runs.\na\t0\tA dog runs.\tShares fell.\n"
+
+
+def test_the_pages_are_of_the_kept_figures():
+    for page in (tasks, quality):
+        path = RESULTS / page.__name__.rpartition(".")[2]
+        assert path.with_suffix(".md").read_text(encoding="utf-8") == page.make_page(
+            study.read(path.with_suffix(".json"))
+        )
+    kept = study.read(RESULTS / "tasks.json")
+    assert {row["set"] for row in kept["rows"]} == {Path(name).stem for name in tasks.FILES}
+
+
+def test_a_row_has_the_figure_of_each_model(tmp_path, monkeypatch):
+    (tmp_path / "some.tsv").write_text(PAIRS)
+    monkeypatch.setattr(tasks, "FILES", ("some.tsv",))
+    (row,) = tasks.measure_models({"raw": None, "package": None}, tmp_path)
+    task = read_task(tmp_path / "some.tsv")
+    with Runtime() as runtime:
+        assert row == {"set": "some", "measure": "ap"} | dict.fromkeys(
+            ("raw", "package"), pytest.approx(measure(task, runtime.encode(task.texts))["ap"])
+        )
+    assert "| some, ap | 100.0 | 100.0 |  |  |  |" in tasks.make_page({"command": "c", "rows": [row]})

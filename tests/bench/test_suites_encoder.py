@@ -16,8 +16,7 @@ from fastflow.bench import cli
 from fastflow.bench.measure.compare import COSINES
 from fastflow.bench.measure.load import Outcome
 from fastflow.bench.measure.row import Results, make_row
-from fastflow.bench.peers.encoder import MODULES, PEERS, EncoderCandidate, TextCandidate, open_peers
-from fastflow.bench.peers.pooled import open_reference
+from fastflow.bench.peers.encoder import MODULES, PEERS, EncoderCandidate, TextCandidate, open_peers, open_reference
 from fastflow.bench.report.ratios import compute_serve_ratios
 from fastflow.bench.report.table import make_tables
 from fastflow.bench.suites import encoder, end_to_end, serve, starts, texts
@@ -236,7 +235,7 @@ def test_a_load_without_an_answer_has_a_row_without_times():
 
 def test_a_server_that_does_not_start_says_why():
     command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
-    with pytest.raises(FastflowError, match="no such model"), serve.run_server(lambda port: command):
+    with pytest.raises(FastflowError, match="no such model"), serve.run_server(command):
         pass
 
 

@@ -1,4 +1,4 @@
-"""The suite of the flow: candidates agree, are timed and reported, or left out by name."""
+"""The suite of the flow: its peer computes what training computed; candidates agree, are timed, or left out by name."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastflow.bench.peers.flow import build_lean, build_unfused
 from fastflow.bench.suites import flow
 from fastflow.bench.suites.flow import FlowCandidate
 from fastflow.bench.suites.sizes import QUICK
@@ -14,8 +15,46 @@ from fastflow.bench.suites.workbench import Workbench
 from fastflow.bench.suites.workloads import make_synthetic
 from fastflow.errors import FastflowError, UsageError
 from fastflow.plan.linear import products
+from fastflow.stages.calibration import Stage
 
-from support.benches import FLOW, ask
+from support.benches import FLOW, ask, trained
+
+SHAPES = [
+    (96, 3, 3, 32, "additive", "reversal"),
+    (40, 1, 2, 7, "additive", "reversal"),
+    (48, 2, 4, 17, "additive", "random"),
+    (48, 2, 2, 8, "additive", "lu"),
+    (96, 2, 3, 9, "affine", "reversal"),
+    (32, 4, 1, 5, "affine", "random"),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
+def test_the_lean_peer_computes_the_training_flow(shape):
+    stage, module = trained(*shape)
+    lean = build_lean((stage,), "cpu")
+    for batch in (0, 1, 3, 17):
+        x = torch.randn(batch, shape[0], generator=torch.Generator().manual_seed(batch)) * 2 + 1
+        with torch.inference_mode():
+            unfused = module.float()(x)[0].double()
+            exact = module.double()(x.double())[0]
+            z = lean(x.clone())
+        assert (z.shape, z.dtype) == (exact.shape, torch.float32)
+        assert bool(torch.isfinite(z).all())
+        allowed = 2 * float((unfused - exact).abs().sum()) / max(1, exact.numel()) + 2e-6
+        assert float((z - exact).abs().sum()) / max(1, exact.numel()) <= allowed
+
+
+def test_the_lean_peer_takes_chains():
+    rng = np.random.default_rng(1)
+    stage, _ = trained(32, 2, 2, 8, "additive", "reversal")
+    matrix = np.linalg.qr(rng.standard_normal((50, 32)))[0]
+    whiten = Stage("whiten", {}, {"mean": rng.standard_normal(50).astype("f"), "matrix": matrix.astype("f")})
+    scale = Stage("standardize", {}, {"mean": np.ones(32, "f"), "deviation": rng.uniform(1, 2, 32).astype("f")})
+    x = torch.from_numpy(rng.standard_normal((9, 50)).astype("f"))
+    for stages in ((whiten, stage), (whiten, scale), (whiten, stage, scale)):
+        exact = build_unfused(stages, "cpu", torch.float64)(x)
+        assert float((build_lean(stages, "cpu")(x) - exact).norm() / exact.norm()) <= 2e-6
 
 
 def run(against, sizes=FLOW, threads=1, model=None):
@@ -41,7 +80,7 @@ def test_a_model_of_vectors_is_refused_before_anything_is_measured(vector_model,
 @pytest.mark.slow
 def test_a_long_run_has_both_numbers_of_threads_and_three_flows(monkeypatch):
     long = replace(FLOW, quick=False, flow=replace(FLOW.flow, batches=(1, 9, 40)))
-    results = run(["folded-state"], long, 2)
+    results = run(["lean"], long, 2)
     first = [r for r in results.rows if r["threads"] == 2 and r["subject"] == results.rows[0]["subject"]]
     assert {r["batch"] for r in first} == {1, 9, 40}
     assert {r["threads"] for r in results.rows} == {1, 2}

@@ -12,7 +12,6 @@ from fastflow.serve.description import describe
 from fastflow.serve.page import FILES, PATHS
 
 from support.routes import ALIASES
-from support.servers import serving
 
 FOLDER = files("fastflow.serve") / "page"
 
@@ -37,18 +36,6 @@ def test_each_file_is_served_as_it_is_with_a_strict_policy(server, path):
     assert not re.search("unsafe|https?:|\\*", answer.headers["content-security-policy"])
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
-
-
-@pytest.mark.slow
-def test_the_shell_needs_no_key_and_holds_no_data():
-    """The one exception from keys: files of the package, in which nothing of this server is."""
-    with serving(keys=("secret-key",), names=("secret-name",), rate=50_000.0) as server:
-        for path, (name, _) in FILES.items():
-            answer = server.get(path)
-            assert (answer.status, answer.body) == (200, (FOLDER / name).read_bytes())
-            assert b"secret" not in answer.body
-        assert server.get("/info").status == 401
-        assert server.get("/page.html").status == 401
 
 
 def test_only_these_files_are_served(server):

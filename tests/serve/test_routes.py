@@ -9,8 +9,7 @@ import pytest
 
 from fastflow.serve.model import TYPES
 from fastflow.serve.refusals import KINDS
-from fastflow.serve.search import MOST_QUERIES, MOST_ROWS
-from fastflow.serve.tei import LEFT_OUT
+from fastflow.serve.routes import LEFT_OUT, MOST_QUERIES, MOST_ROWS
 
 from support.routes import ALIASES, COMPUTED, GETS, POSTS, STATUS, check_refusal, with_field
 from support.servers import serving

@@ -1,14 +1,20 @@
-"""The route contract before a route sees a request: methods, types, keys, hosts and sizes, on every route."""
+"""The route contract before a route sees a request, and under load: on every route."""
 
 from __future__ import annotations
 
 import hmac
 import http.client
+import json
+import socket
+import threading
 
 import pytest
 
-from support.routes import GETS, POSTS, PUBLIC, UNKNOWN, check_refusal
-from support.servers import serving, until
+import fastflow
+from fastflow.serve.model import ServedModel
+
+from support.routes import COMPUTED, GETS, HEALTH, POSTS, PUBLIC, UNKNOWN, check_refusal
+from support.servers import WAIT, request, serving, until
 
 KEYS = ("first-key", "second-key")
 HOSTS = ("localhost", "my-desk")
@@ -104,7 +110,7 @@ def test_keys_are_compared_in_constant_time(locked, monkeypatch):
         compared.append(key)
         return hmac.compare_digest(given, key)
 
-    monkeypatch.setattr("fastflow.serve.limits.compare_digest", compare)
+    monkeypatch.setattr("fastflow.serve.app.compare_digest", compare)
     locked.get("/v1/models", authorization="Bearer first-key")
     assert compared == [b"first-key", b"second-key"]  # all, whichever fits
 
@@ -165,3 +171,144 @@ def test_any_name_goes_with_a_key_and_beyond_this_machine(server):
     assert server.ask("GET", "/info", headers={"host": "my.example"}).status == 200
     with serving(rate=50_000.0, hosts=HOSTS, keys=("k",)) as locked:
         assert locked.get("/info", host="my.example", authorization="Bearer k").status == 200
+
+
+class Gated(ServedModel):
+    """A model that computes when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(fastflow.Runtime(None, "cpu"))
+        self.gate, self.entered = threading.Event(), threading.Event()
+        self.gate.set()
+        self.texts = 0
+
+    def embed(self, tokens, how):
+        self.entered.set()
+        assert self.gate.wait(WAIT)
+        self.texts += len(tokens.offsets) - 1
+        return super().embed(tokens, how)
+
+
+@pytest.fixture
+def gated(library):
+    """A server that computes a first request until the gate of its model opens, and that model."""
+    model = Gated()
+    with serving(model, rate=50_000.0, max_queue=0.02, max_bodies=40_000_000, search=library) as server:
+        model.gate.clear()
+        held = threading.Thread(target=server.post, args=("/embed", {"inputs": "first"}))
+        held.start()
+        assert model.entered.wait(WAIT)
+        yield server, model
+        model.gate.set()
+        held.join(WAIT)
+
+
+def test_a_client_that_hangs_up_is_not_computed_on_any_route(gated):
+    server, model = gated
+    for at, path in enumerate(COMPUTED, 1):
+        with server.connect() as connection:
+            connection.sendall(request(path, json.dumps(POSTS[path]).encode()))
+            until(lambda: server.service.engine.queue.jobs == 1)
+        until(lambda at=at: server.service.metrics.value("fastflow_cancelled_requests") == at)
+    model.gate.set()
+    assert server.post("/embed", {"inputs": "b"}).status == 200
+    assert model.texts == 2
+    until(lambda: server.service.active == 0)
+    assert server.service.engine.queue.jobs == 0
+
+
+def test_overload_is_429_at_once_and_before_a_body_is_read(gated):
+    server, model = gated
+    texts = ["word " * 100] * 20  # 0.04 s of work, and a request may wait 0.02 s
+    waiting = threading.Thread(target=server.post, args=("/embed", {"inputs": texts}))
+    waiting.start()
+    until(lambda: server.service.engine.queue.jobs == 1)
+    for path in COMPUTED:
+        for answer in (server.post(path, POSTS[path]), server.ask("POST", path, raw=b"no json")):
+            says = "the server is busy: try again in …s, or start it with a larger --max-queue-seconds"
+            check_refusal(server, path, answer, "overloaded", says)
+            assert answer.headers["retry-after"] == "1"
+    assert server.post("/embed", {"inputs": ["a", "b"]}).status == server.post("/", {"inputs": "a"}).status == 429
+    assert [server.get(path).status for path in ("/", "/info")] == [200, 200]
+    assert server.post("/tokenize", {"inputs": "a"}).status == 200
+    model.gate.set()
+    waiting.join(WAIT)
+    assert server.service.metrics.value("te_request_failure", err="overloaded") == 2 * len(COMPUTED) + 2
+
+
+def test_a_draining_server_finishes_and_takes_nothing_new(gated):
+    server, model = gated
+    server.service.draining = True
+    for path in [*POSTS, *GETS]:
+        answer = server.ask("POST" if path in POSTS else "GET", path, POSTS.get(path))
+        if path in PUBLIC - HEALTH:
+            assert answer.status == 200, path
+        else:
+            check_refusal(server, path, answer, "unhealthy", "the server is going down")
+    assert server.post("/", {"inputs": "a"}).status == 503
+    model.gate.set()
+    until(lambda: server.service.metrics.value("te_request_success", method="single") == 1)
+    server.service.draining = False
+    assert model.texts == 1
+
+
+@pytest.mark.slow
+def test_texts_that_are_not_computed_in_time(library):
+    lists = {
+        "/v1/embeddings": {"input": ["word " * 40] * 2},
+        "/embed": {"inputs": ["word " * 40] * 2},
+        "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["word " * 40] * 2}},
+        "/search": {"query": ["word " * 40] * 2},
+    }
+    with serving(rate=1.0, timeout=5.0, search=library) as server:
+        for path in lists:
+            check_refusal(server, path, server.post(path, lists[path]), "validation", "send fewer at once")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", ["embed", "resolve_prompt"])
+def test_a_fault_of_ours_is_an_answer_without_the_text(library, monkeypatch, caplog, broken):
+    with serving(rate=50_000.0, search=library) as server:
+        monkeypatch.setattr(server.service.model, broken, lambda *arguments: 1 / 0)
+        for path in COMPUTED:
+            body = json.loads(json.dumps(POSTS[path]).replace('"a"', '"a secret"'))
+            check_refusal(server, path, server.post(path, body), "backend")
+        monkeypatch.undo()
+        assert server.post("/embed", {"inputs": "a"}).status == 200
+    assert "secret" not in caplog.text
+
+
+def test_a_body_counts_until_its_answer(gated):
+    """Its texts are held until then, so the texts of all requests that wait share the bound."""
+    server, model = gated
+    waiting = threading.Thread(target=server.post, args=("/embed", {"inputs": "a" * 1000}))
+    waiting.start()
+    until(lambda: server.service.engine.queue.jobs == 1)
+    assert server.service.bodies > 1000
+    model.gate.set()
+    waiting.join(WAIT)
+    until(lambda: server.service.bodies == 0)
+
+
+def test_bodies_share_a_bound(gated):
+    server, _ = gated
+    part, first = b" " * 14_000_000, server.service.bodies
+    connections = [server.connect() for _ in range(3)]
+    try:
+        for connection in connections[:2]:
+            connection.sendall(request("/embed", part, 15_000_000))
+        until(lambda: server.service.bodies >= first + 28_000_000)
+        connections[2].sendall(request("/embed", part[:100], 15_000_000))
+        threading.Thread(target=_send, args=(connections[2], part), daemon=True).start()
+        assert connections[2].recv(12) == b"HTTP/1.1 429"
+    finally:
+        for connection in connections:
+            connection.close()
+    until(lambda: server.service.bodies == first)
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    try:
+        connection.sendall(data)
+    except OSError:  # refused, and so closed
+        return

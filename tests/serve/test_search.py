@@ -15,8 +15,7 @@ import pytest
 from fastflow import Index, Runtime
 from fastflow.serve import searcher as module
 from fastflow.serve.refusals import Refused
-from fastflow.serve.search import MOST_ROWS, NO_FILE
-from fastflow.serve.searcher import Searcher
+from fastflow.serve.routes import MOST_ROWS, NO_FILE, Searcher
 
 from support.commands import run
 from support.databases import make

@@ -8,8 +8,7 @@ import torch
 
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
-from fastflow.bench.peers.encoder import EncoderCandidate
-from fastflow.bench.peers.pooled import open_reference
+from fastflow.bench.peers.encoder import EncoderCandidate, open_reference
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.workbench import Request, Workbench
 from fastflow.bench.suites.workloads import make_trained_like

@@ -1,19 +1,33 @@
-"""The routes of Text Embeddings Inference (TEI)."""
+"""The routes of OpenAI, of Text Embeddings Inference (TEI), and /search."""
 
 from __future__ import annotations
+
+import json
+import logging
+import time
+from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fastflow.errors import FastflowError
-from fastflow.serve.batch import How
+from fastflow.search import Hit
+from fastflow.serve.batch import Floats, How
+from fastflow.serve.engine import Embedded, Gone
 from fastflow.serve.fields import Fields
-from fastflow.serve.formats import OCTETS, format_rows, format_tei, to_octets, wants_octets
-from fastflow.serve.refusals import Refused
+from fastflow.serve.formats import FORMATS, OCTETS, format_openai, format_rows, format_tei, to_octets, wants_octets
+from fastflow.serve.refusals import Refused, refuse_expired
+from fastflow.serve.searcher import Searcher
 from fastflow.serve.service import Service, make_response
 from fastflow.version import __version__
 
+OPENAI = (
+    *("input", "model", "encoding_format", "dimensions", "user"),
+    *("input_type", "prompt_name", "truncate", "normalize"),
+)
+NIM = {"NONE": False, "END": True}  # truncate of NVIDIA NIM's clients
 EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
 PARAMETERS = ("truncate", "truncation_direction", "prompt_name")
 TOKENIZE = ("inputs", "add_special_tokens", "prompt_name")
@@ -26,6 +40,50 @@ LEFT_OUT = {  # route of TEI -> why this server lacks it
     "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
 }
 CHARACTERS = 500_000  # of the texts of /tokenize: its answer is many times as long
+NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
+SEARCH = ("query", "k")
+K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows of a query; most queries of a request
+
+log = logging.getLogger("fastflow.serve")
+
+
+async def answer_embeddings(request: Request) -> Response:
+    """Answer with the embeddings of one text or many."""
+    service: Service = request.app.state.service
+    fields = Fields(await service.read(request), OPENAI)
+    texts, batch = fields.texts("input", service.settings.max_inputs)
+    name = fields.text("model")
+    if name is not None and name not in service.model.names and not service.settings.any_model:
+        known = " or ".join(service.model.names)
+        message = f"the model {name:.80} does not exist here; this server has {known}; --any-model takes every name"
+        raise Refused("model", message, "model")
+    fields.text("user")
+    encoding = fields.choice("encoding_format", FORMATS)
+    if encoding is None:
+        encoding = "bytes" if wants_octets(request.headers.getlist("accept")) else "float"
+    dim = fields.count("dimensions")
+    if dim is not None:
+        await service.engine.run_in_thread(service.model.check_dim, dim)
+    prompt = service.model.resolve_prompt(
+        fields.choice("input_type", service.model.input_types), fields.text("prompt_name")
+    )
+    how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
+    truncate = fields.flag("truncate", service.settings.truncate, NIM)
+    done = await service.embed(request, texts, how, truncate, batch)
+    if encoding == "bytes":
+        return make_response(to_octets(done.vectors), done, OCTETS)
+    arguments = done.vectors, encoding, service.model.names[0], int(done.lengths.sum()), done.cut
+    return make_response(await service.write(done.vectors.size, format_openai, *arguments), done, "application/json")
+
+
+async def answer_models(request: Request) -> Response:
+    """Answer with the model under each of its names."""
+    service: Service = request.app.state.service
+    data = [
+        {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
+        for name in service.model.names
+    ]
+    return JSONResponse({"object": "list", "data": data})
 
 
 async def answer_embed(request: Request) -> Response:
@@ -130,7 +188,67 @@ def _how(service: Service, fields: Fields) -> tuple[bool, str]:
     return truncate, service.model.resolve_prompt(None, fields.text("prompt_name"))
 
 
+async def answer_search(request: Request, searcher: Searcher) -> Response:
+    """Answer with the rows that are most like each query, and their texts."""
+    service: Service = request.app.state.service
+    fields = Fields(await service.read(request), SEARCH)
+    queries, batch = fields.texts("query", limit_queries(service))
+    k = fields.count("k") or K
+    if k > MOST_ROWS:
+        raise Refused("validation", f"k must be a whole number from 1 to {MOST_ROWS}, not {k}", "k")
+    options = searcher.query_options
+    how = How(options["normalize_embeddings"], options["truncate_dim"], service.model.resolve_prompt("query", None))
+    deadline = time.monotonic() + service.settings.timeout
+    with searcher.turn(service.settings.max_queue):
+        done = await service.embed(request, queries, how, None, batch)
+        hits = [await _find(request, searcher, vector, k, deadline) for vector in done.vectors]
+    letters = sum(len(hit.text or "") for of_one in hits for hit in of_one)
+    return make_response(await service.write(letters, _format, searcher, done, hits), done, "application/json")
+
+
+async def _find(request: Request, searcher: Searcher, vector: Floats, k: int, deadline: float) -> list[Hit]:
+    metrics = request.app.state.service.metrics
+    if await request.is_disconnected():
+        metrics.count("fastflow_cancelled_requests")
+        raise Gone
+    if time.monotonic() > deadline:
+        raise refuse_expired()
+    try:
+        hits, spent = await searcher.find(vector, k)
+    except FastflowError as error:
+        log.error("a search failed: %s", error)
+        message = f"{searcher.name} could not be searched, and the server's log says why: start the server again"
+        raise Refused("backend", message) from error
+    metrics.search.observe(spent)
+    return hits
+
+
+def _format(searcher: Searcher, done: Embedded, hits: list[list[Hit]]) -> bytes:
+    rows = [[hit._asdict() for hit in of_one] for of_one in hits]
+    answer: dict[str, Any] = {"similarity": searcher.similarity, "truncated_texts": done.cut, "hits": rows}
+    try:
+        return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        message = f"a row that was found in {searcher.name} holds a value that JSON has no form for: {error}"
+        raise Refused("backend", message) from error
+
+
+def limit_queries(service: Service) -> int:
+    """Return the most queries of a request."""
+    return min(MOST_QUERIES, service.settings.max_inputs)
+
+
+def make_search_routes(service: Service) -> list[Route]:
+    """Make the route of /search, if a file is loaded."""
+    if service.searcher is None:
+        return []
+    return [Route("/search", partial(answer_search, searcher=service.searcher), methods=["POST"])]
+
+
 ROUTES = [
+    Route("/v1/embeddings", answer_embeddings, methods=["POST"]),
+    Route("/embeddings", answer_embeddings, methods=["POST"]),
+    Route("/v1/models", answer_models, methods=["GET"]),
     Route("/embed", answer_embed, methods=["POST"]),
     Route("/invocations", answer_embed, methods=["POST"]),  # of Amazon SageMaker, as /ping
     Route("/similarity", answer_similarity, methods=["POST"]),
