@@ -1,6 +1,4 @@
-"""Choose the instruction set of the compiled kernels: the caller's or FASTFLOW_ISA's, else the best here that passes
-its self-tests (``c/selftest``).
-"""
+"""Choose the instruction set of the compiled kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ TILES = ("amx", "amx-emulated")  # reduced-precision products only
 
 
 def best_first() -> Iterator[str]:
-    """Yield instruction sets with float32 kernels that can run here, the best first; each is tested when reached."""
+    """Yield the float32 instruction sets that run here and pass their self-tests, the best first."""
     for name, (number, present, _, _) in reversed(isas().items()):
         if present and name not in TILES and usable(number):
             yield name
@@ -32,7 +30,7 @@ def has_tiles() -> bool:
 
 
 def faults() -> list[str]:
-    """Return one sentence for each instruction set that failed this process's self-tests."""
+    """Return one sentence for each instruction set that has failed a self-test."""
     found = {name: wrong(number) for name, (number, *_) in isas().items()}
     return [
         f"instruction set {name} computes wrong numbers on this machine ({', '.join(what)}): slower kernels run in its "
@@ -43,10 +41,7 @@ def faults() -> list[str]:
 
 
 def find_forced_isa(name: str | None = None) -> str:
-    """Return the forced instruction set: ``name``, else FASTFLOW_ISA, else "".
-
-    Raises ValueError if it cannot run on this machine.
-    """
+    """Return ``name``, else FASTFLOW_ISA, else "". Raises ValueError if that cannot run here."""
     asked = os.environ.get("FASTFLOW_ISA", "") if name is None else name
     if (asked or name is not None) and not usable(number := isas().get(asked, (-1,))[0]):
         why = amx_missing() if asked == "amx" else ""
@@ -59,9 +54,9 @@ def find_forced_isa(name: str | None = None) -> str:
 
 
 def isa(name: str | None = None) -> str:
-    """Return the instruction set for a new float32 kernel: ``name``, else FASTFLOW_ISA's, else the best.
+    """Return the instruction set of a float32 kernel: ``name``, else FASTFLOW_ISA's, else the best.
 
-    Raises ValueError if the named one or all cannot run.
+    Raises ValueError if it, or every one, cannot run.
     """
     asked = find_forced_isa(name)
     found = "avx512" if asked in TILES else asked or next(best_first(), "")

@@ -1,4 +1,4 @@
-"""Launching of Triton kernels, shared by flow and encoder."""
+"""Launching of Triton kernels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 
 
 def options(warps: int, stages: int) -> dict[str, Any]:
-    """Return launch options. They request fused multiply-adds, which Triton 3.10 no longer assumes."""
+    """Return launch options, with fused multiply-adds, which Triton 3.10 no longer assumes."""
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
 
 def prepare(device: str) -> tuple[Any, int]:
-    """Return torch, and the number of programs that fill the device.
+    """Return torch, and the number of programs that fill ``device``.
 
     Raises ValueError if torch, triton or a GPU is missing.
     """
@@ -34,11 +34,11 @@ def prepare(device: str) -> tuple[Any, int]:
         return torch, int(torch.cuda.get_device_properties(device).multi_processor_count)
     if not triton.knobs.runtime.interpret:
         raise ValueError(f"the Triton flow runs on a CUDA device, not on {device!r}: use device='cuda'")
-    return torch, 2  # interpreted: so few that small tests also loop over blocks
+    return torch, 2  # interpreted: small tests also loop over blocks
 
 
 class Launcher:
-    """torch, the kernels of module ``bodies``, and their launches on ``device``; raises ValueError as ``prepare``."""
+    """Launch the kernels of module ``bodies`` on ``device``. Raises ValueError as ``prepare``."""
 
     def __init__(self, device: str, bodies: str) -> None:
         self.torch, self.programs = prepare(device)

@@ -1,4 +1,4 @@
-"""Arrays in a mapped file that others may change."""
+"""Arrays in a mapped file that other programs may change."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CHANGED = "its file was changed while it was read; replace files as a whole, and
 
 
 def watch(pages: Any, file: int) -> Any:
-    """Watch ``pages``, the map of a whole open ``file``, so that lost pages read as zeros.
+    """Watch ``pages``, the map of a whole open ``file``: if it is cut short, lost pages read as zeros.
 
-    Without the extension it returns ``pages``, and a lost page ends the process by SIGBUS.
+    Without the extension it returns ``pages``, and a lost page ends the process.
     """
     if find_spec("fastflow.kernels._cpu") is None or not len(pages):
         return pages
@@ -24,7 +24,7 @@ def watch(pages: Any, file: int) -> Any:
 
 
 def was_changed(array: NDArray[Any]) -> bool:
-    """Return whether ``array`` is in a watched map of a file that was cut short or written to since."""
+    """Return whether the watched file of ``array`` was cut short or written to."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj

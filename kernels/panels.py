@@ -1,4 +1,4 @@
-"""Stored matrices as the panels of compiled products."""
+"""Pack stored matrices into the panels of compiled products."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: bits under a name, for ``widen``
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type
 STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # in the order of _cpu.STORED_FLOAT ...
-# the largest weight; trained encoders are far below
-LARGEST = 1e6
+LARGEST = 1e6  # the largest weight
 
 
 class NotFinite(ValueError):
-    """Part ``part`` of the weight ``name`` holds NaN or infinity, or a magnitude above LARGEST."""
+    """Part ``part`` of weight ``name`` holds NaN or a magnitude above LARGEST."""
 
     def __init__(self, name: str, part: int = 0) -> None:
         super().__init__(f"the weight {name} holds NaN or infinity, or a magnitude above {LARGEST:g}")
@@ -25,12 +24,12 @@ class NotFinite(ValueError):
 
 
 class Matrix(NamedTuple):
-    """Up to three stacked stored parts, and the order of their rows and columns in panels; offsets are in bytes.
+    """Up to three stacked matrices, and how they are packed. Offsets are in bytes; fields are as in
+    ``c/gemm/packing.h``.
 
     Row r of the result is row rows[r] of the parts, zeros for -1; ``factor`` multiplies the first part. Columns are
-    ``groups`` groups, each padded to ``padded``. ``lanes``: elements along k in 32 bits: 1 float32, 2 bfloat16, 4 int8;
-    ``spare`` steps of zeros end a panel. int8 has scales, shifts (int32, -zero times a row's sum) and perhaps column
-    factors ``by``.
+    ``groups`` groups, each padded to ``padded``. ``lanes``: elements per step, 1 float32, 2 bfloat16, 4 int8. ``by``:
+    factors of int8 columns.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Matrix(NamedTuple):
 
 
 def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
-    """Return a record of a structured ``dtype``; missing fields are 0. Raises ValueError for an unknown field."""
+    """Return a record of a structured ``dtype``; missing fields are 0."""
     out: Array = np.zeros((), dtype)
     for name, value in fields.items():
         out[name] = value
@@ -61,12 +60,12 @@ def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
 
 def usable(values: Array) -> bool:
     """Return whether ``values`` hold no NaN and no magnitude above LARGEST."""
-    # Python floats, because LARGEST is not a float16; the minimum and maximum of values with NaN are NaN
+    # Python floats, because LARGEST is not a float16; NaN gives NaN
     return float(values.min(initial=0)) >= -LARGEST and float(values.max(initial=0)) <= LARGEST
 
 
 def storable(array: Array) -> Array:
-    """Return ``array``, C-contiguous, if its dtype is one of ``STORED``; else as float32."""
+    """Return ``array``, C-contiguous, in its own dtype if in ``STORED``, else as float32."""
     return np.ascontiguousarray(array, array.dtype if array.dtype in STORED else np.float32)
 
 
@@ -76,7 +75,7 @@ def raw(array: Array) -> NDArray[np.uint8]:
 
 
 def widen(array: Array) -> Array:
-    """Return ``array``, or its values as float32 if it is ``BFLOAT16``."""
+    """Return ``array``, as float32 if it is ``BFLOAT16``."""
     if array.dtype != BFLOAT16:
         return array
     return (array["bfloat16"].astype(np.uint32) << 16).view(np.float32)
@@ -89,9 +88,7 @@ def to_bfloat16(values: Array) -> Array:
 
 
 def quantise(values: Array) -> tuple[Array, Array]:
-    """Return int8 (n, k) and float32 scales (n,), 1/127 of a row's largest magnitude; rows with a subnormal scale
-    become zeros.
-    """
+    """Return int8 (n, k) and float32 scales (n,), 1/127 of each row's largest magnitude."""
     scale = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= np.finfo(np.float32).tiny)
     return np.rint(values * inverse[:, None]).astype(np.int8), scale

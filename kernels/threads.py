@@ -9,25 +9,25 @@ from functools import lru_cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-V1 = ("cpu", "cpu,cpuacct")  # folders with cgroups version 1's quotas of processor time
+V1 = ("cpu", "cpu,cpuacct")  # folders of cgroups version 1
 
 
 def default_threads() -> int:
-    """Return OMP_NUM_THREADS, at most the processors this process may use; else the physical cores; at least 1."""
+    """Return OMP_NUM_THREADS, limited to this process's processors; if unset, its physical cores."""
     processors, cores = count_allowed()
     asked = parse_openmp(os.environ.get("OMP_NUM_THREADS", ""))
     return cores if asked is None else min(asked, processors)
 
 
 def resolve_threads(threads: int | None) -> int:
-    """Return ``threads``, or the default for None; raise ValueError if it is below 1."""
+    """Return ``threads``, the default for None; raise ValueError below 1."""
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
     return default_threads() if threads is None else threads
 
 
 def parse_openmp(text: str) -> int | None:
-    """Return the first number of OMP_NUM_THREADS's list; None if OpenMP would ignore it."""
+    """Return the first number in OMP_NUM_THREADS; None if OpenMP would ignore it."""
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text, re.ASCII):
         return None
     return int(text.partition(",")[0]) or None
@@ -43,10 +43,9 @@ def count_allowed() -> tuple[int, int]:
 
 
 def quotas(root: Path, membership: str) -> Iterator[float]:
-    """Yield the CPUs that each quota allows from ``root`` to this process's cgroups (``membership``:
-    /proc/self/cgroup).
+    """Yield the CPUs that each quota of this process's cgroups allows; ``membership``: text of /proc/self/cgroup.
 
-    A container sees its own cgroup as ``root``, and names paths that it cannot see.
+    In a container ``root`` is the own cgroup, so the named folders may be missing.
     """
     for line in membership.splitlines() or ["0::/"]:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -67,7 +66,6 @@ def _quota(group: Path) -> Iterator[float]:
 
 
 def _siblings(cpu: int) -> str:
-    """A name shared by the hardware threads of one core."""
     return _text(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
 
 

@@ -44,8 +44,7 @@ PROGRAM
 LD_PRELOAD=$library "$python" -m pytest -q -p no:cacheprovider tests/kernels/test_*_cpu*.py tests/kernels/test_search.py \
     tests/kernels/test_tokens.py tests/kernels/test_table.py tests/kernels/test_embed.py tests/kernels/test_mapped.py "$@" \
     --deselect tests/kernels/test_mapped.py::test_a_map_that_is_not_ours_ends_the_process_as_before \
-    --deselect tests/kernels/test_flow_cpu.py::test_calls_keep_no_memory \
-    --deselect tests/kernels/test_encoder_cpu_bits.py::test_memory_does_not_grow
+    --deselect tests/kernels/test_bits_cpu.py::test_calls_keep_no_memory
 cd "$checkout"
 unset PYTHONPATH
 "$python" tests/fuzz/building.py "$word"

@@ -1,4 +1,4 @@
-/* Which instruction sets are present; AMX must also compute a tile correctly. */
+/* Names and checks of instruction sets. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -28,14 +28,14 @@ int ff_isa_present(int isa)
 }
 
 #if FF_HAS_AMX && defined(__linux__)
-/* Some hypervisors show AMX without having it. */
+/* Multiply one tile with AMX and compare: some hypervisors report AMX without having it. */
 static int amx_is_right(void)
 {
     for (int whole = 0; whole < 2; whole++) {
         uint16_t a[16][32], b[16][32];
         uint32_t found[16][16], want[16][16];
         for (int r = 0; r < 16; r++)
-            for (int i = 0; i < 32; i++) {  /* as bfloat16: both signs, sizes 0.5 to 4 */
+            for (int i = 0; i < 32; i++) {  /* bits of bfloat16 numbers of both signs, from 0.5 to 4 */
                 a[r][i] = (uint16_t)(0x3f00 + ((37 * r + 11 * i) & 0xff) + (((r ^ i) & 1) << 15));
                 b[r][i] = (uint16_t)(0x3f00 + ((53 * r + 29 * i) & 0xff) + (((r ^ (i >> 1)) & 1) << 15));
             }
@@ -53,7 +53,7 @@ static int amx_is_right(void)
 
 const char *ff_amx_missing(void)
 {
-    static _Atomic(const char *) known;  /* one answer a process, because results depend on it */
+    static _Atomic(const char *) known;  /* computed once: results must not change within a process */
     const char *none = NULL, *answer = atomic_load(&known);
     if (answer)
         return answer;

@@ -1,6 +1,6 @@
-/* Mapped files that others may change. A lost page raises SIGBUS; in a watched file it and all later pages become
-   zeros, and the earlier handler gets other SIGBUS. A cut within the last page and writes raise no signal, so
-   ff_was_changed compares size and time, which the system sets before it writes. */
+/* Mapped files that other programs may change. Reading a lost page raises SIGBUS; our handler maps zeros from there to
+   the end of the file. Other SIGBUS go to the previous handler. Writes raise no signal, so ff_was_changed compares size
+   and time of the file. */
 #define _GNU_SOURCE
 #include "mapped.h"
 
@@ -20,13 +20,13 @@
 #define MAP_ANONYMOUS MAP_ANON
 #endif
 
-enum { MOST = 256 };  /* watched files at a time */
+enum { MOST = 256 };  /* files watched at a time */
 
 static struct {
-    _Atomic uintptr_t from, to;  /* to is 0: free */
+    _Atomic uintptr_t from, to;  /* addresses; to == 0: unused entry */
     _Atomic int changed;
     int file;
-    struct timespec made;  /* the file's last change when the watch began */
+    struct timespec made;  /* time of the file's last change when the watch began */
 } watched[MOST];
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
@@ -46,7 +46,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
         atomic_store(&watched[i].changed, 1);
         return;
     }
-    sigaction(SIGBUS, &before, NULL);  /* the repeated instruction raises it again */
+    sigaction(SIGBUS, &before, NULL);  /* on return, the same instruction raises SIGBUS for the previous handler */
 }
 
 static void listen(void)

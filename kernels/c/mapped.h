@@ -1,13 +1,13 @@
-/* Mapped files that others may change. */
+/* Mapped files that other programs may cut short or overwrite. */
 #ifndef FASTFLOW_MAPPED_H
 #define FASTFLOW_MAPPED_H
 
 #include "cpu.h"
 
-/* Watch pages (bytes), the read-only map of a whole file: lost pages read as zeros. Returns its number, -1 if too
-   many. */
+/* Watch pages (bytes), a read-only map of a whole file. If the file is cut short, its lost pages read as zeros. Returns
+   the number of the watch, -1 if there are too many. */
 int ff_watch(const void *pages, size_t bytes, int file);
-void ff_unwatch(int number);    /* before it is unmapped */
-int ff_was_changed(int number);  /* 1 if the file was cut short or written to */
+void ff_unwatch(int number);    /* call before unmapping */
+int ff_was_changed(int number);  /* 1: the file was cut short or written to */
 
 #endif

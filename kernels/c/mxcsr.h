@@ -1,10 +1,11 @@
-/* A thread's rounding and subnormals: MXCSR of x86-64, FPCR of arm64, restored when a kernel returns. */
+/* Floating-point mode of a thread: rounding and subnormals (MXCSR on x86-64, FPCR on arm64). Kernels restore it. */
 #ifndef FASTFLOW_MXCSR_H
 #define FASTFLOW_MXCSR_H
 
 #include <stdint.h>
 
-/* Round to nearest, no traps. FF_FLUSH, for kernels: subnormals flushed. FF_DEFAULT, for packing: kept. */
+/* Both modes round to nearest without traps. FF_FLUSH reads and writes subnormals as 0 (kernels); FF_DEFAULT keeps them
+   (packing weights). */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 typedef unsigned ff_mxcsr;
@@ -16,7 +17,8 @@ typedef uint64_t ff_mxcsr;
 #define FF_DEFAULT ((ff_mxcsr)0)
 #endif
 
-/* Set this thread's register; return the old one. Every thread of a call must set it: a row's bits depend on it. */
+/* Set the mode of this thread; return the old one. All threads of a call must use the same mode, or bits would differ.
+   */
 static inline ff_mxcsr ff_set_mxcsr(ff_mxcsr wanted)
 {
 #if defined(__x86_64__)

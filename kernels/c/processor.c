@@ -1,4 +1,4 @@
-/* Asks which instructions can run. __builtin_cpu_supports also asks XCR0 whether the system saves the registers. */
+/* Ask the processor and the operating system which instructions can run. */
 #define _GNU_SOURCE
 #include "cpu.h"
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* Bits of single numbers, for the kernels and for packing. */
+/* Bits of single floats. */
 #ifndef FASTFLOW_SCALAR_H
 #define FASTFLOW_SCALAR_H
 
@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define FF_SCALAR static inline __attribute__((always_inline))
-#define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: a sum with it is rounded to an integer, ties to even */
-#define FF_ROUNDER_BITS 0x4b400000  /* the bits of such a sum less these are the integer */
+#define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: adding it to a float rounds the float to an integer, ties to even */
+#define FF_ROUNDER_BITS 0x4b400000  /* bits of (x + FF_ROUNDER) minus this are that integer */
 
 FF_SCALAR uint32_t ff_bits(float x)
 {
@@ -23,7 +23,7 @@ FF_SCALAR float ff_of_bits(uint32_t bits)
     return x;
 }
 
-/* The bits of a finite float32 to those of the nearest bfloat16, ties to even. */
+/* Bits of a finite float32 -> bits of the nearest bfloat16, ties to even. */
 FF_SCALAR uint16_t ff_bfloat16(uint32_t bits)
 {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);

@@ -1,5 +1,5 @@
-/* The instruction set of a file's functions. Include intrinsics' headers first: their functions have their own
-   targets. */
+/* Compile the functions between FF_TARGET and FF_TARGET_END for an instruction set. Include headers of intrinsics
+   before FF_TARGET. */
 #ifndef FASTFLOW_TARGET_H
 #define FASTFLOW_TARGET_H
 

@@ -1,5 +1,5 @@
-/* A small thread pool that survives fork. A job closes when its caller has finished; workers that wake later sleep
-   again, so a call is never slower than one thread. */
+/* A thread pool that survives fork. A call never waits for workers that have not started: when the caller has done its
+   part, workers can no longer join. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -9,20 +9,20 @@
 
 #include "cpu.h"
 
-#define MAX_WORKERS 255  /* a bound on mistaken counts */
-#define SPINS 4000  /* 42 us on a Xeon with AMX */
-#define CLOSED (1u << 31)  /* a bit that no count of workers reaches */
+#define MAX_WORKERS 255  /* bounds a mistaken count */
+#define SPINS 4000  /* about 42 us of polling before a thread sleeps */
+#define CLOSED (1u << 31)  /* larger than any count of workers */
 
 static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;       /* held by the call that uses the pool */
-static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;  /* guards the two conditions below */
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;  /* guards `wake` and `done` */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
-static int workers;                 /* threads started; only the owner changes it */
-static ff_task job_task;            /* written by the owner before it opens the job */
+static int workers;                 /* threads started so far; changed under `owner` */
+static ff_task job_task;            /* the current job, written before `joined` is set to 0 */
 static void *job_context;
-static _Atomic unsigned joined = CLOSED;    /* workers that joined the job, or CLOSED */
-static _Atomic unsigned places;     /* workers that may join */
-static _Atomic unsigned finished;   /* workers that left the job */
-static _Atomic unsigned epoch;      /* jobs opened so far */
+static _Atomic unsigned joined = CLOSED;    /* workers in the current job, or CLOSED */
+static _Atomic unsigned places;     /* most workers that may join */
+static _Atomic unsigned finished;   /* workers that finished the job */
+static _Atomic unsigned epoch;      /* counts jobs, so that workers see a new one */
 
 static void pause_core(void)
 {
@@ -31,7 +31,7 @@ static void pause_core(void)
 #endif
 }
 
-/* Take a place in the open job: an index from 1, or 0 if there is none. */
+/* Join the current job. Returns the worker's index from 1, or 0 if the job is closed or full. */
 static unsigned join_job(void)
 {
     unsigned n = atomic_load(&joined);
@@ -81,14 +81,14 @@ static void parent_after_fork(void)
 
 static void child_after_fork(void)
 {
-    workers = 0;  /* they exist in the parent only */
+    workers = 0;  /* fork copies only the calling thread */
     pthread_mutex_init(&sleep_lock, NULL);
     pthread_mutex_init(&owner, NULL);
     pthread_cond_init(&wake, NULL);
     pthread_cond_init(&done, NULL);
 }
 
-/* Start workers until there are `wanted` or the system refuses. Signals stay with the caller's threads. */
+/* Start workers until there are `wanted`, or the system refuses. Workers block all signals. */
 static void start_workers(int wanted)
 {
     static int registered;
@@ -107,7 +107,7 @@ void ff_run(ff_task task, void *context, int threads)
 {
     if (threads > MAX_WORKERS + 1)
         threads = MAX_WORKERS + 1;
-    if (threads < 2 || pthread_mutex_trylock(&owner)) {  /* another call has the pool: run alone */
+    if (threads < 2 || pthread_mutex_trylock(&owner)) {  /* the pool is busy: use one thread */
         task(context, 0);
         return;
     }
@@ -132,7 +132,7 @@ void ff_run(ff_task task, void *context, int threads)
     pthread_mutex_unlock(&owner);
 }
 
-/* Scratch memory, freed when its thread ends. */
+/* Scratch memory of a thread, freed when the thread ends. */
 
 typedef struct {
     void *memory;
@@ -161,7 +161,7 @@ void *ff_scratch(size_t bytes)
         free(memory);
         return NULL;
     }
-    memset(memory, 0, bytes);  /* kernels compute with slack columns */
+    memset(memory, 0, bytes);  /* kernels also compute with padding, which must not be NaN */
     free(own_scratch.memory);
     own_scratch = (arena){memory, bytes};
     return memory;

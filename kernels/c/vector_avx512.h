@@ -1,4 +1,4 @@
-/* Vectors of 16 floats. Include before FF_TARGET: intrinsics have their own targets. */
+/* Vectors of 16 floats. Include before FF_TARGET. */
 #include <immintrin.h>
 
 #include "cpu.h"
@@ -28,7 +28,7 @@
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 typedef __m512 vec;
 
-/* LOADI ...: 32-bit integers; LOWER and UPPER: a lane's two bfloat16 as floats. */
+/* As in vector_avx2.h. */
 #define LOADI(p) _mm512_loadu_si512(p)
 #define STOREI(p, v) _mm512_storeu_si512(p, v)
 #define SET1I(x) _mm512_set1_epi32(x)
@@ -36,7 +36,7 @@ typedef __m512 vec;
 #define TO_FLOAT(a) _mm512_cvtepi32_ps(a)
 #define LOWER(w) _mm512_castsi512_ps(_mm512_slli_epi32(w, 16))
 #define UPPER(w) _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)))
-/* VL halves as floats, exactly; the lowest bytes of VL lanes. */
+/* WIDEN_HALF: VL IEEE halves as floats. STORE_BYTES: the lowest byte of each lane. */
 #define WIDEN_HALF(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define STORE_BYTES(p, w) _mm_storeu_si128((__m128i *)(void *)(p), _mm512_cvtepi32_epi8(w))
 typedef __m512i ivec;

@@ -1,4 +1,4 @@
-/* Vectors of 4 floats in the compiler's vector extension: SSE2 or NEON. FMA is fused only on arm64. */
+/* Vectors of 4 floats by the compiler's vector extension. FMA is fused only on arm64. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -46,7 +46,7 @@ static inline vec larger(vec a, vec b)
 #define HIGH(a, b) ((vec){(a)[2], (b)[2], (a)[3], (b)[3]})
 #define PREFETCH(p) __builtin_prefetch(p)
 
-/* LOADI ...: 32-bit integers; LOWER and UPPER: a lane's two bfloat16 as floats. */
+/* As in vector_avx2.h. */
 #define LOADI(p) ((lanes4)*(const loose4 *)(p))
 #define STOREI(p, v) (*(loose4 *)(p) = (v))
 #define SET1I(x) ((lanes4){x, x, x, x})
@@ -57,8 +57,8 @@ static inline vec larger(vec a, vec b)
 typedef int32_t loose4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef lanes4 ivec;
 
-/* WIDEN_HALF(p): 4 IEEE halves as floats; subnormals as integers, because the processor reads subnormal floats as
-   zero. */
+/* WIDEN_HALF(p): 4 IEEE halves -> floats. Subnormals are converted as integers, because kernels flush subnormal floats.
+   */
 typedef uint16_t halves4 __attribute__((vector_size(8)));
 
 static inline vec widen_half(const void *p)

@@ -1,4 +1,4 @@
-"""Compiled calls from texts to embeddings of a model without layers."""
+"""Texts to embeddings in one compiled call, for models without layers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate; bits as of the three kernels.
+    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate.
 
     Args:
         words: the tokenizer.
         pooling: a table, or an encoder without layers.
-        limit: the most ids of a text, end ids included; MOST for no limit.
-        special: whether a text gets end ids.
+        limit: the most ids of a text, start and end ids included; MOST for no limit.
+        special: whether texts get start and end ids.
         left_out: an id that is removed after the cut, or None.
     """
 
@@ -34,7 +34,7 @@ class Texts:
         self, words: WordPiece, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
         left_out: int | None = None,
     ) -> None:  # fmt: skip
-        self._check = getattr(pooling, "check", None)  # of a table, whose rows lie in a file
+        self._check = getattr(pooling, "check", None)  # a table in a file that may change
         self.compiled = _cpu.Embedder(
             words.compiled, pooling.compiled, min(limit, MOST), special, -1 if left_out is None else left_out
         )
@@ -45,11 +45,9 @@ class Texts:
     ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
         """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
 
-        ``flow`` is the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
-        (B, D), C-contiguous, receives the pooled vectors.
+        ``normalize`` divides rows by their L2 norms, after truncation; ``pooled`` (B, D) receives the pooled vectors.
 
-        Raises ValueError if a text has half a surrogate pair, or an id that the pooling has no row for; TypeError for
-        an item that is not a str.
+        Raises ValueError for half a surrogate pair or an id without a vector; TypeError for an item that is not a str.
         """
         out = np.empty((len(texts), flow.outputs if truncate is None else truncate), np.float32)
         cut = self.compiled.run(flow.compiled, list(texts), out, normalize, flow.threads, pooled)

@@ -1,4 +1,4 @@
-"""The definition of a model without layers: the ids of a text, their pooled vector, its calibration."""
+"""The definition of a model without layers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ Pool = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]  # 
 
 
 class Texts:
-    """Texts -> embeddings (B, N): tokenize, cut at ``limit``, pool, calibrate.
-
-    Args:
-        words: the tokenizer.
-        pooling: ids (N,) and offsets (B+1,) -> pooled vectors (B, D).
-        limit: the ids of a text, those at its ends counted.
-        special: whether a text gets ids at its ends.
-        left_out: an id that is left out of a text after the cut; None: no id is.
-    """
+    """Texts -> embeddings (B, N), as ``cpu.Texts``. ``pooling``: ids (N,), offsets (B+1,) -> (B, D)."""
 
     def __init__(
         self, words: WordPiece, pooling: Pool, limit: int, special: bool = True, left_out: int | None = None
@@ -34,11 +26,7 @@ class Texts:
         self, plans: Sequence[Plan], texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
         pooled: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.float64], int]:  # fmt: skip
-        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
-
-        ``plans`` are the folded calibration; ``normalize`` divides a row by its L2 norm, after truncation; ``pooled``
-        (B, D) receives the pooled vectors.
-        """
+        """Return the embeddings and the number of texts that were cut, as ``cpu.Texts``."""
         ids, offsets, cut = self._words.tokenize(texts, self._limit, self._special)
         kept = np.ones(len(ids), bool) if self._left_out is None else ids != self._left_out
         before = np.concatenate([[0], np.cumsum(kept)])

@@ -1,4 +1,4 @@
-"""Choose the CPU encoder's instruction set and products, pack its weights, and call the compiled kernels."""
+"""Lay out an encoder for one instruction set, and call the compiled kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fastflow.kernels.isa import best_first, find_forced_isa, has_tiles
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.threads import resolve_threads
 
-# dtype -> formats of its products, the best first
+# dtype -> formats, the best first
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
 IN_WORDS = {
     FLOAT: "",
@@ -37,15 +37,15 @@ IN_WORDS = {
     INT8_SIGNED: "",
     INT8_TILES: "",
 }
-LARGEST_HALF = 0x477FE000  # the bits of 65504 as float32
-SMALLEST = 2.0**-10  # least column size for smoothing: a column of zeros has no factor
+LARGEST_HALF = 0x477FE000  # bits of 65504
+SMALLEST = 2.0**-10  # least size of a column: one of zeros has no factor
 Array = NDArray[Any]
 
 
 def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
     """Return the best instruction set with products for ``dtype``, and their format.
 
-    ``isa``, else FASTFLOW_ISA, names it instead. Raises ValueError if there is none.
+    ``isa``, else FASTFLOW_ISA, names one. Raises ValueError if there is none.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} does not run here; usable are {', '.join(DTYPES)}")
@@ -59,19 +59,19 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
 
 
 def describe(name: str, form: int, isa: str | None = None) -> str:
-    """Describe the running kernels, and why AMX was not chosen; ``isa`` as in ``choose``."""
+    """Describe the running kernels, and why AMX was not chosen."""
     why = _cpu.amx_missing() if name == "avx512" and form != FLOAT and not find_forced_isa(isa) else ""
     return name + IN_WORDS[form] + (f" (not AMX: {why})" if why else "")
 
 
 def choose_attention(isa: int, form: int) -> int:
-    """Return this machine's attention format for products of ``form``: bytes, else bfloat16, else float32."""
+    """Return the attention format for products of ``form``: bytes, else bfloat16, else float32."""
     wanted = {FLOAT: (), BF16_WIDE: (), BF16: (BF16,)}.get(form, (INT8, BF16))
     return next((f for f in wanted if f in _cpu.attention_formats(isa)), FLOAT)
 
 
 def multiplies_bfloat16() -> bool:
-    """Return whether ``choose`` gives bfloat16 products instead of widened weights: only these help long texts."""
+    """Return whether bfloat16 products run here; widened weights do not help long texts."""
     try:
         return choose("bfloat16")[1] != BF16_WIDE
     except ValueError:
@@ -79,20 +79,20 @@ def multiplies_bfloat16() -> bool:
 
 
 def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
-    """Return {product: factors that divide its activations and multiply its weights, for int8}.
+    """Return {product: factors that divide its operand and multiply its weights, for int8}.
 
-    ``largest``: {product: the largest magnitude per column}. A factor is the power of two nearest to its square root.
-    An int8 row has one scale: columns that are always large would leave the others few of its 255 values (SmoothQuant,
-    Xiao et al. 2023, eq. 4).
+    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root.
+    Without factors, columns that are always large leave the others few of 255 values (SmoothQuant, Xiao et al. 2023,
+    eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
 
 
 def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
-    """Return for each product the _cpu.APART columns to multiply in float32, with the largest ``terms``, ascending.
+    """Return {product: the _cpu.APART columns with the largest ``terms``, ascending}, to multiply in float32.
 
-    A term is a column's largest operand times its largest weight. Smoothing does not help if both are large.
+    A term is a column's largest operand times its largest weight: smoothing does not help if both are large.
     """
     return {name: np.sort(np.argsort(-x, kind="stable")[: _cpu.APART]).astype(np.int32) for name, x in terms.items()}
 
@@ -100,8 +100,7 @@ def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
 class CpuEncoder:
     """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
 
-    A text's bits do not depend on other texts, order or threads. Sums and activations are float32, sums of byte
-    products int32. Safe from several threads, and after fork.
+    A text's bits do not depend on other texts or threads. Safe from several threads, and after fork.
 
     Args:
         weights: as ``cpu_layout.Stored``; all are copied.
@@ -114,7 +113,7 @@ class CpuEncoder:
         release: called repeatedly, to free weights already read.
 
     Raises:
-        ValueError: for arguments that cannot run; NotFinite for weights with NaN, infinity or huge magnitudes.
+        ValueError: for arguments that cannot run; NotFinite for weights with NaN or huge magnitudes.
     """
 
     def __init__(
@@ -152,10 +151,9 @@ class CpuEncoder:
         )  # fmt: skip
 
     def __call__(self, ids: Array, offsets: Array, skip: int = 0) -> Array:
-        """Return (B, P) pooled vectors of the texts ids[offsets[i]:offsets[i + 1]], without their first ``skip``
-        tokens.
+        """Return (B, P): pooled vectors of texts ids[offsets[i]:offsets[i + 1]], without their first ``skip`` tokens.
 
-        Raises ValueError, naming the text, for a text without tokens, with too many, or with an unknown id.
+        Raises ValueError, naming the text, if it is empty, too long or has an unknown id.
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         self.compiled.run(ids, offsets, pooled, None, self.threads, skip)
@@ -170,7 +168,6 @@ class CpuEncoder:
 
 
 def _convert(array: Array, name: str, part: int, out: Array | None, half: bool, threads: int) -> int:
-    """Write a weight to ``out`` as float32 or float16; return the bits of its largest magnitude."""
     table = storable(array)
     to = None if out is None else raw(out)
     largest: int = _cpu.convert(raw(table), STORED.index(table.dtype), to, half, threads)
@@ -187,12 +184,11 @@ def _floats(weights: Stored, name: str, threads: int) -> Array:
 
 
 def _words(weights: Stored, half: bool, threads: int) -> Array:
-    """Words as float16 bits (uint16) if stored so or ``half``, and if they fit; else float32."""
     array = parts_of(weights, "word")[0]
     if half or array.dtype == np.float16:
         out = np.empty(array.shape, np.uint16)
         if _convert(array, "word", 0, out, True, threads) <= LARGEST_HALF:
-            return out  # rounds less than the first product's operand will
+            return out
     return _floats(weights, "word", threads)
 
 
@@ -204,6 +200,6 @@ def _token_weights(pooling: Pooling, weights: Stored) -> Array | None:
     vocabulary = len(parts_of(weights, "word")[0])
     if table.shape != (vocabulary,) or table.dtype != np.float32:
         raise ValueError(f"token weights must be float32 of shape ({vocabulary},), not {table.dtype} of {table.shape}")
-    if not ((table == 0) | (table >= LIGHTEST) & (table <= HEAVIEST)).all():  # NaN is neither
+    if not ((table == 0) | (table >= LIGHTEST) & (table <= HEAVIEST)).all():
         raise ValueError(f"every token weight must be between {LIGHTEST:g} and {HEAVIEST:g}, or 0")
     return np.array(table, order="C")

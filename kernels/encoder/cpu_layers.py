@@ -1,7 +1,7 @@
-"""An encoder as steps for the compiled kernels, as ``encoder.reference`` and ``encoder.texts`` define them.
+"""An encoder as steps for the compiled kernels.
 
 Buffers: x, the states; y and z, sums and normalised states; context, attention's results; wide, queries, keys and
-values by head, or hidden values; heads, queries, keys and values in bfloat16.
+values by head, or hidden values; heads, the same in bfloat16.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POOLINGS = {
     "cls": _cpu.FIRST_TOKEN,
     "lasttoken": _cpu.LAST_TOKEN,
 }
-# activations that a product applies itself
+# activations within a product
 IN_PRODUCT = {"identity": "none", "tanh": "tanh", "relu": "relu", "gelu": "gelu"}
 TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers with a row per text
 
@@ -71,7 +71,6 @@ def _embed(program: EncoderProgram, width: int, layer: int) -> None:
 
 
 def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
-    """Post-norm: x holds the states before and after, y the sums before LayerNorm."""
     _attention(program, layer, prefix, "x", "y", add="x")
     program.normalise(f"{prefix}norm1", "y", "x")
     _feed_forward(program, prefix, "x", "y", add="x")
@@ -79,7 +78,6 @@ def _post_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
 
 
 def _pre_norm_layer(program: EncoderProgram, layer: int, prefix: str) -> None:
-    """x holds the sums before and after, z between, y their LayerNorm: no product adds to its operand."""
     first = f"{prefix}norm1.scale" not in program.weights
     if not first:
         program.normalise(f"{prefix}norm1", "x", "y")
@@ -101,7 +99,7 @@ def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, ta
     window = program.shape.windows[layer] if program.shape.windows else None
     bias = None
     if "relative" in program.weights:
-        from fastflow.kernels.encoder.distances import relative_bias  # only MPNet needs it
+        from fastflow.kernels.encoder.distances import relative_bias
 
         bias = relative_bias(program.vector("relative"))
     context = program.choose_buffer("context")
@@ -151,7 +149,7 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
 
 
 def check_pooling(pooling: Pooling) -> None:
-    """Raise ValueError for an unknown pooling, or for layers and modules that it cannot be combined with."""
+    """Raise ValueError for a pooling that is unknown or cannot run with its layers or modules."""
     parts, layers, shares = pooling.mode.split("+"), len(pooling.layers), pooling.shares
     if pooling.mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
         raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")
@@ -164,7 +162,7 @@ def check_pooling(pooling: Pooling) -> None:
 
 
 def text_widths(head: Head, pooled: int) -> dict[str, int]:
-    """Return buffer -> columns, for the buffers that ``add_head`` needs; empty without a head."""
+    """Return {buffer: columns} of the buffers for ``add_head``."""
     if not head:
         return {}
     widest = max([pooled, *(head_width(head[: i + 1], pooled) for i in range(len(head)))])
@@ -174,7 +172,7 @@ def text_widths(head: Head, pooled: int) -> dict[str, int]:
 
 
 def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first: bool, to: str | int) -> None:
-    """Add steps that pool the states in x in every part of ``mode``, in adjacent columns."""
+    """Add steps that pool the states in x, each part of ``mode`` in its own columns."""
     width, place = program.shape.hidden, program.put(np.array([share], np.float32))
     for i, part in enumerate(mode.split("+")):
         program.step(
@@ -184,7 +182,7 @@ def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first:
 
 
 def add_head(program: EncoderProgram, head: Head) -> None:
-    """Add the modules of ``head`` on the pooled vectors in TEXT, and the step that returns the result."""
+    """Add the modules of ``head`` on vectors in TEXT, and the step that returns them."""
     here, other, width = TEXT, OTHER, program.pooled
     for i, module in enumerate(head):
         if isinstance(module, Dense):

@@ -1,4 +1,4 @@
-"""Lay out the frozen encoder for the compiled kernels: steps, products, buffers, and one block of packed weights.
+"""The steps, products, buffers and packed weights of an encoder, for the compiled kernels.
 
 Widths, heads included, are padded with zeros to whole panels. Fields are as in ``c/encoder/encoder.h``.
 """
@@ -17,7 +17,7 @@ from fastflow.kernels._cpu import APART, BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGN
 from fastflow.kernels.encoder.shape import PLAIN, EncoderShape, Outliers, Pooling, head_width
 from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
-LINE = 64  # bytes of a cache line
+LINE = 64  # bytes
 ACTIVATIONS = {
     "none": _cpu.LINEAR_ONLY,
     "gelu": _cpu.GELU,
@@ -25,15 +25,15 @@ ACTIVATIONS = {
     "relu": _cpu.RELU_ONLY,
     "tanh": _cpu.TANH,
 }
-CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element of operands that are not float32
-BATCH = 32 << 20  # stored bytes packed between calls of `release`: bounds the duplicated bytes
+CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element
+BATCH = 32 << 20  # stored bytes packed between calls of `release`
 Array = NDArray[Any]
-# as kernels.encoder.reference.Weights, in dtypes of panels.STORED; a `qkv` may be three parts
+# as reference.Weights, in dtypes of panels.STORED; `qkv` may be three parts
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
 class Products(NamedTuple):
-    """Panel width, the formats of products and attention, and the outliers of bytes."""
+    """Panel width, the formats of products and attention, and the outliers of int8."""
 
     panel: int
     form: int
@@ -42,9 +42,9 @@ class Products(NamedTuple):
 
 
 class EncoderProgram:
-    """Steps, products and their memory, for one encoder, its pooling and its products.
+    """Steps, products and their memory.
 
-    ``used`` names the weights that are read. ``pooled``, ``outputs``: widths of a vector before and after the head.
+    ``used``: names of weights that were read. ``pooled``, ``outputs``: widths of a vector before and after the head.
     """
 
     def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
@@ -58,26 +58,26 @@ class EncoderProgram:
         self._steps: list[tuple[int, ...]] = []
         self._linears: list[Array] = []
         self._strides: dict[str, int] = {}  # buffer -> bytes in a row
-        self._widths: dict[str, int] = {}  # buffer -> floats in a row, padding included
-        self._operands: set[str] = set()  # buffers of operands in the products' format
-        self._halves: set[str] = set()  # buffers of bfloat16
-        self._tables: dict[float, int] = {}  # base of rotary angles -> offset of their table
-        self._fill: list[Callable[[Array], None]] = []  # each writes its part of the memory
-        self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same for a matrix's columns apart
+        self._widths: dict[str, int] = {}  # buffer -> floats in a row
+        self._operands: set[str] = set()
+        self._halves: set[str] = set()
+        self._tables: dict[float, int] = {}  # base of rotary angles -> offset
+        self._fill: list[Callable[[Array], None]] = []  # each writes a part of the memory
+        self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same for outlier columns
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
         self._bytes = 0
 
     def check_outliers(self) -> None:
-        """Raise ValueError if ``smoothing`` or ``apart`` names a product that is not of bytes."""
+        """Raise ValueError if ``smoothing`` or ``apart`` names a product that is not int8."""
         smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
         if unknown := (self.smoothing.keys() | self.apart.keys()) - smooth:
             raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")
 
     def buffers(self, **widths: int) -> None:
-        """Add buffers, with a row per token or text: name -> columns."""
+        """Add buffers of float32, name -> columns."""
         for name, columns in widths.items():
-            # one line more than the columns: power-of-two strides would share cache sets, and scales follow bytes
+            # one line more: rows use different cache sets, and scales follow bytes
             self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
             self._widths[name] = self.pad(columns)
 
@@ -90,17 +90,17 @@ class EncoderProgram:
         return name
 
     def choose_buffer(self, buffer: str) -> str:
-        """Return the buffer for rows of ``buffer`` that only the next product reads: its operand's, in bfloat16."""
+        """Return the buffer for rows that only the next product reads: in bfloat16, its operand's."""
         return self._operand(buffer) if self.format == BF16 else buffer
 
     def halves(self, name: str, columns: int) -> str:
-        """Add a buffer of bfloat16 with a row per token."""
+        """Add a buffer of bfloat16."""
         self._strides[name] = _whole_lines(2 * columns) + LINE
         self._halves.add(name)
         return name
 
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
-        """Add attention of queries, keys and values by head, the queries scaled, in the format of ``attention``."""
+        """Add attention of heads in ``source`` (queries scaled), in the format ``attention``."""
         result = BF16 if target in self._halves else FLOAT
         biases, reach = -1, 0
         if bias is not None:
@@ -115,7 +115,7 @@ class EncoderProgram:
             )  # fmt: skip
 
     def step(self, kind: int, **fields: str | int) -> None:
-        """Add a step with exactly the fields of its ``kind`` in ``_cpu.STEPS``; buffers are given by name."""
+        """Add a step with exactly the fields of its ``kind``; buffers are given by name."""
         wanted = [name for name in STEPS[kind].names or () if name != "kind"]
         if fields.keys() != set(wanted):
             raise ValueError(f"a step of kind {kind} has the fields {', '.join(wanted)}, not {', '.join(fields)}")
@@ -124,7 +124,7 @@ class EncoderProgram:
         self._steps.append((kind, *(numbers[name] for name in wanted)))
 
     def parts(self, name: str) -> tuple[Array, ...]:
-        """Return the weight ``name`` as a tuple of its parts, and mark it as used."""
+        """Return the parts of weight ``name``, and mark it as used."""
         self.used.add(name)
         return parts_of(self.weights, name)
 
@@ -139,11 +139,11 @@ class EncoderProgram:
         return {"scale": self.put(scale), "bias": self.put(bias)}
 
     def bias(self, name: str, width: int) -> Array:
-        """Return a bias as float32, zeros if the encoder has none."""
+        """Return a bias as float32; zeros without one."""
         return self.vector(name) if name in self.weights else np.zeros(width, np.float32)
 
     def vector(self, name: str) -> Array:
-        """Return a small weight as float32 (n,), its parts concatenated. Raises NotFinite."""
+        """Return a small weight as float32 (n,). Raises NotFinite."""
         parts = [widen(part) for part in self.parts(name)]
         for i, part in enumerate(parts):
             if not usable(part):
@@ -154,7 +154,10 @@ class EncoderProgram:
         self, name: str, source: str, target: str, activation: str = "none", *, add: str | int = -1, texts: int = 0,
         by_head: bool = False, from_heads: bool = False, rows: NDArray[np.int32] | None = None, form: int = FLOAT,
     ) -> None:  # fmt: skip
-        """Add target = activation(source W^T + b) + add; rows and columns by head or ``rows``."""
+        """Add target = activation(source W^T + b) + add.
+
+        ``by_head``: results are [head][q, k, v]; ``from_heads``: the operand is by head; ``rows``: order of W's rows.
+        """
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
         if by_head and len(parts) == 1:
@@ -168,7 +171,7 @@ class EncoderProgram:
         columns = parts[0].shape[1]
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
         height, inner = len(rows), groups * padded
-        lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements along k in a 32-bit lane
+        lanes = {FLOAT: 1, BF16: 2, BF16_WIDE: 2}.get(form, 4)  # elements in a 32-bit lane
         by, apart = (self.smoothing.get(name), self.apart.get(name)) if lanes == 4 and groups == 1 else (None, None)
         factors = numbers = beside = -1
         if apart is not None:
@@ -207,8 +210,6 @@ class EncoderProgram:
         )  # fmt: skip
 
     def _apart_numbers(self, apart: Array) -> int:
-        """The offset of the columns' numbers: APART int32, spare ones 0."""
-
         def fill(memory: Array) -> None:
             memory[where : where + 4 * APART].view(np.int32)[:] = np.pad(apart, (0, APART - len(apart)))
 
@@ -218,8 +219,6 @@ class EncoderProgram:
     def _apart_offset(
         self, name: str, parts: tuple[Array, ...], rows: NDArray[np.int32], factor: float, apart: Array
     ) -> int:  # fmt: skip
-        """The offset of the columns' weights: float32 (APART, rows). Written late: each is on another page."""
-
         def fill(memory: Array) -> None:
             columns = np.concatenate([widen(part[:, apart]) for part in parts], dtype=np.float32, casting="same_kind")
             columns[: len(parts[0])] *= np.float32(factor)
@@ -231,8 +230,9 @@ class EncoderProgram:
         return where
 
     def _rows_by_head(self) -> NDArray[np.int32]:
-        """For each row in [head][q|k|v][padded head] its row in [q; k; v] (3D), or -1. If q and k are rotated, each
-        half of a head is padded.
+        """Return the row in [q; k; v] (3D) of each row in [head][q, k, v][padded head], or -1.
+
+        If q and k are rotated, each half of a head is padded.
         """
         heads, size = self.shape.heads, self.shape.hidden // self.shape.heads
         rows = np.arange(3 * self.shape.hidden).reshape(3, heads, size).swapaxes(0, 1)
@@ -245,8 +245,8 @@ class EncoderProgram:
         return out.reshape(-1)
 
     def rotary(self, base: float) -> int:
-        """Return the offset of the table of [cosines | sines] for ``base``: float32 (positions, padded head)."""
-        from fastflow.kernels.encoder.distances import rotary_table  # few encoders have one
+        """Return the offset of the table of angles for ``base``: float32 (positions, head), cosines then sines."""
+        from fastflow.kernels.encoder.distances import rotary_table
 
         def fill(memory: Array) -> None:
             table = memory[where : where + size].view(np.float32).reshape(self.shape.positions, 2, self.head // 2)
@@ -264,7 +264,7 @@ class EncoderProgram:
         return -(-width // self.panel) * self.panel
 
     def put(self, values: Array) -> int:
-        """Reserve memory for ``values`` (n,) as float32 padded with zeros to whole panels; return the offset."""
+        """Reserve memory for ``values`` (n,) as float32, padded to whole panels; return the offset."""
 
         def fill(memory: Array) -> None:
             to = memory[where : where + 4 * self.pad(len(values))].view(np.float32)
@@ -281,7 +281,7 @@ class EncoderProgram:
         return where
 
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
-        """Return memory (uint8, on a line), linears (n,), steps (n, _cpu.STEP_NUMBERS) and strides (n,), once.
+        """Return memory (uint8), linears (n,), steps (n, STEP_NUMBERS) and strides (n,), once.
 
         Calls ``release`` after about every 32 MB of packed weights. Raises NotFinite.
         """
@@ -289,7 +289,7 @@ class EncoderProgram:
         memory = space[-space.ctypes.data % LINE :][: self._bytes]
         while self._fill:
             self._fill.pop()(memory)
-        while self.matrices:  # emptied, because they keep the stored weights in memory
+        while self.matrices:  # frees stored weights
             batch, size = [], 0
             while self.matrices and size < BATCH:
                 batch.append(self.matrices.pop(0))
@@ -310,7 +310,7 @@ class EncoderProgram:
 
 
 def parts_of(weights: Stored, name: str) -> tuple[Array, ...]:
-    """Return the weight ``name`` as a tuple of its parts, one or three."""
+    """Return the parts of weight ``name``, one or three."""
     weight = weights[name]
     return weight if isinstance(weight, tuple) else (weight,)
 

@@ -1,4 +1,4 @@
-"""Positions of tokens in attention without a position table: rotary angles and relative biases."""
+"""Rotary angles and relative biases: positions in attention without a position table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:
-    """Return angles (count, head / 2) by which position p turns channel pair i: p base^(-2i / head) (Su et al. 2021).
+    """Return angles (count, head / 2): p base^(-2i / head) for position p and channel pair i (Su et al. 2021).
 
     They are float32 products, as models were trained: exact angles differ by up to 5e-4 at position 8191.
     """
@@ -29,16 +29,16 @@ def rotary_table(count: int, head: int, base: float) -> tuple[NDArray[np.float64
 
 
 def rotate(x: Array, base: float) -> Array:
-    """Turn the channel pairs (i, i + d/2) of x (..., T, d) by the angles of positions 0 to T - 1."""
+    """Rotate channel pairs (i, i + d/2) of x (..., T, d) by the angles of positions 0 to T - 1."""
     cos, sin = (table.astype(x.dtype) for table in rotary_table(x.shape[-2], x.shape[-1], base))
     low, high = np.split(x, 2, axis=-1)
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
 def buckets(distances: Array) -> NDArray[np.int64]:
-    """Return the row of MPNet's bias table for each distance, key minus query position (Raffel et al. 2020).
+    """Return the row of MPNet's bias table for each distance key - query (Raffel et al. 2020).
 
-    Half are for keys after the query: one per distance below 8, then ever wider ones.
+    Half of the rows are for later keys: one per distance below 8, then ever wider ones.
     """
     half = BUCKETS // 2
     exact = half // 2
@@ -49,5 +49,5 @@ def buckets(distances: Array) -> NDArray[np.int64]:
 
 
 def relative_bias(table: Array) -> Array:
-    """Return (heads, 2 FARTHEST + 1) score biases by distance from -FARTHEST, of MPNet's table (BUCKETS, heads)."""
+    """Return (heads, 2 FARTHEST + 1) biases by distance, of MPNet's table (BUCKETS, heads)."""
     return table[buckets(np.arange(-FARTHEST, FARTHEST + 1))].T

@@ -1,4 +1,4 @@
-"""The frozen encoder in NumPy: the definition of the native kernels, in the weights' dtype.
+"""The frozen encoder in NumPy, in the weights' dtype: the definition of the compiled kernels.
 
 Texts are concatenated: N tokens in all, text i owns rows offsets[i]:offsets[i+1].
 """
@@ -23,7 +23,7 @@ Watch = Callable[[str, Array], None]
 
 @cache
 def _erf_series(limit: float, degree: int) -> tuple[float, ...]:
-    """Chebyshev coefficients of erf(u)/u in u^2 over [0, limit^2]."""
+    """Return Chebyshev coefficients of erf(u)/u in u^2 over [0, limit^2]."""
     nodes = np.polynomial.chebyshev.chebpts1(degree + 1)
     u = np.sqrt((nodes + 1) * limit * limit / 2)
     values = np.array([exact_erf(v) / v if v else 2 / sqrt(pi) for v in u])
@@ -31,7 +31,7 @@ def _erf_series(limit: float, degree: int) -> tuple[float, ...]:
 
 
 def erf(x: Array) -> Array:
-    """Compute the error function in x's dtype: absolute error below 4e-7 (float32) and 1e-13 (float64)."""
+    """Compute the error function: absolute error below 4e-7 (float32) and 1e-13 (float64)."""
     limit, degree = (4.0, 16) if x.dtype == np.float32 else (6.0, 36)
     u = np.clip(x, -limit, limit)
     series = np.array(_erf_series(limit, degree), x.dtype)
@@ -39,7 +39,7 @@ def erf(x: Array) -> Array:
 
 
 def activate(x: Array, kind: str) -> Array:
-    """Apply gelu, x/2 (1 + erf(x/sqrt 2)) (Hendrycks & Gimpel 2016), its approximation gelu_tanh, or relu."""
+    """Apply gelu (Hendrycks & Gimpel 2016), its approximation gelu_tanh, or relu."""
     if kind == "relu":
         return np.maximum(x, 0)
     half = x.dtype.type(0.5)
@@ -49,7 +49,7 @@ def activate(x: Array, kind: str) -> Array:
 
 
 def layer_norm(x: Array, scale: Array, bias: Array | None, eps: float) -> Array:
-    """Compute (x - mean) / sqrt(var + eps) * scale + bias over the last axis. x: (N, D); scale, bias: (D,), or None."""
+    """Compute (x - mean) / sqrt(var + eps) * scale + bias. x: (N, D); scale, bias: (D,), or None."""
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
     deviation = np.sqrt(variance + x.dtype.type(eps)) + (variance - variance)  # + NaN if the squares overflow
@@ -58,7 +58,7 @@ def layer_norm(x: Array, scale: Array, bias: Array | None, eps: float) -> Array:
 
 
 def _equal_runs(offsets: Ints) -> Iterator[tuple[int, int, int]]:
-    """(first row, texts, tokens each) of every run of neighbouring texts of one length."""
+    """Yield (first row, texts, tokens each) of every run of neighbouring texts of one length."""
     lengths = np.diff(offsets)
     starts = [i for i in range(len(lengths)) if i == 0 or lengths[i] != lengths[i - 1]]
     for start, stop in zip(starts, [*starts[1:], len(lengths)], strict=False):
@@ -71,8 +71,8 @@ def attention(
 ) -> Array:  # fmt: skip
     """Compute softmax(Q K^T / sqrt(d) + B) V within each text, qkv (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
 
-    A query sees keys at most ``window`` tokens away. ``bias`` (heads, 2 reach + 1) holds B by distance key - query, its
-    ends for larger ones. ``base``: of the rotary angles.
+    A query sees keys at most ``window`` tokens away. ``bias`` (heads, 2 reach + 1): B by key - query, its ends for
+    larger distances. ``base``: of rotary angles.
     """
     dim = qkv.shape[1] // 3
     scale = qkv.dtype.type(1 / sqrt(dim // heads))
@@ -97,24 +97,24 @@ def attention(
 
 
 def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
-    """Return (N,) row of the position table for each token."""
+    """Return (N,): the row of the position table for each token."""
     index = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
     if shape.pad_id is None:
         return index + shape.position_start
-    real = ids != shape.pad_id  # RoBERTa: a literal <pad> in a text keeps position pad_id and is not counted
+    real = ids != shape.pad_id  # RoBERTa does not count a literal <pad>
     counted = np.cumsum(real)
     before = np.r_[0, counted][np.repeat(offsets[:-1], np.diff(offsets))]
     return np.where(real, counted - before + shape.position_start - 1, shape.pad_id)
 
 
 def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Compute layer 0: word + position + segment-0 embedding, LayerNorm, ELECTRA's projection; (N,) -> (N, D)."""
+    """Compute layer 0: LayerNorm(word + position + segment), ELECTRA's projection; (N,) -> (N, D)."""
     place = weights["position"][positions(ids, offsets, shape)] if "position" in weights else None
     return _embed(weights, ids, place, shape, dtype)
 
 
 def embed_words(weights: Weights, ids: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Compute layer WORDS: ``embed_tokens`` with the mean position for every token."""
+    """Compute layer WORDS: as ``embed_tokens`` with the mean position."""
     place = mean_position(weights["position"], shape.position_start) if "position" in weights else None
     return _embed(weights, ids, place, shape, dtype)
 
@@ -132,7 +132,7 @@ def _embed(weights: Weights, ids: Ints, place: Array | None, shape: EncoderShape
 def encoder_layer(
     x: Array, weights: Weights, layer: int, offsets: Ints, shape: EncoderShape, watch: Watch | None = None
 ) -> Array:
-    """Apply one transformer layer, the first being 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
+    """Apply transformer layer ``layer``, from 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
     prefix = f"layer.{layer}."
     base = shape.rotary[layer] if shape.rotary else None
     window = shape.windows[layer] if shape.windows else None
@@ -168,9 +168,9 @@ def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
     watch: Watch | None = None,
 ) -> dict[int, Array]:  # fmt: skip
-    """Return hidden states of the wanted layers, {layer: (N, D)}; 0: the embeddings, WORDS: without positions.
+    """Return hidden states of the wanted layers, {layer: (N, D)}.
 
-    A LayerNorm after the last layer changes only that layer's state. ``watch`` gets name and operand of every product.
+    ``watch`` gets name and operand of every product.
     """
     wanted = {WORDS: embed_words(weights, ids, shape, dtype)} if WORDS in layers else {}
     if max(layers) < 0:
@@ -188,7 +188,7 @@ def encode(
 
 
 def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Array:
-    """Average over every token: (N, D) -> (B, D), with ``weights`` (N,) sum(w h) / sum(w)."""
+    """Average each text's tokens: (N, D) -> (B, D), with ``weights`` (N,) sum(w h) / sum(w)."""
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
     if weights is None:
@@ -198,10 +198,10 @@ def pool_mean(hidden: Array, offsets: Ints, weights: Array | None = None) -> Arr
 
 
 def pool_first(hidden: Array, offsets: Ints) -> Array:
-    """Return the state of each text's first token, [CLS]: (N, D) -> (B, D)."""
+    """Return each text's first state: (N, D) -> (B, D)."""
     return hidden[offsets[:-1]]
 
 
 def pooler(first: Array, weights: Weights) -> Array:
-    """Compute BERT's pooler, tanh(W [CLS] + b): (B, D) -> (B, D), ``cls`` in the official BERT-flow code."""
+    """Compute BERT's pooler, tanh(W [CLS] + b): (B, D) -> (B, D)."""
     return np.tanh(first @ weights["pooler.weight"].T + weights["pooler.bias"])

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
-BUCKETS, FARTHEST = 32, 128  # MPNet's rows of the bias table, and the distance from which on all share one
-WORDS = -1  # the layer below 0: embeddings with the mean position instead of each token's
-LEAST = 1e-9  # divisor if a sum of weights is 0, as in Sentence Transformers
+BUCKETS, FARTHEST = 32, 128  # MPNet: rows of the bias table, and the distance from which all share one
+WORDS = -1  # embeddings with the mean position
+LEAST = 1e-9  # divisor if weights sum to 0, as in Sentence Transformers
 LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
-LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights whose float32 products with states neither vanish nor overflow
+LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights that neither vanish nor overflow
 
 
 class EncoderShape(NamedTuple):
-    """Parameters of the equations except weights. BERT's family keeps the defaults of the last four.
+    """Parameters of the equations. BERT's family keeps the defaults of the last four.
 
-    Parts without weights are left out: positions, segments, biases, a projection, some LayerNorms, MPNet's bias.
+    Parts without weights are left out: positions, segments, biases, a projection, LayerNorms, MPNet's bias.
     """
 
     layers: int
@@ -28,22 +28,18 @@ class EncoderShape(NamedTuple):
     heads: int
     intermediate: int
     eps: float
-    activation: str  # gelu (erf form), gelu_tanh or relu
-    positions: int  # rows of the position table; without a table, the most tokens of a text
+    activation: str  # gelu, gelu_tanh or relu
+    positions: int  # rows of the position table; the most tokens of a text
     position_start: int  # 0, or padding id + 1 for RoBERTa
     pad_id: int | None  # the token that RoBERTa does not number
-    pre_norm: bool = False  # LayerNorm before attention and feed-forward instead of after their residual sums
-    gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input | gate], followed by activate(input) * gate
-    rotary: tuple[float, ...] = ()  # the base of each layer's rotary angles; empty: no rotation
-    windows: tuple[
-        int | None, ...
-    ] = ()  # the largest distance of a key in each layer; None: any; empty: any in all layers
+    pre_norm: bool = False  # LayerNorm before attention and feed-forward, not after
+    gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input, gate]
+    rotary: tuple[float, ...] = ()  # base of each layer's rotary angles, or empty
+    windows: tuple[int | None, ...] = ()  # largest distance of a key in each layer; None, or empty: any
 
 
 def mean_position(table: Array, start: int) -> Array:
-    """Return (E,), the float64 mean of the position ``table`` (positions, E) from row ``start`` on, after padding's
-    rows.
-    """
+    """Return (E,), the mean of the position ``table`` (positions, E) from row ``start`` on, summed in float64."""
     return np.asarray(table[start:].mean(axis=0, dtype=np.float64)).astype(table.dtype)
 
 
@@ -57,7 +53,7 @@ class Dense(NamedTuple):
     projection: NDArray[np.floating] | None = None
 
     def width(self, inputs: int) -> int:
-        """Return the results' width for vectors of ``inputs`` numbers."""
+        """Return the width of results for ``inputs`` columns."""
         return len(self.weight)
 
 
@@ -65,7 +61,7 @@ class Unit:
     """x / max(|x|, LEAST_NORM) of x (B, D)."""
 
     def width(self, inputs: int) -> int:
-        """Return the results' width for vectors of ``inputs`` numbers."""
+        """Return the width of results for ``inputs`` columns."""
         return inputs
 
 
@@ -77,7 +73,7 @@ class Norm(NamedTuple):
     eps: float = 1e-5
 
     def width(self, inputs: int) -> int:
-        """Return the results' width for vectors of ``inputs`` numbers."""
+        """Return the width of results for ``inputs`` columns."""
         return inputs
 
 
@@ -85,11 +81,10 @@ Head = Sequence[Dense | Unit | Norm]
 
 
 class Pooling(NamedTuple):
-    """How hidden states become vectors, and the modules after.
+    """How hidden states become vectors, and the modules after it.
 
-    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0: the embeddings; WORDS: with the mean position. shares:
-    of the layers; None: equal ones of sum 1. token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST, not for
-    pooler; None: all 1.
+    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings, WORDS with the mean position. shares:
+    of layers; None: equal. token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
     """
 
     mode: str
@@ -100,8 +95,8 @@ class Pooling(NamedTuple):
 
 
 class Outliers(NamedTuple):
-    """int8's large columns, by product: smoothing (columns,) divides the operand and multiplies the weights; apart, at
-    most _cpu.APART columns, are multiplied in float32.
+    """int8's large columns, by product: smoothing (columns,) divides the operand and multiplies the weights; the
+    columns ``apart`` are multiplied in float32.
     """
 
     smoothing: Mapping[str, NDArray[Any]] = MappingProxyType({})
@@ -112,14 +107,14 @@ PLAIN = Outliers()
 
 
 def head_width(head: Head, inputs: int) -> int:
-    """Return the width P' that ``head`` makes of vectors of ``inputs`` numbers."""
+    """Return the width that ``head`` makes of ``inputs`` columns."""
     for module in head:
         inputs = module.width(inputs)
     return inputs
 
 
 def fold_head(head: Head) -> tuple[Dense | Unit | Norm, ...]:
-    """Merge neighbouring affine maps of ``head`` if that is not more work; computed in float64."""
+    """Merge neighbouring affine maps of ``head`` if that is less work, in float64."""
     out: list[Dense | Unit | Norm] = []
     for module in head:
         if isinstance(module, Dense) and module.activation == "identity":
@@ -133,7 +128,6 @@ def fold_head(head: Head) -> tuple[Dense | Unit | Norm, ...]:
 
 
 def _affine(dense: Dense) -> Dense:
-    """The same map without a residual, in float64."""
     weight = dense.weight.astype(np.float64)
     if dense.residual:
         weight = weight + (np.eye(len(weight)) if dense.projection is None else dense.projection)

@@ -1,6 +1,4 @@
-"""Pooling of texts in NumPy as Sentence Transformers does it, and the modules after it: the definition of
-``c/encoder/texts.c``.
-"""
+"""Pooling as in Sentence Transformers, and the modules after it: the definition of ``c/encoder/texts.c``."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 
 def pool(hidden: Array, offsets: Ints, mode: str, weights: Array | None = None, skip: int = 0) -> Array:
-    """Pool (N, D) -> (B, D) in one of MODES; no text is without tokens.
+    """Pool (N, D) -> (B, D) in one of MODES, over texts that are not empty.
 
-    ``weights`` (N,) multiply the states; a mean divides by their sum, a prompt's included. The first ``skip`` tokens
-    are left out; a text without others has its first state for cls, -infinity for max, else 0.
+    ``weights`` (N,) multiply the states; a mean divides by their sum, skipped tokens included. ``skip`` tokens at a
+    text's start are left out; if none is left, cls takes the first, max is -infinity, others 0.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
@@ -50,7 +48,7 @@ def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-# as torch.nn defines them without arguments
+# as in torch.nn
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "identity": lambda x: x,
     "tanh": np.tanh,
@@ -76,7 +74,7 @@ def _matmul(x: Array, weight: Array) -> Array:
 
 
 def apply_head(head: Head, x: Array, product: Product = _matmul) -> Array:
-    """Apply the modules of ``head`` to (B, P) pooled vectors, in their dtype; ``product``: a Dense's product."""
+    """Apply the modules of ``head`` to vectors (B, P); ``product``: how a Dense multiplies."""
     with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the rows
         for module in head:
             x = _apply(module, x, product)

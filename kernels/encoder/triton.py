@@ -1,4 +1,4 @@
-"""The frozen BERT on a CUDA GPU: weights in device memory, and the launches that run a batch of texts.
+"""The frozen BERT on a CUDA GPU.
 
 Only building a ``TritonEncoder`` imports torch and triton. A call reads nothing back, so a CUDA graph can capture it.
 """
@@ -25,7 +25,7 @@ from fastflow.kernels.encoder.triton_configurations import (
 )
 from fastflow.kernels.launch import Launcher
 
-Tensor = Any  # torch.Tensor, which is not imported here
+Tensor = Any  # torch.Tensor
 Array = NDArray[Any]
 
 
@@ -33,7 +33,7 @@ class TritonEncoder(Launcher):
     """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
 
     ``weights``, ``shape``: as in ``reference.encode``. ``device``: CUDA, or cpu under Triton's interpreter. Products
-    are cuBLASLt's; the table of words keeps its dtype. Raises ValueError if torch, triton or a GPU is missing.
+    are PyTorch's. Raises ValueError if torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TritonEncoder(Launcher):
                 found[name] = self._tensor(array, self.torch.float16 if half else self.torch.float32)
             else:
                 matrix = name.endswith(".weight") and part != "pooler"
-                linear = name.endswith(("qkv.bias", "projection.bias"))  # added by the product, in its dtype
+                linear = name.endswith(("qkv.bias", "projection.bias"))  # added by the product
                 found[name] = self._tensor(array, self.dtype if matrix or linear else self.torch.float32)
         return found
 
@@ -84,17 +84,17 @@ class TritonEncoder(Launcher):
         return self.torch.tensor(np.ascontiguousarray(array), device=self.device).to(dtype)
 
     def __call__(self, ids: Tensor, positions: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """Return hidden states (layers, N, D) of the wanted layers, in their order.
+        """Return hidden states (layers, N, D) of the wanted layers.
 
-        On the device: ids, positions (N,) int32; offsets (B + 1,) int32. ``longest``: the most tokens of a text. Tokens
-        after offsets[B] are meaningless.
+        ids, positions: (N,) int32; offsets: (B + 1,) int32; ``longest``: the most tokens of a text. States of tokens
+        from offsets[B] on are arbitrary.
         """
         self._check(ids=ids, positions=positions, offsets=offsets)
         shape, count = self.shape, len(ids)
         kept = self.torch.empty(len(self.layers), count, shape.hidden, dtype=self.dtype, device=self.device)
         if not count or len(offsets) < 2:
             return kept
-        if WORDS in self.layers:  # the row after the positions is their mean
+        if WORDS in self.layers:  # the last row is their mean
             mean = self.torch.full_like(positions, shape.positions)
             x = self._embed(ids, mean, self._place(kept, WORDS))
         if max(self.layers) >= 0:
@@ -104,7 +104,7 @@ class TritonEncoder(Launcher):
         return kept
 
     def first(self, hidden: Tensor, offsets: Tensor) -> Tensor:
-        """Return (B, D) float32: each text's first state of hidden (N, D); zeros for a text without tokens."""
+        """Return (B, D) float32: each text's first state of hidden (N, D); 0 for a text without tokens."""
         rows = len(offsets) - 1
         y = self.torch.empty(rows, self.shape.hidden, device=self.device)
         self.launch("pool_first", (rows,), row_constants(self.shape.hidden), x_ptr=hidden, offset_ptr=offsets, y_ptr=y,
@@ -135,15 +135,13 @@ class TritonEncoder(Launcher):
             place_ptr=w["place"], scale_ptr=w["embed_norm.scale"], bias_ptr=w["embed_norm.bias"], y_ptr=x, D=width,
             eps=self.shape.eps,
         )  # fmt: skip
-        if projected:  # ELECTRA's narrower embeddings
+        if projected:  # ELECTRA
             x = self.torch.nn.functional.linear(x, w["projection.weight"], w["projection.bias"])
             x = x if y is None else y.copy_(x)
         return x
 
     def attend(self, qkv: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """Return (N, hidden) contexts of (N, 3 hidden) queries, keys and values, within each text of ``offsets`` (B +
-        1,).
-        """
+        """Return contexts (N, hidden) of qkv (N, 3 hidden), within the texts of ``offsets`` (B + 1,)."""
         heads, config = self.shape.heads, attention(qkv.element_size(), self.head, longest)
         constants = attend_constants(config, self.head, self.dot)
         y = self.torch.empty(len(qkv), self.shape.hidden, dtype=self.dtype, device=self.device)
@@ -154,11 +152,9 @@ class TritonEncoder(Launcher):
         return y
 
     def add_norm(self, x: Tensor, residual: Tensor, prefix: str, product: str, norm: str, y: Tensor | None) -> Tensor:
-        """Apply LayerNorm ``norm`` to x + residual + the bias of ``product``, (N, hidden), into ``y``; None: into
-        ``x``.
-        """
+        """Write LayerNorm ``norm`` of x + residual + the bias of ``product``, (N, hidden), to ``y``; None: to ``x``."""
         w = self.weights
-        y = x if y is None else y  # in place: a program reads its row before it writes it
+        y = x if y is None else y
         self.launch(
             "add_norm", (len(x),), row_constants(self.shape.hidden), x_ptr=x, residual_ptr=residual,
             add_ptr=w[f"{prefix}{product}.bias"], scale_ptr=w[f"{prefix}{norm}.scale"],

@@ -1,9 +1,7 @@
-"""The encoder's elementwise passes, attention and first-token pooling as Triton kernels, as ``reference`` defines them.
+"""The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
 
-Texts are concatenated: N tokens, text i owns tokens offset[i]:offset[i+1] (int32, B + 1). States and products are
-float32, float16 or bfloat16; sums and activations are float32. Tables are float32 with contiguous rows. Callers answer
-N = 0 and B = 0 without a launch. Tokens beyond the last offset, which a captured graph may hold, are computed and never
-read.
+Texts are concatenated: text i owns tokens offset[i]:offset[i+1] (int32) of N. States and products are float32, float16
+or bfloat16; sums and activations are float32. Tables are float32. N = 0 and B = 0 are never launched.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -16,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def normalised(x, cols, scale_ptr, bias_ptr, D, eps):
-    """Return LayerNorm (BD,) of a row x (BD,), which is 0 from D on: (x - mean) / sqrt(var + eps) scale + bias."""
+    """Return LayerNorm (BD,) of a row x (BD,), which is 0 from D on."""
     inside = cols < D
     centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
     variance = tl.sum(centred * centred, axis=0) / D
@@ -29,9 +27,9 @@ def normalised(x, cols, scale_ptr, bias_ptr, D, eps):
 def embed(
     id_ptr, position_ptr, word_ptr, place_ptr, scale_ptr, bias_ptr, y_ptr, D, eps, BD: tl.constexpr, VEC: tl.constexpr
 ) -> None:
-    """Write y (N, D) = LayerNorm(word[id] + place[position]); id, position (N,) int32; grid (N,).
+    """Write y (N, D) = LayerNorm(word[id] + place[position]); id, position: (N,) int32; grid (N,).
 
-    word (vocabulary, D), any float dtype; place (rows, D) float32. BD: power of two that holds D; VEC divides D.
+    word (vocabulary, D), any float dtype; place (rows, D) float32. BD: a power of two >= D; VEC divides D.
     """
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
     inside = cols < pitch
@@ -45,7 +43,7 @@ def embed(
 def add_norm(
     x_ptr, residual_ptr, add_ptr, scale_ptr, bias_ptr, y_ptr, D, eps, BD: tl.constexpr, VEC: tl.constexpr
 ) -> None:
-    """Write y (N, D) = LayerNorm(x + add + residual): x (N, D) a product without its bias add (D,); grid (N,)."""
+    """Write y (N, D) = LayerNorm(x + add + residual); add (D,); grid (N,)."""
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
     inside = cols < pitch
     x = tl.load(x_ptr + row * pitch + cols, mask=inside, other=0.0).to(tl.float32)
@@ -57,10 +55,7 @@ def add_norm(
 
 @triton.jit
 def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.constexpr) -> None:
-    """Write x (N, D) <- act(x + add) in place, add (D,); grid (N, chunks of BI columns).
-
-    gelu: v/2 (1 + erf(v / sqrt 2)); gelu_tanh: v sigmoid(2 u), u = sqrt(2/pi) (v + 0.044715 v^3).
-    """
+    """Write x (N, D) <- activation(x + add); add (D,); grid (N, chunks of BI columns)."""
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.program_id(1) * BI + tl.arange(0, BI), D // VEC * VEC
     inside = cols < pitch
     at = x_ptr + row * pitch + cols
@@ -81,11 +76,11 @@ def attend(
     qkv_ptr, offset_ptr, y_ptr, heads, head, scale, BM: tl.constexpr, BN: tl.constexpr, HD: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr, VEC: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write y (N, D) = softmax(Q K^T scale) V within each text; qkv (N, 3 D) = [Q | K | V], each [head][channel].
+    """Write y (N, D) = softmax(Q K^T scale) V within each text; qkv (N, 3 D) = [Q, K, V], each [head][channel].
 
-    grid (blocks of BM queries of the longest text, heads, B). BN keys at a time, with a running maximum and sum in
-    float32 (Milakov & Gimelshein 2018). Heads are padded to the power of two HD. DOT: dtype of the operands, PRECISION
-    their ``input_precision``.
+    grid (blocks of BM queries of the longest text, heads, B). BN keys at a time, with a running maximum and sum
+    (Milakov & Gimelshein 2018). HD: a power of two >= head. DOT: dtype of operands, PRECISION their
+    ``input_precision``.
     """
     first = tl.load(offset_ptr + tl.program_id(2))
     length = tl.load(offset_ptr + tl.program_id(2) + 1) - first
@@ -117,7 +112,7 @@ def attend(
 
 @triton.jit
 def pool_first(x_ptr, offset_ptr, y_ptr, D, BD: tl.constexpr, VEC: tl.constexpr) -> None:
-    """Write y (B, D) float32: each text's first state of x (N, D), zeros for a text without tokens; grid (B,)."""
+    """Write y (B, D) float32: each text's first state of x (N, D), 0 for an empty text; grid (B,)."""
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.arange(0, BD), D // VEC * VEC
     first, inside = tl.load(offset_ptr + row), cols < pitch
     filled = cols < tl.where(first < tl.load(offset_ptr + row + 1), pitch, 0)

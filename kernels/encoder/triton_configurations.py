@@ -1,7 +1,6 @@
-"""Stored configurations of the Triton encoder, chosen by dtype, head and longest text.
+"""Configurations of the Triton encoder, by dtype, head and longest text.
 
-Block sizes come from the compiler's resource report on sm_80 and sm_90 (nothing spilled, HGMMA if BM >= 64); thresholds
-are estimated, not timed.
+Block sizes come from the compiler's resource report on sm_80 and sm_90; thresholds are estimated, not timed.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from fastflow.kernels.launch import options
 
 DTYPES = ("float32", "float16", "bfloat16")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-COLUMNS = 1024  # columns that one program activates: eight numbers for each of 128 threads
+COLUMNS = 1024  # columns of a program: eight for each of 128 threads
 SMALLEST = 16  # tl.dot takes no narrower operand
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One launch of ``attend``: the widest head and longest text it serves, its blocks, and compile options."""
+    """One launch of ``attend``: the widest head and longest text it serves, blocks, and options."""
 
     head: int  # channels
     tokens: float
@@ -32,7 +31,7 @@ class Attention:
 
 ANY = float("inf")
 WIDEST = 128  # channels a head in ATTENTION
-# by bytes of an element: few queries a program fill more of the GPU with short texts
+# by bytes of an element
 ATTENTION: dict[int, tuple[Attention, ...]] = {
     4: (
         Attention(64, 16, 16, 16, 2, 2),
@@ -50,12 +49,12 @@ ATTENTION: dict[int, tuple[Attention, ...]] = {
 
 
 def attention(itemsize: int, head: int, longest: int) -> Attention:
-    """Return the configuration for ``head`` channels a head and texts of at most ``longest`` tokens."""
+    """Return the configuration for heads of ``head`` channels and texts up to ``longest`` tokens."""
     return next(config for config in ATTENTION[itemsize] if head <= config.head and longest <= config.tokens)
 
 
 def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
-    """Return constants and launch options of ``attend``; ``dot``: a Triton dtype, float32 with tf32x3 products."""
+    """Return constants and launch options of ``attend``; ``dot``: a Triton dtype."""
     wide = getattr(dot, "name", str(dot)) == "fp32"
     return {
         "BM": config.BM, "BN": config.BN, "HD": power_of_two(max(head, SMALLEST)), "DOT": dot,
@@ -64,7 +63,7 @@ def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
 
 
 def row_constants(columns: int) -> dict[str, Any]:
-    """Return constants of ``embed``, ``add_norm`` and ``pool_first``: one program holds a row of ``columns``."""
+    """Return constants of kernels with one program for each row."""
     wide = power_of_two(columns)
     return {"BD": wide, "VEC": math.gcd(columns, 16)} | options(4 if wide >= 512 else 1, 1)
 
@@ -76,5 +75,5 @@ def activate_constants(activation: str, columns: int) -> dict[str, Any]:
 
 
 def power_of_two(number: int) -> int:
-    """Return the least power of two that is at least ``number``."""
+    """Return the least power of two >= ``number``."""
     return 1 << max(0, number - 1).bit_length()

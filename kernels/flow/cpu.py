@@ -1,4 +1,4 @@
-"""Lay out the folded flow for the CPU, and call the compiled kernels."""
+"""Lay out the folded flow for the compiled kernels, and call them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from fastflow.kernels.panels import record
 from fastflow.kernels.threads import resolve_threads
 
 Array = NDArray[Any]
-Part = tuple[int, int]  # scratch column and number of columns that a product reads
-ALIGN = 16  # floats in 64 bytes
-CHAIN = 128  # most multiply-adds in a chain: longer ones lose digits
-PIECE = 32  # least multiply-adds in a cut chain: on a Xeon with AMX 8 to 128 take the same time within 2 %
-# weights (1.2 MB) that stay in L2; more are read once for four tiles, which takes 0.79 of the time with 0.92 million
-# weights, 1.03 with 0.16 million (1,024 rows, AVX-512)
+Part = tuple[int, int]  # first column in scratch, number of columns
+ALIGN = 16  # floats in a cache line
+CHAIN = 128  # most multiply-adds in a chain, for accuracy
+PIECE = 32  # least multiply-adds in a cut chain
+# weights (1.2 MB) that stay in L2; more are read once for four tiles of rows, which is faster
 CACHED = 300_000
 
 
 class Program:
-    """Operations, weights and tables of ``plans`` for vectors of ``vector`` floats and tiles of ``tile`` rows."""
+    """Operations, weights and tables of ``plans``, for vectors of ``vector`` floats and tiles of ``tile`` rows."""
 
     def __init__(self, plans: Sequence[Plan], vector: int, tile: int) -> None:
         self.vector = vector
@@ -39,10 +38,8 @@ class Program:
         for plan in plans:
             source = self._plan(plan.astype(np.float32), source)
         self.result, self.inputs, self.outputs = source, plans[0].inputs, plans[-1].outputs
-        self.stride = (
-            -(-self.columns // 32) * 32 + ALIGN
-        )  # an odd number of cache lines: rows are in different cache sets
-        self.block = tile if self.size <= CACHED else 4 * tile  # large weights are read once for four tiles
+        self.stride = -(-self.columns // 32) * 32 + ALIGN  # odd in cache lines: rows use different cache sets
+        self.block = tile if self.size <= CACHED else 4 * tile
 
     def arrays(self) -> tuple[Array, Array, Array]:
         """Return weights (float32, 64-byte aligned), ops (n,) of ``_cpu.OP``, table int32."""
@@ -82,7 +79,6 @@ class Program:
             self._hidden(plan, k, u, h + k * room, weights, [(h + j * room, w) for j in earlier])
 
     def _hidden(self, plan: Plan, k: int, u: int, to: int, gram: list[Array], earlier: list[Part]) -> None:
-        """Append relu(U u + c + sum G h), then relu(B . + d) into ``to``, of step k."""
         w, (low, high) = plan.width, (int(i) for i in plan.reads[k])
         own, a = slice(k * w, (k + 1) * w), self._slot(w)
         first = np.concatenate([plan.U[own, low:high], *gram], axis=1)
@@ -100,7 +96,6 @@ class Program:
                 self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], _cpu.ADD)
 
     def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
-        """Append u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k) for every k; steps share the columns of h."""
         assert plan.p is not None  # noqa: S101 - as above
         for k in range(plan.steps):
             own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
@@ -113,9 +108,6 @@ class Program:
                 self._product(to, weight, bias, [(h, plan.width)], _cpu.GATE, columns)
 
     def _interleave(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Weights (w, n) and biases (n,) with alternating vectors of shifts and gates; surplus channels leave u
-        unchanged.
-        """
         n = self.vector
         spare = -len(shift[1]) % n
         pairs = [
@@ -138,9 +130,8 @@ class Program:
     def _product(
         self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
     ) -> None:
-        """Append columns from ``to`` on = mode(bias (n,) + scratch[parts] @ weight (depth, n))."""
         columns = weight.shape[1] if columns is None else columns
-        few = weight.shape[1] <= 4 * self.vector  # two panels: too few independent sums for a single row
+        few = weight.shape[1] <= 4 * self.vector  # two panels: too few independent sums
         chains = _split_chains(parts) if few else _join_chains(parts)
         mode |= _cpu.SPLIT if few else 0
         panels, biases, n = [], [], 2 * self.vector
@@ -175,20 +166,17 @@ class Program:
 
 
 def _widen(values: Array, columns: int) -> Array:
-    """``values`` (..., n) as float32 with zeros up to ``columns``, in a tenth of np.pad's time."""
     out = np.zeros((*values.shape[:-1], columns), np.float32)
     out[..., : values.shape[-1]] = values
     return out
 
 
 def _split_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
-    """Cut ``parts`` into (column, length, 1), each a chain: a quarter of the first part long."""
     size = min(CHAIN, max(PIECE, -(-parts[0][1] // 4)))
     return [(c + low, min(size, n - low), 1) for c, n in parts for low in range(0, n, size)]
 
 
 def _join_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
-    """Cut ``parts`` into (column, length, new chain); a chain continues over parts within CHAIN."""
     out: list[tuple[int, int, int]] = []
     chain = 0
     for column, length in parts:
@@ -201,7 +189,6 @@ def _join_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
 
 
 def _runs(index: Array) -> list[list[int]]:
-    """Group rows of ``index`` (vectors, vector width) into [order, first source, vectors]; SCATTERED has no order."""
     runs: list[list[int]] = []
     for before, row in zip([index[0], *index[:-1]], index, strict=True):
         steps = np.diff(row)
@@ -216,7 +203,7 @@ def _runs(index: Array) -> list[list[int]]:
 class CpuFlow:
     """Plans in order, as one compiled call: x (B, D) -> z (B, N), float32.
 
-    A row's bits do not depend on batch, order or threads. Safe from several threads, and after fork.
+    A row's bits do not depend on other rows or threads. Safe from several threads, and after fork.
     """
 
     def __init__(self, plans: Sequence[Plan], threads: int | None = None, isa: str | None = None) -> None:
@@ -233,7 +220,7 @@ class CpuFlow:
     def __call__(
         self, x: NDArray[Any], normalize: bool = False, truncate: int | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Return z (B, N), or its first columns (B, ``truncate``), of ``x`` (B, D), both C-contiguous float32.
+        """Return z (B, N), or its first ``truncate`` columns, of x (B, D), both C-contiguous float32.
 
         ``normalize`` divides rows by their L2 norms, after truncation. ``out`` receives the result, and may be ``x``.
         Raises ValueError for other shapes or types.

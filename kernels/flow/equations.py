@@ -1,6 +1,5 @@
-"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors: the definition of plans and kernels.
-
-``x`` is (B, D), and every function returns (B, D') in its dtype.
+"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors (B, D): the definition of plans and
+kernels.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ def _namespace(x: Array) -> ModuleType:
 
 
 def standardize(x: Array, mean: Array, deviation: Array) -> Array:
-    """Compute (x - mean) / deviation, per channel: the paper's SN baseline. mean, deviation: (D,)."""
+    """Compute (x - mean) / deviation. mean, deviation: (D,)."""
     return (x - mean) / deviation
 
 
 def nullspace(x: Array, mean: Array, directions: Array) -> Array:
-    """Subtract ``mean`` (D,) from ``x`` (N, D), then its part along ``directions`` (k, D), orthonormal rows.
-
-    All-but-the-top: Mu & Viswanath 2018, algorithm 1.
+    """Subtract ``mean`` (D,), then the part along ``directions`` (k, D), orthonormal (Mu & Viswanath 2018, algorithm
+    1).
     """
     centred = x - mean
     return centred - (centred @ directions.T) @ directions
@@ -43,15 +41,15 @@ def whiten(x: Array, mean: Array, matrix: Array) -> Array:
 
 
 def recolour(x: Array, mean: Array, matrix: Array, shift: Array) -> Array:
-    """Compute (x - mean) V S^(1-g) + shift, which restores part of the embedding's spectrum and mean.
+    """Compute (x - mean) V S^(1-g) + shift, which restores part of the embedding's spectrum. mean, shift: (D,).
 
-    mean, shift: (D,). matrix (D, D) = V S^(1-g); U S V^T best reconstructs the embedding from ``x``.
+    matrix (D, D) is V S^(1-g), if U S V^T best reconstructs the embedding from ``x``.
     """
     return (x - mean) @ matrix + shift
 
 
 def coupling_net(x: Array, params: Params, prefix: str) -> Array:
-    """Compute g(x): (B, h) -> (B, o); weight1 (w, h), weight2 (w, w), weight3 (o, w), inner ActNorms, end scale."""
+    """Compute the coupling's network (B, h) -> (B, o). weight1 (w, h), weight2 (w, w), weight3 (o, w)."""
     xp = _namespace(x)
     p = {name: params[f"{prefix}{name}"] for name in _NET}
     hidden = ((x @ p["weight1"].T + p["shift1"]) * xp.exp(3 * p["logscale1"])).clip(min=0)
@@ -63,7 +61,7 @@ _NET = ("weight1", "shift1", "logscale1", "weight2", "shift2", "logscale2", "wei
 
 
 def permute(x: Array, params: Params, prefix: str, kind: str) -> tuple[Array, Array | float]:
-    """Mix the channels of a step: reversal, a stored random order, or P L (U + diag(sign exp(logdiag))) x."""
+    """Mix channels: reversal, a stored random order, or P L (U + diag(sign exp(logdiag))) x."""
     if kind == "reversal":
         return x[:, list(range(x.shape[1] - 1, -1, -1))], 0.0
     index = params[f"{prefix}index"]

@@ -23,32 +23,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1 in float32 and float64, for channels a step must not change
+UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1: the step does not change the channel
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One folded calibration. Arrays are C-contiguous; float64 as folded, float32 as executed (``astype``)."""
+    """One folded calibration. Arrays are C-contiguous: float64 as folded, float32 as executed."""
 
     form: str  # "hidden" or "state"
     m: Array  # (D,) centre
     s: Array  # (D,) scale
     L: Array | None  # (M, D) dense prologue; None: u = v and M = D
-    U: Array  # (K w, M) block row k: reading weights of step k, nonzero only in columns reads[k]
+    U: Array  # (K w, M) block row k: nonzero only in columns reads[k]
     c: Array  # (K w,)
     G: Array | None  # hidden (K w, K w), block strictly lower triangular; state None
     B: Array  # (K, w, w) inner layers
     d: Array  # (K, w)
     V: Array  # hidden (N, K w), state (M, K w); block column k: nonzero only in rows writes[k]
-    p: Array | None  # state (K, M) shift biases, 0 outside the written channels; hidden None
-    R: Array | None  # state (M, K w) gate weights, as V; None without gates, and hidden
-    q: Array | None  # state (K, M) gate biases, UNTOUCHED outside the written channels; None as R
+    p: Array | None  # state (K, M) shift biases; hidden None
+    R: Array | None  # state (M, K w) gate weights; None without gates
+    q: Array | None  # state (K, M) gate biases, else UNTOUCHED; None as R
     S: Array  # (N,) diagonal, or (N, M) dense (hidden only)
-    gather: Array | None  # (N,) int32 with a diagonal S, None with a dense one
+    gather: Array | None  # (N,) int32; None with a dense S
     t: Array  # (N,) output bias
     reads: Array  # (K, 2) int32: step k reads u[reads[k, 0]:reads[k, 1]]
-    writes: Array  # (K, 2) int32: step k changes these rows of z (hidden) or of u (state)
-    logdet: float  # log|det dz/dx|, in state form without the sum of log gates; nan if it does not exist
+    writes: Array  # (K, 2) int32: rows of z (hidden) or u (state) that step k changes
+    logdet: float  # log|det dz/dx| without log gates; nan: none
 
     @property
     def inputs(self) -> int:
@@ -72,24 +72,24 @@ class Plan:
 
     @property
     def width(self) -> int:
-        """w, 0 without steps."""
+        """w; 0 without steps."""
         return int(self.d.shape[1])
 
     @property
     def links(self) -> NDArray[np.bool_]:
-        """(K, K) mask of nonzero blocks G_kj; all false in state form."""
+        """(K, K) mask of nonzero blocks G_kj."""
         k, w = self.steps, self.width
         if self.G is None or not w:
             return np.zeros((k, k), bool)
         return np.asarray(self.G.reshape(k, w, k, w).any(axis=(1, 3)))
 
     def arrays(self) -> dict[str, Array]:
-        """Return field name -> array, for this plan's arrays."""
+        """Return field name -> array."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def astype(self, dtype: Any) -> Plan:
-        """Return the plan with its floating-point arrays in ``dtype``."""
+        """Return the plan with floating-point arrays in ``dtype``."""
         cast: dict[str, Any] = {k: v.astype(dtype) for k, v in self.arrays().items() if v.dtype.kind == "f"}
         return replace(self, **cast)
 
@@ -100,7 +100,7 @@ def execute(plan: Plan, x: Array) -> Array:
 
 
 def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
-    """Map x (B, D) to z (B, N) and log|det dz/dx| (B,), both in the plan's dtype."""
+    """Return z (B, N) and log|det dz/dx| (B,) of x (B, D), in the plan's dtype."""
     u = (x.astype(plan.m.dtype) - plan.m) * plan.s
     if plan.L is not None:
         u = u @ plan.L.T
@@ -113,7 +113,6 @@ def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
 
 
 def _hidden(plan: Plan, u: Array) -> Array:
-    """h (B, K w)."""
     assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
     w, h = plan.width, np.zeros((len(u), len(plan.c)), u.dtype)
     a = u @ plan.U.T + plan.c

@@ -1,4 +1,4 @@
-"""The folded flow on a CUDA GPU: plans in device memory, and the launches that execute them.
+"""The folded flow on a CUDA GPU.
 
 Only building a ``TritonFlow`` imports torch and triton. A call never waits for the device, so a CUDA graph can capture
 it.
@@ -27,17 +27,17 @@ from fastflow.kernels.flow.triton_configurations import (
 from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, pad_width, split_prologue
 from fastflow.kernels.launch import Launcher, options
 
-Tensor = Any  # torch.Tensor, which is not imported here
-# unweighted tokens and layers: kernels are compiled without these arguments
+Tensor = Any  # torch.Tensor
+# kernels are compiled without these arguments
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
 class TritonFlow(Launcher):
-    """One calibration, as folded plans in order, in the memory of one GPU.
+    """Folded plans in order, in the memory of one GPU.
 
-    Products are exact for few rows, else tf32x3, at float32 grade. ``device``: CUDA, or cpu under Triton's interpreter.
-    ``weights``: (vocabulary,) float32 token weights above 0. ``shares``: of the pooled layers. Raises ValueError if
-    torch, triton or a GPU is missing.
+    Products are exact for few rows, else tf32x3. ``device``: CUDA, or cpu under Triton's interpreter. ``weights``:
+    (vocabulary,) float32 of tokens. ``shares``: of pooled layers. Raises ValueError if torch, triton or a GPU is
+    missing.
     """
 
     def __init__(
@@ -59,23 +59,22 @@ class TritonFlow(Launcher):
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
-        """Return z (B, N) float32 of pooled vectors x (B, D); ``normalize``: z / max(|z|, 1e-12).
+        """Return z (B, N) float32 of x (B, D); ``normalize``: z / max(|z|, 1e-12).
 
-        With ``offsets`` (B + 1,) int32, x holds hidden states, (tokens, D) or (layers, tokens, D), which ``pool`` pools
-        first, with ``ids``.
+        With ``offsets``, x holds hidden states, which ``pool`` pools first.
         """
         return self._run(x, normalize, offsets, ids, None)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z (B, N) and log|det dz/dx| (B,), float32, of x (B, D); nan if no determinant exists."""
+        """Return z (B, N) and log|det dz/dx| (B,) of x (B, D), float32; nan without a determinant."""
         log_det = self.torch.zeros(len(x), device=self.device)
         return self._run(x, False, None, None, log_det), log_det
 
     def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Return (B, D) float32: the mean over tokens offsets[i] to offsets[i+1] and over layers by their shares.
+        """Return (B, D) float32: means over tokens offsets[i] to offsets[i+1] and layers; 0 for a text without tokens.
 
-        On the device: hidden (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets (B + 1,) int32;
-        ids (tokens,) int32, read only with ``weights``. A text without tokens gives zeros.
+        hidden: (tokens, D) or (layers, tokens, D), float32, float16 or bfloat16; offsets: (B + 1,) int32; ids:
+        (tokens,) int32, only with ``weights``.
         """
         hidden = self._hidden(hidden)
         rows = self._offsets(offsets)
@@ -87,7 +86,6 @@ class TritonFlow(Launcher):
         return pooled
 
     def _pooling(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None) -> dict[str, Any]:
-        """Pooling arguments of kernels for ``hidden`` (layers, tokens, D)."""
         texts = UNWEIGHTED | {"offset_ptr": offsets, "layers": len(hidden), "layer_pitch": hidden.stride(0)}
         if self.shares is not None:
             if len(hidden) != len(self.shares):
@@ -147,25 +145,22 @@ class TritonFlow(Launcher):
     def launch(
         self, kernel: Any, grid: tuple[int, ...], constants: dict[str, Any], arrays: dict[str, Tensor], **values: Any
     ) -> None:
-        """Launch ``kernel``; pointers are in ``values`` or ``arrays``, or x for arrays that this plan lacks."""
+        """Launch ``kernel``; pointers that are in neither ``values`` nor ``arrays`` get x."""
         absent = values.get("x_ptr")
         pointers = {n: arrays.get(n, absent) for n in kernel.arg_names if n.endswith("_ptr") and n not in values}
         self.start(kernel, grid, **pointers, **values, **constants)
 
 
 class _Part:
-    """One plan without prologue on the device, in the layout of each possible configuration."""
-
     def __init__(self, flow: TritonFlow, plan: Plan) -> None:
         self.flow, self.plan = flow, plan
         self.kind = kind(plan)
         self.width = pad_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
         for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
-            self.lay_out(config)  # now: a later call, which a graph may capture, must copy nothing
+            self.lay_out(config)  # now: a captured call must not copy
 
     def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
-        """Return the layout for ``config`` and its arrays on the device."""
         key = (config.HB, config.BN, config.BK)
         if key not in self.layouts:
             state = self.kind == "state"
@@ -177,7 +172,6 @@ class _Part:
     def __call__(
         self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
     ) -> Tensor:
-        """Return z (rows, N) of x; add to ``log_det`` (rows,) unless None."""
         config = choose(self.kind, rows, self.flow.hopper)
         z = self.flow.torch.empty(rows, self.plan.outputs, device=self.flow.device)
         if log_det is not None and config.body != "state":
@@ -246,7 +240,7 @@ _RUN: dict[str, Callable[..., None]] = {"loop": _Part.loop, "pair": _Part.pair, 
 
 
 def kind(plan: Plan) -> str:
-    """Return the plan's row in CONFIGURATIONS: hidden, dense or state."""
+    """Return the plan's row in CONFIGURATIONS."""
     return "state" if plan.form == "state" else "dense" if plan.gather is None else "hidden"
 
 
@@ -254,7 +248,7 @@ def constants(
     config: Config, body: str, layout: Layout, width: int, normalize: bool = False, pool: bool = False,
     log_det: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return compile-time constants and launch options of kernel ``body`` in one configuration."""
+    """Return constants and launch options of kernel ``body``."""
     names = {
         "flow_loop": "BM BN BK HB WP SCHEME VEC DENSE NORMALIZE", "flow_read": "BM BK HB SCHEME VEC POOL",
         "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL",

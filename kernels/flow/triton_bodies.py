@@ -1,17 +1,16 @@
 """The folded flow as Triton kernels: the equations of ``kernels.flow.plan`` in three phases.
 
-    read    a = U u + c                    (B, C), a tile of HB columns at a time; u = (x - m) s
-    recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step; a barrier makes each h_k visible
+    read    a = U u + c, u = (x - m) s     (B, C), a tile of HB columns at a time
+    recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
-``flow_loop`` runs all three for BM rows. ``flow_read`` and ``flow_write`` are a pair; the writer repeats the recursion
-for each chunk, so no program waits. ``flow_chain`` is the writer unrolled, for few rows. ``flow_state`` is the affine
-flow.
+``flow_loop`` runs all three. ``flow_read`` and ``flow_write`` are two launches; the second repeats the recursion for
+each chunk, so no program waits. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
 
-Letters: D inputs, N outputs, K steps of a width padded to the power of two WP, C columns of hidden units in blocks of
-UB = min(WP, 32), as ``triton_layout`` makes them. Pointers are float32 with contiguous rows, tables int32, sums
-float32. D and N are multiples of VEC, which tells the compiler how wide a load may be. B and ``layer_pitch`` are not
-specialised: a specialised kernel would sum in another order. Callers answer B = 0 without a launch.
+Letters: D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB
+= min(WP, 32), as in ``triton_layout``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N,
+which tells the compiler how wide a load may be. B and ``layer_pitch`` are not specialised, because a specialised kernel
+would sum in another order. B = 0 is never launched.
 """
 # ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -48,7 +47,7 @@ def flow_loop(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, DENSE: tl.constexpr, NORMALIZE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Map x (B, D) to z (B, N); a program takes every programs-th block of BM rows.
+    """Map x (B, D) to z (B, N), BM rows at a time.
 
     scratch (programs, BM, C) holds a, then h; ``pitch``: row length of U and of a dense S.
     """
@@ -79,7 +78,7 @@ def flow_read(
     B, D, layers, layer_pitch, C, pitch,
     BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, SCHEME: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write a (rows padded to whole blocks, C), the first of the pair; grid (blocks of BM rows, tiles)."""
+    """Write a (rows padded to whole blocks, C); grid (blocks of BM rows, tiles)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     row, tile = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
     a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, POOL)
@@ -94,7 +93,7 @@ def flow_write(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write z (B, N) from a, the second of the pair; grid (blocks of BM rows, chunks); scratch h (programs, BM, C)."""
+    """Write z (B, N) from a; grid (blocks of BM rows, chunks); scratch h (programs, BM, C)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
@@ -114,7 +113,7 @@ def flow_chain(
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Run ``flow_write`` for few steps, unrolled by ``chain``; grid (blocks of BM rows, chunks)."""
+    """Write z as ``flow_write``, unrolled by ``chain``."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
@@ -133,11 +132,10 @@ def flow_state(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, LOGDET: tl.constexpr, NORMALIZE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Map x (B, D) to z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET; blocks as in the loop.
+    """Map x (B, D) to z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET.
 
     scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, hidden units. Step k reads tile k of C, then
-    changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16. Outside, V, R (pitch, C) and p (K, pitch)
-    are zero, and q (K, pitch) makes the sigmoid 1. z = S u[gather] + t.
+    changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16. V, R: (pitch, C); p, q: (K, pitch).
     """
     UB: tl.constexpr = min(WP, 32)
     source, inner, units = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)
@@ -203,7 +201,7 @@ def pool_mean(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, B, D, layers, layer_pitch,
     BN: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the means (B, D) of hidden states (layers, tokens, D), as ``inputs``; grid (B, chunks of BN channels)."""
+    """Write means (B, D) of hidden states (layers, tokens, D), as ``inputs``; grid (B, chunks of BN channels)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     x = inputs(source, row, chunk * BN + tl.arange(0, BN), 1, BN, POOL)
@@ -212,7 +210,7 @@ def pool_mean(
 
 @triton.jit(do_not_specialize=["B"])
 def unit_rows(z_ptr, B, N, BM: tl.constexpr, BN: tl.constexpr, VEC: tl.constexpr) -> None:
-    """Scale z (B, N) to unit length in place, for the pair, whose programs see one chunk; grid (blocks of BM,)."""
+    """Scale z (B, N) to unit length in place; grid (blocks of BM rows,)."""
     pitch, row = N // VEC * VEC, tl.program_id(0).to(tl.int64) * BM
     rows, squares = row + tl.arange(0, BM), tl.zeros((BM,), tl.float32)
     for chunk in range(0, tl.cdiv(N, BN)):

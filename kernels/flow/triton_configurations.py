@@ -1,24 +1,23 @@
-"""Stored configurations of the Triton flow, chosen by kind of plan and batch.
+"""Configurations of the Triton flow, by kind of plan and number of rows.
 
-``hidden`` was timed on an H100 with the paper's flow, 3 x 3 x 32 on 768 channels, at 1 to 1,000,000 rows
-(``bench/research/triton_table.py``); thresholds are estimated. ``dense`` and ``state`` come from the compiler's
-resource report on sm_80 and sm_90.
+``hidden`` was timed on an H100 (``bench/research/triton_table.py``); thresholds are estimated. ``dense`` and ``state``
+come from the compiler's resource report on sm_80 and sm_90.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-POOL = 16  # tokens that pooling sums at a time: 16 registers of each thread
-# most tokens of a single text that the pair's programs pool themselves, without another launch
+POOL = 16  # tokens that pooling sums at a time
+# most tokens of a single text that ``flow_read`` and ``flow_write`` pool themselves
 POOL_FUSED = 64
-SMALL = 16  # rows in a block of ``unit_rows``: 16 registers of each thread
-WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``: four loads of a warp
+SMALL = 16  # rows in a block of ``unit_rows``
+WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``
 
 
 @dataclass(frozen=True)
 class Config:
-    """One launch: the largest batch it serves, and constants as in ``kernels.flow.triton_bodies``."""
+    """One launch: the most rows it serves, and constants as in ``triton_bodies``."""
 
     rows: float
     body: str  # "pair", "loop" or "state"
@@ -26,11 +25,11 @@ class Config:
     BN: int  # output channels
     BK: int  # inputs
     HB: int  # hidden units read together
-    SCHEME: str  # "fma": exact products; "tf32x3": tensor cores, at float32 grade
+    SCHEME: str  # "fma" or "tf32x3", as in ``triton_parts``
     warps: int
     stages: int
-    per_sm: int = 1  # resident programs per multiprocessor, for bodies that loop over blocks of rows
-    AHEAD: int | None = None  # steps that the pair loads ahead when few steps are unrolled; None: never unrolled
+    per_sm: int = 1  # programs per multiprocessor
+    AHEAD: int | None = None  # steps loaded early by ``flow_chain``; None: not used
 
 
 ANY = float("inf")
@@ -61,6 +60,6 @@ HOPPER = Config(ANY, "loop", 64, 64, 32, 64, "tf32x3", 4, 3, 2)
 
 
 def choose(kind: str, rows: int, hopper: bool = False) -> Config:
-    """Return the configuration for ``rows``; ``hopper``: on a GPU of compute capability 9.0 or more."""
+    """Return the configuration for ``rows``; ``hopper``: compute capability >= 9.0."""
     found = next(config for config in CONFIGURATIONS[kind] if rows <= config.rows)
     return HOPPER if hopper and kind == "hidden" and found.body == "loop" else found

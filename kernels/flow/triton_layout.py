@@ -1,6 +1,6 @@
-"""Lay out a plan for the Triton kernels: padded to blocks, with tables of each block's reads (NumPy only).
+"""Lay out a plan for the Triton kernels, padded to blocks, with tables of the blocks that each block reads.
 
-Ranges are widened to multiples of 16, so loads are 16 bytes wide; added weights are zero.
+Ranges are widened to multiples of 16, so that loads are 16 bytes wide; added weights are zero.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from fastflow.kernels.flow.plan import UNTOUCHED, Plan
 
 Array = NDArray[Any]
-MOST_TILES = 40  # weight tiles that a program of the unrolled writer keeps in registers: the paper's flow has 33
-UNIT = 32  # hidden units multiplied at once: wider blocks would spill registers
+MOST_TILES = 40  # weight tiles in the registers of ``flow_chain``
+UNIT = 32  # hidden units multiplied at once
 
 
 class Chain(NamedTuple):
-    """Unrolled steps: each step's block of columns; step READERS[i] reads the earlier step LINKS[i]."""
+    """Unrolled steps: the block of each step; step READERS[i] reads step LINKS[i]."""
 
     BLOCKS: tuple[int, ...]
     READERS: tuple[int, ...]
@@ -28,7 +28,7 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """One plan without prologue as the kernels read it: arrays by argument name (float32, tables int32), and sizes."""
+    """One plan without prologue: arrays by argument name (float32, tables int32), and sizes."""
 
     arrays: dict[str, Array]
     inputs: int  # D
@@ -40,16 +40,16 @@ class Layout:
     pitch: int  # D padded
     dense: bool
     log_det: float
-    chain: Chain | None = None  # None if the steps are too many or too wide to be unrolled
+    chain: Chain | None = None  # None: not unrolled
 
 
 def pad_width(width: int) -> int:
-    """Return the least power of two, 16 or more, that holds ``width`` hidden units."""
+    """Return the least power of two >= 16 that holds ``width`` hidden units."""
     return max(16, 1 << (width - 1).bit_length()) if width else 16
 
 
 def split_prologue(plan: Plan) -> tuple[Plan, ...]:
-    """Return ``plan`` as plans without L: the prologue becomes a dense linear map without steps."""
+    """Return ``plan`` as plans without L, which becomes a plan of its own."""
     if plan.L is None:
         return (plan,)
     dense, size = plan.L, len(plan.L)
@@ -63,10 +63,7 @@ def split_prologue(plan: Plan) -> tuple[Plan, ...]:
 
 
 def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
-    """Lay out a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
-
-    Steps that read the same range share a tile if widths allow.
-    """
+    """Lay out a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time."""
     width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
     unit = min(width, UNIT)
     blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))
@@ -117,7 +114,7 @@ def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
 
 
 def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[int, int]]]:
-    """Each step's block, (K,), and each tile's range; a tile holds ``share`` steps, or a step takes ``parts`` tiles."""
+    """Return each step's block (K,), and the range of each tile: ``share`` steps, or 1 / ``parts`` of a step."""
     blocks, ranges = np.zeros(len(reads), np.int32), []
     taken = 0
     for span in dict.fromkeys(map(tuple, reads.tolist())):
@@ -130,7 +127,6 @@ def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[in
 
 
 def _steps_reaching(plan: Plan, start: int, stop: int) -> list[int]:
-    """The steps that change output channels start to stop."""
     if not plan.width:
         return []
     reached = plan.V[start:stop].reshape(-1, plan.steps, plan.width).any(axis=(0, 2))
@@ -172,19 +168,16 @@ def _pad(vector: Array, size: int) -> Array:
 
 
 def _sixteenths(ranges: Any) -> Array:
-    """(n, 2) ranges widened to units of 16."""
     spans = np.array(ranges, np.int32).reshape(-1, 2)
     return np.column_stack([spans[:, 0] // 16, -(-spans[:, 1] // 16)])
 
 
 def _bounds(lists: list[list[int]], parts: int) -> Array:
-    """(n, 2): begin and end of each list, ``parts`` entries an item, in their concatenation."""
     sizes = np.array([len(items) for items in lists], np.int32) * parts
     ends = np.cumsum(sizes, dtype=np.int32)
     return np.column_stack([ends - sizes, ends])
 
 
 def _units(blocks: Array, lists: list[list[int]], parts: int) -> Array:
-    """The concatenated lists of steps as their blocks of UNIT columns, ``parts`` a step."""
     steps = np.array([k for items in lists for k in items], int)
     return (blocks[steps, None] * parts + np.arange(parts)).reshape(-1)

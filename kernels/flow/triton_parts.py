@@ -1,7 +1,6 @@
-"""Phases shared by the flow's Triton kernels, as inlined functions.
+"""Phases shared by the flow's Triton kernels.
 
-SCHEME of products: ``fma``, exact float32, for one row; else tf32x3, the ``input_precision`` of ``tl.dot`` at float32
-grade.
+SCHEME of products: ``fma``, exact float32, for one row; else tf32x3, an ``input_precision`` of ``tl.dot``.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # ruff: noqa: RUF005 - Triton has no unpacking of tuples
@@ -15,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def zero(M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, SCHEME: tl.constexpr):
-    """Return an accumulator for (M, N) sums; fma keeps (N, C) partial sums, so a long sum ends in one reduction."""
+    """Return an accumulator of (M, N) sums. With fma it is (N, C), which ``total`` reduces."""
     if SCHEME == "fma":
         return tl.zeros((N, C), tl.float32)
     else:
@@ -42,12 +41,11 @@ def total(acc, SCHEME: tl.constexpr):
 
 @triton.jit
 def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
-    """Return (BM, BC) float32: columns ``cols`` of the rows from ``row`` on, 0 beyond the last row and channel.
+    """Return (BM, BC) float32: columns ``cols`` of rows from ``row`` on, 0 outside x.
 
-    POOL 0: x (B, D), any float dtype. Else BM = 1 and x holds hidden states (layers, tokens, D); text i owns tokens
-    offset[i]:offset[i+1] (int32), and its row is their mean over tokens and layers, POOL tokens at a time, zeros for
-    none. With id (tokens,) int32 and weight (vocabulary,) float32 above 0: sum(w h) / sum(w), w = weight[id[n]]. share
-    (layers,) float32 multiplies a layer's states.
+    POOL 0: x (B, D), any float dtype. Else BM = 1 and x is hidden states (layers, tokens, D). Text i is their mean over
+    tokens offset[i]:offset[i+1] and layers, POOL tokens at a time. With id (tokens,) int32 and weight (vocabulary,):
+    sum(w h) / sum(w), w = weight[id]. share (layers,) multiplies layers.
     """
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, pitch, B = source
     inside = cols < pitch
@@ -81,7 +79,7 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
 
 @triton.jit
 def load_centred(source, centre, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):
-    """Return (BM, BC): (x - m) s at ``cols``; centre = (m, s), padded with zeros beyond D."""
+    """Return (BM, BC): (x - m) s at ``cols``; centre = (m, s), padded with zeros."""
     m_ptr, s_ptr = centre
     x = inputs(source, row, cols, BM, BC, POOL)
     return (x - tl.load(m_ptr + cols)[None, :]) * tl.load(s_ptr + cols)[None, :]
@@ -94,7 +92,7 @@ def read(
 ):  # fmt: skip
     """Return (BM, HB): a = U u + c in the columns of ``tile``.
 
-    weights = (tile (tiles, 2): the inputs read, in units of 16; U (C, U_pitch), zero outside them; U_pitch; c (C,)).
+    weights = (tile (tiles, 2): range of inputs in units of 16, U (C, U_pitch), U_pitch, c (C,)).
     """
     tile_ptr, U_ptr, U_pitch, c_ptr = weights
     low, high = tl.load(tile_ptr + 2 * tile) * 16, tl.load(tile_ptr + 2 * tile + 1) * 16
@@ -109,7 +107,7 @@ def read(
 
 @triton.jit
 def layer_weights(weights, k, WP: tl.constexpr):
-    """Load (B_k (WP, WP), d_k (1, WP)) for ``layer``, early, of weights = (B (K, WP, WP), d (K, WP))."""
+    """Load (B_k (WP, WP), d_k (1, WP)) from weights = (B (K, WP, WP), d (K, WP))."""
     B_ptr, d_ptr = weights
     units = tl.arange(0, WP)
     weight = tl.load(B_ptr + (k * WP + units)[:, None] * WP + units[None, :])
@@ -118,14 +116,14 @@ def layer_weights(weights, k, WP: tl.constexpr):
 
 @triton.jit
 def layer(a, loaded, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """Return (BM, WP): h_k = relu(B_k a + d_k) of a (BM, WP), WP <= 32; ``loaded``: layer_weights' result."""
+    """Return (BM, WP): relu(B_k a + d_k) of a (BM, WP), WP <= 32; ``loaded``: (B_k, d_k)."""
     weight, bias = loaded
     return tl.maximum(total(add(zero(BM, WP, WP, SCHEME), a, weight, SCHEME), SCHEME) + bias, 0.0)
 
 
 @triton.jit
 def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """Run ``layer`` for any WP; a and h are columns of scratch rows of C, because a register tile cannot be sliced."""
+    """Write h = relu(B_k a + d_k) for any WP; a, h (BM, WP) are in scratch rows of C columns."""
     B_ptr, d_ptr = weights
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, 32)
     tl.debug_barrier()
@@ -141,10 +139,10 @@ def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, 
 
 @triton.jit
 def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
-    """Write h (BM, C) from a (BM, C), in the first ``steps`` steps' columns; the last WP columns are spare if WP > 32.
+    """Write h (BM, C) from a (BM, C) for the first ``steps`` steps. If WP > 32, the last WP columns are spare.
 
-    links = (step (K, 3): first block of UB columns, first and last entry of link; link: earlier blocks that it reads; G
-    (C, C)). h may be a: the first barrier lets all threads load their copy.
+    links = (step (K, 3): first block of UB columns, range in link; link: earlier blocks that a step reads; G (C, C)). h
+    may be a.
     """
     UB: tl.constexpr = min(WP, 32)
     step_ptr, link_ptr, G_ptr = links
@@ -157,7 +155,6 @@ def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constex
             own = block + part + units
             a = tl.load(a_ptr + rows + own[None, :])
             acc = zero(BM, UB, UB, SCHEME)
-            # not pipelined: two or three turns gain nothing
             for at in tl.range(tl.load(step_ptr + 3 * k + 1), tl.load(step_ptr + 3 * k + 2), num_stages=1):
                 other = tl.load(link_ptr + at) * UB + units
                 h = tl.load(h_ptr + rows + other[None, :])
@@ -179,10 +176,10 @@ def chain(
     BM: tl.constexpr, BN: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Return (BM, BN): V h in the channels ``own``, from a (BM, C); ``recur`` for few rows, which are latency-bound.
+    """Return (BM, BN): V h in the channels ``own`` from a (BM, C), as ``recur`` unrolled for few rows and WP <= 32.
 
-    BLOCKS (K,): each step's block; step READERS[i], not decreasing, reads the earlier step LINKS[i]. Weights are loaded
-    AHEAD steps early, and hidden units stay in registers: for WP <= 32.
+    BLOCKS (K,): each step's block; step READERS[i], ascending, reads step LINKS[i]. Weights are loaded AHEAD steps
+    early, and h stays in registers.
     """
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, WP)
     weights, biases, grams, writes, before, hidden = (), (), (), (), (), ()
@@ -218,8 +215,8 @@ def emit(
 ):  # fmt: skip
     """Return (BM, BN): z = S u + V h + t in the channels of ``chunk``.
 
-    outs = (chunk (chunks, 3): steps needed, first and last entry of block; block: blocks of UB hidden units that reach
-    these channels; V (N, C); t (N,)). linear: as in ``pass_on``.
+    outs = (chunk (chunks, 3): steps needed, range in block; block: blocks of hidden units to read; V (N, C); t (N,)).
+    linear: as in ``pass_on``.
     """
     UB: tl.constexpr = min(WP, 32)
     chunk_ptr, block_ptr, V_ptr, t_ptr = outs
@@ -240,7 +237,7 @@ def pass_on(
 ):  # fmt: skip
     """Return (BM, BN): S u in the channels ``own``.
 
-    linear = (gather (N,), m[gather], S s[gather], S, S_pitch): the first three unless DENSE, else S (N, S_pitch).
+    linear = (gather (N,), m[gather], S s[gather], S (N, S_pitch), S_pitch); DENSE: only the last two.
     """
     gather_ptr, mz_ptr, sz_ptr, S_ptr, S_pitch = linear
     if DENSE:
@@ -257,9 +254,7 @@ def pass_on(
 
 @triton.jit
 def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Write the tile z (BM, BN) to ``z_ptr`` (B, ``pitch``), from ``row`` and column ``chunk`` BN on; return its rows'
-    sums of squares (BM,).
-    """
+    """Write the tile z (BM, BN) from ``row`` and column ``chunk`` BN on; return its rows' sums of squares (BM,)."""
     rows, own = row + tl.arange(0, BM), chunk * BN + tl.arange(0, BN)
     inside = (rows < B)[:, None] & (own < pitch)[None, :]
     tl.store(z_ptr + rows[:, None] * pitch + own[None, :], z, mask=inside)
@@ -268,7 +263,7 @@ def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit
 def rescale(z_ptr, squares, row, chunks, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Divide rows of z, all chunks written, by max(|z|, 1e-12) in place; ``squares`` (BM,): their sums of squares."""
+    """Divide rows of z by max(|z|, 1e-12); ``squares`` (BM,): sums of squares."""
     tl.debug_barrier()
     factor = 1.0 / tl.maximum(tl.sqrt_rn(squares), 1e-12)
     rows = row + tl.arange(0, BM)

@@ -1,1 +1,1 @@
-"""Codes of rows against a query's code: ``reference`` defines the scans, ``cpu`` has them compiled."""
+"""Comparison of vectors with a query's: ``reference`` defines the scans, ``cpu`` has them compiled."""

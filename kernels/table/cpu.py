@@ -15,10 +15,10 @@ from fastflow.kernels.threads import resolve_threads
 
 
 class CpuTable:
-    """Concatenated texts -> their means (B, D) float32, accumulated in the order of the ids.
+    """Concatenated texts -> their means (B, D) float32, summed in the order of the ids.
 
-    A text's bits do not depend on other texts, order or threads. Safe from several threads, and after fork. Rows are
-    not copied. ``weights``: (V,) float32 of the ids; None: all 1. Raises ValueError for arguments that cannot run.
+    A text's bits do not depend on other texts or threads. Safe from several threads, and after fork. Rows are not
+    copied. ``weights``: (V,) float32; None: all 1. Raises ValueError for arguments that cannot run.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class CpuTable:
         )  # fmt: skip
 
     def __call__(self, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (B, D): the means of the texts ids[offsets[i]:offsets[i + 1]]; 0 for a text without ids.
+        """Return (B, D): means of texts ids[offsets[i]:offsets[i + 1]]; 0 for a text without ids.
 
-        Raises ValueError, naming the text, for an unknown id, and as ``check`` does.
+        Raises ValueError, naming the text, for an unknown id, and as ``check``.
         """
         out = np.empty((len(offsets) - 1, self._width), np.float32)
         self.compiled.run(ids, offsets, out, self.threads)
@@ -44,6 +44,6 @@ class CpuTable:
         return out
 
     def check(self) -> None:
-        """Raise ValueError if the rows' file was changed meanwhile."""
+        """Raise ValueError if the rows' file was changed."""
         if was_changed(self._rows):
             raise ValueError(f"the token table cannot be read: {CHANGED}")

@@ -19,8 +19,8 @@ BLOCK = 1 << 14  # tokens with vectors in memory at a time
 class Table(NamedTuple):
     """A vector for each of V ids: row ``mapping[id]`` of ``rows``, times ``scales[id]``.
 
-    rows: (R, D) of a dtype in STORED. scales: (V,) float32 or None. mapping: (V,) int32 or None. run: tokens summed
-    before their sum is added, with Kahan's compensation; WHOLE is one sum in token order.
+    rows: (R, D) of a dtype in STORED. scales: (V,) float32 or None. mapping: (V,) int32 or None. run: tokens in a
+    partial sum; sums are added with Kahan's compensation. WHOLE: one sum.
     """
 
     rows: Array
@@ -34,8 +34,9 @@ class Table(NamedTuple):
         return len(self.rows if self.mapping is None else self.mapping)
 
     def vectors(self, ids: NDArray[np.integer[Any]], dtype: Any, weights: NDArray[np.float32] | None = None) -> Array:
-        """Return the vectors (N, D) of ``ids`` (N,) in ``dtype``, times ``weights`` (V,); raise ValueError if their
-        file changed.
+        """Return (N, D): vectors of ``ids`` (N,) in ``dtype``, times ``weights`` (V,).
+
+        Raises ValueError if their file changed.
         """
         found: Array = self.rows[ids if self.mapping is None else self.mapping[ids]].astype(dtype)
         if was_changed(self.rows):
@@ -47,8 +48,8 @@ class Table(NamedTuple):
 def pool(
     table: Table, ids: NDArray[np.int32], offsets: NDArray[np.int64], weights: NDArray[np.float32] | None, dtype: Any
 ) -> Array:
-    """Return (B, D) in ``dtype``: the means of the texts ids[offsets[i]:offsets[i + 1]], with ``weights`` (V,) sum(w x)
-    / sum(w).
+    """Return (B, D) in ``dtype``: means of texts ids[offsets[i]:offsets[i + 1]], with ``weights`` (V,) sum(w x) /
+    sum(w).
 
     Raises ValueError, naming the text, for an unknown id.
     """
@@ -66,7 +67,6 @@ def pool(
 
 
 def _sum(vectors: Array, run: int) -> Array:
-    """(D,): the sum of ``vectors`` (n, D), of runs in order; ``reduce`` adds rows in order, ``reduceat`` does not."""
     whole = excess = np.zeros_like(vectors[0])
     for i in range(0, len(vectors), min(run, len(vectors))):
         more = np.add.reduce(vectors[i : i + run], axis=0) - excess
@@ -76,7 +76,6 @@ def _sum(vectors: Array, run: int) -> Array:
 
 
 def _blocks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """(first text, end) of blocks of about BLOCK ids, or of one text."""
     cuts, texts = [0], len(offsets) - 1
     while cuts[-1] < texts:
         end = int(np.searchsorted(offsets, offsets[cuts[-1]] + BLOCK, side="right")) - 1

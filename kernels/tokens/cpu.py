@@ -15,7 +15,7 @@ from fastflow.kernels.tokens.rules import Rules
 
 
 class WordPiece:
-    """A tokenizer of ``vocabulary``, pieces and ids, by ``rules``; raises ValueError as ``Rules.check``."""
+    """A tokenizer of ``vocabulary`` by ``rules``; raises ValueError as ``Rules.check``."""
 
     def __init__(self, vocabulary: Vocabulary, rules: Rules) -> None:
         unknown = rules.check(vocabulary.get)
@@ -31,8 +31,8 @@ class WordPiece:
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Return (ids (N,), offsets (B+1,), numbers of cut texts): text i has ids[offsets[i]:offsets[i+1]].
 
-        A text has at most ``limit`` ids, including end ids if ``special``. Raises ValueError for half a surrogate pair
-        or too low a limit, TypeError for other types than str.
+        ``limit``: the most ids of a text, with start and end ids if ``special``. Raises ValueError for half a surrogate
+        pair or too low a limit, TypeError for other types than str.
         """
         ids, offsets, states = self.compiled.tokenize(list(texts), limit, special, resolve_threads(threads))
         if (half := np.flatnonzero(states == _cpu.HALF)).size:

@@ -1,7 +1,7 @@
-"""The definition of WordPiece with BERT's normalizer: the ids of Hugging Face's ``tokenizers``.
+"""The definition of WordPiece with BERT's normalizer, with the ids of Hugging Face's ``tokenizers``.
 
-Added tokens are found first; the text between them is normalized, whole words are found, the rest is divided at spaces
-and around punctuation; a word is cut into pieces, the longest first.
+Added tokens are found first. Text between them is normalized, whole words are found, and the rest is split at spaces
+and punctuation. Each word is cut into pieces, the longest first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX = "##"  # of a piece that continues a word
 
 
 class WordPiece:
-    """A tokenizer of ``vocabulary``, pieces and ids, by ``rules``, as ``cpu.WordPiece``."""
+    """A tokenizer of ``vocabulary`` by ``rules``, as ``cpu.WordPiece``."""
 
     def __init__(self, vocabulary: Mapping[str, int], rules: Rules) -> None:
         self._ids, self._rules, self._whole = vocabulary, rules, dict(rules.whole)
@@ -46,7 +46,6 @@ class WordPiece:
         return np.array([i for row in rows for i in row], np.int32), offsets, np.array(cut, np.int64)
 
     def _text(self, text: str) -> Iterator[int]:
-        """The ids of a text, uncut, without end ids."""
         added = sorted(self._rules.added, key=lambda token: -len(token[0]))
         start = at = 0
         while at < len(text):
@@ -60,7 +59,6 @@ class WordPiece:
         yield from self._between(text[start:])
 
     def _between(self, text: str) -> Iterator[int]:
-        """The ids of a text without added tokens."""
         before = ""
         for is_run, characters in groupby(normalize(text, self._rules), lambda c: bool(flags(c) & WORD)):
             run = "".join(characters)
@@ -73,12 +71,10 @@ class WordPiece:
         yield from self._words(before)
 
     def _words(self, text: str) -> Iterator[int]:
-        """The ids of a normalized text without whole words."""
         for word in split(text):
             yield from self._word(word)
 
     def _word(self, word: str) -> list[int]:
-        """The pieces of a word, or the unknown token."""
         pieces: list[int] = []
         start = 0
         while len(word) <= self._rules.longest and start < len(word):
@@ -105,9 +101,7 @@ def normalize(text: str, rules: Rules) -> str:
 
 
 def strip_accents(text: str) -> str:
-    """Decompose characters, drop nonspacing marks, and order the rest canonically; no mark moves across some dropped
-    ones.
-    """
+    """Decompose characters, drop accents, and order other marks canonically. No mark moves across a FENCE."""
     found: list[tuple[int, str]] = []  # class, character
     for c in text:
         found += [(character(code)[1], chr(code)) for code in character(ord(c))[3]]
@@ -122,12 +116,12 @@ def strip_accents(text: str) -> str:
 
 
 def lower(c: str) -> str:
-    """Return the lower case of a character; one character has two."""
+    """Return the lower case of a character; U+0130 has two characters."""
     return "i\u0307" if c == "\u0130" else chr(character(ord(c))[2])
 
 
 def split(text: str) -> Iterator[str]:
-    """Yield the words of a normalized text: the parts between spaces, and each punctuation mark."""
+    """Yield the words between spaces, and each punctuation mark."""
     word = ""
     for c in text:
         if flags(c) & (WHITE | PUNCTUATION):

@@ -1,4 +1,4 @@
-"""The rules of a WordPiece tokenizer with BERT's normalizer, for the definition and the compiled body."""
+"""The rules of a WordPiece tokenizer with BERT's normalizer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP decomposes
 class Rules(NamedTuple):
     """A tokenizer without its vocabulary."""
 
-    clean: bool  # drop controls; spaces of all kinds are one
+    clean: bool  # drop control characters; one kind of space
     ideographs: bool  # each is a word
     strip: bool  # accents
     lower: bool
     lower_first: bool  # before all other steps
-    unknown: str  # the piece for a word that cannot be cut
+    unknown: str  # the piece for other words
     longest: int  # characters of a word that is cut
     added: tuple[tuple[str, int], ...]  # (content, id) of tokens found before the text is normalized
     before: tuple[int, ...]  # ids at the start of every text
@@ -29,14 +29,14 @@ class Rules(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The normalizer's steps as the sum of their numbers in C."""
+        """The sum of the steps' numbers in C."""
         numbers = (_cpu.CLEAN, _cpu.IDEOGRAPHS, _cpu.STRIP, _cpu.LOWER, _cpu.LOWER_FIRST)
         return sum(number for number, on in zip(numbers, self[: len(numbers)], strict=True) if on)
 
     def check(self, id_of: Callable[[str], int | None]) -> int:
-        """Return the id of the unknown token; raise ValueError with the first unimplemented rule.
+        """Return the id of the unknown token; raise ValueError for the first rule that cannot run.
 
-        ``id_of``: the vocabulary, of pieces that begin a word.
+        ``id_of``: ids of pieces that begin a word.
         """
         if not 0 <= self.longest <= LONGEST:
             raise ValueError(f"words of up to {self.longest} characters are cut into pieces, more than {LONGEST}")
@@ -57,7 +57,7 @@ class Rules(NamedTuple):
         return unknown
 
     def is_word(self, content: str) -> bool:
-        """Return whether a word is a run of letters, digits and marks that the normalizer does not change."""
+        """Return whether ``content`` is letters, digits and marks that the normalizer does not change."""
         if content.isascii():
             return content.isalnum() and (content == content.lower() or not (self.lower or self.lower_first))
         moved = (PUNCTUATION | WHITE) | (IDEOGRAPH if self.ideographs else 0) | (MARK | SPLITS if self.strip else 0)

@@ -119,18 +119,6 @@ def test_without_ends_and_without_an_id(words, plans):
     assert (found != cpu.Texts(words, pooling, LIMIT, False)(flow, texts)[0]).any()
 
 
-@pytest.mark.parametrize("name", POOLINGS)
-def test_bits_depend_on_neither_company_order_nor_threads(words, plans, name):
-    pooling, texts = POOLINGS[name](None), some(200, seed=5)
-    compiled = cpu.Texts(words, pooling, LIMIT)
-    whole, _ = compiled(flow_of(plans), texts)
-    several = partial(compiled, flow_of(plans, threads=3))
-    order = np.random.default_rng(6).permutation(len(texts))
-    assert (several(texts)[0] == whole).all()
-    assert (several([texts[i] for i in order])[0] == whole[order]).all()
-    assert all((several([texts[i]])[0] == whole[i]).all() for i in range(40))
-
-
 def test_a_long_text_between_short_ones(words, plans):
     pooling, flow = CpuTable(table()), flow_of(plans)
     texts = ["a", "ab. " * 50_000, "b"]

@@ -5,20 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fastflow
-from fastflow.backends.cpu import CpuBackend
-from fastflow.backends.reference import ReferenceBackend
-from fastflow.errors import UsageError
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
-from fastflow.kernels.panels import NotFinite
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokenizer
-from fastflow.stages.pooling import Pooling as ModelPooling
 
-from support.encoders import assert_near, assert_pools, assert_states, defined, with_windows
+from support.encoders import assert_near, assert_pools, assert_states, with_windows
 from support.exact import exact_and_plain
 from support.packed import (
     VOCABULARY,
@@ -29,7 +21,7 @@ from support.packed import (
     text_lengths,
     token_weights,
 )
-from support.tolerances import FUSED_FLOOR, UNIT
+from support.tolerances import FUSED_FLOOR
 
 LONG = [17, 1, 129, 64, 33, 2, 16, 128, 130, 15, 31, 32, 63, 65]
 LENGTHS = [17, 1, 64, 33, 2, 16, 130, 15, 63, 1, 31, 65, 32]
@@ -94,39 +86,6 @@ def test_hidden_states_of_random_encoders(
         assert_states(made, pack(lengths, seed), isa, threads)
 
 
-def test_only_the_last_layer_is_normalised():
-    weights, shape = random_modernbert(5, 3, 64, 2, 90)
-    weights["final_norm.scale"] = np.ones(64, np.float32)
-    ids, offsets = pack([40, 7], seed=3)
-    states = CpuEncoder(weights, shape, Pooling("mean", (1, 2, 3))).states(ids, offsets)
-    away = {layer: np.abs(state.std(axis=1) - 1).max() for layer, state in states.items()}
-    assert away[3] <= 1e-3
-    assert min(away[1], away[2]) > 0.1
-    fewer = CpuEncoder(weights, shape, Pooling("mean", (2,))).states(ids, offsets)[2]  # the highest here
-    assert np.array_equal(fewer, states[2])
-
-
-@pytest.fixture(scope="module")
-def exactly(sentences):
-    """Texts, one empty and one too long, and the default model's float64 vectors of them."""
-    texts = [*sentences[:100], "", " ".join(sentences[:20])]
-    exact = fastflow.Runtime(backend="reference", dtype="float64")
-    with pytest.warns(UserWarning, match="are cut"):
-        return texts, exact.encode(texts, normalize_embeddings=True)
-
-
-@pytest.mark.slow
-def test_the_default_model_is_exact_to_float32(float_isa, exactly, monkeypatch):
-    monkeypatch.setenv("FASTFLOW_ISA", float_isa)  # a Runtime takes no such argument
-    texts, want = exactly
-    runtime = fastflow.Runtime(backend="cpu", dtype="float32", threads=2)
-    with pytest.warns(UserWarning, match="are cut"):
-        found = runtime.encode(texts, normalize_embeddings=True)
-    assert float_isa in " ".join(runtime.info()["details"])
-    assert np.isfinite(found).all()
-    assert np.abs(found - want).max() <= UNIT
-
-
 def dense(out, inputs, activation="identity", residual=False, seed=0):
     rng = np.random.default_rng(seed + out + inputs)
 
@@ -151,11 +110,16 @@ HEADS = {
     "projected": [dense(50, HIDDEN, "identity", True), dense(20, 50, "tanh", True), dense(70, 20, "silu", True)],
 }
 WEIGHTS = token_weights(1)
+FEW = WEIGHTS * (np.arange(VOCABULARY, dtype=np.float32) % 2)
 # name -> (pooling, tokens that it leaves out)
 POOLED = {
     **{f"every mode, skip {skip}{', weighted' * (w is not None)}": (Pooling(EVERY, (3,), None, w), skip)
        for skip in (0, 3) for w in (None, WEIGHTS)},
     **{f"{mode} weighted": (Pooling(mode, (3,), None, WEIGHTS), 3) for mode in (*MODES, "lasttoken+cls")},
+    **{f"mean weighted of {layers}": (Pooling("mean", layers, None, WEIGHTS), 0)
+       for layers in ((WORDS,), (1, 3), (3, WORDS, 0))},
+    "weights of 0": (Pooling(EVERY.replace("max+", ""), (3,), None, FEW), 0),
+    "only weights of 0": (Pooling(EVERY.replace("max+", ""), (3,), None, 0 * WEIGHTS), 0),
     "shares": (Pooling(EVERY.replace("max+", ""), (3, 0, 2), [0.75, -0.5, 1.5]), 1),
     **{f"{name} of two layers": (Pooling("mean", (1, 3), head=head), 0) for name, head in HEADS.items()},
     "a head of one layer": (Pooling("mean", (3,), head=HEADS["narrower"]), 0),
@@ -184,23 +148,8 @@ def test_activations(activation):
 
 @pytest.mark.parametrize("family", OTHERS)
 def test_pooling_of_other_architectures(float_isa, family):
-    assert_pools(OTHERS[family](5, 3, HIDDEN, 3, 130), TEXTS, Pooling("mean+cls", (0, 2, 3)), float_isa)
-
-
-@pytest.mark.parametrize("layers", [(WORDS,), (1, 3), (3, WORDS, 0)])
-def test_weighted_means_on_every_instruction_set(isa, layers):
-    want = assert_pools(MADE, TEXTS, Pooling("mean", layers, None, WEIGHTS), isa)
-    plain = defined(MADE, TEXTS, np.float64, Pooling("mean", layers))
-    assert np.abs(want - plain).max() > 0.1  # the weights matter
-
-
-def test_a_token_of_weight_zero_has_no_effect(float_isa):
-    table = token_weights(1)
-    table[::2] = 0
-    modes = EVERY.replace("max+", "")
-    assert_pools(MADE, TEXTS, Pooling(modes, (3,), None, table), float_isa)
-    encoder = CpuEncoder(*MADE, Pooling(modes, (3,), None, np.zeros_like(table)), isa=float_isa)
-    np.testing.assert_array_equal(encoder(*TEXTS), 0)
+    for layers in ((0, 2, 3), (1, 2)):  # a norm after the last layer is not of another one
+        assert_pools(OTHERS[family](5, 3, HIDDEN, 3, 130), TEXTS, Pooling("mean+cls", layers), float_isa)
 
 
 @pytest.mark.parametrize(("hidden", "layers"), [(104, (3, WORDS, 1)), (7, (0, 2))])  # whole vectors; a remainder
@@ -299,28 +248,6 @@ def test_the_table_is_copied():
     assert np.array_equal(strided(*TEXTS), want)
 
 
-def test_the_backend_weighs_tokens(forced_isa, bert, sentences):
-    table = np.resize(token_weights(3), Tokenizer(bert, 64).size)
-    texts = ["", *sentences[:40], " ".join(sentences[:20]), "dog", ""]  # the first has only [CLS] and [SEP]
-    tokens = Tokenizer(bert, 64)(texts)
-
-    def model(weights):
-        return Model(bert, bert, ModelPooling("mean", (1, 3), weights), 64, (), "")
-
-    def unit(vectors):
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-    want, plain = (unit(ReferenceBackend(model(t), "float64", "cpu", None).pool(tokens)) for t in (table, None))
-    found = CpuBackend(model(table), "float32", "cpu", 2).pool(tokens)
-    assert np.diff(tokens.offsets)[[0, -1]].tolist() == [2, 2]
-    assert np.abs(want - plain).max(axis=1).min() > 1e-3  # for every text
-    assert np.abs(unit(found) - want).max() <= UNIT
-    assert np.array_equal(found[0], found[-1])
-    table[9] = 1e-38
-    with pytest.raises(UsageError, match="every token weight must be between 1e-30 and 1e"):
-        CpuBackend(model(table), "float32", "cpu", None)
-
-
 def test_texts_that_cannot_be_encoded_are_named(float_isa):
     weights, shape = random_encoder(0, 1, 32, 4, 64)
     encoder = CpuEncoder(weights, shape, Pooling("mean", (1,)), isa=float_isa)
@@ -349,31 +276,6 @@ def test_a_text_may_be_as_long_as_the_positions(made):
         encoder(*pack([3, most + 1], 0))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(
-    ("made", "name"),
-    [(random_mpnet, "relative"), (random_modernbert, "final_norm.scale"), (random_modernbert, "layer.1.norm1.scale")],
-)
-def test_weights_that_are_not_finite_are_named(made, name, value):
-    weights, shape = made(5, 2, 64, 4, 97)
-    weights[name] = np.array(weights[name])
-    weights[name][(-1,) * weights[name].ndim] = value
-    for layers in ((0,), (2,)):  # unused ones too
-        with pytest.raises(NotFinite, match=f"the weight {name} holds NaN or infinity"):
-            CpuEncoder(weights, shape, Pooling("mean", layers))
-
-
-def test_a_maximum_keeps_states_that_are_not_finite():
-    weights, shape = MADE
-    fifth = np.arange(HIDDEN) == 5
-    names = ("layer.2.norm2.bias", "layer.2.norm2.scale")
-    broken = weights | {name: np.where(fifth, np.float32(3e38), weights[name]) for name in names}
-    with pytest.raises(ValueError, match=r"layer\.2\.norm2"):  # such weights are refused earlier
-        CpuEncoder(broken, shape, Pooling("max", (3,)))
-    huge = CpuEncoder(weights, shape, Pooling("max", (3,), None, np.full(200, 1e30, np.float32)))
-    assert np.isfinite(huge(*TEXTS)).all()
-
-
 def change_weight(value):
     table = token_weights(1)
     table[7] = value
@@ -400,10 +302,3 @@ REFUSED = [  # mode, layers, the rest of the pooling, message
 def test_poolings_that_cannot_run_are_refused(mode, layers, rest, message):
     with pytest.raises(ValueError, match=message):
         CpuEncoder(*MADE, Pooling(mode, layers, **rest))
-
-
-def test_arithmetic_that_cannot_run_is_refused():
-    with pytest.raises(ValueError, match="dtype 'float16' does not run here; usable are float32, bfloat16, int8"):
-        CpuEncoder(*MADE, Pooling("mean", (1,)), "float16")
-    with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
-        CpuEncoder(*MADE, Pooling("mean", (1,)), threads=0)

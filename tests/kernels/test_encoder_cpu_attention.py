@@ -119,28 +119,6 @@ def test_the_maximum_moves_from_block_to_block(isa, rising, window):
         assert np.abs(found - want).mean() <= 0.5 * lost
 
 
-def test_a_window_hides_other_tokens_and_one_of_one_token_gives_its_value(float_isa):
-    qkv = random_head(200, 32)
-    spoilt = qkv.copy()
-    spoilt[100, 32:] *= 9
-    for window in (0, 7, 64):
-        same = (one_head(float_isa, qkv, window) == one_head(float_isa, spoilt, window)).all(axis=1)
-        assert np.array_equal(np.flatnonzero(~same), np.arange(100 - window, 101 + window))
-    assert np.abs(one_head(float_isa, qkv, 0) - qkv[:, 64:]).max() <= 1e-6
-
-
-def test_a_bias_is_of_key_minus_query_and_its_ends_continue(float_isa):
-    """A bias that admits one distance moves the values by that distance."""
-    qkv, rows = random_head(90, 16), np.arange(5, 85)
-    for distance in (-3, 0, 5):
-        bias = np.full((1, 41), -60, np.float32)
-        bias[0, 20 + distance] = 60
-        found = one_head(float_isa, qkv, None, bias)[rows]
-        assert np.abs(found - qkv[rows + distance, 32:]).max() <= 1e-6
-    far = np.pad(table(3), ((0, 0), (160, 160)), mode="edge")
-    assert np.array_equal(one_head(float_isa, qkv, None, table(3)), one_head(float_isa, qkv, None, far))
-
-
 def test_one_token_that_most_attend_to_does_not_hide_the_others(byte_isa):
     """Its value is 0, so terms of an e^height-th of the largest make up the result."""
     for height, place in ((1, 0), (3, 399), (8, 5), (14, 0), (14, 399)):

@@ -13,7 +13,7 @@ from fastflow.kernels.isa import isas
 from fastflow.kernels.panels import STORED, NotFinite, pack_reference, widen
 
 from support.packed import pack as pack_texts
-from support.packed import random_encoder, stored_as
+from support.packed import random_encoder, random_modernbert, random_mpnet, stored_as
 
 MADE = random_encoder(5, 2, 72, 3, 130)
 SMALL = random_encoder(5, 2, 64, 4, 97)
@@ -103,18 +103,25 @@ def test_weights_in_any_stored_form_give_the_same_bits(dtype):
         assert np.array_equal(want, found), number
 
 
-PLACES = [("word", 0), ("position", 0), ("layer.0.qkv.weight", 2), ("layer.1.down.weight", 0), ("layer.0.qkv.bias", 1)]
-UNUSED = [("pooler.weight", 0), ("layer.1.up.weight", 0)]  # by the mean over layer 1
+MPNET, MODERNBERT = random_mpnet(5, 2, 64, 4, 97), random_modernbert(5, 2, 64, 4, 97)
+PLACES = [  # an encoder, its weight, part of the weight
+    *((SMALL, name, 0) for name in ("word", "position", "layer.1.down.weight")),
+    *((SMALL, name, 0) for name in ("pooler.weight", "layer.1.up.weight")),  # not used by the mean over layer 1
+    (SMALL, "layer.0.qkv.weight", 2), (SMALL, "layer.0.qkv.bias", 1), (MPNET, "relative", 0),
+    (MODERNBERT, "final_norm.scale", 0), (MODERNBERT, "layer.1.norm1.scale", 0),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf, 2e6])
 @pytest.mark.parametrize("kind", range(len(STORED)))
 def test_weights_that_are_not_finite_are_named_with_their_part(kind, value):
-    weights, shape = split_qkv(SMALL[0]), SMALL[1]
-    for name, part in PLACES + UNUSED:
+    if value == 2e6 and STORED[kind] == np.float16:
+        return  # it has no such number
+    for (weights, shape), name, part in PLACES:
+        weights = split_qkv(weights)
         spoilt = [np.array(a) for a in parts_of(weights, name)]
         spoilt[part][(-1,) * spoilt[part].ndim] = value
-        given = tuple(stored_as(a, kind) for a in spoilt)
+        given = tuple(stored_as(a, kind) if a.ndim == 2 else a for a in spoilt)
         changed = weights | {name: given if len(given) > 1 else given[0]}
         for dtype in ("float32", "int8"):
             with pytest.raises(NotFinite, match=f"the weight {name} holds NaN or infinity") as raised:
@@ -194,9 +201,3 @@ def test_an_encoder_without_pooler_is_refused():
     weights = {name: array for name, array in weights.items() if not name.startswith("pooler")}
     with pytest.raises(ValueError, match="the encoder has no pooler"):
         program((weights, shape), "pooler")
-
-
-def test_queries_are_scaled_before_they_are_multiplied():
-    factors = {matrix.name: matrix.factor for matrix in program(layers=(1,)).matrices}
-    assert np.isclose(factors.pop("layer.0.qkv.weight"), 1 / np.sqrt(64 / 4))
-    assert set(factors.values()) == {1.0}

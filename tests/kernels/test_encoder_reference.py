@@ -12,7 +12,7 @@ from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryE
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles, rotary_table, rotate
+from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles
 from fastflow.kernels.encoder.shape import Dense, Norm, Unit, fold_head, head_width
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, apply_head, pool
 from fastflow.model.encoder.architecture import encoder_shape, read_config
@@ -121,18 +121,6 @@ def test_angles_equal_transformers_to_the_last_place(head, base):
     assert found.dtype == np.float32
     assert np.abs(found.view(np.int32) - want.numpy().view(np.int32)).max() <= 1  # PyTorch rounds less well
     assert np.array_equal(rotary_angles(8192, head, base)[8191], np.float32(8191) * found)
-
-
-def test_a_rotation_keeps_lengths_and_gives_products_of_distances():
-    x = np.random.default_rng(0).normal(size=(1, 40, 12))
-    same = np.repeat(x[:, :1], 40, axis=1)  # one query and one key at all positions
-    turned = rotate(same, 10000.0)
-    assert np.abs(np.linalg.norm(turned, axis=-1) - np.linalg.norm(same, axis=-1)).max() <= 1e-12
-    products = turned[0] @ turned[0].T
-    assert np.abs(products[:-1, :-1] - products[1:, 1:]).max() <= 1e-5  # angles are rounded to float32
-    cos, sin = rotary_table(40, 12, 10000.0)
-    assert np.array_equal(cos[0], np.ones(6))
-    assert np.array_equal(sin[0], np.zeros(6))
 
 
 @pytest.mark.slow

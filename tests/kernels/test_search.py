@@ -84,16 +84,6 @@ def test_threads_and_blocks_change_no_integer(float_isa, name, rows, width):
         assert np.array_equal(getattr(cpu, name)(codes, query, threads, float_isa), want)
 
 
-def test_threads_and_blocks_change_no_bit_of_a_product(float_isa):
-    for count, asked, width in ((0, 2, 5), (3, 0, 5), (1, 1, 5), (5000, 1, 61), (5000, 3, 61), (3, 2, 70_000)):
-        rows, queries = any_size(count, width, 4), any_size(asked, width, 5)
-        alone = [[cpu.products(row[None], query[None], 1, float_isa)[0, 0] for row in rows[:50]] for query in queries]
-        found = cpu.products(rows, queries, 1, float_isa)
-        assert np.array_equal(found[:, :50], np.reshape(alone, (asked, min(count, 50))))
-        for threads in (2, 5, None):
-            assert np.array_equal(cpu.products(rows, queries, threads, float_isa), found)
-
-
 def test_rows_that_begin_anywhere(float_isa):
     memory = whole(1, 40 * 33 + 5).ravel()
     for start in range(5):

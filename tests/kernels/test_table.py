@@ -92,21 +92,6 @@ def test_every_half_is_widened_exactly(float_isa):
     np.testing.assert_array_equal(found, exact)
 
 
-def test_bits_of_a_text_depend_on_nothing_else(float_isa):
-    table, weights = make_table(129, np.float32, scaled=True), weights_of(True)
-    lengths = [int(n) for n in np.random.default_rng(3).integers(0, 90, 700)]
-    ids, offsets = texts(lengths)
-    whole = CpuTable(table, weights, threads=4, isa=float_isa)(ids, offsets)
-    alone = CpuTable(table, weights, threads=1, isa=float_isa)
-    for i in (0, 1, 350, 699):
-        one = ids[offsets[i] : offsets[i + 1]]
-        np.testing.assert_array_equal(alone(one, np.array([0, len(one)]))[0], whole[i])
-    order = np.random.default_rng(4).permutation(len(lengths))
-    mixed = np.concatenate([ids[offsets[i] : offsets[i + 1]] for i in order])
-    again = alone(mixed, np.cumsum([0, *(lengths[i] for i in order)]))
-    np.testing.assert_array_equal(again, whole[order])
-
-
 def test_reference_in_blocks(monkeypatch):
     table, weights = make_table(16, np.float32), weights_of(True)
     whole = pool(table, *texts(), weights, np.float64)

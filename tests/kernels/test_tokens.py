@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import threading
 from functools import cache
 from itertools import product
 from random import Random
@@ -172,21 +171,6 @@ def test_half_a_surrogate_pair_is_found_after_a_cut_too(module, odd):
         ours(module, BERT).tokenize(["a", odd, "b"], 4)
     with pytest.raises(TypeError):
         ours(module, BERT).tokenize(["a", b"b"], 4)
-
-
-def test_threads_change_no_id():
-    rng = Random(5)
-    texts = [mixed(rng) for _ in range(700)] + ["the " * 30_000] * 3
-    words = ours(cpu, BERT)
-    wanted = words.tokenize(texts, 200, threads=1)
-    found = [words.tokenize(texts, 200, threads=threads) for threads in (2, 3, 7, None)]
-    calls = [threading.Thread(target=lambda: found.append(words.tokenize(texts, 200, threads=2))) for _ in range(4)]
-    for call in calls:
-        call.start()
-    for call in calls:
-        call.join()
-    assert all(np.array_equal(a, b) for each in found for a, b in zip(each, wanted, strict=True))
-    assert len(found) == 8
 
 
 def test_a_vocabulary_is_read_as_json_reads_it():

@@ -1,6 +1,5 @@
 """The laws of a compiled encoder: right to float32, pooled as defined, products of its format, the same bits always."""
 
-from collections.abc import Iterable
 from unittest import mock
 
 import numpy as np
@@ -11,7 +10,7 @@ from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.encoder.texts import apply_head, pool
 
 from support.exact import exact_and_plain
-from support.packed import bits, pack, random_encoder, select
+from support.packed import pack, random_encoder
 from support.tolerances import FUSED_FACTOR, FUSED_FLOOR
 
 
@@ -56,18 +55,6 @@ def assert_pools(made, texts, pooling, isa=None, threads=2, skip=0):
     seen = np.isfinite(want)  # no maximum of no token
     assert np.array_equal(np.isfinite(found), seen)
     assert_near(found[seen], want[seen], plain[seen])
-    return want
-
-
-def assert_same_bits(encoder, texts, threads: Iterable[int] = (1, 2, 3), alone: Iterable[int] | None = None):
-    """A text has the same bits in any company and order, and on any number of threads; these vectors are returned."""
-    encoder.threads = 1
-    want, rows = encoder(*texts), range(len(texts[1]) - 1)
-    for encoder.threads in threads:
-        several = [[*rows], [*rows][::-1], [*rows][::-3], *([row] for row in (rows if alone is None else alone))]
-        for some in several:
-            found = encoder(*select(*texts, some))
-            assert np.array_equal(bits(found), bits(want)[some]), (encoder.threads, some)
     return want
 
 

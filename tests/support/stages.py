@@ -82,6 +82,20 @@ def _values(rng: np.random.Generator, name: str, shape: Any) -> Any:
     return 0.3 * rng.normal(size=shape)
 
 
+def every_operation() -> list[Stage]:
+    """Stages (104 -> 72) with each operation of a plan: dense prologue and output, both forms, gathers."""
+    rng = np.random.default_rng(11)
+    return [
+        whiten(rng, 104, 96),
+        flow(rng, 96, 3, 2, 20, permutation="random"),
+        recolour(rng, 96),
+        whiten(rng, 96, 72),
+        flow(rng, 72, 2, 2, 40, "affine"),
+        nullspace(rng, 72),
+        flow(rng, 72, 2, 3, 70),
+    ]
+
+
 LINEAR = {"standardize": standardize, "nullspace": nullspace, "recolour": recolour}
 
 

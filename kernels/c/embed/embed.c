@@ -1,20 +1,20 @@
-/* A thread takes a few texts through all steps, so ids and pooled vectors stay cached and the flow's weights are
-   read once. */
+/* Each thread takes 32 texts at a time through tokenizer, pooling and flow, so that intermediate results stay in cache.
+   */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "embed.h"
 
-enum { TEXTS = 32 };  /* texts per thread: two tiles of the flow's rows */
-enum { WORTH = 16 };  /* texts worth another thread: about 50 us of short ones */
+enum { TEXTS = 32 };  /* texts that a thread takes at a time */
+enum { WORTH = 16 };  /* texts per thread below which waking a thread does not pay */
 
 typedef struct {
     const ff_embedder *e;
     const ff_text *texts;
     int64_t many;
-    float *out;   /* (many, keep) */
+    float *out;
     int64_t keep;
-    float *kept;  /* (many, inputs of the flow), or NULL */
+    float *kept;  /* (many, flow->inputs): pooled vectors for the caller, or NULL */
     int8_t *states;
     int normalize;
     _Atomic int64_t next;
@@ -23,12 +23,12 @@ typedef struct {
 
 typedef struct {
     int32_t *ids;
-    int64_t room;  /* ids that fit */
+    int64_t room;  /* capacity of `ids` */
     int64_t offsets[TEXTS + 1];
     float *pooled;
 } desk;
 
-/* Room for the ids of `count` more texts; 0 if there is none. */
+/* Make `ids` large enough for `count` texts. Returns 0 if memory is short. */
 static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count)
 {
     int64_t room = 1, ends = e->special ? e->words->before_count + e->words->after_count : 0;
@@ -44,7 +44,7 @@ static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_
     return d->ids != NULL;
 }
 
-/* Fill in the ids and offsets of `count` texts; 0 if one has none that can be pooled. */
+/* Fill `ids` and `offsets` with `count` texts. Returns 0 if a text has half a surrogate pair. */
 static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count, int8_t *states)
 {
     int64_t at = 0;
@@ -63,7 +63,7 @@ static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int
     return 1;
 }
 
-/* Write pooled vectors (count). Returns -1, the number of a bad text, or -2 without memory. */
+/* Write pooled vectors of `count` texts. Returns -1, the index of a text with bad ids, or -2 if memory is short. */
 static int64_t pool_few(desk *d, const ff_embedder *e, int64_t count)
 {
     int64_t bad;

@@ -1,4 +1,4 @@
-/* Attention in bfloat16 with AMX, accumulated in float32. */
+/* Attention in bfloat16 with AMX tiles, summed in float32. */
 #include "encoder.h"
 
 #if FF_HAS_AMX

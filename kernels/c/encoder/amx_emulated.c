@@ -1,4 +1,4 @@
-/* The attention of amx.c with emulated tiles, for tests. */
+/* Attention of amx.c with emulated tiles, for tests. */
 #include "encoder.h"
 
 #if FF_HAS_AMX

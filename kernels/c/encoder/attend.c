@@ -1,5 +1,5 @@
-/* Attention's elements in a group. Keys of texts with several blocks of queries are packed once: by the text's
-   thread or, in shared steps, by FF_PACK. */
+/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. Keys are packed once per
+   head: by the thread that owns the text, or by an FF_PACK step if threads share the text. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)
@@ -15,7 +15,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
     const size_t padded = round_up((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    /* scores, then a tile's queries and, for bytes, int32 sums */
+    /* sums and outputs of FF_QUERIES queries; then scores, queries and int32 sums of one tile */
     return round_up(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
@@ -36,7 +36,7 @@ const ff_attention *ff_find_attention(int isa, int format)
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }
 
-/* Depends only on the text's length, so other texts change no bits. */
+/* Short texts use bfloat16 instead of int8. The choice depends only on the text's own length. */
 static const ff_attention *attention_for(int isa, int format, int64_t tokens)
 {
     const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_find_attention(isa, FF_BF16) : NULL;

@@ -1,4 +1,4 @@
-/* bfloat16 products and attention with AVX512-BF16. */
+/* bfloat16 products and attention with AVX512-BF16 dot products. */
 #if defined(__x86_64__)
 #include <math.h>
 #include <string.h>
@@ -9,14 +9,14 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
 #define HALF
 #define STORE_HALF(p, low, high) _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low))
-#define CHAIN 384  /* sums of 768 numbers leave the registers once */
-#define DEPTH (2 * CHAIN)  /* 192 operand rows are 576 KB, slightly above OPERAND_BYTES */
+#define CHAIN 384  /* 768 numbers are summed in registers without a store */
+#define DEPTH (2 * CHAIN)
 #include "gemm/common.inc"
 #include "lanes.inc"
 
 #define NAME(x) x##_bf16
 #define PRODUCT ff_bf16_avx512
-#define ROWS 14  /* 28 of 32 registers are sums */
+#define ROWS 14
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #define LANE int32_t
 #define PER_STEP 1

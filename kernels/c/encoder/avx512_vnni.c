@@ -1,13 +1,13 @@
-/* Attention with byte products (AVX512-VNNI), exact in int32; everything else is float32. Q, K and V arrive as
-   bfloat16.
+/* Attention with int8 products (AVX512-VNNI) summed exactly in int32; the rest is float32. Q, K and V arrive as
+   bfloat16 and are quantised:
 
-   K: unsigned bytes with an offset and a scale per channel. Offsets add one number to a query's scores, which
-   softmax ignores; scales are multiplied into Q.
-   Q: signed bytes, one scale a query.
-   Terms: unsigned bytes; 255 is a query's second largest score. Excess above 255, often of one dominant token, is
-   added in float32, so that long texts keep their other terms. Each key has its own rounding offset; otherwise
-   similar tokens would all round the same way.
-   V: signed bytes with a scale and an offset per channel. */
+   K: unsigned bytes, one offset and scale per channel. The offset adds one number to all scores of a query, which
+      softmax ignores; the scale is multiplied into Q.
+   Q: signed bytes, one scale per query.
+   V: signed bytes, one offset and scale per channel.
+   Terms of softmax: unsigned bytes, where 255 encodes the query's second largest score. If one score is far larger,
+      its excess over 255 is added in float32, so that other terms keep their digits. Each key has its own rounding
+      offset, or equal terms of similar tokens would all be rounded the same way. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -20,7 +20,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define ATTENTION ff_attention_avx512_vnni
 #include "blocks.inc"
 
-#define ROWS 14  /* 28 of 32 registers are sums */
+#define ROWS 14
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #define LANE int32_t
 #define PER_STEP 1
@@ -31,7 +31,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define ADD_ACC ADDI
 #define WEIGHTS(b) const ivec b0 = LOADI(b), b1 = LOADI(b + VL)
 
-#define NAME(x) x##_keys  /* the packed operand is unsigned */
+#define NAME(x) x##_keys  /* scores: bytes of K are the unsigned operand */
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)); \
     acc0 = _mm512_dpbusd_epi32(acc0, b0, y); \
@@ -48,15 +48,15 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #include "gemm/tiles.inc"
 
 #define LOG2_E 1.44269504f
-#define LARGEST_TERM 255  /* the largest unsigned byte */
+#define LARGEST_TERM 255
 #define LOG2_LARGEST_TERM 7.99435344f
-#define NEAR 2   /* log2 distance below which LARGEST_TERM is the largest score itself */
-#define OFFSETS 64  /* keys any 2, 4 or 16 apart have evenly spread offsets */
-#define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)  /* at most 0.45, so a term of 255.03
-                                                                                stays a byte */
+#define NEAR 2   /* if the two largest scores are closer (log2), 255 encodes the largest */
+#define OFFSETS 64  /* rounding offsets, evenly spread over any keys 2, 4 or 16 apart */
+/* at most 0.45: a term of 255.03 still fits a byte */
+#define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)
 #define FOUR_OFFSETS(i) OFFSET(i), OFFSET((i) + 1), OFFSET((i) + 2), OFFSET((i) + 3)
-#define MOST_ERR 0.03f  /* bound on power_of_2's error at LARGEST_TERM */
-#define FAR 24   /* beyond this the second's term vanishes in float32 */
+#define MOST_ERR 0.03f  /* bound on the error of power_of_2 at 255 */
+#define FAR 24   /* log2 distance from the largest score that is too small to matter */
 
 INLINE vec load_bfloat16(const char *p)
 {
@@ -68,8 +68,8 @@ INLINE __m128i to_bytes(const vec v)
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
 }
 
-/* Output of pack_keys: units of K and of V, offsets of V (size each); panels of NR keys, four channels a lane; V,
-   four tokens a lane. */
+/* Layout of packed keys: scales of K, scales and offsets of V (size floats each); K in panels of NR keys, four channels
+   per lane; V, four tokens per lane. */
 typedef struct {
     float *key, *value, *offset, *keys, *values;
 } ff_byte_operands;
@@ -80,7 +80,7 @@ INLINE ff_byte_operands operands_of(const ff_head *h, float *p)
     return (ff_byte_operands){p, p + size, p + 2 * size, p + 3 * size, p + 3 * size + padded * size / 4};
 }
 
-/* row (16, 16) bytes -> to (4, 16) lanes of four bytes, rows NR lanes apart: lanes become columns. */
+/* Transpose row (16, 16 bytes) to `to` (4, 16 lanes of four bytes), rows NR lanes apart. */
 INLINE void transpose_bytes(const __m128i *row, float *to)
 {
     ivec four[4];
@@ -103,7 +103,7 @@ static void pack_keys(const ff_head *h, float *packed)
     for (int64_t c = 0; c < h->size; c += VL) {
         const char *k = h->q + 2 * (h->size + c), *v = k + 2 * h->size;
         vec low = load_bfloat16(k), high = low, least = load_bfloat16(v), most = least, finite = SET1(0);
-        for (int64_t t = 0; t < h->tokens; t++) {  /* MIN may drop a NaN; a product with 0 keeps it */
+        for (int64_t t = 0; t < h->tokens; t++) {  /* MIN ignores a NaN, but NaN * 0 stays NaN */
             const vec x = load_bfloat16(k + t * h->ldq), y = load_bfloat16(v + t * h->ldq);
             low = MIN(low, x), high = MAX(high, x), least = MIN(least, y), most = MAX(most, y);
             finite = FMA(ADD(x, y), SET1(0), finite);
@@ -132,7 +132,8 @@ static void pack_keys(const ff_head *h, float *packed)
     }
 }
 
-/* to (size) = q (size) bfloat16 times key (size) as bytes. Returns the unit of its scores, NaN if q is not finite. */
+/* Quantise q (size, bfloat16) times key (size) to `to` (size). Returns the value of one unit of its scores; NaN if q is
+   not finite. */
 INLINE float quantise_query(const ff_head *h, const char *q, const float *key, int8_t *to)
 {
     vec most = SET1(1e-30f), finite = SET1(0);
@@ -147,15 +148,15 @@ INLINE float quantise_query(const ff_head *h, const char *q, const float *key, i
     return largest / 127 + _mm512_reduce_add_ps(finite);
 }
 
-/* Mask of the lanes of VL keys from key i that are in [from, to). */
+/* Mask of lanes i to i + VL that are in [from, to). */
 INLINE __mmask16 seen_lanes(const int how, const int64_t i, const int64_t from, const int64_t to)
 {
     const unsigned mask = to - i < VL ? (1u << (to - i)) - 1 : 0xffff;
     return (__mmask16)(how & WINDOWED && i < from ? mask & 0xffff << (from - i) : mask);
 }
 
-/* Add to out (size) the excess of the terms `above` times their values; the first key is i. Returns the terms
-   without excess. */
+/* For each lane in `above`: add (term - 255) times the key's values to out (size), and (term - 255) to rest. Returns
+   the terms limited to 255. The first lane is key i of the block. */
 static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
                                               const int size, float *out, float *rest)
 {
@@ -174,24 +175,24 @@ static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const
     return MIN(e, SET1(LARGEST_TERM));
 }
 
-/* 2^x with short_power2's error. */
+/* 2^x with a relative error below 2e-4. */
 INLINE vec power_of_2(const vec x)
 {
-    const vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);  /* x - floor(x) */
+    const vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
     const vec e = FMA(FMA(FMA(SET1(0.07802452f), f, SET1(0.22606716f)), f, SET1(0.69583354f)), f, SET1(0.99992521f));
     return _mm512_scalef_ps(e, x);
 }
 
-typedef struct {          /* one query and a block of keys */
-    int64_t from, to;     /* the keys [from, to) of the block that it sees */
-    int64_t first;        /* the block's first key, in the text */
-    int64_t distance;     /* from the query to the first key */
-    float *scores;        /* (padded) int32, later byte terms */
-    float unit, spoilt;   /* value of a score unit; 0, or NaN if the unit is NaN */
-    float largest, base;  /* largest base-2 score of the block; score that LARGEST_TERM encodes */
+typedef struct {          /* one query against a block of keys */
+    int64_t from, to;     /* keys of the block that the query sees */
+    int64_t first;        /* index of the block's first key in the text */
+    int64_t distance;     /* position of the first key minus the query's */
+    float *scores;        /* (padded) int32 scores, later replaced by byte terms */
+    float unit, spoilt;   /* value of a score unit; 0, or NaN if the query is not finite */
+    float largest, base;  /* largest score (log2) in the block; score that 255 encodes */
 } ff_row;
 
-/* Set `largest` and `base`. Biased scores become floats that include the bias. */
+/* Set `largest` and `base`. If there are biases, replace int32 scores by float32 scores with the bias. */
 INLINE void find_base(const int how, const ff_head *h, ff_row *r)
 {
     ivec m = SET1I(INT32_MIN);
@@ -215,7 +216,8 @@ INLINE void find_base(const int how, const ff_head *h, ff_row *r)
     r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
 }
 
-/* Turn scores into terms; add excess terms times values to out (size). Returns the sum of the terms. */
+/* Replace scores by byte terms. If `alone`, terms may exceed 255: their excess is added to out (size). Returns the sum
+   of the terms. */
 INLINE float make_terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
                         float *out)
 {
@@ -249,8 +251,8 @@ INLINE float make_terms(const int how, const int alone, const ff_row *r, const i
     return rest + (float)_mm512_reduce_add_epi32(whole);
 }
 
-/* Turn scores of `count` queries into terms, in two passes to hide latency. Running values: top (count), the scores
-   that LARGEST_TERM encodes; sums (count); out (count, size). */
+/* Replace scores of `count` queries by terms. top (count), sums (count) and out (count, size) are running values over
+   blocks of keys. Two passes hide latency. */
 INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t count, const int64_t padded, const int first,
                     const float *values, float *top, float *sums, float *out)
 {

@@ -1,6 +1,5 @@
-/* Runs texts through the steps in two ways with the same bits. Alone: a thread takes a group of texts through all
-   steps. Together, afterwards: all threads share a group, by panels or heads, or by rows until a step needs other
-   rows. */
+/* Run texts through the steps in two phases that give the same bits. First, each thread takes whole groups of texts
+   through all steps. Then all threads share each remaining group, split by panels, heads or rows. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,12 +11,12 @@
 #include <malloc.h>
 #endif
 
-#define SHARE_ROWS 192  /* most rows a thread takes through several steps */
-#define SPINS 2000  /* 21 us on a Xeon with AMX before yielding the core */
-#define ROW_GRAIN 8  /* least rows of a thread's share */
-#define WORTH_A_THREAD 2000000  /* ten times the cost of waking a thread */
+#define SHARE_ROWS 192  /* most rows that a thread takes at a time */
+#define SPINS 2000  /* about 21 us of polling before a thread yields its core */
+#define ROW_GRAIN 8  /* least rows that are worth a share */
+#define WORTH_A_THREAD 2000000  /* multiply-adds: ten times the cost of waking a thread */
 
-typedef struct {  /* shared steps of a group; a cache line each */
+typedef struct {  /* counters of one shared step, in a cache line of their own */
     _Atomic int64_t next, done;
     char line[48];
 } phase;
@@ -29,8 +28,8 @@ typedef struct {
     ff_shares shares;
     int threads;
     phase *phases;       /* (shared groups, steps) */
-    char *workspace;     /* the caller's scratch */
-    size_t attention, own;  /* bytes of a thread's scratch, for attention and for groups */
+    char *workspace;     /* scratch of the calling thread */
+    size_t attention, own;  /* bytes of scratch per thread: attention, and buffers of its own groups */
     _Atomic int64_t next;
 } job;
 
@@ -88,11 +87,11 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
         __builtin_ia32_pause();
 #endif
         if (i > SPINS)
-            sched_yield();  /* the last share's thread may need this core */
+            sched_yield();  /* the thread that computes the last share may need this core */
     }
 }
 
-/* Whether each result row needs only its own operand row. */
+/* 1: row i of the result depends only on row i of the operand. */
 static int is_by_row(const ff_step *s)
 {
     switch (s->kind) {
@@ -102,11 +101,11 @@ static int is_by_row(const ff_step *s)
     }
 }
 
-/* Run share k of a group's rows through steps [s, end), which are all by row. */
+/* Take share k of a group's rows through steps [s, end), all of them by row. */
 static void run_rows(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
                       float *scratch)
 {
-    const int64_t unit = j->call.e->isa >= FF_AMX ? FF_SPARE_ROWS : 1;  /* AMX tiles write spare rows too */
+    const int64_t unit = j->call.e->isa >= FF_AMX ? FF_SPARE_ROWS : 1;  /* AMX writes whole blocks of rows */
     const int64_t units = (g->rows + unit - 1) / unit, from = k * units / shares * unit, up = (k + 1) * units / shares * unit;
     const int64_t to = up < g->rows ? up : g->rows;
     ff_group some = *g;
@@ -159,7 +158,7 @@ static void run_shares(void *context, int thread)
 {
     job *j = context;
     char *scratch = j->workspace;
-    if (thread) {  /* a worker without memory leaves its share to others */
+    if (thread) {  /* without memory, leave the work to other threads */
         scratch = ff_scratch(j->attention + j->own);
         if (!scratch)
             return;
@@ -172,7 +171,7 @@ static void run_shares(void *context, int thread)
     ff_set_mxcsr(csr);
 }
 
-/* A thread's scratch: keys of `own` tokens and scores, or pooling weights of the longest text. */
+/* Bytes of a thread's scratch for attention, or for pooling weights if they need more. */
 static size_t attention_bytes(const ff_encoder *e, int64_t own, int64_t longest)
 {
     const int vector = ff_isa_vector(e->isa);

@@ -1,14 +1,14 @@
-/* Cuts a call's texts into groups. */
+/* Divide a call's texts into groups, by a simple model of the time that each division takes. */
 #include "encoder.h"
 
-#define GROUP_ROWS 192     /* tokens whose activations stay in L2: 1.07 to 1.12 times as fast */
-#define TILE_ROWS 384     /* for AMX, which gains by reading weights less often */
-#define TOGETHER_ROWS 512  /* tokens of a shared group: BERT's longest text */
-#define WEIGHTS_ROWS 8     /* tokens computed in the time of reading all weights */
-#define TILE_WEIGHTS_ROWS 64  /* the same for AMX, measured: faster products, equal reading */
-#define MOST_TAILS 8       /* tries with last texts shared; each takes MOST_LIMITS passes */
-#define MOST_LIMITS 4      /* tries of group sizes, up to three more groups per thread */
-#define MOST_LANES 64      /* the most threads that are simulated */
+#define GROUP_ROWS 192     /* tokens of a group; their activations stay in L2 */
+#define TILE_ROWS 384     /* the same with AMX, where weights are read less often */
+#define TOGETHER_ROWS 512  /* tokens of a group that all threads share: BERT's longest text */
+#define WEIGHTS_ROWS 8     /* reading all weights takes as long as computing this many tokens */
+#define TILE_WEIGHTS_ROWS 64  /* the same with AMX */
+#define MOST_TAILS 8       /* divisions tried, with 0 to 8 shared texts at the end */
+#define MOST_LIMITS 4      /* sizes of groups tried for each division */
+#define MOST_LANES 64      /* most threads in the model */
 
 /* End of the group that begins with `text`: at most `limit` tokens, or one longer text. */
 static int64_t group_end(const ff_texts *in, int64_t text, int64_t stop, int64_t limit)
@@ -40,7 +40,8 @@ void ff_cut_groups(const ff_texts *in, ff_shares *s, ff_group *groups)
     s->shared = cut_groups(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
 }
 
-/* Time, in tokens, for the first `stop` texts if each free thread takes the next group. */
+/* Time in tokens for texts [0, stop), if each thread takes the next group when it is free. `reread`: time to read the
+   weights once. */
 static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t reread, int threads)
 {
     int64_t busy[MOST_LANES] = {0}, last = 0;
@@ -56,7 +57,8 @@ static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t
     return last;
 }
 
-/* Time for the shared texts from `text` on: sharing rows costs a fifth more, sharing panels three fifths. */
+/* Time in tokens for shared texts from `text` on. Waiting for other threads costs a fifth more if threads split rows,
+   three fifths if they split panels. */
 static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int threads)
 {
     int64_t span = 0;
@@ -68,14 +70,15 @@ static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int
     return span;
 }
 
-/* The fastest groups if the first `alone` texts are not shared. */
+/* The best group size if texts [0, alone) are not shared. */
 static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, int isa, int threads)
 {
     const int64_t most = isa >= FF_AMX ? TILE_ROWS : GROUP_ROWS, reread = isa >= FF_AMX ? TILE_WEIGHTS_ROWS : WEIGHTS_ROWS;
     const int64_t thread_rows = (in->offsets[alone] + threads - 1) / threads, parts = (thread_rows + most - 1) / most;
     ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
     for (int64_t p = parts; alone && p < parts + MOST_LIMITS; p++) {
-        const int64_t limit = thread_rows / p + longest / 4;  /* groups end at a text's end */
+        /* a quarter text more, because groups end with a whole text */
+        const int64_t limit = thread_rows / p + longest / 4;
         const int64_t end = makespan(in, alone, limit, reread, threads);
         if (end < s.end) {
             s.end = end;

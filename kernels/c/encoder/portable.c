@@ -1,4 +1,4 @@
-/* The encoder in C with the compiler's vector extension. */
+/* The encoder with the compiler's vector extension. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #define FLOAT ff_float_portable
 #define WIDE ff_wide_portable
 #define SIZES(X) X(1) X(2) X(3) X(4)
-#define WIDE_MR 4  /* as MR */
+#define WIDE_MR 4
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4)
 
 #include "body.inc"

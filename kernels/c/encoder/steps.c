@@ -1,4 +1,4 @@
-/* The encoder's steps. */
+/* Run one step of the encoder on a group of texts. */
 #include <string.h>
 
 #include "encoder.h"
@@ -8,7 +8,7 @@ static float *row_of(const ff_call *c, const ff_group *g, int64_t buffer, int64_
     return (float *)(void *)(g->at[buffer] + row * c->e->strides[buffer]);
 }
 
-/* The float32 vector at `offset` of the encoder's memory; NULL if < 0. */
+/* The float32 vector at `offset` bytes in the encoder's memory; NULL if offset < 0. */
 static const float *vector_at(const ff_call *c, int64_t offset)
 {
     return offset < 0 ? NULL : (const float *)(c->e->memory + offset);
@@ -69,7 +69,8 @@ static void rotate(const ff_call *c, const ff_rotate_step *s, const ff_group *g,
     }
 }
 
-/* Copy x (tokens, width), rows ldx floats apart, to the caller's states from token `first`, if wanted. */
+/* Copy x (tokens, width), rows ldx floats apart, to the caller's hidden states, if wanted. `first`: the call's token
+   that x begins with. */
 static void keep_states(const ff_call *c, int64_t slot, int64_t first, int64_t tokens, const float *x, ptrdiff_t ldx, int64_t width)
 {
     for (int64_t i = 0; c->in->states && i < tokens; i++)
@@ -88,7 +89,7 @@ static void pool(const ff_call *c, const ff_pool_step *s, const ff_group *g, int
         } else {
             float *row = row_of(c, g, s->target, t), *end = row + s->column + s->width;
             ff_pool(c, s, g->text + t, x, ld, weights, row + s->column);
-            if (s->first)  /* later columns are written later, or are padding */
+            if (s->first)  /* zero the rest of the row; later layers overwrite it */
                 memset(end, 0, (size_t)((char *)row_of(c, g, s->target, t + 1) - (char *)end));
         }
         keep_states(c, s->slot, text[0], text[1] - text[0], x, ld, s->width);
@@ -134,8 +135,7 @@ void ff_run_step(const ff_call *c, const ff_step *s, const ff_group *g, int64_t 
         for (int64_t r = from; r < to; r++)
             c->body->glu(row_of(c, g, s->glu.target, r), s->glu.width, (int)s->glu.activation);
         break;
-    case FF_POOL: pool(c, &s->pool, g, from, to, scratch); break;  /* attention's scratch has room for a number per
-                                                                      token */
+    case FF_POOL: pool(c, &s->pool, g, from, to, scratch); break;  /* attention's scratch holds the pooling weights */
     case FF_FIRST: copy_first(c, &s->first, g, from, to); break;
     case FF_UNIT:
         for (int64_t r = from; r < to; r++)
@@ -146,7 +146,7 @@ void ff_run_step(const ff_call *c, const ff_step *s, const ff_group *g, int64_t 
             ff_activate_row(s->map.activation, row_of(c, g, s->map.target, r), s->map.width,
                             s->map.add < 0 ? NULL : row_of(c, g, s->map.add, r));
         break;
-    default:  /* FF_OUTPUT */
+    default:
         for (int64_t r = from; r < to; r++)
             memcpy(c->in->pooled + (g->text + r) * c->e->outputs, row_of(c, g, s->output.source, r),
                    sizeof(float) * (size_t)s->output.width);

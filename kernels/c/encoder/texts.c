@@ -1,12 +1,12 @@
-/* Steps over texts: pooling, unit length and activations. */
+/* Pooling, unit length and activations of whole texts. */
 #include <math.h>
 
 #include "encoder.h"
 
-#define LEAST_WEIGHT 1e-9f  /* divisor if a sum of weights is 0, as in Sentence Transformers */
+#define LEAST_WEIGHT 1e-9f  /* divisor if all weights are 0, as in Sentence Transformers */
 
-/* Fill weights (tokens) for ids (tokens); return the divisor. As in Sentence Transformers, vocabulary weights are
-   summed over all tokens, including a prompt's. */
+/* Set weights (tokens) and return the divisor. As in Sentence Transformers, the divisor of vocabulary weights includes
+   skipped tokens. */
 static float weigh_tokens(const ff_encoder *e, const int32_t *ids, int64_t tokens, int64_t skip, int by_position, float *weights)
 {
     double all = 0, kept = 0;
@@ -58,7 +58,7 @@ void ff_normalise_row(float *x, int64_t width)
 
 static float softplus(float x)
 {
-    return x > 20 ? x : log1pf(expf(x));  /* PyTorch's threshold */
+    return x > 20 ? x : log1pf(expf(x));  /* threshold of torch.nn.Softplus */
 }
 
 static float activate(int64_t activation, float x)

@@ -1,4 +1,3 @@
-/* The flow with AVX-512. */
 #if defined(__x86_64__)
 #include <math.h>
 

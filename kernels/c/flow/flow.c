@@ -1,14 +1,10 @@
-/* Runs a flow over rows in blocks, one thread a block.
-
-   Counts for D = 768, 3 levels of 3 steps, width 32: 153,600 multiply-adds a row, 0.61 MB of weights. A single row
-   reads 9,600 cache lines from L2, at most one a clock: 2.4 us at 4 GHz. Tiles of 14 rows are limited by two AVX-512
-   units: 1.2 us a row on one core. */
+/* Run a flow over blocks of rows, one thread a block. */
 #include <stdatomic.h>
 
 #include "flow.h"
 #include "mxcsr.h"
 
-#define WORTH_A_THREAD 1000000  /* multiply-adds, about the time of waking a thread */
+#define WORTH_A_THREAD 1000000  /* multiply-adds that take as long as waking a thread */
 
 typedef struct {
     const ff_flow *flow;
@@ -33,7 +29,7 @@ static void run_blocks(void *context, int thread)
     const ff_flow *f = j->flow;
     float *scratch = ff_scratch(sizeof(float) * (size_t)f->block * (size_t)f->stride);
     if (!scratch) {
-        if (thread == 0)  /* the caller takes the blocks of threads without memory */
+        if (thread == 0)  /* workers without memory leave their blocks to others */
             atomic_store(&j->failed, 1);
         return;
     }
@@ -53,7 +49,7 @@ int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int
     if (threads > worth)
         threads = worth < 1 ? 1 : (int)worth;
     int64_t blocks = (rows + flow->block - 1) / flow->block;
-    if (blocks < 4 * (int64_t)threads)  /* few blocks: the same number for each thread */
+    if (blocks < 4 * (int64_t)threads)  /* give each thread the same number of blocks */
         blocks = (blocks + threads - 1) / threads * threads;
     job j = {flow, x, z, rows, blocks < rows ? blocks : rows, keep, normalize, 0, 0};
     ff_run(run_blocks, &j, threads);

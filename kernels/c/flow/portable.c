@@ -1,4 +1,3 @@
-/* The flow in C with the compiler's vector extension. */
 #include <math.h>
 
 #include "flow.h"

@@ -1,4 +1,4 @@
-/* Products with AMX: bfloat16 in float32 (TDPBF16PS), bytes exactly in int32 (TDPBSSD). */
+/* AMX products: bfloat16 summed in float32, bytes summed exactly in int32. */
 #include "gemm.h"
 
 #if FF_HAS_AMX

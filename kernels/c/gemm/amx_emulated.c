@@ -1,4 +1,4 @@
-/* The products of amx.c with emulated tiles and the same bits: for tests without AMX, and for sanitizers. */
+/* The products of amx.c with emulated tiles and the same bits, for tests and sanitizers. */
 #include "gemm.h"
 
 #if FF_HAS_AMX

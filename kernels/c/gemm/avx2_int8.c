@@ -1,5 +1,5 @@
-/* Byte products with AVX2. vpmaddubsw saturates at 16 bits, so weights take the operand's signs: two products of at
-   most 127 * 127 fit. The gain over float32 is fewer bytes. */
+/* int8 products with AVX2. vpmaddubsw adds two products in 16 bits, which fit, because one factor is |operand| and the
+   weight takes the operand's sign. */
 #if defined(__x86_64__)
 #include <math.h>
 

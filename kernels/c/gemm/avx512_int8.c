@@ -1,4 +1,4 @@
-/* Byte products with AVX512-VNNI: four products a lane, exact in int32. */
+/* int8 products with AVX512-VNNI, exact in int32. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -8,7 +8,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 
 #define HALF
 #define PRODUCT ff_int8_avx512
-#define ROWS 14  /* 28 of 32 registers are sums */
+#define ROWS 14
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)); \

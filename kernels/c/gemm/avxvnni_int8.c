@@ -1,4 +1,4 @@
-/* Byte products with AVX-VNNI, four a lane, exact in int32. */
+/* int8 products with AVX-VNNI, exact in int32. */
 #include "gemm.h"
 
 #if FF_HAS_AVXVNNI
@@ -8,7 +8,7 @@
 FF_TARGET(FF_AVX2_FEATURES ",avxvnni")
 
 #define PRODUCT ff_int8_avxvnni
-#define ROWS 6  /* 12 of 16 registers are sums */
+#define ROWS 6
 #define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)); \

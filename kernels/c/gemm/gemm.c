@@ -1,4 +1,3 @@
-/* The products of each instruction set and format. */
 #include "gemm.h"
 
 ff_product ff_find_product(int isa, int format)
@@ -29,7 +28,7 @@ ff_product ff_find_product(int isa, int format)
     return products[isa][format];
 }
 
-/* On Intel widening costs less than dot products. */
+/* On Intel, widening bfloat16 weights is faster than dot products. */
 int ff_slow_dots(int isa)
 {
 #if defined(__x86_64__)

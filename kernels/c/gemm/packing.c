@@ -1,5 +1,4 @@
-/* Packs stored weights into panels. Single roundings and comparisons only, so the compiler may vectorise without
-   changing bits. */
+/* Pack stored weights into panels. All arithmetic rounds once, so that vectorised code has the same bits. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -7,11 +6,12 @@
 #include "packing.h"
 #include "scalar.h"
 
-#define CHUNK 16384              /* numbers at a time: 4 to 8 us on a Xeon with AMX */
-#define ROW 256                  /* numbers it widens at a time: 1 KB, in L1 */
-#define STEPS 16                 /* of a panel, transposed together: a cache line of each row */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)  /* not ready when the loader is */
-#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses */
+#define CHUNK 16384              /* numbers that a thread converts at a time */
+#define ROW 256                  /* numbers widened at a time, in L1 */
+#define STEPS 16                 /* steps transposed at a time: one cache line of each row */
+/* the loader cannot choose clones before the sanitizer is ready */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
+#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* compiled three times; the loader chooses */
 #else
 #define FF_CLONES
 #endif
@@ -21,9 +21,9 @@ typedef struct {
     int64_t count;
     int panel;
     int32_t *bad;
-    char *workspace;             /* the caller's scratch */
+    char *workspace;             /* scratch of the calling thread */
     size_t space;
-    _Atomic int64_t next;        /* panels taken, over all matrices */
+    _Atomic int64_t next;        /* next panel, counted over all matrices */
     _Atomic int32_t *flags;
 } packing;
 
@@ -41,7 +41,7 @@ int ff_stored_size(int stored)
     return stored == FF_STORED_FLOAT ? 4 : 2;
 }
 
-/* Convert from (n) exactly to `to` (n) float32. Returns the bits of the largest magnitude; NaN's exceed infinity's. */
+/* Widen from (n) to float32 `to` (n), exactly. Returns the bits of the largest magnitude; NaN is the largest. */
 FF_CLONES static int32_t widen(const char *restrict from, int stored, int64_t n, float *restrict to)
 {
     int32_t largest = 0;
@@ -55,7 +55,7 @@ FF_CLONES static int32_t widen(const char *restrict from, int stored, int64_t n,
             memcpy(to + i, &bits, 4);
         }
     } else {
-        for (int64_t i = 0; i < n; i++) {  /* 2^112 rebiases half's exponent to float's, also for subnormals */
+        for (int64_t i = 0; i < n; i++) {  /* times 2^112 corrects the exponent, also of subnormals */
             uint16_t h;
             memcpy(&h, from + 2 * i, 2);
             const uint32_t small = (uint32_t)(h & 0x7fff) << 13;
@@ -77,7 +77,7 @@ FF_CLONES static void to_bfloat16(const float *restrict from, int64_t n, uint16_
         to[i] = ff_bfloat16(ff_bits(from[i]));
 }
 
-/* to (n) = from (n) times `inverse`, rounded; returns the sum. Products must be within -127 ... 127 up to rounding. */
+/* to (n) = rounded from (n) * inverse; returns their sum. Products must be in -127 ... 127. */
 FF_CLONES static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int8_t *restrict to)
 {
     int32_t sum = 0;
@@ -95,16 +95,15 @@ FF_CLONES static void to_half(const float *restrict from, int64_t n, char *restr
         uint32_t bits = ff_bits(from[i]);
         const uint32_t sign = bits >> 16 & 0x8000;
         bits &= 0x7fffffff;
-        const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* 0.5's last place is half's least subnormal */
+        const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* this addition rounds subnormal halves */
         const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
-        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, because a branch would stop the
-                                                                       vectoriser */
+        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, so that the loop vectorises */
         const uint16_t half = (uint16_t)(sign | (subnormal & (low - 0x3f000000)) | (~subnormal & normal));
         memcpy(to + 2 * i, &half, 2);
     }
 }
 
-/* from (panel, bytes), rows `stride` bytes apart -> to (bytes / 4, panel) of 32-bit lanes */
+/* from (panel, bytes; rows `stride` bytes apart) -> to (bytes / 4, panel) of 32-bit lanes. */
 FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t bytes, int panel, char *restrict to)
 {
     const int64_t steps = (int64_t)bytes / 4;
@@ -116,7 +115,7 @@ FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t
     }
 }
 
-/* Write row r, not yet transposed, to `staged`; row (groups * padded) is zero-padded scratch. */
+/* Convert row r to `staged`. row (groups * padded) is scratch; its padding is zero. */
 static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _Atomic int32_t *bad)
 {
     const int64_t inner = m->groups * m->padded, size = m->columns / m->groups, from = m->rows[r];
@@ -134,7 +133,7 @@ static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _
         const int32_t found = widen(source, m->stored, size, row + g * m->padded);
         largest = found > largest ? found : largest;
     }
-    if (largest > FF_LARGEST) {  /* NaN, or too large to compute with */
+    if (largest > FF_LARGEST) {  /* also NaN */
         atomic_fetch_or(bad, 1 << part);
         return;
     }
@@ -153,7 +152,7 @@ static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _
         to_bfloat16(row, inner, (uint16_t *)(void *)staged);
     } else {
         const float most = ff_of_bits((uint32_t)largest) * (m->by ? 1.0f : factor);
-        const float scale = most / 127.0f;  /* rounding keeps the order of magnitudes */
+        const float scale = most / 127.0f;
         sum = to_int8(row, inner, scale >= 0x1p-126f ? 1.0f / scale : 0.0f, (int8_t *)staged);
         m->scale[r] = scale;
         m->shift[r] = -m->zero * sum;
@@ -170,7 +169,7 @@ static void pack_panels(void *context, int thread)
     packing *p = context;
     char *scratch = thread ? ff_scratch(p->space) : p->workspace;
     int64_t first = 0, padding_of = -1;
-    if (!scratch)  /* a worker without memory leaves its share to others */
+    if (!scratch)  /* without memory, leave the work to other threads */
         return;
     const ff_mxcsr csr = ff_set_mxcsr(FF_DEFAULT);
     const ff_matrix *m = p->matrices;
@@ -180,8 +179,8 @@ static void pack_panels(void *context, int thread)
         if (m == p->matrices + p->count)
             break;
         const int64_t inner = m->groups * m->padded, r = (i - first) * p->panel;
-        const size_t bytes = (size_t)(inner / m->lanes) * 4, stride = whole_lines(bytes) + 64;  /* rows in different
-                                                                                                   cache sets */
+        const size_t bytes = (size_t)(inner / m->lanes) * 4;
+        const size_t stride = whole_lines(bytes) + 64;  /* rows in different cache sets */
         float *row = (float *)(void *)scratch;
         char *staged = scratch + whole_lines((size_t)inner * 4);
         if (padding_of != m - p->matrices)

@@ -1,4 +1,3 @@
-/* Hamming distances with the popcnt instruction. */
 #if defined(__x86_64__)
 #include "search.h"
 #include "target.h"

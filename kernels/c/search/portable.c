@@ -1,4 +1,3 @@
-/* The scans in C; float32 products with the compiler's vector extension. */
 #include "search.h"
 #include "vector_portable.h"
 

@@ -1,9 +1,9 @@
-/* Scans rows in blocks. A million codes are read at memory speed: VNNI and VPOPCNTDQ were no faster. */
+/* Scan blocks of rows, one thread a block. Large scans are limited by memory. */
 #include <stdatomic.h>
 
 #include "search.h"
 
-#define SCAN_BYTES (1 << 18)  /* bytes of a block: an eighth of a 2 MB L2, worth another thread */
+#define SCAN_BYTES (1 << 18)  /* bytes of a block, an eighth of a 2 MB L2; fewer do not pay a thread */
 
 typedef struct {
     ff_scan_body body;
@@ -19,7 +19,7 @@ static void scan_blocks(void *context, int thread)
     (void)thread;
     for (int64_t from; (from = atomic_fetch_add(&j->next, j->block)) < w->count;) {
         int64_t rows = w->count - from < j->block ? w->count - from : j->block;
-        for (int64_t q = 0; q < w->asked; q++)  /* a block's rows stay in L2 */
+        for (int64_t q = 0; q < w->asked; q++)  /* all queries read a block while it is in L2 */
             j->body(w->rows + from * w->width, w->queries + q * w->width, w->out + 4 * (q * w->count + from), rows, w->width);
     }
 }

@@ -1,20 +1,20 @@
-/* Rows against queries. Results for codes are exact integers. */
+/* Compare rows with queries. */
 #ifndef FASTFLOW_SEARCH_H
 #define FASTFLOW_SEARCH_H
 
 #include "cpu.h"
 
 enum { FF_DOTS, FF_HAMMINGS, FF_PRODUCTS };
-enum { FF_WIDEST = 65536 };  /* bytes of a code: 65536 products of at most 2^14 fit in 31 bits */
+enum { FF_WIDEST = 65536 };  /* most bytes of a code, so that int8 dot products fit in int32 */
 
 typedef struct {
-    const char *rows, *queries;  /* (count, width) and (asked, width) bytes */
-    char *out;                   /* (asked, count) results of 4 bytes */
+    const char *rows, *queries;  /* (count, width), (asked, width) bytes */
+    char *out;                   /* (asked, count) int32, or float32 for FF_PRODUCTS */
     int64_t count, asked, width;
 } ff_scanned;
 
-/* FF_DOTS: int8 dot products. FF_HAMMINGS: numbers of differing bits. FF_PRODUCTS: float32 dot products (D = width /
-   4), with an error of at most D 2^-23 times both lengths, D <= 2^22. */
+/* FF_DOTS: int8 dot products, exact. FF_HAMMINGS: numbers of differing bits. FF_PRODUCTS: float32 dot products of D =
+   width / 4 <= 2^22 numbers, with an error below D 2^-23 |row| |query|. */
 void ff_scan(int isa, int scan, const ff_scanned *what, int threads);
 
 /* One query in this thread: codes (rows, width) and query (width) in bytes -> out (rows). */

@@ -1,12 +1,12 @@
-/* A flow with each kind of operation, on three rows together and on one row. */
+/* A flow with each kind of operation, on three rows and on one row. */
 #include <math.h>
 
 #include "flow/flow.h"
 #include "parts.h"
 
-enum { WIDE = 20, ROWS = 3, SLOT = 64, INPUT = 0, HIDDEN = SLOT, RESULT = 2 * SLOT };  /* columns of a row's scratch */
+enum { WIDE = 20, ROWS = 3, SLOT = 64, INPUT = 0, HIDDEN = SLOT, RESULT = 2 * SLOT };  /* columns in a row of scratch */
 enum { HEAD = 12 };        /* columns in the first of two chains */
-enum { MOST = 40 * WIDE };  /* padded columns of panels times their depth */
+enum { MOST = 40 * WIDE };  /* most packed weights of a product */
 
 typedef struct {
     float m[SLOT], s[SLOT], hidden[MOST], hidden_bias[SLOT], gate[2 * MOST], gate_bias[2 * SLOT], S[SLOT], t[SLOT];
@@ -14,7 +14,7 @@ typedef struct {
 
 static double bias_of(int c) { return c % 5 / 4.0 - 0.5; }
 
-/* Panels as flow/cpu.py packs them: pairs of vectors, the last narrow; shifts next to gates. */
+/* Pack weights as flow/cpu.py does: panels of two vectors, the last of one; shifts next to gates. */
 static void fill(weights_of *w, int vector)
 {
     const int panel = 2 * vector;
@@ -36,7 +36,7 @@ static void fill(weights_of *w, int vector)
     }
 }
 
-/* z (WIDE) from x (WIDE): v = (x - m) s; h = relu(W v + b); v <- (v + shift) / (1 + e^-gate); z = S v reversed + t. */
+/* The same flow in double: z (WIDE) from x (WIDE). */
 static void compute(const weights_of *w, const float *x, double *z)
 {
     double v[WIDE], h[WIDE], norm = 0;
@@ -92,7 +92,7 @@ int ff_try_flow(const ff_selftest *t)
         compute(w, x + r * WIDE, want + r * WIDE);
     }
     if (ff_flow_run(&flow, x, z, ROWS, WIDE, 1, 1))
-        return 1;  /* no memory: the first call will be an error */
+        return 1;  /* memory is short; the next call raises that error */
     if (!ff_agree(t, FF_TRY_FLOW, z, want, ROWS * WIDE, 1e-5))
         return 0;
     return ff_flow_run(&flow, x, z, 1, WIDE, 1, 1) || ff_agree(t, FF_TRY_FLOW, z, want, WIDE, 1e-5);

@@ -11,15 +11,15 @@ enum {
     FF_TRY_ATTENTION = FF_TRY_PRODUCT + FF_FORMATS, /* + format */
     FF_SELFTESTS = FF_TRY_ATTENTION + FF_FORMATS
 };
-enum { FF_TRY_BYTES = 1 << 16 };  /* scratch of a self-test */
+enum { FF_TRY_BYTES = 1 << 16 };
 
 typedef struct {
     int isa;
-    int broken;     /* for tests: a self-test whose results are changed before comparison; -1: none */
-    char *scratch;  /* FF_TRY_BYTES, 64-byte aligned, zeros */
+    int broken;     /* for tests: the self-test with changed results; -1: none */
+    char *scratch;  /* (FF_TRY_BYTES) zeros, 64-byte aligned */
 } ff_selftest;
 
-/* Whether found (count) equals want (count) up to `tolerance`, absolute below 1 and relative above. */
+/* 1: found (count) equals want (count) up to `tolerance`, absolute below 1 and relative above. */
 static inline int ff_agree(const ff_selftest *t, int test, float *found, const double *want, int count, double tolerance)
 {
     if (t->broken == test)
@@ -32,7 +32,7 @@ static inline int ff_agree(const ff_selftest *t, int test, float *found, const d
     return 1;
 }
 
-/* Number i of a sequence of multiples of 1/8, -3/8 to 3/8, without a short period in i or `row`. */
+/* Number i of row `row`: a multiple of 1/8 from -3/8 to 3/8, without a short period. */
 static inline double ff_try_number(int row, int i)
 {
     return ((row * 5 + i * 3 + i / 7) % 7 - 3) / 8.0;
@@ -42,7 +42,7 @@ int ff_try_flow(const ff_selftest *);
 int ff_try_table(const ff_selftest *);
 int ff_try_scans(const ff_selftest *);
 int ff_try_rows(const ff_selftest *);
-int ff_try_product(const ff_selftest *, int format);    /* also 1 if there is none */
-int ff_try_attention(const ff_selftest *, int format);  /* also 1 if there is none */
+int ff_try_product(const ff_selftest *, int format);    /* also 1 if this machine cannot run it */
+int ff_try_attention(const ff_selftest *, int format);  /* also 1 if this machine cannot run it */
 
 #endif

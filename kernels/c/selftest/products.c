@@ -1,4 +1,4 @@
-/* Products and attention in each format, with exact operands. */
+/* Self-tests of products and attention in each format, with numbers that all formats represent exactly. */
 #include <math.h>
 #include <string.h>
 
@@ -6,8 +6,8 @@
 #include "scalar.h"
 #include "parts.h"
 
-enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* bytes in an operand row */
-#define UNIT 0.125  /* of numbers from -3 to 3 */
+enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* LDA: bytes in an operand row */
+#define UNIT 0.125  /* all numbers are -3 to 3 times this */
 
 typedef struct {
     char weights[STEPS * 2 * FF_AVX512_VECTOR * 4];
@@ -18,7 +18,7 @@ typedef struct {
 } product_of;
 _Static_assert(sizeof(product_of) <= FF_TRY_BYTES, "a product fits");
 
-/* Write number i of `to`: float32, bfloat16 or int8 units with a zero point, `size` bytes. */
+/* Write x as number i of `to`, in `size` bytes: float32, bfloat16, or int8 with a zero point. */
 static void put(char *to, int i, int size, double x, int zero)
 {
     const float wide = (float)x;
@@ -28,7 +28,7 @@ static void put(char *to, int i, int size, double x, int zero)
            (size_t)size);
 }
 
-/* Fill a product's operands for `panel` columns, and its sums want (ROWS, panel). */
+/* Fill a product's operands for `panel` columns, and the expected sums want (ROWS, panel). */
 static void fill(product_of *p, int format, int panel, double *want)
 {
     const int size = format == FF_FLOAT ? 4 : format < FF_INT8 ? 2 : 1, lanes = 4 / size, depth = STEPS * lanes;
@@ -86,7 +86,7 @@ typedef struct {
     float out[FF_SPARE_ROWS * HEAD], scratch[];
 } head_of;
 
-/* want (TOKENS, HEAD) = softmax(Q K^T) V. */
+/* want (TOKENS, HEAD) = softmax(Q K^T) V in double. */
 static void attend(double *want)
 {
     for (int q = 0; q < TOKENS; q++) {

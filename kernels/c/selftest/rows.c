@@ -1,4 +1,4 @@
-/* Self-tests of tables, scans and the encoder's functions of rows. */
+/* Self-tests of tables, scans and functions of an encoder's rows. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 enum { WIDE = 20, COUNT = 4, ROOM = 64 };
 
-/* Eight times number i of row r, as an integer and as an IEEE half. */
+/* Eight times ff_try_number, as an integer and as an IEEE half. */
 static int whole(int r, int i) { return (int)(8 * ff_try_number(r, i)); }
 
 static uint16_t half_of(int r, int i)
@@ -51,7 +51,7 @@ int ff_try_table(const ff_selftest *t)
     return 1;
 }
 
-/* Each scan on codes of 76 bytes: whole vectors and a rest. */
+/* Rows of 76 bytes: whole vectors and a rest. */
 int ff_try_scans(const ff_selftest *t)
 {
     enum { BYTES = 76, FLOATS = BYTES / 4 };
@@ -117,12 +117,12 @@ static int try_embed(const ff_selftest *t, const ff_body *body)
     }
     const ff_encoder encoder = {.words = words, .positions = positions, .half = 1};
     for (int i = 0; i < WIDE; i++)
-        want[i] = whole(3, i) + ff_try_number(2, i);  /* word 3 in position 1 */
+        want[i] = whole(3, i) + ff_try_number(2, i);
     body->embed(&encoder, 3, 1, WIDE, x);
     return ff_agree(t, FF_TRY_ROWS, x, want, WIDE, 0);
 }
 
-/* The weighted mean and the largest of 20 tokens, more than a run of 16. */
+/* 20 tokens: more than one run of pooling. */
 static int try_pool(const ff_selftest *t, const ff_body *body)
 {
     enum { TOKENS = 20 };
@@ -145,7 +145,6 @@ static int try_pool(const ff_selftest *t, const ff_body *body)
     return ff_agree(t, FF_TRY_ROWS, out, largest, WIDE, 0);
 }
 
-/* A row as bfloat16 and as signed and unsigned bytes, all distinct. */
 static int try_convert(const ff_selftest *t, const ff_body *body)
 {
     float x[ROOM] = {0}, found[ROOM / 2];

@@ -1,4 +1,3 @@
-/* Runs an instruction set's self-tests once. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

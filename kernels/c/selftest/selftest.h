@@ -1,16 +1,15 @@
-/* Self-tests against sums in double before first use: a hypervisor, emulator, compiler or core may silently be
-   wrong. */
+/* Self-tests against sums in double, before an instruction set is first used: a hypervisor, emulator, compiler or
+   processor may silently compute wrong results. */
 #ifndef FASTFLOW_SELFTEST_H
 #define FASTFLOW_SELFTEST_H
 
 #include "parts.h"
 
-/* Bits of the self-tests that `isa` fails, one answer a process; 0 if it is absent. AMX tests only products and
-   attention. */
+/* Bits of the self-tests that `isa` fails, computed once per process. AMX tests only products and attention. */
 uint32_t ff_wrong(int isa);
-uint32_t ff_wrong_so_far(int isa);  /* the same without a run: 0 if there was none yet */
-/* The same of a new run, with the results of `broken` changed; `keep` makes it the process's answer. */
+uint32_t ff_wrong_so_far(int isa);  /* the same, but 0 if they have not run */
+/* Run them again, with changed results for self-test `broken`; `keep`: use the answer in this process. */
 uint32_t ff_try(int isa, int broken, int keep);
-const char *ff_selftest_name(int test);  /* the self-test in words */
+const char *ff_selftest_name(int test);  /* description of a self-test */
 
 #endif

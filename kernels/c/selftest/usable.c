@@ -1,4 +1,4 @@
-/* Selects what is present and has passed its self-tests. */
+/* Choose functions that this machine has and that passed their self-tests. */
 #include "encoder/encoder.h"
 #include "selftest.h"
 
@@ -17,7 +17,7 @@ ff_product ff_product_of(int isa, int format)
 const ff_attention *ff_attention_of(int isa, int format)
 {
     const uint32_t wrong = ff_wrong(isa) >> FF_TRY_ATTENTION;
-    if (wrong >> format & 1 || (format == FF_INT8 && wrong >> FF_BF16 & 1))  /* which serves short texts */
+    if (wrong >> format & 1 || (format == FF_INT8 && wrong >> FF_BF16 & 1))  /* int8 serves short texts in bfloat16 */
         return NULL;
     return ff_find_attention(isa, format);
 }

@@ -1,4 +1,3 @@
-/* The mean of rows with AVX2. */
 #if defined(__x86_64__)
 #include "table.h"
 #include "vector_avx2.h"

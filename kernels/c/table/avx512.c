@@ -1,4 +1,3 @@
-/* The mean of rows with AVX-512. */
 #if defined(__x86_64__)
 #include "table.h"
 #include "vector_avx512.h"

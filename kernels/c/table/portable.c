@@ -1,4 +1,3 @@
-/* The mean of rows in C with the compiler's vector extension. */
 #include "table.h"
 #include "vector_portable.h"
 

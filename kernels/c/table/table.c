@@ -1,12 +1,12 @@
-/* Shares a call's texts among threads. One thread sums a text in token order. */
+/* Share texts among threads. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "mxcsr.h"
 #include "table.h"
 
-#define TEXTS 32  /* about 10 us of work */
-#define WORTH (1 << 17)  /* additions worth waking a thread, about 10 us */
+#define TEXTS 32  /* texts that a thread takes at a time */
+#define WORTH (1 << 17)  /* additions that take as long as waking a thread */
 
 typedef struct {
     ff_table_body body;

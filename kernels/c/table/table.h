@@ -1,4 +1,4 @@
-/* Texts as means of a table's rows; kernels/table/reference.py is the definition. */
+/* Texts as means of rows of a table. kernels/table/reference.py is the definition. */
 #ifndef FASTFLOW_TABLE_H
 #define FASTFLOW_TABLE_H
 
@@ -7,22 +7,22 @@
 enum { FF_ROWS_FLOAT, FF_ROWS_HALF, FF_ROWS_BYTES, FF_ROWS_KINDS };  /* float32, float16, int8 */
 
 typedef struct {
-    const char *rows;         /* (count, width) of kind `stored`, aligned to its numbers */
-    const float *scales;      /* (vocabulary) factors of rows; NULL: 1 */
-    const float *weights;     /* (vocabulary) weights in the mean; NULL: 1 */
-    const int32_t *mapping;   /* (vocabulary) rows of tokens; NULL: the ids */
+    const char *rows;         /* (count, width) numbers of kind `stored`, aligned */
+    const float *scales;      /* (vocabulary) factors of rows; NULL: all 1 */
+    const float *weights;     /* (vocabulary) weights in the mean; NULL: all 1 */
+    const int32_t *mapping;   /* (vocabulary) row of each id; NULL: the id itself */
     int64_t count, width, vocabulary;
-    int64_t run;              /* tokens summed before their sum is added */
+    int64_t run;              /* tokens in a partial sum */
     int32_t stored, isa;
 } ff_table;
 
 int ff_row_size(int stored);  /* bytes of a number */
-/* The first text with an id outside the vocabulary, -1 if none; ids (offsets[texts]), offsets (texts + 1). */
+/* Returns the first text with an id outside the vocabulary; -1: none. ids (offsets[texts]), offsets (texts + 1). */
 int64_t ff_table_check(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts);
-/* Write out (texts, width): means of ids[offsets[i]] to ids[offsets[i + 1] - 1], 0 if a text has none. */
+/* out (texts, width) = means of ids[offsets[i]] ... ids[offsets[i + 1] - 1]; 0 for a text without ids. */
 void ff_table_run(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts, float *out, int threads);
 
-/* The mean out (width) of ids (tokens), at least one. */
+/* out (width) = the mean of ids (tokens), tokens >= 1. */
 typedef void (*ff_table_body)(const ff_table *, const int32_t *ids, int64_t tokens, float *out);
 void ff_table_portable(const ff_table *, const int32_t *, int64_t, float *);
 void ff_table_avx2(const ff_table *, const int32_t *, int64_t, float *);

@@ -1,11 +1,11 @@
-/* Texts to ids on several threads, at offsets with room for the longest results. */
+/* Tokenize texts on several threads, each text into its own part of one block of ids. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "tokens.h"
 
-enum { TEXTS = 16 };       /* 2 us of short texts */
-enum { WORTH = 1 << 16 };  /* characters worth another thread: about 0.2 ms */
+enum { TEXTS = 16 };       /* texts that a thread takes at a time */
+enum { WORTH = 1 << 16 };  /* characters per thread below which waking a thread does not pay */
 
 typedef struct {
     const ff_wordpiece *w;
@@ -38,7 +38,7 @@ int32_t *ff_tokenize_all(const ff_wordpiece *w, const ff_text *texts, int64_t ma
         room += most < limit ? most : limit;
         letters += texts[i].length;
     }
-    int32_t *ids = malloc((size_t)(room ? room : 1) * sizeof *ids);  /* pages that are never written take no memory */
+    int32_t *ids = malloc((size_t)(room ? room : 1) * sizeof *ids);  /* pages that are not written take no memory */
     if (!ids)
         return NULL;
     job j = {w, texts, many, limit, special, ids, starts, counts, states, 0};

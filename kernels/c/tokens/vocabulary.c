@@ -1,15 +1,15 @@
-/* Reads the vocabulary from a tokenizer's JSON, strictly. */
+/* Read the vocabulary in a tokenizer's JSON file, and refuse all that is not strict JSON. */
 #include <stdlib.h>
 
 #include "vocabulary.h"
 
-enum { FF_CROWDED = 64 };  /* slots searched for one piece; BERT's need at most 12 */
+enum { FF_CROWDED = 64 };  /* most slots searched for one piece; BERT's need 12 */
 
 typedef struct {
     const uint8_t *at, *end;
 } reader;
 
-static int next(reader *r)  /* the next byte except spaces; -1 at the end */
+static int next(reader *r)  /* the next byte that is not white space; -1 at the end */
 {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\t' || *r->at == '\r'))
         r->at++;
@@ -41,7 +41,7 @@ int ff_put_utf8(uint8_t *to, uint32_t c)
     return more + 1;
 }
 
-/* Write the character after a backslash as UTF-8 to `to`; its bytes, 0 if it is invalid. */
+/* Read an escape sequence after its backslash and write it as UTF-8. Returns the bytes written; 0: invalid. */
 static int escaped(reader *r, uint8_t *to)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -63,7 +63,7 @@ static int escaped(reader *r, uint8_t *to)
     return ff_put_utf8(to, point);
 }
 
-/* Copy the non-ASCII character at r->at to `to`; its bytes, 0 if malformed. */
+/* Copy a non-ASCII character. Returns its bytes; 0: invalid. */
 static int beyond_ascii(reader *r, uint8_t *to)
 {
     uint8_t again[4];
@@ -83,7 +83,7 @@ static int beyond_ascii(reader *r, uint8_t *to)
     return more + 1;
 }
 
-/* Copy the string after its first quote to `to`; its length, -1 if it is invalid. */
+/* Read a string after its first quote. Returns its bytes; -1: invalid. */
 static int64_t string(reader *r, uint8_t *to)
 {
     uint8_t *start = to;
@@ -119,7 +119,7 @@ static int whole_number(reader *r, int32_t *value)
     return digits && n <= INT32_MAX && (digits == 1 || first != '0') && !(c >= '0' && c <= '9');
 }
 
-/* Read `"piece": id` pairs up to the end of the object; their number, -1 if one is invalid. */
+/* Read pairs "piece": id up to the end of the object. Returns their number; -1: invalid. */
 static int64_t read_pairs(ff_vocabulary *v, reader *r)
 {
     uint8_t *to = v->letters;
@@ -145,7 +145,7 @@ static int64_t read_pairs(ff_vocabulary *v, reader *r)
     return c == '}' ? count : -1;
 }
 
-/* Enter pieces[number]; a known piece gets its id and `count` stays. 0: the table fills badly. */
+/* Enter piece `number` into the hash table; a repeated piece takes the new id. Returns 0 if too many slots collide. */
 static int enter(ff_vocabulary *v, int64_t number)
 {
     ff_piece *p = &v->pieces[number], *known;

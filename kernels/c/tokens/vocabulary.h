@@ -1,4 +1,4 @@
-/* A vocabulary's pieces in a hash table, ready in a millisecond, unlike a trie; a whole word is one look-up. */
+/* A vocabulary as a hash table of pieces. */
 #ifndef FASTFLOW_VOCABULARY_H
 #define FASTFLOW_VOCABULARY_H
 
@@ -9,31 +9,31 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the hash masks the last bytes of a number");
 
 enum { FF_FIRST_PIECE, FF_LATER_PIECE };  /* begins a word; continues it */
-enum { FF_SLACK = 8 };  /* bytes after looked-up letters, because they are read as 64-bit numbers */
+enum { FF_SLACK = 8 };  /* bytes that can be read after a looked-up piece */
 
 typedef struct {
-    uint32_t start, length;  /* of its bytes in `letters`, without a prefix */
+    uint32_t start, length;  /* of its bytes in `letters`, without ## */
     int32_t id, kind;
 } ff_piece;
 
 typedef struct {
     uint8_t *letters;
     ff_piece *pieces;
-    uint64_t *slots;    /* (mask + 1) a piece's number + 1 below the upper half of its hash; 0: free */
-    uint64_t mask;      /* slots - 1 */
+    uint64_t *slots;    /* (mask + 1) upper half of a hash, and the piece's number + 1; 0: free */
+    uint64_t mask;
     int64_t count;      /* different pieces */
-    int32_t largest;    /* id */
-    int32_t longest[2]; /* bytes of a piece of each kind */
+    int32_t largest;    /* largest id */
+    int32_t longest[2]; /* most bytes of each kind of piece */
 } ff_vocabulary;
 
 enum { FF_READ, FF_ODD, FF_NO_MEMORY };
-/* vocabulary.c: read the object of pieces and ids at the start of json (length), its length to *end. The last of
-   repeated pieces counts. ## continues a word. FF_ODD: invalid, or made to fill the table badly. */
+/* Read a JSON object of pieces and ids at the start of json (length); set *end to its length. The last of repeated
+   pieces counts. FF_ODD: invalid JSON, or pieces chosen to collide. */
 int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, int64_t *end);
 void ff_free_vocabulary(ff_vocabulary *v);
 int ff_put_utf8(uint8_t *to, uint32_t c);  /* returns the bytes written, 1 to 4 */
 
-/* The first min(n, 8) >= 1 bytes as a number. */
+/* The first min(n, 8) bytes as a number, n >= 1. */
 static inline uint64_t ff_bytes(const uint8_t *letters, int64_t n)
 {
     uint64_t x;
@@ -45,7 +45,7 @@ static inline uint64_t ff_hash(const uint8_t *letters, int64_t n, int kind)
 {
     uint64_t h = (uint64_t)n << 1 | (uint64_t)kind;
     for (;; letters += 8, n -= 8) {
-        h = (h ^ ff_bytes(letters, n)) * 0x9e3779b97f4a7c15u;  /* 2^64 over the golden ratio: odd, with spread bits */
+        h = (h ^ ff_bytes(letters, n)) * 0x9e3779b97f4a7c15u;  /* an odd number with well spread bits */
         h ^= h >> 32;
         if (n <= 8)
             return h;
@@ -60,7 +60,7 @@ static inline int ff_same(const uint8_t *a, const uint8_t *b, int64_t n)
     return ff_bytes(a, n) == ff_bytes(b, n);
 }
 
-/* The slot of the piece letters (n), n >= 1, or the free slot for it. */
+/* The slot of a piece (n), or the free slot that it would take. n >= 1. */
 static inline uint64_t ff_slot(const ff_vocabulary *v, const uint8_t *letters, int64_t n, int kind)
 {
     uint64_t h = ff_hash(letters, n, kind), at = h & v->mask;
@@ -74,7 +74,7 @@ static inline uint64_t ff_slot(const ff_vocabulary *v, const uint8_t *letters, i
     return at;
 }
 
-/* The id of the piece letters (n + FF_SLACK readable), n >= 1; -1 if there is none. */
+/* The id of a piece (n; FF_SLACK bytes more are readable), n >= 1; -1: none. */
 static inline int32_t ff_find(const ff_vocabulary *v, const uint8_t *letters, int64_t n, int kind)
 {
     uint64_t slot = v->slots[ff_slot(v, letters, n, kind)];

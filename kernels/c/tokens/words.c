@@ -1,22 +1,20 @@
-/* One text to ids: normalize each character, gather words, cut each into pieces, the longest start first. At most n
-   m look-ups for n <= FF_LONGEST letters and pieces of m. A whole word is a run of FF_WORD between other characters;
-   signs before and after it are then separate words. */
+/* Turn one text into ids: normalize characters, gather them into words, and cut each word into the longest pieces from
+   its start. Whole words are FF_WORD characters between other characters. */
 #include "tokens.h"
 #include "unicode.h"
 
-enum { LETTER, DROPPED, SPACE, MARK, ADDED = 8 };  /* kinds of ASCII characters; ADDED: an added token may begin
-                                                      there */
+enum { LETTER, DROPPED, SPACE, MARK, ADDED = 8 };  /* kinds of ASCII characters; ADDED: an added token may begin here */
 
 typedef struct {
     const ff_wordpiece *w;
     int32_t *ids;
     int64_t count, room;    /* ids written, and the most */
-    int cut, half;          /* ids were dropped; half a surrogate pair was found */
-    int32_t length, characters, fence;  /* of the word: bytes, characters, bytes that no mark moves before */
-    int32_t run, before;    /* bytes and characters before the word's last run of FF_WORD; 0 without whole words */
-    int joined;             /* the punctuation before the word is FF_WORD */
-    uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];  /* the part before the run, and the run, each limited to
-                                                           FF_LONGEST */
+    int cut, half;          /* 1: ids were dropped; half a surrogate pair was found */
+    int32_t length, characters, fence;  /* of the current word: bytes, characters, bytes that later marks must follow */
+    int32_t run, before;    /* bytes and characters before the word's last run of FF_WORD, if there are whole words */
+    int joined;             /* 1: the punctuation before the word is FF_WORD */
+    /* the bytes before the run, and the run, each limited to FF_LONGEST characters */
+    uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];
 } state;
 
 static unsigned row_of(uint32_t c)
@@ -25,10 +23,10 @@ static unsigned row_of(uint32_t c)
     return unicode_classes[16 * unit + (c & 15)];
 }
 
-/* Write character c without accents to `to` (FF_EACH); returns the count, 0 if it is one. */
+/* Write character c without accents to `to` (FF_EACH). Returns the number of characters; 0 if c is an accent. */
 static int without_accents(uint32_t c, unsigned flags, uint32_t *to)
 {
-    if (c - 0xac00 < 11172) {  /* a Hangul syllable: lead, vowel and perhaps tail */
+    if (c - 0xac00 < 11172) {  /* a Hangul syllable */
         uint32_t s = c - 0xac00;
         to[0] = 0x1100 + s / 588, to[1] = 0x1161 + s % 588 / 28, to[2] = 0x11a7 + s % 28;
         return 2 + (s % 28 > 0);
@@ -66,7 +64,7 @@ int ff_character(int32_t c, int32_t row[3], int32_t split[FF_EACH])
     return count;
 }
 
-/* Cut word (length) into ids; their number, 0 if a part has no piece. */
+/* Cut word (length) into ids. Returns their number; 0 if a part is not in the vocabulary. */
 static int cut_word(const ff_vocabulary *v, const uint8_t *word, int32_t length, int32_t *ids)
 {
     int count = 0;
@@ -93,7 +91,7 @@ static void put_ids(state *s, const int32_t *ids, int count)
     s->cut |= fit < count;
 }
 
-/* Put the ids of the word's first `length` bytes, `characters` in number, and begin the next word. */
+/* Put the ids of the word's first `length` bytes, or the unknown id, and begin the next word. */
 static void put_word(state *s, int32_t length, int32_t characters)
 {
     int32_t pieces[FF_LONGEST];
@@ -106,7 +104,7 @@ static void put_word(state *s, int32_t length, int32_t characters)
     s->length = s->characters = s->fence = s->run = s->before = 0;
 }
 
-/* If the last run is a whole word, put the part before it and its id; `joins`: FF_WORD follows. */
+/* If the last run is a whole word, put the part before it and its id. `joins`: FF_WORD follows. */
 static void end_run(state *s, int joins)
 {
     int32_t length = s->length - s->run;
@@ -139,10 +137,10 @@ static uint32_t last_character(const state *s, int32_t end, int32_t *start)
     return c | (more ? (s->word[at] & (0x3fu >> more)) << 6 * more : s->word[at]);
 }
 
-/* Add a character to the word, before trailing marks of a higher canonical class. */
+/* Add a character to the word, before trailing marks with a higher canonical class. */
 static void add(state *s, uint32_t c, unsigned order)
 {
-    if (s->characters - s->before > s->w->longest)  /* the word is unknown however it continues */
+    if (s->characters - s->before > s->w->longest)  /* too long already: the word is unknown */
         return;
     int32_t at = s->length, before = 0;
     while (order && at > s->fence && unicode_rows[row_of(last_character(s, at, &before))].order > order)
@@ -155,7 +153,7 @@ static void add(state *s, uint32_t c, unsigned order)
     s->characters++;
 }
 
-/* Add a sign that ends a run; of an unknown word only the length is kept. */
+/* Add a character that ends a run of FF_WORD. Of a word that is too long, only the count is kept. */
 static void add_sign(state *s, uint32_t c)
 {
     end_run(s, 0);
@@ -199,7 +197,7 @@ static void normalize(state *s, uint32_t c)
         end_word(s, 0);
     if (flags & FF_WHITE)
         return;
-    if (c == 0x130 && !(steps & FF_STRIP) && steps & FF_LOWER) {  /* the only letter with two lower-case characters */
+    if (c == 0x130 && !(steps & FF_STRIP) && steps & FF_LOWER) {  /* its lower case is two characters */
         add_lowered(s, 'i');
         add_lowered(s, 0x307);
     } else if (steps & FF_STRIP) {
@@ -254,7 +252,7 @@ void ff_prepare_ascii(ff_wordpiece *w)
     }
     for (int i = 0; i < w->added_count; i++) {
         w->kinds[w->added[i].letters[0]] |= ADDED;
-        w->letters[w->added[i].letters[0]] = 0;  /* so that it is tried */
+        w->letters[w->added[i].letters[0]] = 0;  /* 0, so that reading stops here and tries added tokens */
     }
 }
 
