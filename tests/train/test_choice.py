@@ -9,19 +9,18 @@ import torch
 from fastflow import Runtime
 from fastflow.errors import CannotFit, FastflowError, UsageError
 from fastflow.train.choice import selection
-from fastflow.train.choice.held_out import MOST, PART, HeldOut, count_held_out, split
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import Fitted, fit_chain
-from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.methods.chain import HELD_OUT, Fitted, fit_chain
 from fastflow.train.methods.loop import Training, fit_flow
 from fastflow.train.methods.names import parse_method
 from fastflow.train.options import COLOURS
 
 from support.builders import LAYERED, make_encoder
+from support.calibrations import SHAPE
 from support.commands import make_train
 from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
@@ -309,21 +308,10 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
     assert same(whole.state_dict(), flow.state_dict())
 
 
-def test_held_out_rows_are_drawn_by_the_seed():
-    for count, kept in ((2, 1), (PART, 1), (10 * PART, 10), (10**7, MOST)):
-        assert count_held_out(count) == kept
-    train, out = split(205, 7)
-    assert len(out) == count_held_out(205)
-    assert sorted([*train, *out]) == list(range(205))
-    assert (np.diff(train) > 0).all()
-    assert (np.diff(out) > 0).all()
-    assert np.array_equal(split(205, 7)[1], out)
-    assert not np.array_equal(split(205, 8)[1], out)
-
-
-def test_the_measure_is_the_mean_log_likelihood_in_bits():
-    x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
-    flow = Flow(FlowConfig(8, 1, 1, 4))
-    measured = HeldOut(x.numpy()).make_measure(x)(flow)
-    assert measured == -float(flow.bits_per_dimension(x))
-    assert HeldOut(x.numpy()).make_measure(100 * x)(flow) < measured, "less likely rows measure less"
+def test_a_step_is_kept_by_the_likelihood_of_held_out_vectors():
+    x = X[:20]
+    fitted = fit_chain(parse_method("flow"), X, SHAPE, Training(SCHEDULE, views=x))
+    (look,) = fitted.looks
+    flow = fitted.flows[0]
+    assert look[HELD_OUT] == -float(flow.bits_per_dimension(torch.from_numpy(x)).detach())
+    assert round(look[HELD_OUT], 4) == max(value for _, value in look["history"])

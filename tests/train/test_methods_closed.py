@@ -19,8 +19,7 @@ from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import check_chain, fit_chain
-from fastflow.train.methods.closed_forms import fit_closed_form
-from fastflow.train.methods.constant import mask_constant, name_constant
+from fastflow.train.methods.closed_forms import fit_closed_form, mask_constant, name_constant
 from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.methods.recolour import fit_recolour, measure_joint

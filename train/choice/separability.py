@@ -97,6 +97,7 @@ class Keeper:
     def value(self) -> float:
         return self._find_best()[1]
 
+    @torch.no_grad()
     def look(self, step: int, flow: Flow) -> float:
         """Measure ``flow`` after ``step``, and keep it if it is the best."""
         value = self.measure(flow)
@@ -109,9 +110,6 @@ class Keeper:
         """Make the manifest's entry, with None for NaN."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
-
-    def restore(self, flow: Flow) -> None:
-        flow.load_state_dict(self.best)
 
     def _find_best(self) -> tuple[int, float]:
         return max(self.history, key=lambda look: look[1] if np.isfinite(look[1]) else -np.inf)

@@ -20,9 +20,8 @@ from fastflow.train.data.embeddings import Embedder, cache_key
 from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, has_modules, open_encoder
 from fastflow.train.fits.corpus import Corpus, Setup, count_fitted, describe, embed, make_background, pick_fitted, read
 from fastflow.train.methods.chain import Fitted, check_chain, fit_chain
-from fastflow.train.methods.loop import Schedule, Source, Training
+from fastflow.train.methods.loop import Schedule, Source, Training, open_log
 from fastflow.train.methods.names import complete_chain, ends_in_recolour, parse_method
-from fastflow.train.methods.scalars import Scalars
 from fastflow.train.options import FEWEST, POOLING, TUNED_SPECTRUM, Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
@@ -91,7 +90,7 @@ class Fitting:
         live = _embed_live(corpus.encoder, texts, options) if options.encoder_dropout and options.has_flow else None
         identity = cache_key(corpus.encoder, texts, options.device)
         of_background = embed(background, options, setup) if background.count else None
-        with Scalars(setup.log_dir) as log:
+        with open_log(setup.log_dir) as log:
 
             def fit_method(name: str) -> Fitted:
                 links = complete_chain(parse_method(name), options.latent)

@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import Matrix
-from fastflow.train.choice.held_out import HeldOut, count_held_out, explain_stop, split
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.moments import BLOCK, Moments
 from fastflow.train.fits.corpus import Setup
-from fastflow.train.methods.chain import check_chain, fit_chain
-from fastflow.train.methods.loop import Schedule, Training
+from fastflow.train.methods.chain import HELD_OUT, check_chain, fit_chain
+from fastflow.train.methods.loop import Schedule, Training, open_log
 from fastflow.train.methods.names import Method, complete_chain, parse_method
-from fastflow.train.methods.scalars import Scalars
 from fastflow.train.option_fields import flag
 from fastflow.train.options import DEFAULTS, Options
 from fastflow.train.progress import Voice
@@ -38,6 +37,7 @@ EVIDENCE = (
     f"removing {DIRECTIONS} of 256 directions was above raw pooling on eight of nine corpora and 0.9 points below it "
     "on one (bench/results/verdicts.md)"
 )
+PART, MOST = 20, 4096  # one row in PART is held out, MOST at most
 SAME = 1e-13  # variance to squared mean, below the precision of float32
 UNJUDGED = "without an encoder there are no dropout views, so nothing judged the calibration by similarity"
 
@@ -105,14 +105,14 @@ class VectorFitting:
         rows, judge, flow = matrix, None, _has_flow(links)
         if flow and options.stop == "likelihood":
             train, apart = split(len(matrix), options.seed)
-            rows, judge = matrix.take(train), HeldOut(matrix[apart])
-        with Scalars(setup.log_dir) as log:
+            rows, judge = matrix.take(train), matrix[apart]
+        with open_log(setup.log_dir) as log:
             run = f"{sha256} {method}"
             training = Training(Schedule.of(options), setup.checkpoints, run, setup.resume, judge, log, setup.voice)
             shape, known = options.shape(len(rows)), None if flow else statistics
             fitted = fit_chain(links, rows, shape, training, options.colour, statistics=known)
         if judge is not None:
-            reasons = [*(explain_stop(look, len(judge.rows)) for look in fitted.looks), f"{method}: {UNJUDGED}"]
+            reasons = [*(_explain_stop(look, len(judge)) for look in fitted.looks), f"{method}: {UNJUDGED}"]
             rule = "likelihood of held-out vectors"
         elif flow:
             reasons, rule = [f"{method} was kept as it was after its last step: {UNJUDGED}"], "budget"
@@ -121,6 +121,25 @@ class VectorFitting:
         else:
             reasons, rule = [f"{method} was kept as it was fitted: {UNJUDGED}"], "named"
         return Choice(fitted, method, None, {"rule": rule, "looks": fitted.looks, "chosen": method}, reasons)
+
+
+def _explain_stop(look: dict[str, Any], vectors: int) -> str:
+    return (
+        f"flow: kept step {look['kept_step']} of {look['steps']}, where {vectors} held-out vectors were most likely, "
+        f"{-look[HELD_OUT]:.3f} bits per dimension; likelihood does not see similarity, so compare it with a closed "
+        "form on pairs of your own"
+    )
+
+
+def count_held_out(count: int) -> int:
+    """Count the rows to hold out."""
+    return max(1, min(MOST, count // PART))
+
+
+def split(count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw the row numbers to train on and to hold out, both ascending."""
+    order = np.random.default_rng((seed, 1 << 33)).permutation(count)
+    return np.sort(order[count_held_out(count) :]), np.sort(order[: count_held_out(count)])
 
 
 def recommend_method(dim: int) -> str:

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Joined, Rows
-from fastflow.train.choice.held_out import HELD_OUT, HeldOut
 from fastflow.train.choice.separability import Keeper, Views, measure_separability
 from fastflow.train.data.moments import Moments, measure_moments
-from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
-from fastflow.train.methods.constant import mask_constant
+from fastflow.train.methods.closed_forms import check_dims, fit_closed_form, mask_constant
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Source, Training, fit_flow
 from fastflow.train.methods.names import Method
@@ -26,16 +24,21 @@ from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS
 
 SAMPLE = 4096  # texts to measure on
+HELD_OUT = "held_out_likelihood"
 
 
 @dataclass
 class Fitted:
-    """A fitted chain: stages, PyTorch flows by stage number, and their bits per dimension."""
+    """A fitted chain.
+
+    ``flows`` are by stage number. A flow has bits per dimension before and after training, and a record of ``looks`` if
+    views or held-out vectors stopped it.
+    """
 
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)
-    bits: list[tuple[float, float]] = field(default_factory=list)  # before and after training, a flow stage each
-    looks: list[dict[str, Any]] = field(default_factory=list)  # a flow stage each, if stopped by the rule
+    bits: list[tuple[float, float]] = field(default_factory=list)
+    looks: list[dict[str, Any]] = field(default_factory=list)
 
 
 def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> None:
@@ -51,7 +54,7 @@ def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> N
 def make_flow_stage(flow: Flow) -> Stage:
     """Make the stage of a trained flow."""
     params = {name: tensor.detach().cpu().numpy() for name, tensor in flow.state_dict().items()}
-    return Stage("flow", dict(flow.config.as_dict()), params)
+    return Stage("flow", dict(vars(flow.config)), params)
 
 
 def fit_chain(
@@ -80,12 +83,13 @@ def fit_chain(
             config = FlowConfig(dim=dim, **shape)
             checkpoint = training.checkpoints / f"stage-{index}.safetensors" if training.checkpoints else None
             source = _make_source(stages, live or rows.__getitem__)
-            keeper = _make_keeper(stages, training.views) if training.views else None
+            keeper = None if training.views is None else _make_keeper(stages, training.views)
             flow = fit_flow(source, len(rows), config, training, checkpoint, keeper)
             if keeper:
                 fitted.looks.append(keeper.record())
             fitted.flows[index] = flow
-            bits = _measure_bits(flow, stages, rows)
+            with torch.no_grad():
+                bits = float(flow.bits_per_dimension(_to_tensor(stages, take_sample(rows))))
             if not math.isfinite(bits):
                 raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
             fitted.bits.append((_measure_gaussian_bits(_push_through(stages, take_sample(rows))), bits))
@@ -101,21 +105,12 @@ def fit_chain(
     return fitted
 
 
-def _make_keeper(stages: list[Stage], views: Views | HeldOut) -> Keeper:
-    if isinstance(views, HeldOut):
-        x = torch.from_numpy(_push_through(stages, views.rows).astype(np.float32))
-        return Keeper(views.make_measure(x), HELD_OUT)
-    return Keeper(_make_measure(stages, views))
-
-
-def _make_measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
-    sides = [torch.from_numpy(_push_through(stages, side).astype(np.float32)) for side in (views.first, views.second)]
-
-    @torch.no_grad()
-    def measure(flow: Flow) -> float:
-        return measure_separability(*(flow(side)[0].numpy() for side in sides))
-
-    return measure
+def _make_keeper(stages: list[Stage], views: Views | NDArray[np.float32]) -> Keeper:
+    if isinstance(views, Views):
+        first, second = (_to_tensor(stages, side) for side in (views.first, views.second))
+        return Keeper(lambda flow: measure_separability(flow(first)[0].numpy(), flow(second)[0].numpy()))
+    x = _to_tensor(stages, views)
+    return Keeper(lambda flow: -float(flow.bits_per_dimension(x)), HELD_OUT)
 
 
 class _View:
@@ -136,6 +131,10 @@ def _push_through(stages: Sequence[Stage], x: NDArray[Any]) -> NDArray[np.float6
     return np.asarray(apply([stage.astype(np.float64) for stage in stages], np.asarray(x, np.float64)))
 
 
+def _to_tensor(stages: Sequence[Stage], x: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(_push_through(stages, x).astype(np.float32))
+
+
 def _make_source(stages: list[Stage], rows: Callable[[NDArray[np.int64]], NDArray[Any]]) -> Source:
     if not stages:
         return lambda index: np.ascontiguousarray(rows(index), np.float32)
@@ -145,12 +144,6 @@ def _make_source(stages: list[Stage], rows: Callable[[NDArray[np.int64]], NDArra
 def take_sample(pooled: Rows) -> NDArray[Any]:
     """Take up to SAMPLE rows, evenly spaced."""
     return np.asarray(pooled[:: -(-len(pooled) // SAMPLE)])
-
-
-@torch.no_grad()
-def _measure_bits(flow: Flow, stages: list[Stage], pooled: Rows) -> float:
-    x = torch.from_numpy(_push_through(stages, take_sample(pooled)).astype(np.float32))
-    return float(flow.bits_per_dimension(x))
 
 
 def _measure_gaussian_bits(x: NDArray[np.float64]) -> float:

@@ -1,35 +1,29 @@
 """BERT-flow's normalizing flow in PyTorch: map a pooled embedding x (B, C) to a Gaussian z (B, C).
 
-A Glow without squeezing (Li et al., EMNLP 2020, section 3.2 and the official ``glow_1x1.py``): a level runs ``depth``
-steps of ActNorm -> permutation -> coupling, emits its second half of channels, and hands on the first. z =
-concat[eps_0, eps_1, ..., top]; the prior is N(0, I).
+A Glow without squeezing (Li et al., EMNLP 2020, section 3.2; the official ``glow_1x1.py``): a level runs ``depth``
+steps of ActNorm, permutation and coupling, emits its second half of channels, and passes on the first.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fastflow.errors import UsageError
-from fastflow.train.methods.layers import (
-    COUPLINGS,
-    PERMUTATIONS,
-    ActNorm,
-    AdditiveCoupling,
-    AffineCoupling,
-    LUPermutation,
-    make_permutation,
-)
+from fastflow.train.methods.layers import COUPLINGS, ActNorm, LUPermutation, make_permutation
 from fastflow.train.options import DEFAULTS, SMALL
 
 
 @dataclass(frozen=True)
 class FlowConfig:
-    """The shape of a flow; defaults are the paper's (appendix B, table 7)."""
+    """The shape of a flow; the defaults are the paper's (appendix B, table 7).
+
+    Raises a UsageError if ``dim`` does not halve ``levels`` times. ``Options`` checks the other values.
+    """
 
     dim: int
     levels: int = DEFAULTS.levels
@@ -39,22 +33,11 @@ class FlowConfig:
     permutation: str = DEFAULTS.permutation
 
     def __post_init__(self) -> None:
-        if not 1 <= self.levels <= 4:
-            raise UsageError(f"levels must be 1 to 4, not {self.levels}")
-        if self.depth < 1 or self.width < 1:
-            raise UsageError(f"depth and width must be at least 1, not {self.depth} and {self.width}")
         if self.dim < 1 or self.dim % 2**self.levels:
             raise UsageError(
                 f"a flow of {self.levels} levels needs a width divisible by {2**self.levels}, and the embeddings have "
                 f"{self.dim} dimensions; use fewer --levels"
             )
-        if self.coupling not in COUPLINGS:
-            raise UsageError(f"unknown coupling {self.coupling!r}; known: {', '.join(COUPLINGS)}")
-        if self.permutation not in PERMUTATIONS:
-            raise UsageError(f"unknown permutation {self.permutation!r}; known: {', '.join(PERMUTATIONS)}")
-
-    def as_dict(self) -> dict[str, int | str]:
-        return asdict(self)
 
 
 class Step(nn.Module):
@@ -64,7 +47,7 @@ class Step(nn.Module):
         super().__init__()
         self.actnorm = ActNorm(channels)
         self.permutation = make_permutation(config.permutation, channels)
-        self.coupling: AdditiveCoupling | AffineCoupling = COUPLINGS[config.coupling](channels, config.width)
+        self.coupling = COUPLINGS[config.coupling](channels, config.width)
         self.constant: tuple[Tensor, Tensor, Tensor] | None = None  # channels in, their shifts, outputs of the net
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,9 +55,6 @@ class Step(nn.Module):
         x, log_det_permutation = self.permutation(x)
         x, log_det_coupling = self.coupling(x)
         return x, log_det + log_det_permutation + log_det_coupling
-
-    def inverse(self, y: Tensor) -> Tensor:
-        return self.actnorm.inverse(self.permutation.inverse(self.coupling.inverse(y)))
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,8 +66,7 @@ class Step(nn.Module):
         else:
             after = constant[self.permutation.index]
         if constant.any():
-            outputs = len(self.coupling.net.bias3) // (len(after) - self.coupling.kept)
-            changed = after[self.coupling.kept :].repeat_interleave(outputs)
+            changed = after[self.coupling.kept :].repeat_interleave(self.coupling.outputs)
             self.constant = constant, self.actnorm.shift[constant].clone(), changed
         self.coupling.net.initialise(x[:, : self.coupling.kept])
         return self.coupling(x)[0], after
@@ -104,7 +83,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """An invertible map from pooled embeddings to a standard Gaussian, with exact likelihood."""
+    """A map from pooled embeddings to a standard Gaussian, with exact likelihood."""
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()
@@ -118,7 +97,7 @@ class Flow(nn.Module):
         return list(cast(nn.ModuleList, self.levels[level]))  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map x (B, C) to z (B, C) and log|det dz/dx| (B,)."""
+        """Map x (B, C) to z (B, C), the emitted channels before the last, and to log|det dz/dx| (B,)."""
         log_det = x.new_zeros(len(x))
         emitted = []
         for level in range(self.config.levels):
@@ -129,16 +108,6 @@ class Flow(nn.Module):
                 x, step_log_det = step(x)
                 log_det = log_det + step_log_det
         return torch.cat([*emitted, x], dim=1), log_det
-
-    def inverse(self, z: Tensor) -> Tensor:
-        widths = [self.config.dim >> (level + 1) for level in range(self.config.levels - 1)]
-        *emitted, x = z.split([*widths, self.config.dim - sum(widths)], dim=1)
-        for level in reversed(range(self.config.levels)):
-            for step in reversed(self.steps(level)):
-                x = step.inverse(x)
-            if level:
-                x = torch.cat([x, emitted[level - 1]], dim=1)
-        return x
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Compute log N(z; 0, I) + log|det dz/dx| (B,), in nats (paper, equation 3)."""

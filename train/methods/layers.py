@@ -1,7 +1,6 @@
-"""The invertible layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
+"""The layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
 
-A layer maps (B, C) to (B, C) and returns its log-determinant too, (B,) or a scalar. ``initialise`` sets the ActNorms
-from data, before training.
+A layer maps (B, C) to (B, C), and returns its log-determinant, (B,) or a scalar.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fastflow.errors import FastflowError
-from fastflow.train.methods.constant import mask_constant
+from fastflow.train.methods.closed_forms import mask_constant
 
 LOGSCALE_FACTOR = 3.0  # Glow: a log-scale s acts as exp(3 s), which speeds up learning
 
@@ -35,12 +34,9 @@ class ActNorm(nn.Module):
         log_scale = LOGSCALE_FACTOR * self.logscale
         return (x + self.shift) * log_scale.exp(), log_scale.sum()
 
-    def inverse(self, y: Tensor) -> Tensor:
-        return y * (-LOGSCALE_FACTOR * self.logscale).exp() - self.shift
-
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Set mean 0 and deviation 1 on ``x`` (B, C), but not in constant channels; returns their mask (C,)."""
+        """Normalise ``x`` (B, C) except in constant channels, and return the mask (C,) of these channels."""
         mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
         constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
         if bool(constant.all()):
@@ -66,9 +62,6 @@ class Permutation(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x[:, self.index], x.new_zeros(())
 
-    def inverse(self, y: Tensor) -> Tensor:
-        return y[:, self.index.argsort()]
-
 
 class LUPermutation(nn.Module):
     """Glow's learned 1x1 convolution y = W x with W = P L (U + diag(sign exp(logdiag))); log-det = sum(logdiag).
@@ -90,20 +83,10 @@ class LUPermutation(nn.Module):
         self.upper = nn.Parameter(upper.triu(1).float())
         self.logdiag = nn.Parameter(diagonal.abs().log().float())
 
-    def triangles(self) -> tuple[Tensor, Tensor]:
-        """Give L and U + diag, both (C, C)."""
-        identity = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
-        return self.lower.tril(-1) + identity, self.upper.triu(1) + torch.diag(self.sign * self.logdiag.exp())
-
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        lower, upper = self.triangles()
+        lower = self.lower.tril(-1) + torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
+        upper = self.upper.triu(1) + torch.diag(self.sign * self.logdiag.exp())
         return (x @ upper.T @ lower.T)[:, self.index], self.logdiag.sum()
-
-    def inverse(self, y: Tensor) -> Tensor:
-        lower, upper = self.triangles()
-        x = y[:, self.index.argsort()].T
-        x = torch.linalg.solve_triangular(lower, x, upper=False, unitriangular=True)
-        return torch.linalg.solve_triangular(upper, x, upper=True).T
 
 
 class CouplingNet(nn.Module):
@@ -140,30 +123,34 @@ class CouplingNet(nn.Module):
         logscale.copy_(-(x.std(dim=0, correction=0) + 1e-6).log() / LOGSCALE_FACTOR)
 
 
-class AdditiveCoupling(nn.Module):
-    """[y1, y2] -> [y1, y2 + g(y1)]; log-det 0."""
+class Coupling(nn.Module):
+    """A map of the second half of the channels by the net g of the first, which passes unchanged.
+
+    g has ``outputs`` values for a channel.
+    """
+
+    outputs: int
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
         self.kept = channels // 2
-        self.net = CouplingNet(self.kept, width, self.kept)
+        self.net = CouplingNet(self.kept, width, self.outputs * self.kept)
+
+
+class AdditiveCoupling(Coupling):
+    """[y1, y2] -> [y1, y2 + g(y1)]; log-det 0."""
+
+    outputs = 1
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         kept, changed = x[:, : self.kept], x[:, self.kept :]
         return torch.cat([kept, changed + self.net(kept)], dim=1), x.new_zeros(())
 
-    def inverse(self, y: Tensor) -> Tensor:
-        kept, changed = y[:, : self.kept], y[:, self.kept :]
-        return torch.cat([kept, changed - self.net(kept)], dim=1)
 
-
-class AffineCoupling(nn.Module):
+class AffineCoupling(Coupling):
     """[y1, y2] -> [y1, (y2 + m) * r], o = g(y1), m = o[0::2], r = sigmoid(o[1::2] + 2); log-det = sum(log r)."""
 
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.kept = channels // 2
-        self.net = CouplingNet(self.kept, width, channels)
+    outputs = 2
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         kept, changed = x[:, : self.kept], x[:, self.kept :]
@@ -172,22 +159,14 @@ class AffineCoupling(nn.Module):
         log_det = nn.functional.logsigmoid(gate).sum(dim=1)
         return torch.cat([kept, (changed + shift) * torch.sigmoid(gate)], dim=1), log_det
 
-    def inverse(self, y: Tensor) -> Tensor:
-        kept, changed = y[:, : self.kept], y[:, self.kept :]
-        out = self.net(kept)
-        return torch.cat([kept, changed / torch.sigmoid(out[:, 1::2] + 2.0) - out[:, 0::2]], dim=1)
 
-
-PERMUTATIONS = ("reversal", "random", "lu")
-COUPLINGS: dict[str, type[AdditiveCoupling | AffineCoupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
+COUPLINGS: dict[str, type[Coupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
 
 
 def make_permutation(kind: str, channels: int) -> Permutation | LUPermutation:
     """Make the channel mixing: reversal (the paper's), random (fixed) or lu (learned)."""
-    if kind == "reversal":
-        return Permutation(torch.arange(channels - 1, -1, -1), derived=True)
-    if kind == "random":
-        return Permutation(torch.randperm(channels), derived=False)
     if kind == "lu":
         return LUPermutation(channels)
-    raise FastflowError(f"unknown permutation {kind!r}; known: {', '.join(PERMUTATIONS)}")
+    if kind == "random":
+        return Permutation(torch.randperm(channels), derived=False)
+    return Permutation(torch.arange(channels - 1, -1, -1), derived=True)
