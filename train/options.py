@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastflow.errors import UsageError, missing_extra
+from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.option_fields import (
     check_fields,
     choice_field,
@@ -20,17 +21,17 @@ from fastflow.train.progress import say_loading
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
-SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/verdicts.md
-LARGE_CORPUS = 20_000  # texts: the small one suits single sets, the large one the broad mix
-# sentences of random words, SHARE a text; with as many real ones BROAD_SHARE (bench/results/verdicts.md)
-BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8
-FEWEST = 100  # texts for a flow by auto: the fewest compared (bench/results/verdicts.md)
-POOLING = "words"  # of an untuned encoder (bench/results/verdicts.md)
-COLOURS = {  # of recolour, by token weights (bench/results/verdicts.md)
+# bench/results/verdicts.md compares these values
+SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow
+LARGE_CORPUS = 20_000  # texts
+BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8  # sentences of random words, SHARE a text; BROAD_SHARE with real
+FEWEST = 100  # texts for a flow by auto
+POOLING = "words"  # of an untuned encoder
+COLOURS = {  # of recolour, by token weights
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
-TUNED_SPECTRUM = 0.0  # of recolour, for a tuned encoder (bench/results/verdicts.md)
+TUNED_SPECTRUM = 0.0  # of recolour, for a tuned encoder
 
 
 def _by_size(name: str) -> str:
@@ -136,9 +137,18 @@ class Options:
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 
     def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
-        """Give FlowConfig's arguments for ``count`` texts and ``background`` sentences."""
+        """Choose FlowConfig's arguments for ``count`` texts and ``background`` sentences."""
         size = LARGE if background or count >= LARGE_CORPUS else SMALL
         return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
+
+    @property
+    def links(self) -> list[Method]:
+        """The links of the method's chain."""
+        return complete_chain(parse_method(self.method), self.latent)
+
+    @property
+    def has_recolour(self) -> bool:
+        return bool(self.links) and self.links[-1].kind == "recolour"
 
     @property
     def has_weights(self) -> bool:
@@ -146,7 +156,7 @@ class Options:
 
     @property
     def has_flow(self) -> bool:
-        """Whether the method trains a flow; ``auto`` does not count."""
+        """Whether the method trains a flow; False for ``auto``."""
         return "flow" in self.method
 
     @property

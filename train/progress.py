@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from fastflow.console import say
 from fastflow.progress import Progress
 
-WARNING = "WARNING: "  # the beginning of a line that --quiet leaves
+WARNING = "WARNING: "  # begins a line that --quiet shows
 
 
 @dataclass(frozen=True)
 class Voice:
-    """The function for lines, and whether bars are shown on standard error."""
+    """The function for lines, and whether standard error shows bars."""
 
     say: Callable[[str], None] = say
     bars: bool = True

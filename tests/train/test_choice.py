@@ -108,7 +108,7 @@ def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, automatic):
     monkeypatch.setattr(Views, "judge", lambda self, calibrate=None, centred=False: 4.0)
     for value, why in ((5.2, None), (4.05, None), (4.03, CHANCE), (3.9, ")"), (np.nan, ")")):
         monkeypatch.setattr(selection, "judge", lambda stages, views, value=value: value)
-        choice = choose("whiten", lambda name: asked.append(name) or fitted, views, automatic)
+        choice = choose("whiten", lambda: asked.append(1) or fitted, views, automatic)
         assert (choice.method, choice.fitted.stages) == (("none", []) if why else ("whiten", stages)), value
         assert choice.record["chosen"] == choice.method
         assert list(choice.record["separability"]) == ["none", "whiten"]
@@ -118,7 +118,7 @@ def test_a_method_needs_a_gain_that_is_no_chance(monkeypatch, automatic):
             chose = "auto chose whiten: " if automatic else ""
             said = f"{chose}separability of dropout views: none 4.000, whiten {value:.3f}"
         assert choice.reasons == [said]
-    assert asked == ["whiten"] * 5  # one method is fitted, once
+    assert len(asked) == 5  # each is fitted once
 
 
 def test_the_stages_are_judged_in_float64():
@@ -138,7 +138,7 @@ def test_a_method_that_keeps_the_mean_is_judged_about_it_and_so_is_raw_pooling(m
     x = normal(300, 16) * np.r_[6, np.ones(15)] + 9
     views = view_twice(x, 0.3)
     fitted = fit_chain(parse_method(method), x, {}, Training(), COLOURS[colour or "sif"])
-    choice = choose(method, lambda name: fitted, views)
+    choice = choose(method, lambda: fitted, views)
     assert choice.views is views
     found = choice.record["separability"]
     assert found["none"] == round(views.judge(centred=about), 4) != round(views.judge(centred=not about), 4)
@@ -151,7 +151,7 @@ def test_only_auto_keeps_the_pooling_of_a_corpus_that_cannot_be_fitted():
     views = Views(normal(40, 8), normal(40, 8, 1))
 
     def choose_failing(error, automatic):
-        def fit(name):
+        def fit():
             raise error
 
         return choose("whiten", fit, views, automatic)

@@ -1,9 +1,8 @@
 """Measure the separability of dropout views: a rule without labels to stop a flow or refuse a calibration.
 
 Two passes with dropout give two views of a text, equal in meaning (SimCSE, Gao et al. 2021). The separability is the
-mean cosine of views of one text, less the mean cosine of different texts, in deviations of the latter. A fit that is
-too long amplifies directions of noise, which lowers the first mean; likelihood does not notice it. See
-bench/results/verdicts.md.
+mean cosine of views of one text, less the mean cosine of different texts, in deviations of the latter. Too long a fit
+lowers it, as noise grows (bench/results/verdicts.md).
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ Calibrate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def measure_separability(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Measure two views (n, D) of n >= 2 texts; larger is better.
-
-    0 if views of a text are as similar as two texts; NaN if a value is not finite.
-    """
+    """Measure two views (n, D) of n >= 2 texts; NaN if a value is not finite."""
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")
     similarity = cosine(first, second)
@@ -57,7 +53,7 @@ class Views:
 
 
 def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu", seed: int = 0) -> Views:
-    """Embed up to TEXTS of ``texts`` twice with dropout; keeps the global random state."""
+    """Embed up to TEXTS of ``texts`` twice with dropout, and keep the global random state."""
     sample = texts[:: -(-len(texts) // TEXTS)]
     embedder = Embedder(encoder, device, dropout=True, rate=DROPOUT)
     devices = [torch.cuda.current_device()] if device == "cuda" else []
@@ -81,7 +77,7 @@ def is_due(step: int, steps: int) -> bool:
 
 @dataclass
 class Keeper:
-    """Keeps the state of a flow with the largest ``measure(flow)``, and the history of (step, value)."""
+    """The best state of a flow by ``measure(flow)``, and the history of (step, value)."""
 
     measure: Callable[[Flow], float]
     what: str = "separability"
@@ -90,7 +86,7 @@ class Keeper:
 
     @property
     def step(self) -> int:
-        """The best step: the first of equals, never a NaN."""
+        """The best step, the first of equals."""
         return self._find_best()[0]
 
     @property
@@ -99,7 +95,7 @@ class Keeper:
 
     @torch.no_grad()
     def look(self, step: int, flow: Flow) -> float:
-        """Measure ``flow`` after ``step``, and keep it if it is the best."""
+        """Measure ``flow``, and keep its state if it is the best."""
         value = self.measure(flow)
         self.history.append((step, value))
         if self.step == step:
@@ -107,7 +103,7 @@ class Keeper:
         return value
 
     def record(self) -> dict[str, Any]:
-        """Make the manifest's entry, with None for NaN."""
+        """Make the manifest's entry."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
 

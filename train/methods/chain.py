@@ -29,11 +29,7 @@ HELD_OUT = "held_out_likelihood"
 
 @dataclass
 class Fitted:
-    """A fitted chain.
-
-    ``flows`` are by stage number. A flow has bits per dimension before and after training, and a record of ``looks`` if
-    views or held-out vectors stopped it.
-    """
+    """A fitted chain: stages, flows by stage number, and of every flow bits per dimension (before, after) and looks."""
 
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)
@@ -52,7 +48,7 @@ def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> N
 
 
 def make_flow_stage(flow: Flow) -> Stage:
-    """Make the stage of a trained flow."""
+    """Copy a trained flow to a stage."""
     params = {name: tensor.detach().cpu().numpy() for name, tensor in flow.state_dict().items()}
     return Stage("flow", dict(vars(flow.config)), params)
 
@@ -67,10 +63,10 @@ def fit_chain(
     statistics: Moments | None = None,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D); ``live`` embeds both for a flow.
+    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D), which ``live`` embeds anew for a flow.
 
-    ``shape`` has FlowConfig's arguments, ``colour`` recolour's (None: the defaults). If ``pooled`` is a sample, closed
-    forms take ``statistics`` of the whole corpus.
+    ``shape`` has FlowConfig's arguments, ``colour`` recolour's. If ``pooled`` is a sample, closed forms take
+    ``statistics`` of the whole corpus.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -114,7 +110,7 @@ def _make_keeper(stages: list[Stage], views: Views | NDArray[np.float32]) -> Kee
 
 
 class _View:
-    """Embeddings (n, D') after ``stages``, computed a slice at a time."""
+    """Embeddings (n, D') after ``stages``, computed by slices."""
 
     def __init__(self, stages: list[Stage], pooled: Rows) -> None:
         self._stages, self._pooled = stages, pooled
@@ -147,10 +143,7 @@ def take_sample(pooled: Rows) -> NDArray[Any]:
 
 
 def _measure_gaussian_bits(x: NDArray[np.float64]) -> float:
-    """Compute 2.05 + log2 sigma, the bits per dimension under independent Gaussians.
-
-    A constant channel has deviation 1, as in the flow.
-    """
+    """Compute bits per dimension under independent Gaussians, of deviation 1 in a constant channel as in the flow."""
     constant = mask_constant(x.mean(axis=0), x.var(axis=0))
     entropy = np.log2(np.where(constant, 1.0, x.std(axis=0))) + 0.5 * np.log2(np.e) * ~constant
     return float(np.mean(entropy) + 0.5 * np.log2(2 * np.pi))

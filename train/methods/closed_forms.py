@@ -1,8 +1,7 @@
 """Fit closed-form calibrations to Moments in float64.
 
 Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring;
-whiten is Su et al. 2021. A LayerNorm with gains of 0 gives constant channels, and a mean of one layer is in a
-hyperplane. Scaled to variance 1 these directions would be noise, so every method leaves them at 0.
+whiten is Su et al. 2021. An encoder may give constant channels and directions, which every method leaves at 0.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
 
-NEGLIGIBLE = 1e-12  # of the largest variance; of seven poolings the constant directions have 1e-15, the next 1e-5
-ROUNDING = 2.0**-20  # of a value's size: sixteen times float32's, for the encoder's sums
+NEGLIGIBLE = 1e-12  # of the largest variance: constant directions of seven poolings have 1e-15, others 1e-5
+ROUNDING = 2.0**-20  # of a value's size: sixteen times float32's
 
 
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
     """Fit ``kind``: whiten keeps ``dims`` directions (None: all), nullspace and components remove them (None: 1).
 
-    Raises CannotFit for too few texts, and a UsageError for ``dims`` out of range.
+    Raises CannotFit for too few texts.
     """
     if kind == "standardize":
         return _fit_standardize(m)
@@ -71,7 +70,7 @@ def _fit_whiten(m: Moments, dims: int | None) -> Stage:
 
 
 def _decompose(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Give descending eigenvalues, eigenvectors (D, D) in columns with a positive largest entry, and the rank."""
+    """Give descending eigenvalues, eigenvectors (D, D) in columns, and the rank."""
     values, vectors = np.linalg.eigh(m.covariance)
     values, vectors = values[::-1], vectors[:, ::-1]
     square = (np.square(m.mean) + np.diag(m.covariance)) @ np.square(vectors)
@@ -99,7 +98,7 @@ def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> N
 
 
 def name_constant(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
-    """Write sentences on constant ``channels`` and other ``directions`` of ``dim``."""
+    """Write sentences on the number of constant ``channels`` and of other constant ``directions``."""
     where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
     out = []
     for count, what in ((channels, "channels"), (directions, "directions")):

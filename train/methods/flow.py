@@ -1,7 +1,6 @@
-"""BERT-flow's normalizing flow in PyTorch: map a pooled embedding x (B, C) to a Gaussian z (B, C).
+"""BERT-flow's normalizing flow (Li et al., EMNLP 2020, 3.2; the official ``glow_1x1.py``): Glow without squeezing.
 
-A Glow without squeezing (Li et al., EMNLP 2020, section 3.2; the official ``glow_1x1.py``): a level runs ``depth``
-steps of ActNorm, permutation and coupling, emits its second half of channels, and passes on the first.
+A level runs ``depth`` steps, emits its second half of channels, and passes on the first.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ from fastflow.train.options import DEFAULTS, SMALL
 
 @dataclass(frozen=True)
 class FlowConfig:
-    """The shape of a flow; the defaults are the paper's (appendix B, table 7).
-
-    Raises a UsageError if ``dim`` does not halve ``levels`` times. ``Options`` checks the other values.
-    """
+    """The shape of a flow, by default the paper's (appendix B, table 7); raises a UsageError for a wrong ``dim``."""
 
     dim: int
     levels: int = DEFAULTS.levels
@@ -73,7 +69,7 @@ class Step(nn.Module):
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Reset the parameters of constant channels: their likelihood has no bound."""
+        """Reset the parameters of constant channels, which have no greatest likelihood."""
         if self.constant is None:
             return
         channels, shift, outputs = self.constant
@@ -94,10 +90,10 @@ class Flow(nn.Module):
         )
 
     def steps(self, level: int) -> list[Step]:
-        return list(cast(nn.ModuleList, self.levels[level]))  # type: ignore[arg-type]
+        return list(cast("list[Step]", self.levels[level]))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map x (B, C) to z (B, C), the emitted channels before the last, and to log|det dz/dx| (B,)."""
+        """Map x (B, C) to z (B, C) and log|det dz/dx| (B,)."""
         log_det = x.new_zeros(len(x))
         emitted = []
         for level in range(self.config.levels):
@@ -115,15 +111,12 @@ class Flow(nn.Module):
         return log_det - 0.5 * (z.square().sum(dim=1) + self.config.dim * math.log(2 * math.pi))
 
     def bits_per_dimension(self, x: Tensor) -> Tensor:
-        """Compute the mean of -log p(x) / (C ln 2); it may be negative."""
+        """Compute the mean of -log p(x) / (C ln 2)."""
         return -self.log_prob(x).mean() / (self.config.dim * math.log(2))
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
-        """Set every ActNorm from ``x`` (B, C); raises if every channel is constant.
-
-        A constant channel is centred: it counts as a standard Gaussian at its mean.
-        """
+        """Set every ActNorm from ``x`` (B, C); raises if all channels are constant. A constant one is centred."""
         constant = torch.zeros(x.shape[1], dtype=torch.bool)
         for level in range(self.config.levels):
             if level:
@@ -132,7 +125,7 @@ class Flow(nn.Module):
                 x, constant = step.initialise(x, constant)
 
     def hold(self) -> None:
-        """Keep constant channels; call it after every update."""
+        """Keep constant channels as they are, after an update."""
         for level in range(self.config.levels):
             for step in self.steps(level):
                 step.hold()

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from fastflow.errors import FastflowError
 from fastflow.train.methods.closed_forms import mask_constant
 
-LOGSCALE_FACTOR = 3.0  # Glow: a log-scale s acts as exp(3 s), which speeds up learning
+LOGSCALE_FACTOR = 3.0  # Glow: speeds up learning
 
 
 def draw_glorot(channels: int) -> Tensor:
-    """Draw (C,) values in +-sqrt(6/(1+C)), as the official code initialises ActNorms."""
+    """Draw (C,) initial values of an ActNorm in +-sqrt(6/(1+C)), as the official code does."""
     bound = math.sqrt(6.0 / (1 + channels))
     return torch.empty(channels).uniform_(-bound, bound)
 
@@ -50,12 +50,11 @@ class ActNorm(nn.Module):
 
 
 class Permutation(nn.Module):
-    """y_i = x_index(i), a fixed order; log-det 0. ``reversal`` is the paper's."""
+    """y_i = x_index(i), a fixed order, which is not saved if it is ``derived`` from the width; log-det 0."""
 
     index: Tensor
 
     def __init__(self, index: Tensor, derived: bool) -> None:
-        """Do not save a ``derived`` order: it follows from the width."""
         super().__init__()
         self.register_buffer("index", index, persistent=not derived)
 
@@ -64,9 +63,9 @@ class Permutation(nn.Module):
 
 
 class LUPermutation(nn.Module):
-    """Glow's learned 1x1 convolution y = W x with W = P L (U + diag(sign exp(logdiag))); log-det = sum(logdiag).
+    """Glow's learned y = P L (U + diag(sign exp(logdiag))) x; log-det = sum(logdiag).
 
-    P is fixed; L is unit lower and U strictly upper triangular. It starts as a rotation (Kingma & Dhariwal 2018, 3.2).
+    P is fixed, L unit lower and U strictly upper triangular. The start is a rotation (Kingma & Dhariwal 2018, 3.2).
     """
 
     index: Tensor
@@ -90,10 +89,10 @@ class LUPermutation(nn.Module):
 
 
 class CouplingNet(nn.Module):
-    """The three-layer net g of a coupling, (B, h) -> (B, outputs), with inner ActNorms and a zero-initialised end.
+    """The net g of a coupling, (B, h) -> (B, outputs); its last layer starts at 0.
 
     h1 = relu((W1 x + shift1) * exp(3 logscale1)); h2 = relu((W2 h1 + shift2) * exp(3 logscale2));
-    g = (W3 h2 + bias3) * exp(3 logscale3). The inner ActNorms are not counted in the log-determinant.
+    g = (W3 h2 + bias3) * exp(3 logscale3).
     """
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
@@ -124,10 +123,7 @@ class CouplingNet(nn.Module):
 
 
 class Coupling(nn.Module):
-    """A map of the second half of the channels by the net g of the first, which passes unchanged.
-
-    g has ``outputs`` values for a channel.
-    """
+    """A map of the second half of the channels by a net g of the first half, with ``outputs`` values a channel."""
 
     outputs: int
 
@@ -164,7 +160,7 @@ COUPLINGS: dict[str, type[Coupling]] = {"additive": AdditiveCoupling, "affine": 
 
 
 def make_permutation(kind: str, channels: int) -> Permutation | LUPermutation:
-    """Make the channel mixing: reversal (the paper's), random (fixed) or lu (learned)."""
+    """Make the mixing of channels: reversal (the paper's), random or lu (learned)."""
     if kind == "lu":
         return LUPermutation(channels)
     if kind == "random":

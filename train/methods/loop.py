@@ -32,7 +32,7 @@ SIDES = 2.0  # two sides of a pair
 
 @dataclass(frozen=True)
 class Schedule:
-    """The paper's schedule: one epoch of 32 pairs (64 sentences) a step at a constant 1e-3."""
+    """The options of a flow's training."""
 
     epochs: float = DEFAULTS.epochs
     batch_size: int = DEFAULTS.batch_size
@@ -46,7 +46,7 @@ class Schedule:
         return cls(**{one.name: getattr(options, one.name) for one in fields(cls)})
 
     def steps(self, texts: int) -> int:
-        """Count the optimiser steps; a rest smaller than a batch is dropped."""
+        """Count the optimiser steps, without a rest smaller than a batch."""
         if texts < self.batch_size:
             raise UsageError(
                 f"the corpus has {texts} distinct texts, fewer than one batch of "
@@ -59,8 +59,8 @@ class Schedule:
 class Training:
     """The settings of a chain's training.
 
-    ``checkpoints`` is a folder or None; ``identity`` names corpus and encoder in them. ``views`` choose a flow's best
-    step: dropout views, or held-out vectors (m, D). Without them the last step is kept.
+    ``checkpoints`` is a folder; ``identity`` names corpus and encoder in them. ``views``, or held-out vectors (m, D),
+    choose a flow's step. Without them the last is kept.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -74,7 +74,7 @@ class Training:
 
 @contextmanager
 def open_log(directory: str | None) -> Iterator[Log]:
-    """Open a log of scalars for TensorBoard; without a directory it writes no file."""
+    """Open a log of scalars for TensorBoard; None: an empty one."""
     if directory is None:
         yield lambda step, values: None
         return
@@ -96,18 +96,14 @@ def open_log(directory: str | None) -> Iterator[Log]:
 
 
 def compute_loss(flow: Flow, x: Tensor) -> Tensor:
-    """Compute a step's loss on (b, D): twice the mean bits per dimension.
-
-    The official code sums the means of both sides of pairs; clipping and eps depend on that scale.
-    """
+    """Compute the official code's loss on (b, D): mean bits per dimension, summed over both sides of pairs."""
     return SIDES * flow.bits_per_dimension(x)
 
 
 class PaperAdamW:
     """The official ``optimization_bert_flow.py``: Adam with decoupled decay and **no bias correction**.
 
-    m <- 0.9 m + 0.1 g; v <- 0.999 v + 0.001 g^2; theta <- theta - lr (m / (sqrt(v) + 1e-6) + 0.01 theta), after
-    clipping g to global norm 1. Early steps are 3 to 6 times as long as with a correction.
+    m <- 0.9 m + 0.1 g; v <- 0.999 v + 0.001 g^2; theta <- theta - lr (m / (sqrt(v) + 1e-6) + 0.01 theta).
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
@@ -118,7 +114,7 @@ class PaperAdamW:
 
     @torch.no_grad()
     def step(self) -> float:
-        """Clip, update and clear the gradients; returns the norm before clipping."""
+        """Clip, apply and clear the gradients; returns their norm before clipping."""
         norm = float(nn.utils.clip_grad_norm_(self.parameters, CLIP))
         for p, m, v in zip(self.parameters, self.first, self.second, strict=True):
             if p.grad is None:
@@ -131,7 +127,7 @@ class PaperAdamW:
 
 
 def pick_batches(texts: int, schedule: Schedule, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the row numbers (batch_size,) of steps ``start`` to ``stop``, drawn by seed and epoch."""
+    """Yield the row numbers (batch_size,) of steps ``start`` to ``stop``."""
     per_epoch = texts // schedule.batch_size
     order, drawn = np.empty(0, np.int64), -1
     for step in range(start, stop):
@@ -143,7 +139,7 @@ def pick_batches(texts: int, schedule: Schedule, start: int, stop: int) -> Itera
 
 @contextmanager
 def _use_one_thread() -> Iterator[None]:
-    """Use one thread: faster on small matrices, and weights do not depend on the cores."""
+    """Use one thread, so that weights do not depend on the cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -160,10 +156,7 @@ def fit_flow(
     checkpoint: Path | None = None,
     keeper: Keeper | None = None,
 ) -> Flow:
-    """Train a flow on ``texts`` embeddings; raises a FastflowError if the loss is not finite.
-
-    ``checkpoint`` is written every ``save_steps`` steps. A ``keeper`` returns the flow of its best step.
-    """
+    """Train a flow on ``texts`` embeddings; a ``keeper`` gives its best step. Raises a FastflowError if it diverges."""
     schedule, log = training.schedule, training.log
     steps = schedule.steps(texts)
     torch.manual_seed(schedule.seed)
@@ -232,7 +225,7 @@ def _save_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, step: int, r
 
 
 def _load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str, keeper: Keeper | None) -> int:
-    """Restore a checkpoint and return its step; 0 without a file. Raises for a checkpoint of another run."""
+    """Restore a checkpoint of this run and return its step, 0 without a file."""
     from safetensors import safe_open
 
     if not path.is_file():
