@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastflow.console import say
 from fastflow.errors import UsageError, missing_extra
 from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.option_fields import (
@@ -17,7 +19,6 @@ from fastflow.train.option_fields import (
     switch_field,
     whole_field,
 )
-from fastflow.train.progress import say_loading
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
@@ -169,9 +170,9 @@ DEFAULTS = Options()
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:
-    """Raise a FastflowError without PyTorch or transformers; ``shown``: announce the wait."""
-    if shown:
-        say_loading()
+    """Raise a FastflowError without PyTorch or transformers; ``shown``: tell a terminal why it waits."""
+    if shown and sys.stderr is not None and sys.stderr.isatty():
+        say("fastflow: PyTorch is loaded first, which takes a few seconds")
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401

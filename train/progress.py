@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -27,12 +26,6 @@ class Voice:
             for text in texts:
                 yield text
                 progress.advance(1)
-
-
-def say_loading() -> None:
-    """Tell a terminal why it waits."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        say("fastflow: PyTorch is loaded first, which takes a few seconds")
 
 
 COMMAND = Voice()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def fit_chain(
             joint = measure_joint(stages, rows) if whole is None else whole.join(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
-            known = statistics or measure_moments(_View(stages, rows) if stages else rows)
+            known = statistics or measure_moments(rows, partial(_push_through, stages))
             fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
             statistics = statistics and statistics.push_through(fitted.stages[-1])
     return fitted
@@ -107,20 +108,6 @@ def _make_keeper(stages: list[Stage], views: Views | NDArray[np.float32]) -> Kee
         return Keeper(lambda flow: measure_separability(flow(first)[0].numpy(), flow(second)[0].numpy()))
     x = _to_tensor(stages, views)
     return Keeper(lambda flow: -float(flow.bits_per_dimension(x)), HELD_OUT)
-
-
-class _View:
-    """Embeddings (n, D') after ``stages``, computed by slices."""
-
-    def __init__(self, stages: list[Stage], pooled: Rows) -> None:
-        self._stages, self._pooled = stages, pooled
-        self.shape = (len(pooled), _push_through(stages, pooled[:1]).shape[1])
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return _push_through(self._stages, self._pooled[rows])
 
 
 def _push_through(stages: Sequence[Stage], x: NDArray[Any]) -> NDArray[np.float64]:

@@ -14,28 +14,29 @@ in [0, 1) is the average cosine of unrelated texts. The ``demoted`` leading dire
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.errors import CannotFit, FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Rows
-from fastflow.train.data.moments import BLOCK, Moments
+from fastflow.train.data.moments import Moments, measure_moments
 
 RIDGE, FEW = 1e-3, 2  # of the mean variance of z, for fewer texts than FEW times its dimensions
 LEAST = 1e-6  # of the largest singular value
 
 
 def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
-    """Measure the Moments of (x, z), (n, D + D'): z is ``stages`` of x, ``pooled`` (n, D), n >= 1."""
+    """Measure the Moments of (x, z), (n, D + D'): z is ``stages`` of x, ``pooled`` (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
-    out: Moments | None = None
-    for start in range(0, len(pooled), BLOCK):
-        x = np.asarray(pooled[start : start + BLOCK], np.float64)
-        both = np.hstack([x, np.asarray(apply(wide, x))])
-        out = (out or Moments(both.shape[1])).update(both)
-    assert out is not None  # noqa: S101 (a fit has two texts or more)
-    return out
+
+    def join(x: NDArray[Any]) -> NDArray[np.float64]:
+        x = np.asarray(x, np.float64)
+        return np.hstack([x, np.asarray(apply(wide, x))])
+
+    return measure_moments(pooled, join)
 
 
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
