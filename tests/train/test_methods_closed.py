@@ -272,15 +272,6 @@ def test_recolour_is_the_equation(spectrum, count):
         assert np.corrcoef(deviation, np.arange(16))[0, 1] < -0.9
 
 
-def test_after_a_whitening_no_equalisation_gives_the_embedding_back_and_full_one_the_whitening():
-    """The family without a flow is soft whitening: U L^(-g/2) U^T of the covariance, up to a rotation."""
-    pooled = embeddings()
-    x = pooled.astype(np.float64)
-    for spectrum, same in ((0, x - x.mean(0)), (1, wide([fit("whiten", x)], pooled))):
-        y = wide(fit_stages(pooled, spectrum=spectrum, mean_share=0), pooled)
-        assert np.abs(cosine(y, y) - cosine(same, same)).max() < 1e-9
-
-
 @settings(deadline=None)
 @given(share=st.floats(0, 0.95), spectrum=st.floats(0, 1))
 def test_mean_share_is_the_average_cosine_of_unrelated_texts(share, spectrum):
