@@ -25,7 +25,8 @@ SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 # bench/results/verdicts.md compares these values
 SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow
 LARGE_CORPUS = 20_000  # texts
-BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8  # sentences of random words, SHARE a text; BROAD_SHARE with real
+BACKGROUND = (3_000, 10_000)  # sentences of random words: least and most
+SHARE, BROAD_SHARE = 4, 8  # sentences for a text: of random words, or half of them English
 FEWEST = 100  # texts for a flow by auto
 POOLING = "words"  # of an untuned encoder
 COLOURS = {  # of recolour, by token weights

@@ -1,4 +1,4 @@
-"""Choose a calibration without labels; refuse one that separates dropout views no better than the pooling."""
+"""Choose a calibration by the separability of dropout views, or refuse it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from fastflow.stages.calibration import Stage, apply, keeps_mean
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
 
-AUTO = "flow"  # with recolour after it: chosen on STS12-14 (bench/results/verdicts.md)
-AUTO_STREAMED = "whiten,recolour"  # for a corpus that is read once
+AUTO, AUTO_STREAMED = "flow", "whiten,recolour"  # chosen on STS12-14 (bench/results/verdicts.md)
 
 
 @dataclass
@@ -37,8 +36,8 @@ def judge(stages: Sequence[Stage], views: Views) -> float:
 def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool = False) -> Choice:
     """Fit ``method``, and keep it if it separates ``views`` better than the pooling.
 
-    A method that keeps a part of the mean is compared about it, as views cannot judge a mean. ``automatic`` keeps the
-    pooling if the method cannot be fitted.
+    Views cannot judge a mean: if the method keeps a part, both are compared about it. ``automatic`` keeps the pooling
+    if the method cannot be fitted.
     """
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     try:

@@ -1,8 +1,7 @@
-"""Measure the separability of dropout views: a rule without labels to stop a flow or refuse a calibration.
+"""Measure the separability of dropout views, which stops a flow or refuses a calibration without labels.
 
-Two passes with dropout give two views of a text, equal in meaning (SimCSE, Gao et al. 2021). The separability is the
-mean cosine of views of one text, less the mean cosine of different texts, in deviations of the latter. Too long a fit
-lowers it, as noise grows (bench/results/verdicts.md).
+Two passes with dropout give two views of a text (SimCSE, Gao et al. 2021). The separability is the mean cosine of views
+of one text, less the mean cosine of different texts, in deviations of the latter.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Views:
 
 
 def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu", seed: int = 0) -> Views:
-    """Embed up to TEXTS of ``texts`` twice with dropout, and keep the global random state."""
+    """Embed up to TEXTS of ``texts`` twice with dropout."""
     sample = texts[:: -(-len(texts) // TEXTS)]
     embedder = Embedder(encoder, device, dropout=True, rate=DROPOUT)
     devices = [torch.cuda.current_device()] if device == "cuda" else []

@@ -31,7 +31,7 @@ def measure_crowding(encoder: str | Path, pooling: str = "last") -> float:
 
 
 def warn_of_tuning(encoder: str | Path) -> str | None:
-    """Return a warning against calibrating a tuned ``encoder``, None for an untuned one."""
+    """Return a warning against calibrating ``encoder`` if it was tuned."""
     found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None
@@ -44,7 +44,7 @@ def warn_of_tuning(encoder: str | Path) -> str | None:
 
 
 def explain_tuning(encoder: str | Path) -> str | None:
-    """Write the reason to keep a tuned ``encoder``; None for an untuned one."""
+    """Return the reason to keep ``encoder`` if it was tuned."""
     found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None

@@ -1,4 +1,4 @@
-"""Read, weigh, describe and embed a fit's corpus, and add background sentences."""
+"""Read, weigh, describe and embed the corpus and background of a fit."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def pick_fitted(
 
 
 def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
-    """Describe the corpus, and return warnings; raises if no method can be fitted."""
+    """Describe the corpus and return warnings; raises for a single text."""
     frozen, fitted = corpus.encoder, count_fitted(corpus, options, background)
     steps = _count_steps(corpus.count, options) and _count_steps(fitted + background, options)  # both fill a batch
     if corpus.count < 2:
@@ -202,7 +202,7 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
 
 
 def embed(corpus: Corpus, options: Options, setup: Setup) -> NDArray[np.float32]:
-    """Embed ``corpus.texts`` (n, D), or take the embeddings from reading or the cache."""
+    """Embed ``corpus.texts`` (n, D), perhaps from the cache."""
     if corpus.pooled is not None:
         return corpus.pooled
     if setup.cache is not None:

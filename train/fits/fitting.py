@@ -118,7 +118,7 @@ class Fitting:
 
 
 def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tuple[Options, str | None]:
-    """Resolve every ``auto``; also returns the reason to keep a tuned encoder as it is."""
+    """Resolve every ``auto``; also returns the reason to keep a tuned encoder."""
     reason = explain_tuning(encoder) if _names_nothing(options) else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
@@ -131,7 +131,7 @@ def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tup
 
 
 def suit_tuned(encoder: str, asked: Options, resolved: Options, reference: bool = False) -> tuple[Options, str | None]:
-    """Choose options for a tuned encoder, unless they were ``asked`` for; also returns a warning for it."""
+    """Choose options that were not ``asked`` for, and a warning, for a tuned encoder."""
     if _names_nothing(asked) or resolved.method == "none" or (doubt := warn_of_tuning(encoder)) is None:
         return resolved, None
     own: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Fit to vectors made elsewhere, without an encoder.
 
-``auto`` is one fixed method, and a named method is kept. A flow stops at the highest likelihood of held-out vectors.
-It notices over-fitting only: similarity falls long before (bench/results/verdicts.md), which every report has to say.
+A flow stops at the highest likelihood of held-out vectors. Similarity falls long before (bench/results/verdicts.md),
+which every report has to say.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONS = (  # that need neither encoder nor texts
     "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted",
     "latent", "init", "epochs", "batch_size", "lr", "seed", "save_steps", "sample",
 )  # fmt: skip
-DIRECTIONS = 10  # that auto removes, at most one in ten
+DIRECTIONS = 10  # that auto removes
 EVIDENCE = (
     f"removing {DIRECTIONS} of 256 directions was above raw pooling on eight of nine corpora and 0.9 points below it "
     "on one (bench/results/verdicts.md)"
@@ -132,7 +132,7 @@ def count_held_out(count: int) -> int:
 
 
 def split(count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw the row numbers to train on and to hold out, both ascending."""
+    """Draw ascending row numbers to train on and to hold out."""
     order = np.random.default_rng((seed, 1 << 33)).permutation(count)
     return np.sort(order[count_held_out(count) :]), np.sort(order[: count_held_out(count)])
 

@@ -1,4 +1,4 @@
-"""Fit a method by its name with the default options; closed forms need no PyTorch."""
+"""Fit a method by its name; closed forms need no PyTorch."""
 
 from __future__ import annotations
 

@@ -119,8 +119,6 @@ def _to_tensor(stages: Sequence[Stage], x: NDArray[Any]) -> torch.Tensor:
 
 
 def _make_source(stages: list[Stage], rows: Callable[[NDArray[np.int64]], NDArray[Any]]) -> Source:
-    if not stages:
-        return lambda index: np.ascontiguousarray(rows(index), np.float32)
     return lambda index: _push_through(stages, rows(index)).astype(np.float32)
 
 
@@ -130,7 +128,7 @@ def take_sample(pooled: Rows) -> NDArray[Any]:
 
 
 def _measure_gaussian_bits(x: NDArray[np.float64]) -> float:
-    """Compute bits per dimension under independent Gaussians, of deviation 1 in a constant channel as in the flow."""
+    """Compute bits per dimension under Gaussians; a constant channel has deviation 1, as in the flow."""
     constant = mask_constant(x.mean(axis=0), x.var(axis=0))
     entropy = np.log2(np.where(constant, 1.0, x.std(axis=0))) + 0.5 * np.log2(np.e) * ~constant
     return float(np.mean(entropy) + 0.5 * np.log2(2 * np.pi))

@@ -88,7 +88,7 @@ def check_dims(what: str, dims: int, most: int) -> None:
 
 
 def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask (D,) the directions with a ``variance`` (D,) that is rounding of the mean ``square`` (D,)."""
+    """Mask (D,) directions with a ``variance`` that is rounding of the mean ``square``."""
     return np.asarray(variance <= np.maximum(NEGLIGIBLE * variance.max(initial=0.0), ROUNDING**2 * square))
 
 
@@ -98,7 +98,7 @@ def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> N
 
 
 def name_constant(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
-    """Write sentences on the number of constant ``channels`` and of other constant ``directions``."""
+    """Write sentences on the numbers of constant ``channels`` and ``directions``."""
     where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
     out = []
     for count, what in ((channels, "channels"), (directions, "directions")):

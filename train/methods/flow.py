@@ -79,7 +79,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """A map from pooled embeddings to a standard Gaussian, with exact likelihood."""
+    """A map from pooled embeddings to a standard Gaussian."""
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()

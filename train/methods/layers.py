@@ -17,7 +17,7 @@ LOGSCALE_FACTOR = 3.0  # Glow: speeds up learning
 
 
 def draw_glorot(channels: int) -> Tensor:
-    """Draw (C,) initial values of an ActNorm in +-sqrt(6/(1+C)), as the official code does."""
+    """Draw (C,) values in +-sqrt(6/(1+C)), as the official code does."""
     bound = math.sqrt(6.0 / (1 + channels))
     return torch.empty(channels).uniform_(-bound, bound)
 
@@ -36,7 +36,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Normalise ``x`` (B, C) except in constant channels, and return the mask (C,) of these channels."""
+        """Normalise ``x`` (B, C), and return the mask (C,) of constant channels, which keep their scale."""
         mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
         constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
         if bool(constant.all()):

@@ -1,4 +1,4 @@
-"""Parse a method's name into the links of its chain, without PyTorch."""
+"""Parse a method's name into the links of its chain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Method:
-    """One link of a chain: its kind and K, if it takes one."""
+    """One link of a chain: kind and K."""
 
     kind: str
     dims: int | None = None
