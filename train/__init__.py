@@ -1,4 +1,4 @@
-"""Train a model of texts and an encoder, or of vectors; ``fits.fitting.Fitting.run`` lists the steps."""
+"""Train a model of texts and an encoder, or of vectors."""
 
 from __future__ import annotations
 
@@ -37,19 +37,17 @@ def fit(
 
     Args:
         texts: An iterable of str, never paths; blank ones are left out, repeated ones count once. Or vectors (N, D) of
-            float16, float32 or float64: options that need an encoder or texts are then refused, and ``stop`` is
-            likelihood (of held-out vectors) or budget.
+            float16, float32 or float64: options that need an encoder or texts are then refused.
         encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``default`` or ``static``.
-        method: auto; none, only token weights, for texts only; or a chain of standardize, whiten[:K], components[:K],
-            nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is a flow with recolour for texts, and
-            nullspace for vectors. A flow gets recolour after it, unless ``latent=True``.
+        method: auto; none, for token weights only; or a chain of standardize, whiten[:K], components[:K],
+            nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is a flow for texts, and nullspace for
+            vectors. Recolour follows a flow, unless ``latent=True``.
         pooling: auto, last, first-last or another that fastflow-train names.
         token_weights: auto, sif or none.
         seed: Equal seeds give equal models.
         eval: Files or folders of scored pairs, to measure Spearman on.
-        progress: True shows lines and bars on standard error; a function takes every line; None: neither. Warnings,
-            and the refusal of a named method, are UserWarnings in any case.
-        cache_folder: A folder that keeps pooled embeddings, float32 (n, D); None keeps them in memory.
+        progress: True shows lines and bars on standard error; a function takes every line. Warnings are UserWarnings.
+        cache_folder: A folder that keeps pooled embeddings; None keeps them in memory.
         log_dir: A folder for TensorBoard's scalars.
         **options: Other options of fastflow-train, such as ``depth`` or ``background``.
 
@@ -58,16 +56,16 @@ def fit(
 
     Raises:
         UsageError: An option is wrong.
-        FastflowError: Nothing can be fitted to the texts, the vectors or the encoder.
+        FastflowError: Texts, vectors or encoder cannot be fitted.
 
     Example:
         >>> import numpy as np
-        >>> vectors = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
+        >>> vectors = np.random.default_rng(0).normal(size=(500, 32))
         >>> fit = fastflow.fit(vectors)
         >>> fit.runtime().transform(vectors[:3]).shape
         (3, 32)
-        >>> fit.save("my-model")  # doctest: +SKIP
         >>> fit = fastflow.fit(open("corpus.txt"), "my-bert")  # doctest: +SKIP
+        >>> fit.save("my-model")  # doctest: +SKIP
     """
     check_extra("fastflow.fit")
     from fastflow.train.arguments import run_fit
@@ -108,13 +106,11 @@ def distill(
         FastflowError: The teacher cannot run, or the texts are too few.
 
     Example:
-        >>> texts = [f"A {colour} {animal}." for colour in ("red", "green", "blue") for animal in ("cat", "dog") * 40]
-        >>> fastflow.distill("default", texts).runtime().encode(texts[:3]).shape  # doctest: +SKIP
-        (3, 256)
+        >>> table = fastflow.distill("default", open("corpus.txt"))  # doctest: +SKIP
+        >>> table.save("my-table")  # doctest: +SKIP
     """
     check_extra("fastflow.distill")
     from fastflow.train.arguments import run_distil
 
-    return run_distil(
-        model, texts, {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}, progress
-    )
+    options = {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}
+    return run_distil(model, texts, options, progress)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 SOURCE, VECTORS = "texts given in Python", "vectors given in Python"
 COMMAND_ONLY = ("save_steps",)  # only the command writes checkpoints
 OPTIONS = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
-OF_DISTIL = ("dim", "words", "dtype", "penalty")
-ARGUMENTS = ("encoder", "eval", "cache_folder", "log_dir", *OF_DISTIL, *(field.name for field in fields(Options)))
+OTHERS = ("encoder", "eval", "cache_folder", "log_dir", "dim", "words", "dtype", "penalty")
+ARGUMENTS = (*OTHERS, *OPTIONS, *COMMAND_ONLY)
 OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS)})(?![\w-])")
 
 
@@ -42,7 +42,7 @@ def name_arguments(message: str) -> str:
 
 @contextmanager
 def errors_name_arguments() -> Iterator[None]:
-    """Make errors name arguments, not options of the command."""
+    """Make errors name arguments instead of options of the command."""
     try:
         yield
     except FastflowError as error:
@@ -65,7 +65,7 @@ def run_fit(
         raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}")
     options = {name: value for name, value in options.items() if name != "stop" or value is not None}
     folder = None if cache is None else Path(cache)
-    setup = Setup(make_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
+    setup = Setup(_make_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
     with errors_name_arguments():
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
             others = {"encoder": (encoder, "default"), "eval": (pairs, None), "cache_folder": (cache, None)}
@@ -97,7 +97,7 @@ def run_distil(
     with errors_name_arguments():
         whole = list(check_texts(texts, "distill"))
         teacher, settings = Teacher(os.fspath(model)), Settings(**options)
-        return distil(partial(iter, whole), [SOURCE], teacher, settings, make_voice(progress), total=len(whole))
+        return distil(partial(iter, whole), [SOURCE], teacher, settings, _make_voice(progress), total=len(whole))
 
 
 def check_texts(texts: Any, function: str = "fit") -> Iterator[str]:
@@ -108,31 +108,27 @@ def check_texts(texts: Any, function: str = "fit") -> Iterator[str]:
             f"{function} takes texts as a list or another iterable of str in a fixed order, not as "
             f"{type(texts).__name__}; files are read by fastflow-train, and vectors come as a NumPy array (N, D)"
         )
-    return (_check_text(text, index) for index, text in enumerate(texts))
+    return _check_each(texts)
 
 
-def _check_text(text: Any, index: int) -> str:
-    if not isinstance(text, str):
-        raise FastflowError(f"text {index} is {type(text).__name__}, not str")
-    return text
+def _check_each(texts: Iterable[Any]) -> Iterator[str]:
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise FastflowError(f"text {index} is {type(text).__name__}, not str")
+        yield text
 
 
-def _find_pairs(pairs: Any) -> list[Path]:
-    if pairs is None:
-        return []
-    paths = [Path(path) for path in ([pairs] if isinstance(pairs, str | os.PathLike) else pairs)]
+def _find_pairs(pairs: Paths | None) -> list[Path]:
+    paths = [Path(path) for path in ([pairs] if isinstance(pairs, str | os.PathLike) else pairs or [])]
     for path in paths:
         if not path.exists():
             raise FastflowError(f"{path}: no such file or folder of scored pairs")
     return paths
 
 
-def make_voice(progress: Any) -> Voice:
-    """Make the Voice of ``progress``."""
-    if progress is None or progress is False:
-        return SILENT
-    if progress is True:
-        return COMMAND
+def _make_voice(progress: Any) -> Voice:
+    if progress is None or isinstance(progress, bool):
+        return COMMAND if progress else SILENT
     if not callable(progress):
         raise UsageError(f"progress must be True, None or a function of a line, not {short(progress)}")
     return Voice(progress, bars=False)

@@ -1,4 +1,4 @@
-"""Run fastflow-train: fit files, write the model, and print about it."""
+"""Run fastflow-train: fit files, write the model, and print the result."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ from fastflow.train.ship.result import Fit
 def train(paths: Sequence[str], layout: Layout, out: Path, fitting: Fitting) -> None:
     """Fit the texts of ``paths`` and write the model to ``out``."""
     names = [Path(path).name for path in paths]
-
-    def run(setup: Setup) -> Fit | None:
-        return replace(fitting, setup=setup).run(read_texts(paths, layout), names)
-
-    _make_model(run, out, fitting)
+    _make_model(lambda setup: replace(fitting, setup=setup).run(read_texts(paths, layout), names), out, fitting)
 
 
 def train_vectors(paths: Sequence[str], out: Path, fitting: VectorFitting) -> None:

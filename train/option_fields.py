@@ -19,9 +19,9 @@ class Setting(NamedTuple):
     """The arguments of ``click.option``, and the check and conversion of a value."""
 
     option: dict[str, Any]
-    right: Callable[[Any], bool]
+    is_right: Callable[[Any], bool]
     must: str
-    put: Callable[[Any], Any] = lambda value: value
+    convert: Callable[[Any], Any] = lambda value: value
 
 
 def name_field(default: str | None, help: str, metavar: str | None = None) -> Any:
@@ -41,11 +41,11 @@ def switch_field(help: str) -> Any:
 
 
 def whole_field(
-    default: int | None, help: str, least: int | None = 0, most: int | None = None, metavar: str = ""
+    default: int | None, help: str, least: int | None = 0, most: int | None = None, metavar: str | None = None
 ) -> Any:
     """Make a field for a whole number."""
     must = f"{least} to {most}" if most else "a whole number" + ("" if least is None else f" of at least {least}")
-    option = {"type": int if least is None else click.IntRange(least, most), "metavar": metavar or None}
+    option = {"type": int if least is None else click.IntRange(least, most), "metavar": metavar}
 
     def is_right(value: Any) -> bool:
         return type(value) is int if least is None else is_whole(value, least, most or MOST)
@@ -72,7 +72,7 @@ def _field(default: Any, help: str, setting: Setting) -> Any:
 
 
 def flag(name: str) -> str:
-    """Write ``name`` as on a command line."""
+    """Write ``name`` as an option."""
     return "--" + name.replace("_", "-")
 
 
@@ -88,11 +88,11 @@ def add_options(settings: type) -> Callable[[Any], Any]:
 
 
 def check_fields(settings: Any) -> None:
-    """Check and convert the values of a dataclass; raises a UsageError. A default of None passes."""
+    """Check and convert the values of a dataclass; raises a UsageError."""
     for entry in fields(settings):
         value, setting = getattr(settings, entry.name), entry.metadata["setting"]
         if value is None and entry.default is None:
             continue
-        if not setting.right(value):
+        if not setting.is_right(value):
             raise UsageError(f"{flag(entry.name)} must be {setting.must}, not {short(value)}")
-        object.__setattr__(settings, entry.name, setting.put(value))
+        object.__setattr__(settings, entry.name, setting.convert(value))

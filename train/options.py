@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastflow.console import say
 from fastflow.errors import UsageError, missing_extra
+from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.option_fields import (
     check_fields,
     choice_field,
@@ -16,21 +19,21 @@ from fastflow.train.option_fields import (
     switch_field,
     whole_field,
 )
-from fastflow.train.progress import say_loading
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
-SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow: compared in bench/results/verdicts.md
-LARGE_CORPUS = 20_000  # texts: the small one suits single sets, the large one the broad mix
-# sentences of random words, SHARE a text; with as many real ones BROAD_SHARE (bench/results/verdicts.md)
-BACKGROUND, SHARE, BROAD_SHARE = (3_000, 10_000), 4, 8
-FEWEST = 100  # texts for a flow by auto: the fewest compared (bench/results/verdicts.md)
-POOLING = "words"  # of an untuned encoder (bench/results/verdicts.md)
-COLOURS = {  # of recolour, by token weights (bench/results/verdicts.md)
+# bench/results/verdicts.md compares these values
+SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow
+LARGE_CORPUS = 20_000  # texts
+BACKGROUND = (3_000, 10_000)  # sentences of random words: least and most
+SHARE, BROAD_SHARE = 4, 8  # sentences for a text: of random words, or half of them English
+FEWEST = 100  # texts for a flow by auto
+POOLING = "words"  # of an untuned encoder
+COLOURS = {  # of recolour, by token weights
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
-TUNED_SPECTRUM = 0.0  # of recolour, for a tuned encoder (bench/results/verdicts.md)
+TUNED_SPECTRUM = 0.0  # of recolour, for a tuned encoder
 
 
 def _by_size(name: str) -> str:
@@ -136,9 +139,18 @@ class Options:
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
 
     def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
-        """Give FlowConfig's arguments for ``count`` texts and ``background`` sentences."""
+        """Choose FlowConfig's arguments for ``count`` texts and ``background`` sentences."""
         size = LARGE if background or count >= LARGE_CORPUS else SMALL
         return {name: size.get(name) if (own := getattr(self, name)) is None else own for name in SHAPE}
+
+    @property
+    def links(self) -> list[Method]:
+        """The links of the method's chain."""
+        return complete_chain(parse_method(self.method), self.latent)
+
+    @property
+    def has_recolour(self) -> bool:
+        return bool(self.links) and self.links[-1].kind == "recolour"
 
     @property
     def has_weights(self) -> bool:
@@ -146,7 +158,7 @@ class Options:
 
     @property
     def has_flow(self) -> bool:
-        """Whether the method trains a flow; ``auto`` does not count."""
+        """Whether the method trains a flow; False for ``auto``."""
         return "flow" in self.method
 
     @property
@@ -159,9 +171,9 @@ DEFAULTS = Options()
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:
-    """Raise a FastflowError without PyTorch or transformers; ``shown``: announce the wait."""
-    if shown:
-        say_loading()
+    """Raise a FastflowError without PyTorch or transformers; ``shown``: tell a terminal why it waits."""
+    if shown and sys.stderr is not None and sys.stderr.isatty():
+        say("fastflow: PyTorch is loaded first, which takes a few seconds")
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from fastflow.console import say
 from fastflow.progress import Progress
 
-WARNING = "WARNING: "  # the beginning of a line that --quiet leaves
+WARNING = "WARNING: "  # begins a line that --quiet shows
 
 
 @dataclass(frozen=True)
 class Voice:
-    """The function for lines, and whether bars are shown on standard error."""
+    """The function for lines, and whether standard error shows bars."""
 
     say: Callable[[str], None] = say
     bars: bool = True
@@ -27,12 +26,6 @@ class Voice:
             for text in texts:
                 yield text
                 progress.advance(1)
-
-
-def say_loading() -> None:
-    """Tell a terminal why it waits."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        say("fastflow: PyTorch is loaded first, which takes a few seconds")
 
 
 COMMAND = Voice()

@@ -83,7 +83,7 @@ def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
         for name, parameter in flow.named_parameters():
             if name.rsplit(".", 1)[1] in ("weight3", "bias3", "logscale3"):
                 parameter.normal_(0, 0.05)
-    return Stage("flow", config.as_dict(), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
+    return Stage("flow", dict(vars(config)), {name: array.numpy().copy() for name, array in flow.state_dict().items()})
 
 
 def make_synthetic(

@@ -1,6 +1,7 @@
 """The command lines under test, run in this process."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,15 @@ def write_pairs(path: Path, count: int = 30, constant: bool = False) -> tuple[li
 
 def interrupted(train: Callable[..., Any], monkeypatch: Any, step: int, *options: Any, **given: Any) -> Result:
     """``train`` stopped by Ctrl-C at a ``step`` of its flow, between two checkpoints."""
-    from fastflow.train.methods.scalars import Scalars
+    from fastflow.train.fits import fitting, vectors
 
-    def stop(self: Any, done: int, values: Any) -> None:
+    def stop(done: int, values: Any) -> None:
         if done == step:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Scalars, "_log", stop)
+        for module in (fitting, vectors):
+            patch.setattr(module, "open_log", lambda directory: nullcontext(stop))
         result = train(*options, **given)
     assert result.exit_code == 130
     return result

@@ -204,9 +204,9 @@ def test_a_real_corpus_ends_more_isotropic(shared_data, tmp_path, read_training,
 
 @pytest.mark.slow
 def test_a_table_without_a_header_and_a_corpus_of_another_language(train, tmp_path, sentences):
-    (tmp_path / "corpus.dat").write_text("".join(f"{i};{text}\n" for i, text in enumerate(sentences)))
+    table = "".join(f"{i};{text}\n" for i, text in enumerate(sentences))
     options = ("--format", "csv", "--no-header", "--delimiter", ";", "--text-field", "2", "--dry-run")
-    result = train(*options, source=tmp_path / "corpus.dat")
+    result = train(*options, source="-", stdin=table)
     assert result.exit_code == 0, result.stderr
     assert "corpus: 256 distinct texts" in result.stderr
     (tmp_path / "corpus.txt").write_text("".join(f"Die Bundesregierung beschloss Erhöhung {i}.\n" for i in range(64)))

@@ -163,19 +163,6 @@ def test_the_options_and_the_name_of_fit_load_no_array_library(run_python):
 
 
 @pytest.mark.slow
-def test_identical_runs_give_identical_models(train, tmp_path):
-    given = {"source": "-", "stdin": "\n".join(f"a dog {i}" for i in range(70))}
-    for name, options in (("m", ()), ("again", ()), ("other", ("--seed", "1"))):
-        assert train(*options, out=tmp_path / name, **given).exit_code == 0
-    one, again = (
-        {p.relative_to(d): p.read_bytes() for p in d.rglob("*") if p.is_file()}
-        for d in (tmp_path / "m", tmp_path / "again")
-    )
-    assert one == again
-    assert Runtime(tmp_path / "other").fingerprint != Runtime(tmp_path / "m").fingerprint
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--encoder-dropout"], "vectors"])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     out, options = tmp_path / "m.v2", ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]

@@ -13,8 +13,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import Matrix
 from fastflow.model.artifact import load_model, open_model
 from fastflow.model.verify import verify
-from fastflow.train.choice.held_out import HELD_OUT, split
-from fastflow.train.fits.vectors import OPTIONS, draw, recommend_method
+from fastflow.train.fits.vectors import MOST, OPTIONS, PART, count_held_out, draw, recommend_method, split
+from fastflow.train.methods.chain import HELD_OUT
 from fastflow.train.options import Options
 
 from support.matrices import make_vectors
@@ -112,6 +112,18 @@ def test_a_flow_stops_where_held_out_vectors_are_most_likely():
     )
     assert "likelihood does not see similarity" in said
     assert "nothing judged the calibration by similarity" in last
+
+
+def test_held_out_rows_are_drawn_by_the_seed():
+    for count, kept in ((2, 1), (PART, 1), (10 * PART, 10), (10**7, MOST)):
+        assert count_held_out(count) == kept
+    train, out = split(205, 7)
+    assert len(out) == count_held_out(205)
+    assert sorted([*train, *out]) == list(range(205))
+    assert (np.diff(train) > 0).all()
+    assert (np.diff(out) > 0).all()
+    assert np.array_equal(split(205, 7)[1], out)
+    assert not np.array_equal(split(205, 8)[1], out)
 
 
 @pytest.mark.slow

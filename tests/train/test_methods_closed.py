@@ -19,8 +19,7 @@ from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import check_chain, fit_chain
-from fastflow.train.methods.closed_forms import fit_closed_form
-from fastflow.train.methods.constant import mask_constant, name_constant
+from fastflow.train.methods.closed_forms import fit_closed_form, mask_constant, name_constant
 from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.methods.recolour import fit_recolour, measure_joint
@@ -271,15 +270,6 @@ def test_recolour_is_the_equation(spectrum, count):
     if spectrum == 0.25:  # leading first, so that a cut keeps the most
         assert deviation[0] > 2 * deviation[-1]
         assert np.corrcoef(deviation, np.arange(16))[0, 1] < -0.9
-
-
-def test_after_a_whitening_no_equalisation_gives_the_embedding_back_and_full_one_the_whitening():
-    """The family without a flow is soft whitening: U L^(-g/2) U^T of the covariance, up to a rotation."""
-    pooled = embeddings()
-    x = pooled.astype(np.float64)
-    for spectrum, same in ((0, x - x.mean(0)), (1, wide([fit("whiten", x)], pooled))):
-        y = wide(fit_stages(pooled, spectrum=spectrum, mean_share=0), pooled)
-        assert np.abs(cosine(y, y) - cosine(same, same)).max() < 1e-9
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""Choose a calibration without labels; refuse one that separates dropout views no better than the pooling."""
+"""Choose a calibration by the separability of dropout views, or refuse it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from fastflow.stages.calibration import Stage, apply, keeps_mean
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
 
-AUTO = "flow"  # with recolour after it: chosen on STS12-14 (bench/results/verdicts.md)
-AUTO_STREAMED = "whiten,recolour"  # for a corpus that is read once
+AUTO, AUTO_STREAMED = "flow", "whiten,recolour"  # chosen on STS12-14 (bench/results/verdicts.md)
 
 
 @dataclass
 class Choice:
-    """The chosen calibration; ``record`` is for the manifest, ``reasons`` for log and card.
-
-    ``views`` judged it.
-    """
+    """The chosen calibration; ``record`` is for the manifest, ``reasons`` are for log and card."""
 
     fitted: Fitted
     method: str
@@ -32,36 +28,33 @@ class Choice:
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
-    """Measure the separability after ``stages`` in float64, about the mean if they keep a part."""
+    """Measure the separability after ``stages`` in float64, about the mean if they keep a part of it."""
     wide = [stage.astype(np.float64) for stage in stages]
     return views.judge(lambda x: np.asarray(apply(wide, x)), keeps_mean(stages))
 
 
-def choose(method: str, fit: Callable[[str], Fitted], views: Views, automatic: bool = False) -> Choice:
+def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool = False) -> Choice:
     """Fit ``method``, and keep it if it separates ``views`` better than the pooling.
 
-    Dropout views cannot judge a mean: a method that keeps a part is compared about the mean. With ``automatic`` the
-    pooling is kept if the method cannot be fitted.
+    Views cannot judge a mean: if the method keeps a part, both are compared about it. ``automatic`` keeps the pooling
+    if the method cannot be fitted.
     """
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     try:
-        fitted = fit(method)
+        fitted = fit()
     except CannotFit as error:
         if not automatic:
             raise
-        choice.record |= {
-            "separability": {"none": round(views.judge(), 4), method: None},
-            "looks": [],
-            "chosen": "none",
-        }
+        values = {"none": round(views.judge(), 4), method: None}
+        choice.record |= {"separability": values, "looks": [], "chosen": "none"}
         choice.reasons.append(f"auto keeps the pooling as it is: {method} cannot be fitted, because {error}")
         return choice
     raw, value = views.judge(centred=keeps_mean(fitted.stages)), judge(fitted.stages, views)
     choice.reasons += [_explain_stop(look) for look in fitted.looks]
     if value > raw * (1 + MARGIN):
         choice.fitted, choice.method = fitted, method
-    values = {"none": round(raw, 4), method: round(value, 4)}
-    choice.record |= {"separability": values, "looks": choice.fitted.looks, "chosen": choice.method}
+    separability = {"none": round(raw, 4), method: round(value, 4)}
+    choice.record |= {"separability": separability, "looks": choice.fitted.looks, "chosen": choice.method}
     about = " about their mean" if keeps_mean(fitted.stages) else ""
     choice.reasons.append(_explain_choice(method, choice.method, raw, value, about, automatic))
     return choice

@@ -1,9 +1,7 @@
-"""Measure the separability of dropout views: a rule without labels to stop a flow or refuse a calibration.
+"""Measure the separability of dropout views, which stops a flow or refuses a calibration without labels.
 
-Two passes with dropout give two views of a text, equal in meaning (SimCSE, Gao et al. 2021). The separability is the
-mean cosine of views of one text, less the mean cosine of different texts, in deviations of the latter. A fit that is
-too long amplifies directions of noise, which lowers the first mean; likelihood does not notice it. See
-bench/results/verdicts.md.
+Two passes with dropout give two views of a text (SimCSE, Gao et al. 2021). The separability is the mean cosine of views
+of one text, less the mean cosine of different texts, in deviations of the latter.
 """
 
 from __future__ import annotations
@@ -29,10 +27,7 @@ Calibrate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def measure_separability(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Measure two views (n, D) of n >= 2 texts; larger is better.
-
-    0 if views of a text are as similar as two texts; NaN if a value is not finite.
-    """
+    """Measure two views (n, D) of n >= 2 texts; NaN if a value is not finite."""
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")
     similarity = cosine(first, second)
@@ -57,7 +52,7 @@ class Views:
 
 
 def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu", seed: int = 0) -> Views:
-    """Embed up to TEXTS of ``texts`` twice with dropout; keeps the global random state."""
+    """Embed up to TEXTS of ``texts`` twice with dropout."""
     sample = texts[:: -(-len(texts) // TEXTS)]
     embedder = Embedder(encoder, device, dropout=True, rate=DROPOUT)
     devices = [torch.cuda.current_device()] if device == "cuda" else []
@@ -81,7 +76,7 @@ def is_due(step: int, steps: int) -> bool:
 
 @dataclass
 class Keeper:
-    """Keeps the state of a flow with the largest ``measure(flow)``, and the history of (step, value)."""
+    """The best state of a flow by ``measure(flow)``, and the history of (step, value)."""
 
     measure: Callable[[Flow], float]
     what: str = "separability"
@@ -90,15 +85,16 @@ class Keeper:
 
     @property
     def step(self) -> int:
-        """The best step: the first of equals, never a NaN."""
+        """The best step, the first of equals."""
         return self._find_best()[0]
 
     @property
     def value(self) -> float:
         return self._find_best()[1]
 
+    @torch.no_grad()
     def look(self, step: int, flow: Flow) -> float:
-        """Measure ``flow`` after ``step``, and keep it if it is the best."""
+        """Measure ``flow``, and keep its state if it is the best."""
         value = self.measure(flow)
         self.history.append((step, value))
         if self.step == step:
@@ -106,12 +102,9 @@ class Keeper:
         return value
 
     def record(self) -> dict[str, Any]:
-        """Make the manifest's entry, with None for NaN."""
+        """Make the manifest's entry."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
-
-    def restore(self, flow: Flow) -> None:
-        flow.load_state_dict(self.best)
 
     def _find_best(self) -> tuple[int, float]:
         return max(self.history, key=lambda look: look[1] if np.isfinite(look[1]) else -np.inf)

@@ -1,7 +1,6 @@
-"""Recognise encoders that were tuned for similarity, without labels.
+"""Recognise encoders that were tuned for similarity, by the mean cosine of fixed, unrelated sentences (probe.txt).
 
-An untuned encoder crowds all embeddings into a cone; tuning spreads them. The mean cosine of unrelated sentences tells.
-The sentences are fixed (probe.txt): texts of a narrow corpus are close in any encoder.
+An untuned encoder crowds all embeddings into a cone; tuning spreads them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from fastflow.stages.vectors import cosine
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 
-CONE = 0.3  # one untuned encoder: 0.48; one tuned encoder: 0.04 (bench/results/verdicts.md)
+CONE = 0.3  # an untuned encoder: 0.48; a tuned one: 0.04 (bench/results/verdicts.md)
 
 
 def read_probe() -> list[str]:
@@ -32,7 +31,7 @@ def measure_crowding(encoder: str | Path, pooling: str = "last") -> float:
 
 
 def warn_of_tuning(encoder: str | Path) -> str | None:
-    """Return a warning against calibrating a tuned ``encoder``, None for an untuned one."""
+    """Return a warning against calibrating ``encoder`` if it was tuned."""
     found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None
@@ -45,7 +44,7 @@ def warn_of_tuning(encoder: str | Path) -> str | None:
 
 
 def explain_tuning(encoder: str | Path) -> str | None:
-    """Write the reason to keep a tuned ``encoder``; None for an untuned one."""
+    """Return the reason to keep ``encoder`` if it was tuned."""
     found = measure_crowding(encoder)
     if abs(found) >= CONE:
         return None

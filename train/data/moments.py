@@ -80,12 +80,13 @@ class Moments:
         return self.scatter / max(self.count, 1)
 
 
-def measure_moments(x: Rows) -> Moments:
-    """Measure ``x`` (n, D) in blocks."""
-    out = Moments(x.shape[1])
+def measure_moments(x: Rows, change: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray) -> Moments:
+    """Measure ``change`` of ``x`` (n, D) in blocks."""
+    out: Moments | None = None
     for start in range(0, len(x), BLOCK):
-        out.update(np.asarray(x[start : start + BLOCK]))
-    return out
+        block = change(x[start : start + BLOCK])
+        out = (out or Moments(block.shape[1])).update(block)
+    return out or Moments(x.shape[1])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Read, weigh, describe and embed a fit's corpus, and add background sentences."""
+"""Read, weigh, describe and embed the corpus and background of a fit."""
 
 from __future__ import annotations
 
@@ -22,21 +22,19 @@ from fastflow.train.data.moments import Moments, read_through
 from fastflow.train.data.token_weights import count_tokens, measure_perplexity, split_head, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.methods.names import complete_chain, ends_in_recolour, parse_method
 from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/verdicts.md)
-VARIED = 270  # perplexity that needs no further outweighing (bench/results/verdicts.md)
+VARIED = 270  # perplexity from which a corpus is outweighed no further
 COUNTED = 1250  # texts to measure perplexity on
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a fit that do not change its result.
+    """The settings of a fit that do not change its numbers: folders for embeddings, checkpoints and TensorBoard.
 
-    ``cache`` keeps embeddings and ``checkpoints`` a half-trained flow; ``log_dir`` gets TensorBoard's scalars. A
-    ``dry_run`` stops before embedding. ``reference`` stores the encoder's Hub id, not a copy.
+    A ``dry_run`` stops before embedding. ``reference`` stores the encoder's Hub id, not a copy.
     """
 
     voice: Voice = COMMAND
@@ -50,10 +48,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The distinct ``texts`` to fit to; of a corpus that is read once, a sample.
+    """The distinct ``texts`` to fit to, or a sample of a corpus that is read once.
 
-    ``count`` and ``sha256`` are of the whole. ``encoder`` has token weights. ``words`` are of its language, None if
-    unknown.
+    ``count`` and ``sha256`` are of the whole; ``words`` are of its language.
     """
 
     name: str
@@ -75,7 +72,7 @@ class Corpus:
 
 
 def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, voice: Voice) -> Corpus:
-    """Read the corpus and weigh the encoder's tokens by it; with ``stream`` embed it too."""
+    """Read the corpus and weigh the encoder's tokens by it; with ``stream`` also embed it."""
     found = clean(texts, options.sentences)
     if options.stream:
         head, found = split_head(found)
@@ -99,28 +96,22 @@ def _find_words(texts: Sequence[str], options: Options) -> Words | None:
     return words if words is None or options.background is None else words._replace(sentences=())
 
 
-def _has_recolour(options: Options) -> bool:
-    return ends_in_recolour(complete_chain(parse_method(options.method), options.latent))
-
-
 def make_background(corpus: Corpus, options: Options) -> Corpus:
-    """Make the sentences that recolour is fitted to besides the corpus; perhaps none."""
+    """Make the sentences that recolour is fitted to with the corpus; perhaps none."""
     texts: list[str] = []
-    if _has_recolour(options):
-        if options.background is None:
-            texts = _make_usual_background(corpus.words, corpus.count)
-        elif options.background:
-            if corpus.words is None:
-                raise UsageError(
-                    "--background draws English words, and the corpus is not English: give the words of its language "
-                    "by --background-words, or leave it out"
-                )
-            texts = draw_sentences(options.background, corpus.words)
+    if options.has_recolour and options.background is None:
+        texts = _make_usual_background(corpus.words, corpus.count)
+    elif options.has_recolour and options.background:
+        if corpus.words is None:
+            raise UsageError(
+                "--background draws English words, and the corpus is not English: give the words of its language by "
+                "--background-words, or leave it out"
+            )
+        texts = draw_sentences(options.background, corpus.words)
     return replace(corpus, name="the background", texts=texts, count=len(texts), pooled=None, moments=None)
 
 
 def _make_usual_background(words: Words | None, count: int) -> list[str]:
-    """Take the language's sentences and as many of random words; or SHARE a text."""
     if words is None:
         return []
     least, most = BACKGROUND
@@ -129,10 +120,9 @@ def _make_usual_background(words: Words | None, count: int) -> list[str]:
 
 
 def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
-    """Count the texts to fit with ``background`` sentences: all if it was asked for.
+    """Count the texts to fit with ``background`` sentences: the smaller the vocabulary, the fewer.
 
-    A narrow corpus has its topics as leading directions. If it outweighs the background, the fit equalises them. The
-    smaller the vocabulary, the fewer texts count.
+    The leading directions of a narrow corpus are its topics, which a fit would equalise.
     """
     if options.background is not None or not background:
         return corpus.count
@@ -145,7 +135,7 @@ def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
 def pick_fitted(
     corpus: Corpus, pooled: NDArray[np.float32], options: Options, background: int
 ) -> tuple[Corpus, NDArray[np.float32]]:
-    """Draw ``count_fitted`` texts and their embeddings; whole statistics get that weight."""
+    """Draw ``count_fitted`` texts and embeddings, or give statistics of the whole that weight."""
     size = count_fitted(corpus, options, background)
     if size == corpus.count:
         return corpus, pooled
@@ -156,7 +146,7 @@ def pick_fitted(
 
 
 def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
-    """Describe the corpus and return warnings; raises if no method can be fitted."""
+    """Describe the corpus and return warnings; raises for a single text."""
     frozen, fitted = corpus.encoder, count_fitted(corpus, options, background)
     steps = _count_steps(corpus.count, options) and _count_steps(fitted + background, options)  # both fill a batch
     if corpus.count < 2:
@@ -171,14 +161,12 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
     if background:
         too = ", to which the method is fitted too"
         if fitted < corpus.count:
-            drawn = f"to {fitted} of the texts, drawn at random"
-            too = "; the method is fitted to them and " + (
-                f"to all texts, which count as {fitted}" if options.stream else drawn
-            )
-            if fitted < background // BROAD_SHARE:
-                too += ", few because their vocabulary is small"
+            whole, drawn = f"all texts, which count as {fitted}", f"{fitted} of the texts, drawn at random"
+            too = f"; the method is fitted to them and to {whole if options.stream else drawn}"
+        if fitted < min(corpus.count, background // BROAD_SHARE):
+            too += ", few because their vocabulary is small"
         voice.say(f"background: {background} sentences of the language at large{too}")
-    elif options.background is None and _has_recolour(options):
+    elif options.background is None and options.has_recolour:
         voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
     if steps:
         voice.say(
@@ -208,15 +196,13 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
     found = [warn_of_unsuited(tokenizer, corpus.texts)]
     if options.background_words and corpus.words:
-        found += [
-            warn_of_language(corpus.words, corpus.texts),
-            warn_of_case(corpus.words, corpus.texts, tokenizer),
-        ]
+        found.append(warn_of_language(corpus.words, corpus.texts))
+        found.append(warn_of_case(corpus.words, corpus.texts, tokenizer))
     return [*concerns, *(warning for warning in found if warning)]
 
 
 def embed(corpus: Corpus, options: Options, setup: Setup) -> NDArray[np.float32]:
-    """Embed ``corpus.texts`` (n, D), unless reading or the cache has done so."""
+    """Embed ``corpus.texts`` (n, D), perhaps from the cache."""
     if corpus.pooled is not None:
         return corpus.pooled
     if setup.cache is not None:

@@ -20,9 +20,7 @@ from fastflow.train.data.embeddings import Embedder, cache_key
 from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, has_modules, open_encoder
 from fastflow.train.fits.corpus import Corpus, Setup, count_fitted, describe, embed, make_background, pick_fitted, read
 from fastflow.train.methods.chain import Fitted, check_chain, fit_chain
-from fastflow.train.methods.loop import Schedule, Source, Training
-from fastflow.train.methods.names import complete_chain, ends_in_recolour, parse_method
-from fastflow.train.methods.scalars import Scalars
+from fastflow.train.methods.loop import Schedule, Source, Training, open_log
 from fastflow.train.options import FEWEST, POOLING, TUNED_SPECTRUM, Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
@@ -31,10 +29,7 @@ from fastflow.train.ship.result import Fit
 
 @dataclass(frozen=True)
 class Fitting:
-    """The parameters of a fit to texts.
-
-    ``encoder`` is a directory, a Hub id or ``default``; ``pairs`` are files or folders of scored pairs.
-    """
+    """A fit to texts; ``encoder`` is a directory or name, ``pairs`` are files or folders of scored pairs."""
 
     encoder: str
     options: Options
@@ -42,10 +37,7 @@ class Fitting:
     pairs: Sequence[Path] = ()
 
     def run(self, texts: Iterable[str], names: Sequence[str]) -> Fit | None:
-        """Fit and measure, without saving; a dry run gives None. ``names`` name the corpus.
-
-        Raises a FastflowError for texts that cannot be fitted, and a UsageError for options that contradict.
-        """
+        """Fit and measure, without saving; ``names`` are recorded. A dry run gives None."""
         setup = self.setup
         options, reason = resolve_auto(self.encoder, self.options, setup.reference)
         options, doubt = suit_tuned(self.encoder, self.options, options, setup.reference)
@@ -64,9 +56,10 @@ class Fitting:
                 f"auto keeps the pooling as it is: a flow takes {least:,} texts or more, and these are {corpus.count:,}"
             )
         background = make_background(corpus, options)
-        if doubt:
-            setup.voice.say(f"WARNING: {doubt}")
-        concerns = [*([doubt] if doubt else []), *describe(corpus, options, setup.voice, background.count)]
+        concerns = [doubt] if doubt else []
+        for concern in concerns:
+            setup.voice.say(f"WARNING: {concern}")
+        concerns += describe(corpus, options, setup.voice, background.count)
         if setup.dry_run:
             if reason:
                 setup.voice.say(reason)
@@ -88,20 +81,23 @@ class Fitting:
             views = make_views(corpus.texts, corpus.encoder, options.device, options.seed)
         corpus, pooled = pick_fitted(corpus, pooled, options, background.count)
         texts = [*corpus.texts, *background.texts]
-        live = _embed_live(corpus.encoder, texts, options) if options.encoder_dropout and options.has_flow else None
+        live: Source | None = None
+        if options.encoder_dropout and options.has_flow:
+            embedder = Embedder(corpus.encoder, options.device, dropout=True)
+            live = lambda rows: embedder([texts[i] for i in rows])  # noqa: E731
         identity = cache_key(corpus.encoder, texts, options.device)
         of_background = embed(background, options, setup) if background.count else None
-        with Scalars(setup.log_dir) as log:
+        with open_log(setup.log_dir) as log:
 
-            def fit_method(name: str) -> Fitted:
-                links = complete_chain(parse_method(name), options.latent)
+            def fit_method() -> Fitted:
                 shape = options.shape(corpus.count, background.count)
-                run = f"{identity} {name} dropout={options.encoder_dropout}"
+                run = f"{identity} {options.method} dropout={options.encoder_dropout}"
                 training = Training(Schedule.of(options), setup.checkpoints, run, setup.resume, views, log, setup.voice)
-                return fit_chain(links, pooled, shape, training, options.colour, live, corpus.moments, of_background)
+                colour, moments = options.colour, corpus.moments
+                return fit_chain(options.links, pooled, shape, training, colour, live, moments, of_background)
 
             if views is None:
-                return Choice(fit_method(options.method), options.method)
+                return Choice(fit_method(), options.method)
             return choose(options.method, fit_method, views, automatic)
 
     def _record(
@@ -122,7 +118,7 @@ class Fitting:
 
 
 def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tuple[Options, str | None]:
-    """Resolve every ``auto``; returns the reason too if a tuned ``encoder`` is kept."""
+    """Resolve every ``auto``; also returns the reason to keep a tuned encoder."""
     reason = explain_tuning(encoder) if _names_nothing(options) else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
@@ -135,10 +131,7 @@ def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tup
 
 
 def suit_tuned(encoder: str, asked: Options, resolved: Options, reference: bool = False) -> tuple[Options, str | None]:
-    """Give a tuned encoder its own pooling, equal token weights and its spectrum.
-
-    Options that were ``asked`` for stay. Returns a warning too, None for an untuned encoder.
-    """
+    """Choose options that were not ``asked`` for, and a warning, for a tuned encoder."""
     if _names_nothing(asked) or resolved.method == "none" or (doubt := warn_of_tuning(encoder)) is None:
         return resolved, None
     own: dict[str, Any] = {}
@@ -166,8 +159,7 @@ def check_encoder(encoder: str, options: Options, reference: bool) -> FrozenEnco
         raise reason
     if options.stop == "likelihood":
         raise UsageError("--stop likelihood is for vectors without an encoder: texts take --stop rule or budget")
-    links = complete_chain(parse_method(options.method), options.latent)
-    recoloured = ends_in_recolour(links)
+    links = options.links
     frozen = open_encoder(encoder, options.pooling, options.max_length)
     if frozen.head is not None and options.token_weights != "none":  # noqa: S105
         raise UsageError("--pooling model pools as the directory says: leave out --token-weights")
@@ -175,17 +167,12 @@ def check_encoder(encoder: str, options: Options, reference: bool) -> FrozenEnco
         check_reference(frozen)
     if options.stream and (options.has_flow or options.sample):
         raise UsageError("--stream is for closed forms, such as whiten,recolour; a flow needs --sample N instead")
-    if options.background and not recoloured:
+    if options.background and not options.has_recolour:
         latent = " with --latent" * options.latent
         raise UsageError(
             f"--background goes with recolour, and method {options.method}{latent} has none behind it: leave it out"
         )
-    if options.background_words is not None and not (options.has_weights or recoloured):
+    if options.background_words is not None and not (options.has_weights or options.has_recolour):
         raise UsageError("--background-words serves token weights and recolour, and this fit has neither: leave it out")
     check_chain(links, frozen.dim, options.shape())
     return frozen
-
-
-def _embed_live(encoder: FrozenEncoder, texts: Sequence[str], options: Options) -> Source:
-    embedder = Embedder(encoder, options.device, dropout=True)
-    return lambda rows: embedder([texts[i] for i in rows])

@@ -24,7 +24,7 @@ from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.fits.corpus import Setup
 from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
-from fastflow.train.progress import COMMAND, SILENT, Voice
+from fastflow.train.progress import COMMAND, SILENT
 
 SAMPLE = 100_000  # distinct texts to fit to, for time and memory
 
@@ -48,15 +48,11 @@ class Request(NamedTuple):
 
 @contextlib.contextmanager
 def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
-    """Fit to ``texts()`` and yield the model's directory, temporary without --save-model.
-
-    With --resume the saved model of an interrupted run on equal texts and encoder is taken. Raises a FastflowError or a
-    UsageError, as a fit does.
-    """
+    """Fit to ``texts()`` and yield the model's directory; --resume takes the saved model of an interrupted run."""
     voice, keep = SILENT if request.quiet else COMMAND, request.keep
     encoder, options = _choose_options(request)
     if keep is not None and keep.exists() and request.resume:
-        check_same(keep, texts, encoder, options, request.name)
+        _check_same(keep, texts, encoder, options, request.name)
         voice.say(f"fastflow: continues with the model in {keep}")
         yield keep
         return
@@ -73,14 +69,10 @@ def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
             voice.say(reason)
         for warning in fit.doubts:
             voice.say(f"WARNING: {warning}")
-        _report(voice, calibration.describe(fit.stages), fit.training["texts"], request)
+        chosen = calibration.describe(fit.stages) if fit.stages else "no calibration"
+        reuse = "--save-model DIR would keep the model" if keep is None else f"reuse it with -m {keep}"
+        voice.say(f"fastflow: fitted {chosen} to {fit.training['texts']:,} distinct texts of {request.name}; {reuse}")
         yield out
-
-
-def _report(voice: Voice, chosen: str, count: int, request: Request) -> None:
-    reuse = "--save-model DIR would keep the model" if request.keep is None else f"reuse it with -m {request.keep}"
-    what = "fitted no calibration to" if chosen == "none" else f"fitted {chosen} to"
-    voice.say(f"fastflow: {what} {count:,} distinct texts of {request.name}; {reuse}")
 
 
 def _choose_options(request: Request) -> tuple[str, Options]:
@@ -105,7 +97,7 @@ def _name_pooling(model: Model) -> str:
 
 
 def _list_copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
-    """List (name in a model, file) of the encoder, with its modules if they run."""
+    """List (name in a model, file) of the encoder, with modules that run."""
     if frozen.head is not None and frozen.modules is not None:
         root = frozen.modules.path
         return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]
@@ -113,8 +105,7 @@ def _list_copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
     return [(f"{ENCODER}/{path.name}", path) for path in files if not path.name.startswith(("tokenizer", "vocab"))]
 
 
-def check_same(keep: Path, texts: Texts, encoder: str, options: Options, name: str) -> None:
-    """Raise unless the model at ``keep`` was fitted to ``texts`` with ``encoder``."""
+def _check_same(keep: Path, texts: Texts, encoder: str, options: Options, name: str) -> None:
     model, frozen = load_model(keep), open_encoder(encoder, options.pooling, options.max_length)
     weighted = options.token_weights != "none" and frozen.pooling.mode == "mean"  # noqa: S105
     training, files = model.manifest.get("training"), model.manifest.get("files", {})

@@ -1,4 +1,4 @@
-"""Fit a method by its name with the default options; closed forms need no PyTorch."""
+"""Fit a method by its name; closed forms need no PyTorch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from fastflow.train.options import DEFAULTS
 
 
 def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
-    """Fit the stages of ``method`` to pooled embeddings (n, D); ``raw`` has none.
-
-    Raises a UsageError for an unknown method, and a FastflowError for a flow without PyTorch.
-    """
+    """Fit the stages of ``method``, or none for ``raw``, to pooled embeddings (n, D)."""
     links = [] if method == "raw" else complete_chain(parse_method(method), latent=False)
     if not links:
         return []

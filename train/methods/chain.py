@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,9 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Joined, Rows
-from fastflow.train.choice.held_out import HELD_OUT, HeldOut
 from fastflow.train.choice.separability import Keeper, Views, measure_separability
 from fastflow.train.data.moments import Moments, measure_moments
-from fastflow.train.methods.closed_forms import check_dims, fit_closed_form
-from fastflow.train.methods.constant import mask_constant
+from fastflow.train.methods.closed_forms import check_dims, fit_closed_form, mask_constant
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Source, Training, fit_flow
 from fastflow.train.methods.names import Method
@@ -26,16 +25,17 @@ from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS
 
 SAMPLE = 4096  # texts to measure on
+HELD_OUT = "held_out_likelihood"
 
 
 @dataclass
 class Fitted:
-    """A fitted chain: stages, PyTorch flows by stage number, and their bits per dimension."""
+    """A fitted chain: stages, flows by stage number, and of every flow bits per dimension (before, after) and looks."""
 
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)
-    bits: list[tuple[float, float]] = field(default_factory=list)  # before and after training, a flow stage each
-    looks: list[dict[str, Any]] = field(default_factory=list)  # a flow stage each, if stopped by the rule
+    bits: list[tuple[float, float]] = field(default_factory=list)
+    looks: list[dict[str, Any]] = field(default_factory=list)
 
 
 def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> None:
@@ -49,9 +49,9 @@ def check_chain(methods: Sequence[Method], dim: int, shape: dict[str, Any]) -> N
 
 
 def make_flow_stage(flow: Flow) -> Stage:
-    """Make the stage of a trained flow."""
+    """Copy a trained flow to a stage."""
     params = {name: tensor.detach().cpu().numpy() for name, tensor in flow.state_dict().items()}
-    return Stage("flow", dict(flow.config.as_dict()), params)
+    return Stage("flow", dict(vars(flow.config)), params)
 
 
 def fit_chain(
@@ -64,10 +64,10 @@ def fit_chain(
     statistics: Moments | None = None,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D); ``live`` embeds both for a flow.
+    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D), which ``live`` embeds anew for a flow.
 
-    ``shape`` has FlowConfig's arguments, ``colour`` recolour's (None: the defaults). If ``pooled`` is a sample, closed
-    forms take ``statistics`` of the whole corpus.
+    ``shape`` has FlowConfig's arguments, ``colour`` recolour's. If ``pooled`` is a sample, closed forms take
+    ``statistics`` of the whole corpus.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -80,12 +80,13 @@ def fit_chain(
             config = FlowConfig(dim=dim, **shape)
             checkpoint = training.checkpoints / f"stage-{index}.safetensors" if training.checkpoints else None
             source = _make_source(stages, live or rows.__getitem__)
-            keeper = _make_keeper(stages, training.views) if training.views else None
+            keeper = None if training.views is None else _make_keeper(stages, training.views)
             flow = fit_flow(source, len(rows), config, training, checkpoint, keeper)
             if keeper:
                 fitted.looks.append(keeper.record())
             fitted.flows[index] = flow
-            bits = _measure_bits(flow, stages, rows)
+            with torch.no_grad():
+                bits = float(flow.bits_per_dimension(_to_tensor(stages, take_sample(rows))))
             if not math.isfinite(bits):
                 raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
             fitted.bits.append((_measure_gaussian_bits(_push_through(stages, take_sample(rows))), bits))
@@ -95,50 +96,29 @@ def fit_chain(
             joint = measure_joint(stages, rows) if whole is None else whole.join(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
-            known = statistics or measure_moments(_View(stages, rows) if stages else rows)
+            known = statistics or measure_moments(rows, partial(_push_through, stages))
             fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
             statistics = statistics and statistics.push_through(fitted.stages[-1])
     return fitted
 
 
-def _make_keeper(stages: list[Stage], views: Views | HeldOut) -> Keeper:
-    if isinstance(views, HeldOut):
-        x = torch.from_numpy(_push_through(stages, views.rows).astype(np.float32))
-        return Keeper(views.make_measure(x), HELD_OUT)
-    return Keeper(_make_measure(stages, views))
-
-
-def _make_measure(stages: list[Stage], views: Views) -> Callable[[Flow], float]:
-    sides = [torch.from_numpy(_push_through(stages, side).astype(np.float32)) for side in (views.first, views.second)]
-
-    @torch.no_grad()
-    def measure(flow: Flow) -> float:
-        return measure_separability(*(flow(side)[0].numpy() for side in sides))
-
-    return measure
-
-
-class _View:
-    """Embeddings (n, D') after ``stages``, computed a slice at a time."""
-
-    def __init__(self, stages: list[Stage], pooled: Rows) -> None:
-        self._stages, self._pooled = stages, pooled
-        self.shape = (len(pooled), _push_through(stages, pooled[:1]).shape[1])
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return _push_through(self._stages, self._pooled[rows])
+def _make_keeper(stages: list[Stage], views: Views | NDArray[np.float32]) -> Keeper:
+    if isinstance(views, Views):
+        first, second = (_to_tensor(stages, side) for side in (views.first, views.second))
+        return Keeper(lambda flow: measure_separability(flow(first)[0].numpy(), flow(second)[0].numpy()))
+    x = _to_tensor(stages, views)
+    return Keeper(lambda flow: -float(flow.bits_per_dimension(x)), HELD_OUT)
 
 
 def _push_through(stages: Sequence[Stage], x: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(apply([stage.astype(np.float64) for stage in stages], np.asarray(x, np.float64)))
 
 
+def _to_tensor(stages: Sequence[Stage], x: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(_push_through(stages, x).astype(np.float32))
+
+
 def _make_source(stages: list[Stage], rows: Callable[[NDArray[np.int64]], NDArray[Any]]) -> Source:
-    if not stages:
-        return lambda index: np.ascontiguousarray(rows(index), np.float32)
     return lambda index: _push_through(stages, rows(index)).astype(np.float32)
 
 
@@ -147,17 +127,8 @@ def take_sample(pooled: Rows) -> NDArray[Any]:
     return np.asarray(pooled[:: -(-len(pooled) // SAMPLE)])
 
 
-@torch.no_grad()
-def _measure_bits(flow: Flow, stages: list[Stage], pooled: Rows) -> float:
-    x = torch.from_numpy(_push_through(stages, take_sample(pooled)).astype(np.float32))
-    return float(flow.bits_per_dimension(x))
-
-
 def _measure_gaussian_bits(x: NDArray[np.float64]) -> float:
-    """Compute 2.05 + log2 sigma, the bits per dimension under independent Gaussians.
-
-    A constant channel has deviation 1, as in the flow.
-    """
+    """Compute bits per dimension under Gaussians; a constant channel has deviation 1, as in the flow."""
     constant = mask_constant(x.mean(axis=0), x.var(axis=0))
     entropy = np.log2(np.where(constant, 1.0, x.std(axis=0))) + 0.5 * np.log2(np.e) * ~constant
     return float(np.mean(entropy) + 0.5 * np.log2(2 * np.pi))

@@ -1,7 +1,7 @@
 """Fit closed-form calibrations to Moments in float64.
 
-Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring,
-whiten is Su et al. 2021.
+Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring;
+whiten is Su et al. 2021. An encoder may give constant channels and directions, which every method leaves at 0.
 """
 
 from __future__ import annotations
@@ -12,35 +12,31 @@ from numpy.typing import NDArray
 from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
-from fastflow.train.methods.constant import is_constant, mask_constant
+
+NEGLIGIBLE = 1e-12  # of the largest variance: constant directions of seven poolings have 1e-15, others 1e-5
+ROUNDING = 2.0**-20  # of a value's size: sixteen times float32's
 
 
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
-    """Fit ``kind``; whiten keeps ``dims`` directions (None: all), others remove them (None: 1)."""
+    """Fit ``kind``: whiten keeps ``dims`` directions (None: all), nullspace and components remove them (None: 1).
+
+    Raises CannotFit for too few texts.
+    """
     if kind == "standardize":
-        return fit_standardize(m)
+        return _fit_standardize(m)
     if kind == "whiten":
-        return fit_whiten(m, dims)
-    return (fit_nullspace if kind == "nullspace" else fit_components)(m, 1 if dims is None else dims)
+        return _fit_whiten(m, dims)
+    directions = _find_leading(kind, m, 1 if dims is None else dims)
+    mean = m.mean if kind == "nullspace" else np.zeros_like(m.mean)
+    return Stage("nullspace", {}, {"mean": mean, "directions": directions})
 
 
-def fit_standardize(m: Moments) -> Stage:
-    """Fit (x - mean) / deviation, 1 for a constant channel; raises if all are constant."""
+def _fit_standardize(m: Moments) -> Stage:
     variance = np.diag(m.covariance)
     constant = mask_constant(m.mean, variance)
     if constant.all():
         raise CannotFit(f"standardize: every channel is constant over the {m.count} {m.unit}; give more {m.unit}")
     return Stage("standardize", {}, {"mean": m.mean, "deviation": np.where(constant, 1.0, np.sqrt(variance))})
-
-
-def fit_nullspace(m: Moments, remove: int = 1) -> Stage:
-    """Centre, and remove the leading principal directions; raises if only rounding noise is left."""
-    return Stage("nullspace", {}, {"mean": m.mean, "directions": _find_leading("nullspace", m, remove)})
-
-
-def fit_components(m: Moments, remove: int = 1) -> Stage:
-    """Remove the leading principal directions without centring; raises like nullspace."""
-    return Stage("nullspace", {}, {"mean": np.zeros_like(m.mean), "directions": _find_leading("components", m, remove)})
 
 
 def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
@@ -54,11 +50,8 @@ def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
     return vectors[:, :remove].T.copy()
 
 
-def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
-    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; None for all, 0 for constant ones.
-
-    Raises for too few texts, and if ``dims`` counts a constant direction.
-    """
+def _fit_whiten(m: Moments, dims: int | None) -> Stage:
+    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; 0 for constant directions, with None only."""
     size = len(m.mean)
     check_dims("whiten", size if dims is None else dims, size)
     values, vectors, rank = _decompose(m)
@@ -77,10 +70,7 @@ def fit_whiten(m: Moments, dims: int | None = None) -> Stage:
 
 
 def _decompose(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Give descending eigenvalues, eigenvectors (D, D) in columns, and the rank.
-
-    The largest entry of an eigenvector is positive.
-    """
+    """Give descending eigenvalues, eigenvectors (D, D) in columns, and the rank."""
     values, vectors = np.linalg.eigh(m.covariance)
     values, vectors = values[::-1], vectors[:, ::-1]
     square = (np.square(m.mean) + np.diag(m.covariance)) @ np.square(vectors)
@@ -95,3 +85,24 @@ def check_dims(what: str, dims: int, most: int) -> None:
     """Raise a UsageError unless 1 <= ``dims`` <= ``most``."""
     if not 1 <= dims <= most:
         raise UsageError(f"{what}:{dims} is out of range: it takes 1 to {most}")
+
+
+def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask (D,) directions with a ``variance`` that is rounding of the mean ``square``."""
+    return np.asarray(variance <= np.maximum(NEGLIGIBLE * variance.max(initial=0.0), ROUNDING**2 * square))
+
+
+def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask (D,) the constant channels."""
+    return is_constant(variance, np.square(mean) + variance)
+
+
+def name_constant(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
+    """Write sentences on the numbers of constant ``channels`` and ``directions``."""
+    where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
+    out = []
+    for count, what in ((channels, "channels"), (directions, "directions")):
+        if count:
+            verb = "is constant {} and stays 0" if count == 1 else "are constant {} and stay 0"
+            out.append(f"{count} of {dim} {what} {verb.format(where)}.")
+    return out

@@ -1,7 +1,6 @@
-"""The invertible layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
+"""The layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
 
-A layer maps (B, C) to (B, C) and returns its log-determinant too, (B,) or a scalar. ``initialise`` sets the ActNorms
-from data, before training.
+A layer maps (B, C) to (B, C), and returns its log-determinant, (B,) or a scalar.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fastflow.errors import FastflowError
-from fastflow.train.methods.constant import mask_constant
+from fastflow.train.methods.closed_forms import mask_constant
 
-LOGSCALE_FACTOR = 3.0  # Glow: a log-scale s acts as exp(3 s), which speeds up learning
+LOGSCALE_FACTOR = 3.0  # Glow: speeds up learning
 
 
 def draw_glorot(channels: int) -> Tensor:
-    """Draw (C,) values in +-sqrt(6/(1+C)), as the official code initialises ActNorms."""
+    """Draw (C,) values in +-sqrt(6/(1+C)), as the official code does."""
     bound = math.sqrt(6.0 / (1 + channels))
     return torch.empty(channels).uniform_(-bound, bound)
 
@@ -35,12 +34,9 @@ class ActNorm(nn.Module):
         log_scale = LOGSCALE_FACTOR * self.logscale
         return (x + self.shift) * log_scale.exp(), log_scale.sum()
 
-    def inverse(self, y: Tensor) -> Tensor:
-        return y * (-LOGSCALE_FACTOR * self.logscale).exp() - self.shift
-
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Set mean 0 and deviation 1 on ``x`` (B, C), but not in constant channels; returns their mask (C,)."""
+        """Normalise ``x`` (B, C), and return the mask (C,) of constant channels, which keep their scale."""
         mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
         constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
         if bool(constant.all()):
@@ -54,26 +50,22 @@ class ActNorm(nn.Module):
 
 
 class Permutation(nn.Module):
-    """y_i = x_index(i), a fixed order; log-det 0. ``reversal`` is the paper's."""
+    """y_i = x_index(i), a fixed order, which is not saved if it is ``derived`` from the width; log-det 0."""
 
     index: Tensor
 
     def __init__(self, index: Tensor, derived: bool) -> None:
-        """Do not save a ``derived`` order: it follows from the width."""
         super().__init__()
         self.register_buffer("index", index, persistent=not derived)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x[:, self.index], x.new_zeros(())
 
-    def inverse(self, y: Tensor) -> Tensor:
-        return y[:, self.index.argsort()]
-
 
 class LUPermutation(nn.Module):
-    """Glow's learned 1x1 convolution y = W x with W = P L (U + diag(sign exp(logdiag))); log-det = sum(logdiag).
+    """Glow's learned y = P L (U + diag(sign exp(logdiag))) x; log-det = sum(logdiag).
 
-    P is fixed; L is unit lower and U strictly upper triangular. It starts as a rotation (Kingma & Dhariwal 2018, 3.2).
+    P is fixed, L unit lower and U strictly upper triangular. The start is a rotation (Kingma & Dhariwal 2018, 3.2).
     """
 
     index: Tensor
@@ -90,27 +82,17 @@ class LUPermutation(nn.Module):
         self.upper = nn.Parameter(upper.triu(1).float())
         self.logdiag = nn.Parameter(diagonal.abs().log().float())
 
-    def triangles(self) -> tuple[Tensor, Tensor]:
-        """Give L and U + diag, both (C, C)."""
-        identity = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
-        return self.lower.tril(-1) + identity, self.upper.triu(1) + torch.diag(self.sign * self.logdiag.exp())
-
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        lower, upper = self.triangles()
+        lower = self.lower.tril(-1) + torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
+        upper = self.upper.triu(1) + torch.diag(self.sign * self.logdiag.exp())
         return (x @ upper.T @ lower.T)[:, self.index], self.logdiag.sum()
-
-    def inverse(self, y: Tensor) -> Tensor:
-        lower, upper = self.triangles()
-        x = y[:, self.index.argsort()].T
-        x = torch.linalg.solve_triangular(lower, x, upper=False, unitriangular=True)
-        return torch.linalg.solve_triangular(upper, x, upper=True).T
 
 
 class CouplingNet(nn.Module):
-    """The three-layer net g of a coupling, (B, h) -> (B, outputs), with inner ActNorms and a zero-initialised end.
+    """The net g of a coupling, (B, h) -> (B, outputs); its last layer starts at 0.
 
     h1 = relu((W1 x + shift1) * exp(3 logscale1)); h2 = relu((W2 h1 + shift2) * exp(3 logscale2));
-    g = (W3 h2 + bias3) * exp(3 logscale3). The inner ActNorms are not counted in the log-determinant.
+    g = (W3 h2 + bias3) * exp(3 logscale3).
     """
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
@@ -140,30 +122,31 @@ class CouplingNet(nn.Module):
         logscale.copy_(-(x.std(dim=0, correction=0) + 1e-6).log() / LOGSCALE_FACTOR)
 
 
-class AdditiveCoupling(nn.Module):
-    """[y1, y2] -> [y1, y2 + g(y1)]; log-det 0."""
+class Coupling(nn.Module):
+    """A map of the second half of the channels by a net g of the first half, with ``outputs`` values a channel."""
+
+    outputs: int
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
         self.kept = channels // 2
-        self.net = CouplingNet(self.kept, width, self.kept)
+        self.net = CouplingNet(self.kept, width, self.outputs * self.kept)
+
+
+class AdditiveCoupling(Coupling):
+    """[y1, y2] -> [y1, y2 + g(y1)]; log-det 0."""
+
+    outputs = 1
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         kept, changed = x[:, : self.kept], x[:, self.kept :]
         return torch.cat([kept, changed + self.net(kept)], dim=1), x.new_zeros(())
 
-    def inverse(self, y: Tensor) -> Tensor:
-        kept, changed = y[:, : self.kept], y[:, self.kept :]
-        return torch.cat([kept, changed - self.net(kept)], dim=1)
 
-
-class AffineCoupling(nn.Module):
+class AffineCoupling(Coupling):
     """[y1, y2] -> [y1, (y2 + m) * r], o = g(y1), m = o[0::2], r = sigmoid(o[1::2] + 2); log-det = sum(log r)."""
 
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.kept = channels // 2
-        self.net = CouplingNet(self.kept, width, channels)
+    outputs = 2
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         kept, changed = x[:, : self.kept], x[:, self.kept :]
@@ -172,22 +155,14 @@ class AffineCoupling(nn.Module):
         log_det = nn.functional.logsigmoid(gate).sum(dim=1)
         return torch.cat([kept, (changed + shift) * torch.sigmoid(gate)], dim=1), log_det
 
-    def inverse(self, y: Tensor) -> Tensor:
-        kept, changed = y[:, : self.kept], y[:, self.kept :]
-        out = self.net(kept)
-        return torch.cat([kept, changed / torch.sigmoid(out[:, 1::2] + 2.0) - out[:, 0::2]], dim=1)
 
-
-PERMUTATIONS = ("reversal", "random", "lu")
-COUPLINGS: dict[str, type[AdditiveCoupling | AffineCoupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
+COUPLINGS: dict[str, type[Coupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
 
 
 def make_permutation(kind: str, channels: int) -> Permutation | LUPermutation:
-    """Make the channel mixing: reversal (the paper's), random (fixed) or lu (learned)."""
-    if kind == "reversal":
-        return Permutation(torch.arange(channels - 1, -1, -1), derived=True)
-    if kind == "random":
-        return Permutation(torch.randperm(channels), derived=False)
+    """Make the mixing of channels: reversal (the paper's), random or lu (learned)."""
     if kind == "lu":
         return LUPermutation(channels)
-    raise FastflowError(f"unknown permutation {kind!r}; known: {', '.join(PERMUTATIONS)}")
+    if kind == "random":
+        return Permutation(torch.randperm(channels), derived=False)
+    return Permutation(torch.arange(channels - 1, -1, -1), derived=True)

@@ -1,4 +1,4 @@
-"""Parse a method's name into the links of its chain, without PyTorch."""
+"""Parse a method's name into the links of its chain."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Method:
-    """One link of a chain: its kind and K, if it takes one."""
+    """One link of a chain: kind and K."""
 
     kind: str
     dims: int | None = None
 
 
 def parse_method(text: str) -> list[Method]:
-    """Parse ``whiten:128,flow`` or ``whiten:128+flow``; ``none`` has no link.
-
-    Raises a UsageError for an unknown method.
-    """
+    """Parse ``whiten:128,flow`` or ``whiten:128+flow``; ``none`` has no link."""
     if text == "none":
         return []
     links = []
@@ -40,12 +37,7 @@ def parse_method(text: str) -> list[Method]:
 
 
 def complete_chain(links: list[Method], latent: bool) -> list[Method]:
-    """Add recolour after a final flow, unless the ``latent`` is the embedding."""
+    """Add recolour after a last flow, unless its ``latent`` is the embedding."""
     if links and links[-1].kind == "flow" and not latent:
         return [*links, Method("recolour")]
     return links
-
-
-def ends_in_recolour(links: list[Method]) -> bool:
-    """Whether recolour is last."""
-    return bool(links) and links[-1].kind == "recolour"

@@ -1,51 +1,46 @@
 """Give back part of the embedding's spectrum and mean after a calibration that equalises all directions.
 
-In a flow's latent z, N(0, I), noise counts as much as meaning, and the mean is lost. The best linear reconstruction of
-the pooled embedding x from z has principal directions U and deviations S, with Cov(z) = L L^T,
+The best linear reconstruction of the pooled embedding x from the calibrated z has principal directions U and deviations
+S, with Cov(z) = L L^T (in image style transfer: whitening-colouring, Li et al., NeurIPS 2017):
 
     Cov(x, z) L^-T = U S V^T,
     y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
-The spectrum g in [0, 1] equalises directions: 1 is the rotated white latent, 0 the part of x linear in z. The
-mean share c in [0, 1) is the average cosine of two unrelated texts. The ``demoted`` leading directions carry common
-properties of sentences, as in NATSV (Mu & Viswanath 2018): they are scaled like the last one and have no part in m.
-Dimensions are in the order of their scale; dimensions unrelated to x are last, and 0. In image style transfer this is
-a partial whitening-colouring transform (Li et al., NeurIPS 2017)."""
+The spectrum g in [0, 1] equalises directions: 1 is the rotated white z, 0 the part of x linear in z. The mean share c
+in [0, 1) is the average cosine of unrelated texts. The ``demoted`` leading directions, which sentences have in common
+(Mu & Viswanath 2018), are scaled like the last and have no part in m. Dimensions are in the order of their scale.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.errors import CannotFit, FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Rows
-from fastflow.train.data.moments import BLOCK, Moments
+from fastflow.train.data.moments import Moments, measure_moments
 
-RIDGE = 1e-3  # of the mean variance of z, with fewer texts than FEW times its dimensions
-FEW = 2
+RIDGE, FEW = 1e-3, 2  # of the mean variance of z, for fewer texts than FEW times its dimensions
 LEAST = 1e-6  # of the largest singular value
 
 
 def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
     """Measure the Moments of (x, z), (n, D + D'): z is ``stages`` of x, ``pooled`` (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
-    out: Moments | None = None
-    for start in range(0, len(pooled), BLOCK):
-        x = np.asarray(pooled[start : start + BLOCK], np.float64)
-        both = np.hstack([x, np.asarray(apply(wide, x))])
-        out = (out or Moments(both.shape[1])).update(both)
-    if out is None:
-        raise FastflowError("recolour: there is no text to fit on")
-    return out
+
+    def join(x: NDArray[Any]) -> NDArray[np.float64]:
+        x = np.asarray(x, np.float64)
+        return np.hstack([x, np.asarray(apply(wide, x))])
+
+    return measure_moments(pooled, join)
 
 
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
-    """Fit to the ``joint`` Moments of (x, z), with ``dim`` channels of x.
-
-    Raises a FastflowError if z is constant, or no direction is left.
-    """
+    """Fit to the ``joint`` Moments of (x, z), x of ``dim`` channels; raises a FastflowError if no direction is left."""
     mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
     variance = np.trace(own) / len(own)

@@ -20,7 +20,7 @@ from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
-from fastflow.train.methods.constant import mask_constant, name_constant
+from fastflow.train.methods.closed_forms import mask_constant, name_constant
 
 # mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/verdicts.md)
 SPREAD_OUT = 0.2
