@@ -1,9 +1,8 @@
 """Weigh tokens (SIF): frequent tokens count less in the mean of a text.
 
-Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the language's tokens.
-[CLS] and [SEP] nearly vanish. Words of a corpus's subject are common in it, and would lose their weight: so p is (n / N
-+ PRIOR q) / (1 + PRIOR), n / N the share in corpus and language's sentences, q in the language at large. For an unknown
-language p is the share in the corpus. An unseen token counts 1.
+Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p). Words of a corpus's subject are common
+in it: so p is (n / N + PRIOR q) / (1 + PRIOR), n / N the share in corpus and language's sentences, q in the language.
+For an unknown language p is n / N of the corpus.
 """
 
 from __future__ import annotations
@@ -62,6 +61,6 @@ def count_tokens(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int
 
 
 def split_head(texts: Iterator[str]) -> tuple[list[str], Iterator[str]]:
-    """Split off the first HEAD texts; returns them, and an iterator of all."""
+    """Return the first HEAD texts, and an iterator of all."""
     head = list(islice(texts, HEAD))
     return head, chain(head, texts)
