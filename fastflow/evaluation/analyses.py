@@ -54,10 +54,10 @@ class Measure(NamedTuple):
     def value(self) -> float:
         return self.at(np.ones(self.units))
 
-    def interval(self, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
+    def interval(self, seed: int = 0) -> tuple[float, float]:
         """Compute the 95 % interval over draws with replacement, moved so that their mean is the value."""
         rng, n = np.random.default_rng(seed), self.units
-        drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(draws)])
+        drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
         low, high = np.clip(interval_of(drawn, self.value), 0.0, 100.0)
         return float(low), float(high)
 
@@ -80,19 +80,19 @@ def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:
     return Measure(len(at), compute)
 
 
-def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], draws: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
-    """Draw Spearman x100, (draws,): resample pairs of each group (ranks, ranks), average by size.
+def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], seed: int = 0) -> NDArray[np.float64]:
+    """Draw Spearman x100, (DRAWS,): resample pairs of each group (ranks, ranks), average by size.
 
     Equal sizes and seed give equal draws. NaN if a side is constant.
     """
-    rng, out = np.random.default_rng(seed), np.zeros(draws)
+    rng, out = np.random.default_rng(seed), np.zeros(DRAWS)
     total = sum(len(x) for x, _ in groups)
     for x, y in groups:
         n = len(x)
         x, y = x - x.mean(), y - y.mean()
         sums = np.stack([x, y, x * y, x * x, y * y], axis=1)
-        found = np.empty(draws)
-        for i in range(draws):
+        found = np.empty(DRAWS)
+        for i in range(DRAWS):
             mx, my, xy, xx, yy = np.bincount(rng.integers(0, n, n), minlength=n) @ sums / n
             norm = (xx - mx * mx) * (yy - my * my)
             found[i] = 100 * (xy - mx * my) / np.sqrt(norm) if norm > 0 else np.nan

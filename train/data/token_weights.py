@@ -25,14 +25,12 @@ PRIOR = 20.0  # times the corpus's own share
 HEAD = 32768  # texts that give the frequencies of a corpus read once
 
 
-def compute_sif(
-    counts: NDArray[np.int64], at_large: NDArray[np.float64] | None = None, prior: float = PRIOR, a: float = A
-) -> NDArray[np.float32]:
+def compute_sif(counts: NDArray[np.int64], at_large: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
     """Compute weights (V,) in (0, 1] from ``counts`` (V,) and shares ``at_large`` (V,)."""
     share = counts / max(1.0, float(counts.sum()))
     if at_large is not None:
-        share = (share + prior * at_large) / (1 + prior)
-    return np.asarray(a / (a + share), np.float32)
+        share = (share + PRIOR * at_large) / (1 + PRIOR)
+    return np.asarray(A / (A + share), np.float32)
 
 
 def measure_perplexity(counts: NDArray[np.int64]) -> float:
