@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
-from fastflow.session import Session
+from fastflow.session import Count, Session
 from fastflow.train.data.corpus import cut_sentences, read_texts
 from fastflow.train.distil.gathering import SHARD
 from fastflow.train.distil.result import SETS, Distilled
@@ -70,10 +70,10 @@ class CachedTeacher(Teacher):
         self._known = {text: i for i, text in enumerate(corpus)}
         self._vectors = np.load(kept, mmap_mode="r")
 
-    def __call__(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def __call__(self, texts: Sequence[str], count: Count | None = None) -> dict[str, NDArray[np.float32]]:
         if all(text in self._known for text in texts):
             return {"vectors": self._vectors[[self._known[text] for text in texts]]}
-        return super().__call__(texts)
+        return super().__call__(texts, count)
 
 
 def score(made: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, float]:

@@ -76,8 +76,7 @@ def distill(
     from fastflow.train.options import check_extra
 
     check_extra("fastflow distill", not quiet)
-    from fastflow.train.distil.command import distil_files
-    from fastflow.train.distil.run import Settings
+    from fastflow.train.distil.run import Settings, distil_files
     from fastflow.train.progress import COMMAND, WARNINGS
 
     settings = Settings(dim, words, dtype, penalty, sentences, seed)

@@ -22,10 +22,8 @@ from fastflow.runtime import Runtime
 from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import reason
 
-TOLERANCE = 2e-6  # of a difference, relative to the longest vector if that is longer than 1
-# Modules may shorten vectors but not their rounding: WordWeights and max lengthen them, tanh of a Dense ends at 1.
-# So ROUNDINGS times the library's own float32 rounding is allowed; 3.8 times was measured.
-ROUNDINGS = 10.0
+TOLERANCE = 2e-6  # of a difference, relative to the longest vector above 1
+ROUNDINGS = 10.0  # times the library's own float32 rounding, which tanh does not shorten; 3.8 was measured
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "Shares fell sharply after the central bank raised interest rates by 0.25%.",
@@ -37,14 +35,14 @@ SENTENCES = (
     "e-mail: someone@example.org, telephone (0) 123-4567",
 )
 BATCH = 8  # texts of ONNX Runtime
-LEAST_COSINE = 0.95  # of int8 with float32: a trained BERT (4 layers, 256 wide) has at least 0.9987, random ones 0.91
+LEAST_COSINE = 0.95  # of int8: a trained BERT has at least 0.9987, random ones 0.91
 LIBRARIES = {"st": "sentence_transformers", "onnx": "onnxruntime"}
 WORDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the progress bars and remarks of transformers."""
+    """Silence transformers."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -59,10 +57,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest difference and least cosine of two programs' vectors, with the limits of both.
-
-    ``allowed``: largest difference that rounding explains. ``library`` computes in ``dtype``.
-    """
+    """The largest difference and least cosine of two programs' vectors, and the limits of both."""
 
     texts: int
     difference: float
@@ -104,7 +99,7 @@ def probe_texts() -> list[str]:
 
 
 def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
-    """Compute the largest difference of (B, D), over the longest vector above 1, and the least cosine."""
+    """Compute the largest difference of (B, D), relative as TOLERANCE, and the least cosine."""
     if found.shape != wanted.shape:
         return float("inf"), -1.0
     length = max(1.0, float(np.linalg.norm(wanted, axis=1).max()))
@@ -189,7 +184,6 @@ def _judge(
     library: str = "Sentence Transformers",
     dtype: str = "float32",
 ) -> Agreement:
-    """Allow more than TOLERANCE if float32 rounds ``single`` more from ``exact()``."""
     differences, cosines = zip(*map(compare_vectors, found, single), strict=True)
     difference, allowed = max(differences), TOLERANCE
     if dtype == "int8":

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from fastflow.stages.vectors import compute_paired_cosine
 
 DRAWS = 1000
-TAIL = 2.5  # percent on either side of a 95 % interval
+TAIL = 2.5  # percent
 COSINES = 10_000  # random pairs of rows
 WORD = re.compile(r"\w+|[^\w\s]")
-SMALL = 4  # words: the paper looks closer at pairs that differ by at most four
+SMALL = 4  # words: small edits of the paper
 BANDS = ((0, 100), (100, 500), (500, 5000), (5000, None))  # frequency ranks, as in the paper
 NEIGHBOURS = (3, 5, 7)
-SAMPLE = 2000  # words of a band for which neighbours are searched
+SAMPLE = 2000  # words of a band
 BLOCK = 256
 
 Matrix = NDArray[Any]
@@ -45,7 +45,7 @@ def spearman(a: Matrix, b: Matrix) -> float:
 
 
 class Measure(NamedTuple):
-    """A measure x100 over ``units`` units; ``at(counts)`` is its value if unit i occurs ``counts[i]`` times."""
+    """A measure x100; ``at(counts)`` is its value if unit i of ``units`` occurs ``counts[i]`` times."""
 
     units: int
     at: Callable[[Matrix], float]
@@ -54,13 +54,10 @@ class Measure(NamedTuple):
     def value(self) -> float:
         return self.at(np.ones(self.units))
 
-    def interval(self, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
-        """Compute the 95 % interval over draws with replacement, moved so that their mean is the value.
-
-        Unmoved, the interval of a V-measure could miss its value: texts drawn twice look like better clusters.
-        """
+    def interval(self, seed: int = 0) -> tuple[float, float]:
+        """Compute the 95 % interval over draws with replacement, moved so that their mean is the value."""
         rng, n = np.random.default_rng(seed), self.units
-        drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(draws)])
+        drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
         low, high = np.clip(interval_of(drawn, self.value), 0.0, 100.0)
         return float(low), float(high)
 
@@ -71,7 +68,7 @@ def mean_of(values: Matrix) -> Measure:
 
 
 def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:
-    """Make the AUC x100 of ``similarity`` (n,): the chance that a positive pair is above another; a tie counts half."""
+    """Make the AUC x100 of ``similarity`` (n,); a tie counts half."""
     _, at = np.unique(similarity, return_inverse=True)
 
     def compute(counts: Matrix) -> float:
@@ -83,20 +80,19 @@ def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:
     return Measure(len(at), compute)
 
 
-def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], draws: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
-    """Draw Spearman x100, (draws,): resample the pairs of each group (ranks, ranks), average by size.
+def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], seed: int = 0) -> NDArray[np.float64]:
+    """Draw Spearman x100, (DRAWS,): resample pairs of each group (ranks, ranks), average by size.
 
-    Ranks are not computed anew. Equal sizes and seed give equal draws, so models compare draw by draw. NaN if a side is
-    constant.
+    Equal sizes and seed give equal draws. NaN if a side is constant.
     """
-    rng, out = np.random.default_rng(seed), np.zeros(draws)
+    rng, out = np.random.default_rng(seed), np.zeros(DRAWS)
     total = sum(len(x) for x, _ in groups)
     for x, y in groups:
         n = len(x)
         x, y = x - x.mean(), y - y.mean()
         sums = np.stack([x, y, x * y, x * x, y * y], axis=1)
-        found = np.empty(draws)
-        for i in range(draws):
+        found = np.empty(DRAWS)
+        for i in range(DRAWS):
             mx, my, xy, xx, yy = np.bincount(rng.integers(0, n, n), minlength=n) @ sums / n
             norm = (xx - mx * mx) * (yy - my * my)
             found[i] = 100 * (xy - mx * my) / np.sqrt(norm) if norm > 0 else np.nan
@@ -131,7 +127,7 @@ def singular_values(x: Matrix) -> NDArray[np.float64]:
 
 
 def isoscore(x: Matrix) -> float:
-    """Compute IsoScore of (n, D) (Rudman et al. 2022, section 4): 1 if variance is even, 0 if it is on one axis."""
+    """Compute IsoScore of (n, D) (Rudman et al. 2022, section 4)."""
     dims = x.shape[1]
     if dims == 1:
         return 1.0
@@ -153,10 +149,7 @@ def measure_isotropy(x: Matrix) -> dict[str, float]:
 
 
 def is_less_isotropic(before: dict[str, float], after: dict[str, float], mean_kept: bool = False) -> bool:
-    """Say whether calibration made the embeddings less isotropic by either measure; NaN counts as less.
-
-    If the mean was kept, only IsoScore decides: a removed direction raises the cosines.
-    """
+    """Say whether either measure fell, or is NaN; if the mean was kept, only IsoScore decides."""
     margin = 0.01
     return not (
         after["isoscore"] >= before["isoscore"] - margin
@@ -178,19 +171,13 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def edit_distances(first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
-    """Count the lower-cased words and punctuation marks to change in each of n pairs, (n,).
-
-    Its correlation with gold on STSb-dev is -24.04; the paper has -24.61.
-    """
+    """Count the lower-cased words and punctuation marks to change in each of n pairs, (n,)."""
     sides = ([WORD.findall(text.lower()) for text in side] for side in (first, second))
     return np.array([levenshtein(a, b) for a, b in zip(*sides, strict=True)], np.int64)
 
 
 def lexical_bias(edits: NDArray[np.int64], similarity: Matrix, scores: Matrix) -> dict[str, float]:
-    """Correlate similarity with edit distance (``edit``), and with gold (``small_gold``) up to distance SMALL; x100.
-
-    NaN if a side is constant or has under two pairs.
-    """
+    """Correlate similarity with edit distance (``edit``), and with gold (``small_gold``) up to distance SMALL; x100."""
     small = edits <= SMALL
     enough = small.sum() > 1
     return {
@@ -206,10 +193,9 @@ def lexical_bias(edits: NDArray[np.int64], similarity: Matrix, scores: Matrix) -
 def word_bands(
     embeddings: Matrix, counts: NDArray[np.integer[Any]], seed: int = 0, sample: int = SAMPLE
 ) -> list[dict[str, Any]]:
-    """Measure the words of each band of frequency ranks.
+    """Measure the words of the table ``embeddings`` (V, E) in bands of their ``counts`` (V,); 0 leaves a word out.
 
-    ``embeddings`` (V, E): the word table. ``counts`` (V,): occurrences; 0 leaves a word out. ``norm``: mean l2 norm.
-    ``l2`` and ``dot``: mean distance and dot product to the k nearest other words, over at most ``sample`` words.
+    ``norm``: mean l2 norm. ``l2`` and ``dot``: means to the k nearest other words, over at most ``sample`` words.
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     words = embeddings[order].astype(np.float32)
@@ -241,7 +227,7 @@ def _mean(values: Matrix, k: int) -> float | None:
 def find_nearest(
     words: NDArray[np.float32], rows: NDArray[np.integer[Any]], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute l2 distances and dot products, (len(rows), k), with the k nearest other rows of (V, E)."""
+    """Compute l2 distances and dot products (len(rows), k) to the k nearest other rows of (V, E)."""
     squares = np.square(words).sum(axis=1)
     distance, dot = np.empty((len(rows), k)), np.empty((len(rows), k))
     for start in range(0, len(rows), BLOCK):

@@ -1,7 +1,6 @@
 """Tasks that measure a model. Scored pairs: Spearman x100 of cosine and gold score.
 
-``all`` ranks the pairs of a set together (SBERT, SimCSE); ``wmean`` averages the Spearman of its subsets by size
-(BERT-flow, BERT-whitening). They can differ by over 20 points.
+``all`` ranks the pairs of a set together (SBERT, SimCSE); ``wmean`` averages its subsets by size (BERT-flow).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fastflow.stages.vectors import compute_paired_cosine
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")
-WHOLE = ("STSb", "SICK-R")  # published as one set: the subset column only names a pair's origin
+WHOLE = ("STSb", "SICK-R")  # published as one set
 
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 
@@ -52,7 +51,7 @@ class Pairs(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """n labelled pairs, such as QNLI: question and sentence, entailment or not."""
+    """n labelled pairs, as of QNLI."""
 
     name: str
     labels: list[str]
@@ -65,7 +64,7 @@ Task = Pairs | OtherTask
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Read a TSV with the header ``subset score sentence1 sentence2``; errors name file and line."""
+    """Read a TSV ``subset score sentence1 sentence2``."""
     _, rows = read_rows(path, HEADER)
     scores = np.empty(len(rows))
     for number, row in enumerate(rows, 2):
@@ -82,7 +81,7 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def read_labelled(path: Path) -> Labelled:
-    """Read a TSV with the header ``label sentence1 sentence2``; errors name file and line."""
+    """Read a TSV ``label sentence1 sentence2``."""
     _, rows = read_rows(path, LABELLED)
     for number, row in enumerate(rows, 2):
         if len(row) != 3 or not row[0]:
@@ -174,7 +173,7 @@ def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
 
 
 def draws(pairs: Pairs, similarity: NDArray[Any], seed: int = 0) -> dict[str, NDArray[np.float64]]:
-    """Resample ``all`` and ``wmean`` of ``score``, (DRAWS,) each, as ``spearman_draws`` does."""
+    """Resample ``all`` and ``wmean``, (DRAWS,) each, by ``spearman_draws``."""
     names = np.asarray(pairs.subsets)
     rows = [names == name for name in np.unique(names)]
     every = [np.ones(len(names), bool)]
@@ -186,7 +185,7 @@ def draws(pairs: Pairs, similarity: NDArray[Any], seed: int = 0) -> dict[str, ND
 
 
 def similarities(encode: Encode, pairs: Pairs | Labelled) -> NDArray[Any]:
-    """Compute the cosine (n,) of each pair; every distinct text is embedded once."""
+    """Compute the cosine (n,) of each pair."""
     return _cosines(pairs, encode(_distinct(pairs)))
 
 
@@ -201,10 +200,7 @@ def _cosines(pairs: Pairs | Labelled, vectors: NDArray[Any]) -> NDArray[Any]:
 
 
 def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
-    """Score every set and average: {"rows": [...], "average": {"sets", "all", "wmean"}}.
-
-    The average is over the paper's seven test sets if all are given, else over every set.
-    """
+    """Score every set: {"rows": [...], "average": {"sets", "all", "wmean"}}; SEVEN are averaged if all are given."""
     rows = [score(pairs, similarities(encode, pairs)) for pairs in sets]
     names = [row["set"] for row in rows]
     averaged = list(SEVEN) if set(SEVEN) <= set(names) else names
@@ -214,7 +210,7 @@ def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
 
 
 def format_scores(result: dict[str, Any]) -> str:
-    """Format the result of ``evaluate`` as aligned text."""
+    """Align the result of ``evaluate``."""
     lines = [f"{'set':14}{'pairs':>7}{'all':>8}{'wmean':>8}"]
     lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
     average = result["average"]
@@ -225,7 +221,7 @@ def format_scores(result: dict[str, Any]) -> str:
 
 
 def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, Any]]:
-    """Measure the tasks that are not scored pairs: set, kind, size, value and interval of each measure, and BM25."""
+    """Measure other tasks: set, kind, size, value and interval of each measure, and BM25."""
     rows = []
     for task in tasks:
         measures: dict[str, dict[str, Any]] = {}
@@ -240,7 +236,7 @@ def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, A
 
 
 def format_tasks(rows: Sequence[dict[str, Any]]) -> str:
-    """Format a line for each set and measure."""
+    """Align a line for each measure."""
     width = max(13, *(len(row["set"]) for row in rows)) + 1
     lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
     for row in rows:

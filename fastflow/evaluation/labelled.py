@@ -20,14 +20,14 @@ SEEDS = 5
 CLUSTERED = 3000  # the most texts that k-means clusters
 SHOTS = 16  # training texts of a class
 NEIGHBOURS = 5
-C = 10.0  # of the logistic regression: 1 constrains a narrow cone too much, 13 points lost on banking77
+C = 10.0  # of the logistic regression: 1 loses 13 points on banking77
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """n texts with ``labels`` (n,) from 0, the rows to cluster, and the rows to train on and test for each seed."""
+    """n texts with ``labels`` (n,), the rows to cluster, and each seed's rows to train on and test."""
 
     name: str
     texts: list[str]
@@ -74,10 +74,10 @@ class LabelledTexts:
 
 
 def read_labelled_texts(path: Path) -> LabelledTexts:
-    """Read a TSV ``split label text`` or ``split label fine_label text``; ``fine_label`` is ignored.
+    """Read a TSV ``split label [fine_label] text``.
 
-    With splits train and test, texts are drawn from train, and test is tested and clustered. Otherwise each seed tests
-    the texts that it does not train on, and all are clustered.
+    With splits train and test, test is tested and clustered. Otherwise each seed tests the texts that it does not
+    train on, and all are clustered.
     """
     header, rows = read_rows(path, LABELLED_TEXTS)
     check_fields(path, header, rows, required=1)
@@ -101,7 +101,6 @@ def read_labelled_texts(path: Path) -> LabelledTexts:
 
 
 def _draw_few(path: Path, names: Any, labels: NDArray[np.int64], pool: Rows, apart: bool, seed: int) -> Rows:
-    """Draw SHOTS rows of each label, or half of a label with fewer than 2 SHOTS texts."""
     rng, drawn = np.random.default_rng(seed), []
     for label, name in enumerate(names):
         of_label = pool[labels[pool] == label]
@@ -129,7 +128,7 @@ def _entropy(shares: NDArray[Any]) -> float:
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """n pairs; ``positive`` (n,) marks paraphrases; ``texts``: the distinct texts of both sides."""
+    """n pairs of the distinct ``texts``; ``positive`` (n,) marks paraphrases."""
 
     name: str
     positive: NDArray[np.bool_]

@@ -19,8 +19,8 @@ from fastflow.stages.vectors import shorten
 CORPUS = "corpus.tsv"
 HEADERS = {CORPUS: "id\ttitle\ttext", "queries.tsv": "id\ttext", "qrels.tsv": "query\tdoc\tgrade"}
 FIRST, DEPTH = 10, 100  # of nDCG and recall
-BLOCK = 64  # queries: their scores with a million documents take 256 MB
-K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # of BM25; the English list of NLTK, 179 words
+BLOCK = 64  # queries
+K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # of BM25
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 Rows = NDArray[np.int64]
@@ -28,7 +28,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Documents, queries, and each query's rows of relevant documents and of documents with its text."""
+    """Documents, queries, and each query's rows of ``relevant`` documents and of documents with its ``own`` text."""
 
     name: str
     documents: list[str]
@@ -54,7 +54,6 @@ class Retrieval:
         return self._rank(row for block in blocks for row in block)
 
     def bm25(self) -> dict[str, Measure]:
-        """Measure BM25 with k1 1.2, b 0.75 and English stop words; needs bm25s."""
         import bm25s
 
         documents, queries = (
@@ -68,7 +67,6 @@ class Retrieval:
         return self._rank(np.where(row > 0, row, -np.inf) for row in scores)
 
     def _rank(self, scores: Iterable[NDArray[Any]]) -> dict[str, Measure]:
-        """Measure rows of scores, one a query; documents scored -inf count as not retrieved."""
         gains, recalls = [], []
         for row, relevant, own in zip(scores, self.relevant, self.own, strict=True):
             row[own] = -np.inf
@@ -93,10 +91,7 @@ def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
 
 
 def read_retrieval(folder: Path) -> Retrieval:
-    """Read a folder of corpus.tsv, queries.tsv and qrels.tsv.
-
-    A grade above 0 counts as 1. Documents with the query's text are never retrieved.
-    """
+    """Read a folder; a grade above 0 counts as 1, and documents with the query's text are never retrieved."""
     corpus, queries, qrels = (_rows(folder / name) for name in HEADERS)
     places, asked = _rows_by_id(folder / CORPUS, corpus), _rows_by_id(folder / "queries.tsv", queries)
     documents = [text if title == "-" else f"{title} {text}" for _, title, text in corpus]

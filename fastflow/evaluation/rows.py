@@ -10,10 +10,7 @@ from fastflow.values import short
 
 
 def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
-    """Read (header, fields of every later line); errors name file and line.
-
-    The header must match one of ``headers``; a field in brackets may be absent.
-    """
+    """Read (header, fields of every later line); a field of ``headers`` in brackets may be absent."""
     try:
         data = path.read_bytes()
         lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")

@@ -1,8 +1,7 @@
 """A calibration as Dense modules of Sentence Transformers: activation(W x + b) + R x.
 
-Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y and the hidden units; W is zero for y, so R
-carries it. Affine steps between couplings are folded into the next module. R cannot add a constant, so a number carries
-it to the next module that can.
+Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y, which R carries, and the hidden units. Affine
+steps are folded into the next module.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Chain:
         self._begun, self._start = False, 0
 
     def scale(self, a: Array, b: Array) -> None:
-        """Compute y <- a (y + b); as the first step y + b is a module: small numbers round less later."""
+        """Compute y <- a (y + b)."""
         rows = slice(self._start, None)
-        if not self._begun and b.any():
+        if not self._begun and b.any():  # a module of its own: small numbers round less later
             self._modules.append(Dense(np.eye(len(b)), b))
             self._map, self._shift = np.diag(a), np.zeros(len(b))
         else:
@@ -67,7 +66,7 @@ class Chain:
         self._start = 0
 
     def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
-        """Compute y2 <- y2 + g(y1), as two modules that leave y and g's hidden units side by side."""
+        """Compute y2 <- y2 + g(y1), as two modules."""
         self._begun = True
         count, wide = len(self._shift), len(inner[1])
         middle = (self._start + count) // 2
@@ -83,13 +82,10 @@ class Chain:
         self._shift[middle:] += last[1]
 
     def _relu(self, carried: Array, weight: Array, bias: Array) -> None:
-        """Add x -> [carried x, relu(weight x + bias)].
-
-        A module as wide as x would add x itself, not R x: then it gets a row of zeros.
-        """
+        """Add x -> [carried x, relu(weight x + bias)]."""
         count, inputs = carried.shape
         out = count + len(bias)
-        out += out == inputs
+        out += out == inputs  # a module as wide as x would add x, not R x
         product, residual, shift = np.zeros((out, inputs)), np.zeros((out, inputs)), np.zeros(out)
         residual[:count] = carried
         product[count : count + len(bias)], shift[count : count + len(bias)] = weight, bias
@@ -120,7 +116,7 @@ def _round(module: Dense) -> Dense:
 
 
 def make_modules(model: Model, dim: int | None, normalize: bool) -> Head:
-    """Make all modules after the pooling; raises a FastflowError if none compute the calibration."""
+    """Make all modules after the pooling."""
     chain = Chain(model.pooled_dim)
     fold_into(chain, model.calibration)
     if dim is not None and model.truncation is not None:

@@ -22,20 +22,17 @@ from fastflow.model.tensors import MappedTensors
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 POSITIONS = "embeddings.position_embeddings.weight"
 OF_A_LAYER = re.compile(r"(^|\.)layer\.\d+\.")
-LAYERS = {"distilbert": "n_layers"}  # the field with the number of layers; others have num_hidden_layers
-WITH_LAYERS = ("modernbert",)  # transformers does not load one without layers; its layer 0 has no positions
+LAYERS = {"distilbert": "n_layers"}  # others have num_hidden_layers
+WITH_LAYERS = ("modernbert",)  # even for layer 0
 FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # code of others; the older name of dtype
 
 
 def number_layers(model: Model) -> tuple[int, ...]:
-    """Return the pooled layers as Sentence Transformers counts them; WORDS becomes layer 0.
-
-    Raises a FastflowError for WORDS with a layer that needs the positions.
-    """
+    """Return the pooled layers as Sentence Transformers counts them: WORDS becomes layer 0."""
     layers = model.pooling.layers
     if WORDS not in layers:
         return layers
-    if len(layers) > 1 and _has_positions(model):
+    if len(layers) > 1 and read_config(model.encoder).get("model_type") not in WITH_LAYERS:
         raise FastflowError(
             f"the pooling ({model.pooling.describe()}) cannot be exported to Sentence Transformers: one encoder there "
             "has one position table; fit the model with --pooling words or --pooling first-last, or export it with "
@@ -45,10 +42,7 @@ def number_layers(model: Model) -> tuple[int, ...]:
 
 
 def write_encoder(model: Model, folder: Path) -> bool:
-    """Write configuration and weights; return whether layers that are not pooled were left out.
-
-    For the layer WORDS every row of the position table becomes the mean.
-    """
+    """Write configuration and weights; return whether layers that are not pooled were left out."""
     config = {name: value for name, value in read_config(model.encoder).items() if name not in FOREIGN}
     layers, kind = number_layers(model), config.get("model_type")
     config["dtype"] = "float32"  # otherwise half precision is computed in half precision
@@ -79,17 +73,13 @@ def _is_native(config: dict[str, Any], where: Path) -> bool:
     return True
 
 
-def _has_positions(model: Model) -> bool:
-    return read_config(model.encoder).get("model_type") not in WITH_LAYERS
-
-
 def _read_embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     for path in weight_files(model.encoder):
         for name, array in MappedTensors(path).arrays.items():
             if not OF_A_LAYER.search(name):
                 found[name] = np.array(widen(array))
-    if WORDS in model.pooling.layers:
+    if WORDS in model.pooling.layers:  # every position becomes the mean
         name = next(name for name in found if name.endswith(POSITIONS))
         start = encoder_shape(read_config(model.encoder), model.encoder).position_start
         mean = mean_position(found[name].astype(np.float32), start)

@@ -1,32 +1,65 @@
-"""``fastflow.export``."""
+"""``fastflow.export``: write a format, its record and its card."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+
 from fastflow.atomic import check_out, growing
-from fastflow.errors import UsageError, missing_extra
-from fastflow.exports.card import write_card
-from fastflow.exports.record import Record, write_record
+from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.exports.record import Record, write_json, write_record, write_tensors
+from fastflow.kernels.encoder.shape import Unit
 from fastflow.model.artifact import open_model
+from fastflow.model.encoder.architecture import MODEL2VEC, is_static
+from fastflow.model.encoder.weights import weight_files
+from fastflow.model.hashing import MANIFEST
 from fastflow.model.kinds import Model, VectorModel
-from fastflow.stages.calibration import output_dim
+from fastflow.model.static.table import CONFIG, NAMES, TOKENIZER, WEIGHTS, open_table, read_rules
+from fastflow.model.tokenizer.files import load_tokenizer
+from fastflow.stages.calibration import describe, output_dim
 from fastflow.stages.vectors import check_truncation
+from fastflow.values import MOST
+from fastflow.version import __version__
 
 Write = Callable[[Model, Path, Record], None]
 WRITERS = {
     "st": "fastflow.exports.sentence_transformers:write_sentence_transformers",
     "onnx": "fastflow.exports.onnx:write_onnx",
-    "model2vec": "fastflow.exports.model2vec:write_model2vec",
-    "adapter": "fastflow.exports.adapter:write_adapter",
+    "model2vec": "fastflow.exports.export:write_model2vec",
+    "adapter": "fastflow.exports.export:write_adapter",
 }
 NEEDS = {"onnx": "onnx"}
 DTYPES = ("float32", "int8")
+USE = {
+    "st": """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("this directory")
+model.encode(["A text."])""",
+    "onnx": """import onnxruntime
+from tokenizers import Tokenizer
+
+session = onnxruntime.InferenceSession("model.onnx")
+batch = Tokenizer.from_file("tokenizer.json").encode_batch(["A text.", "Another."])
+inputs = {"input_ids": [e.ids for e in batch], "attention_mask": [e.attention_mask for e in batch]}
+session.run(None, inputs)[0]""",
+    "model2vec": """from model2vec import StaticModel
+
+StaticModel.from_pretrained("this directory").encode(["A text."])""",
+}
+KNOW = {
+    "model2vec": "Unknown tokens are left out of the mean.",
+    "onnx": "The graph has one output, sentence_embedding, which is final: pool and normalise nothing after it.",
+    "st": "It runs in the PyTorch backend of Sentence Transformers only: its ONNX and OpenVINO backends, and servers "
+    "that read only some of its modules, would leave parts of the model out.",
+}
+LIBRARIES = {"st": "Sentence Transformers", "onnx": "ONNX Runtime", "model2vec": "model2vec"}
 
 
 @dataclass(frozen=True)
@@ -97,5 +130,80 @@ def export(
         write(opened, partial, record)
         if to != "adapter":  # an adapter has a card, and the hash of every file
             write_record(partial, record)
-            write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
+            _write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
     return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)
+
+
+def write_adapter(model: Model, folder: Path, record: Record) -> None:
+    """Copy the model without its encoder's weights, which a user adds; the manifest keeps their sha256."""
+    if not model.manifest:
+        raise UsageError(f"{model.path} has no calibration of its own: without its weights nothing would be left")
+    if record.dim is not None or record.normalize:
+        raise UsageError("an adapter is the model itself: give --dim and --normalize where it is used")
+    without = list[str]()
+    if model.encoder.is_relative_to(model.path):
+        without = [path.relative_to(model.path).as_posix() for path in weight_files(model.encoder)]
+    for name in [MANIFEST, *model.manifest["files"]]:
+        if name not in without:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(model.path / name, folder / name)
+
+
+def _write_card(folder: Path, to: str, model: Model, dim: int, normalize: bool) -> None:
+    steps = [model.pooling.describe(), *(model.modules.names() if model.modules else [])]
+    steps += [describe(model.calibration)] if model.calibration else []
+    facts = {
+        "made of": f"{model.path.resolve().name} (fingerprint {model.fingerprint[:16]})",
+        "steps": ", then ".join(steps),
+        "vectors": f"{dim} numbers" + ", of length 1" * normalize,
+        "longest text": "any" if model.max_length > 10**6 else f"{model.max_length} tokens",
+        "licence": "that of the model",
+    }
+    prompts = {name: text for name, text in model.prompts.texts.items() if text}
+    if prompts:
+        facts["prompts"] = "; ".join(f"{name}: {text!r}" for name, text in prompts.items())
+    lines = [
+        f"# A model for {LIBRARIES[to]}", "", f"Made by `fastflow export --to {to}`, version {__version__}.", "",
+        "| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items()), "",
+        "```python", USE[to], "```", "", KNOW[to], "",
+    ]  # fmt: skip
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def write_model2vec(model: Model, folder: Path, record: Record) -> None:
+    """Write the table to ``folder``."""
+    if (reason := _find_obstacle(model)) is not None:
+        raise FastflowError(f"{model.path} cannot be exported to model2vec: {reason}")
+    table, kept = open_table(model.encoder), record.dim or model.truncate_dim
+    arrays = {"embeddings": np.ascontiguousarray(table.rows[:, :kept])}
+    if table.scales is not None:
+        arrays["weights"] = table.scales
+    if table.mapping is not None:
+        arrays["mapping"] = table.mapping.astype(np.int64)
+    assert set(arrays) <= set(NAMES)  # noqa: S101 - the reader takes no others
+    write_tensors(folder / WEIGHTS, arrays)
+    tokenizer = load_tokenizer(model.encoder)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.save(str(folder / TOKENIZER), pretty=False)
+    write_json(folder / CONFIG, {
+        "model_type": MODEL2VEC, "architectures": ["StaticModel"], "normalize": bool(model.head) or record.normalize,
+        "max_length": None if model.max_length == MOST else model.max_length,
+        "hidden_dim": arrays["embeddings"].shape[1], "embedding_dtype": str(table.rows.dtype),
+    })  # fmt: skip
+
+
+def _find_obstacle(model: Model) -> str | None:
+    if not is_static(model.encoder):
+        return "it is no table of token vectors; fastflow distill makes one of it"
+    if model.calibration:
+        return f"its calibration, {describe(model.calibration)}, comes after the mean; export it with --to st or onnx"
+    if model.pooling.weights is not None:
+        return "its token weights divide by their sum, and model2vec by the number of tokens; export it with --to st"
+    if any(not isinstance(module, Unit) for module in model.head):
+        return "it has modules after the mean; export it with --to st or onnx"
+    if any(model.prompts.texts.values()):
+        return "it has prompts; export it with --to st"
+    if not read_rules(model.encoder).model2vec:
+        return "its mean counts unknown tokens, and model2vec leaves them out; export it with --to st or onnx"
+    return None

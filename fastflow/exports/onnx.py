@@ -27,7 +27,6 @@ from fastflow.stages.pooling import Pooling
 
 MODEL = "model.onnx"
 LOWEST = float(np.finfo(np.float32).min)
-# as in torch.nn; Softplus of ONNX does not overflow
 PLAIN = {
     "tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "elu": "Elu", "softplus": "Softplus", "softsign": "Softsign",
 }  # fmt: skip
@@ -35,7 +34,7 @@ CLIPS = {"relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 
 
 def write_onnx(model: Model, folder: Path, record: Record) -> None:
-    """Write graph and tokenizer; raises for an encoder without equations here, and for prompts that are not pooled."""
+    """Write graph and tokenizer; raises for prompts that are not pooled."""
     if not model.prompts.pooled and any(model.prompts.texts.values()):
         raise UsageError(
             f"{model.path} leaves its prompts out of the pooling (include_prompt false), which a graph of token ids "
@@ -43,21 +42,21 @@ def write_onnx(model: Model, folder: Path, record: Record) -> None:
         )
     graph = Graph(int8=record.dtype == "int8")
     if is_static(model.encoder):
-        x = add_table(graph, open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out)
+        x = _add_table(graph, open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out)
         write_static_tokenizer(model, folder, batches=True)
     else:
         x = _encode(graph, model)
         write_tokenizer(model, folder, batches=True)
         config = read_config(model.encoder)
         write_json(folder / CONFIG, {name: value for name, value in config.items() if name not in FOREIGN})
-    x = add_calibration(graph, add_head(graph, x, model.head), fold(model.calibration, model.pooled_dim, sparse=True))
+    x = _add_calibration(graph, _add_head(graph, x, model.head), fold(model.calibration, model.pooled_dim, sparse=True))
     dim = output_dim(model.calibration, model.pooled_dim)
     kept = record.dim or model.truncate_dim
     if kept is not None and model.truncation is not None:
         x = graph.op("MatMul", x, model.truncation.basis[:, :kept])
     elif kept is not None:
         x = graph.columns(x, 0, kept)
-    graph.save(folder / MODEL, divide_by_norm(graph, x) if record.normalize else x, kept or dim)
+    graph.save(folder / MODEL, _divide_by_norm(graph, x) if record.normalize else x, kept or dim)
 
 
 def _encode(graph: Graph, model: Model) -> str:
@@ -66,9 +65,9 @@ def _encode(graph: Graph, model: Model) -> str:
     weights = load_weights(model.encoder, config, shape, np.float32)
     hidden = Encoder(graph, weights, shape)(model.pooling.layers)
     if model.pooling.mode != "pooler":
-        return add_pooling(graph, hidden, model.pooling)
+        return _add_pooling(graph, hidden, model.pooling)
     first = graph.op("Gather", hidden[model.pooling.layers[0]], np.array(0, np.int64), axis=1)
-    return add_head(graph, first, [Dense(*read_pooler(model), "tanh")])
+    return _add_head(graph, first, [Dense(*read_pooler(model), "tanh")])
 
 
 class Pool:
@@ -115,7 +114,7 @@ class Pool:
         return self._graph.op("Unsqueeze", values, axes(2))
 
 
-def add_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
+def _add_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
     """Add the mean (B, D) of a token table's rows; without tokens it is 0."""
     counts = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     if left_out is not None:
@@ -134,22 +133,21 @@ def add_table(graph: Graph, table: Table, weights: Array | None, left_out: int |
     return graph.op("Div", summed, graph.op("Max", total, number(LEAST)))
 
 
-def add_pooling(graph: Graph, hidden: dict[int, Value], how: Pooling) -> Value:
+def _add_pooling(graph: Graph, hidden: dict[int, Value], how: Pooling) -> Value:
     """Add (B, P): the weighted sum of layers, then every pooling mode side by side."""
     states = None
     for layer, share in zip(how.layers, how.factors, strict=True):
         part = hidden[layer] if share == 1 else graph.op("Mul", hidden[layer], number(share))
         states = part if states is None else graph.op("Add", states, part)
-    assert states is not None  # noqa: S101 - for the type checker: a pooling has a layer
+    assert states is not None  # noqa: S101 - for mypy
     pool = Pool(graph, how)
     return stack([pool(states, mode) for mode in how.parts], graph)
 
 
-def add_head(graph: Graph, x: Value, head: Head) -> Value:
-    """Add the modules of ``head``."""
+def _add_head(graph: Graph, x: Value, head: Head) -> Value:
     for module in head:
         if isinstance(module, Dense):
-            y = _activate(graph, dense(graph, x, module.weight, module.bias), module.activation)
+            y = _activate(graph, _dense(graph, x, module.weight, module.bias), module.activation)
             if module.residual:
                 own = x if module.projection is None else graph.op("MatMul", x, module.projection.T)
                 y = graph.op("Add", y, own)
@@ -157,18 +155,18 @@ def add_head(graph: Graph, x: Value, head: Head) -> Value:
         elif isinstance(module, Norm):
             x = graph.norm(x, module.scale, module.bias, module.eps)
         else:
-            x = divide_by_norm(graph, x)
+            x = _divide_by_norm(graph, x)
     return x
 
 
-def divide_by_norm(graph: Graph, x: Value) -> Value:
+def _divide_by_norm(graph: Graph, x: Value) -> Value:
     """Add x (B, D) over its L2 norm."""
     norm = graph.op("ReduceL2", x, axes=[1], keepdims=1)
     return graph.op("Div", x, graph.op("Max", norm, number(LEAST_NORM)))
 
 
-def dense(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
-    """Add x W^T + b, in float32 in every graph."""
+def _dense(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
+    """Add x W^T + b in float32."""
     return graph.op("Gemm", x, weight, bias, transB=1)
 
 
@@ -187,7 +185,7 @@ def _activate(graph: Graph, x: Value, kind: str) -> Value:
     return graph.op("Mul", x, gate)
 
 
-def add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
+def _add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
     """Add folded ``plans``, as ``kernels.flow.plan.execute`` computes them."""
     for plan in plans:
         u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
@@ -210,29 +208,27 @@ def _add_linear(graph: Graph, u: Value, plan: Plan) -> Value:
 
 
 def _add_hidden(graph: Graph, u: Value, plan: Plan) -> Value:
-    """Add h (B, K w), the hidden vectors of all steps."""
-    assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+    assert plan.G is not None  # noqa: S101 - for mypy
     wide, h = plan.width, list[Value]()
     for k in range(plan.steps):
         own, before = slice(k * wide, (k + 1) * wide), slice(0, k * wide)
-        a = dense(graph, u, plan.U[own], plan.c[own])
+        a = _dense(graph, u, plan.U[own], plan.c[own])
         if plan.G[own, before].any():
             a = graph.op("Add", a, graph.op("MatMul", stack(h, graph), plan.G[own, before].T))
-        h.append(graph.op("Relu", dense(graph, graph.op("Relu", a), plan.B[k], plan.d[k])))
+        h.append(graph.op("Relu", _dense(graph, graph.op("Relu", a), plan.B[k], plan.d[k])))
     return stack(h, graph)
 
 
 def _add_state(graph: Graph, u: Value, plan: Plan) -> Value:
-    """Add the state (B, M) after the last step."""
-    assert plan.p is not None  # noqa: S101 - as above
+    assert plan.p is not None  # noqa: S101 - for mypy
     for k in range(plan.steps):
         own, (first, last) = slice(k * plan.width, (k + 1) * plan.width), (int(n) for n in plan.writes[k])
-        h = graph.op("Relu", dense(graph, u, plan.U[own], plan.c[own]))
-        h = graph.op("Relu", dense(graph, h, plan.B[k], plan.d[k]))
+        h = graph.op("Relu", _dense(graph, u, plan.U[own], plan.c[own]))
+        h = graph.op("Relu", _dense(graph, h, plan.B[k], plan.d[k]))
         rows = slice(first, last)
-        changed = graph.op("Add", graph.columns(u, first, last), dense(graph, h, plan.V[rows, own], plan.p[k, rows]))
+        changed = graph.op("Add", graph.columns(u, first, last), _dense(graph, h, plan.V[rows, own], plan.p[k, rows]))
         if plan.R is not None and plan.q is not None:
-            gate = graph.op("Sigmoid", dense(graph, h, plan.R[rows, own], plan.q[k, rows]))
+            gate = graph.op("Sigmoid", _dense(graph, h, plan.R[rows, own], plan.q[k, rows]))
             changed = graph.op("Mul", changed, gate)
         parts = [graph.columns(u, 0, first)] if first else []
         u = stack([*parts, changed, *([graph.columns(u, last, plan.state)] if last < plan.state else [])], graph)

@@ -42,14 +42,13 @@ class Encoder:
         return mean + self._weights["segment"]
 
     def _add_positions(self) -> Value | None:
-        """Add the position and segment rows of each token, (T, E) or (B, T, E)."""
         if "position" not in self._weights:
             return None
         graph, shape = self._graph, self._shape
         table = self._weights["position"] + self._weights["segment"]
         if shape.pad_id is None:
             return graph.op("Gather", table[shape.position_start :], self._places)
-        pad = np.array(shape.pad_id, np.int64)  # RoBERTa counts only other tokens
+        pad = np.array(shape.pad_id, np.int64)
         same = graph.op("Equal", "input_ids", pad)
         real = graph.op("Cast", graph.op("Not", same), to=TensorProto.INT64)
         counted = graph.op("CumSum", real, np.array(1, np.int64))
@@ -102,7 +101,7 @@ class Encoder:
         return self._linear(back, f"layer.{layer}.out")
 
     def _add_biases(self, layer: int) -> list[Value]:
-        """Add the biases (B, heads, T, T): FAR for padding and keys beyond the window, and MPNet's."""
+        """Add biases (B, heads, T, T): padding, the window, and MPNet's."""
         graph, shape = self._graph, self._shape
         padding = graph.op("Equal", "attention_mask", np.array(0, np.int64))
         found = [graph.op("Unsqueeze", graph.op("Where", padding, number(FAR), number(0)), axes(1, 2))]
@@ -122,7 +121,7 @@ class Encoder:
         return found
 
     def _rotate(self, x: Value, base: float, size: int) -> Value:
-        """Turn channel pairs (i, i + d/2) of x (B, heads, T, d) by the angles of their positions."""
+        """Turn channel pairs (i, i + d/2) of x (B, heads, T, d)."""
         graph = self._graph
         tables = rotary_table(self._shape.positions, size, base)
         cos, sin = (graph.op("Gather", table.astype(np.float32), self._places) for table in tables)

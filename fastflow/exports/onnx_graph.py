@@ -14,12 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 from fastflow.kernels.panels import quantise
 from fastflow.version import __version__
 
-OPSET, IR = 17, 8  # the first opset with LayerNormalization; runtimes since 2022 read IR 8
+OPSET, IR = 17, 8  # the first opset with LayerNormalization
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
-LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB, so larger weights get a file of their own
-ZERO = 128  # of unsigned weights: with signed ones ONNX Runtime clips sums at 2**15 on processors without VNNI
-FAR = -1e30  # added to a score to hide it from softmax; the sum of two is finite
+LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB
+ZERO = 128  # of unsigned weights: without VNNI ONNX Runtime clips sums of signed ones at 2**15
+FAR = -1e30  # hides a score from softmax; the sum of two is finite
 
 Array = NDArray[Any]
 Value = str
@@ -35,7 +35,7 @@ class Graph:
         self._bytes, self._int8 = 0, int8
 
     def op(self, kind: str, *inputs: Value | Array | None, **attributes: Any) -> Value:
-        """Add an operator; return its first output. Arrays become constants; None leaves an input out."""
+        """Add an operator; return its first output. None leaves an input out."""
         return self.add_outputs(kind, 1, *inputs, **attributes)[0]
 
     def add_outputs(self, kind: str, count: int, *inputs: Value | Array | None, **attributes: Any) -> list[Value]:
@@ -57,7 +57,7 @@ class Graph:
         return name
 
     def linear(self, x: Value, weight: Array, bias: Array | None) -> Value:
-        """Add x W^T + b for x (..., in), W (out, in); in int8 a scale for each row of W, and one for x."""
+        """Add x W^T + b for x (..., in), W (out, in)."""
         if not self._int8:
             y = self.op("MatMul", x, weight.T)
             return y if bias is None else self.op("Add", y, bias)
@@ -70,7 +70,7 @@ class Graph:
         return y if bias is None else self.op("Add", y, bias)
 
     def rows(self, table: Array, ids: Value) -> Value:
-        """Add rows ``ids`` of ``table`` (V, D) in float32; an int8 graph stores int8 with a scale a row."""
+        """Add rows ``ids`` of ``table`` (V, D) in float32."""
         if self._int8 and table.dtype != np.int8:
             stored, scales = quantise(np.ascontiguousarray(table, np.float32))
             found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)
@@ -103,7 +103,7 @@ class Graph:
 
 
 def axes(*numbers: int) -> Array:
-    """Make the axes that an operator takes."""
+    """Make an operator's axes."""
     return np.array(numbers, np.int64)
 
 

@@ -37,12 +37,12 @@ class Record(NamedTuple):
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write the record of an export into its ``folder``."""
+    """Write ``record`` into ``folder``."""
     write_json(folder / RECORD, {"fastflow_version": __version__, **record._asdict()})
 
 
 def read_record(folder: Path, wanted: str) -> Record:
-    """Read the record in ``folder``; raises a UsageError without one or for another format than ``wanted``."""
+    """Read the record of an export of the format ``wanted``."""
     path = folder / RECORD
     if not path.is_file():
         raise UsageError(f"{folder} was not written by fastflow export: it has no {RECORD}")
@@ -59,7 +59,7 @@ def read_record(folder: Path, wanted: str) -> Record:
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    """Write ``value`` as a JSON file."""
+    """Write ``value`` as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
 

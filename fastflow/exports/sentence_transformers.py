@@ -2,7 +2,7 @@
 
     0_Transformer -> WeightedLayerPooling -> WordWeights -> Pooling -> Dense, Dense, ... -> Normalize
 
-The encoder has its own folder: a loader of plain encoders would ignore the rest.
+The encoder has its own folder, which no loader of plain encoders opens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.exports.chain import make_modules
@@ -29,8 +28,8 @@ from fastflow.model.sentence.weights import WEIGHTS
 from fastflow.model.static.table import BAG, open_table
 
 NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # releases with most modules, StaticEmbedding, use_residual
-FOLDERS = {"StaticEmbedding": "Table"}  # model2vec would open 0_StaticEmbedding and leave out the other modules
-HEAVIER = 1e15  # times the least token weight: the squares of both are within float32
+FOLDERS = {"StaticEmbedding": "Table"}  # model2vec would open 0_StaticEmbedding
+HEAVIER = 1e15  # times the least token weight
 STRETCH = 2.0**19  # of one Dense: fastflow reads up to LARGEST of kernels/panels.py
 LONGER = 4096  # times the longest vector: 1 + 1 / (2 * LONGER**2) is 1 in float32
 PATH = {name: kind for kind, name in ACTIVATIONS.items()}
@@ -111,14 +110,16 @@ def _add_transformer(writer: Writer, model: Model) -> None:
     how, layers, size = model.pooling, number_layers(model), size_of(model.encoder)
     settings: dict[str, Any] = {"max_seq_length": model.max_length, "do_lower_case": False}
     if how.weights is not None:
-        settings["unpad_inputs"] = False  # FlashAttention without padding loses the sum of the weights
+        settings["unpad_inputs"] = False  # FlashAttention loses the sum of the weights
     where = writer.add_module("Transformer", settings, "sentence_bert_config.json")
     bare = write_encoder(model, where)
     write_tokenizer(model, where)
     if not bare and layers != (size.layers,):
         _add_layers(writer, layers, how.factors, size.layers, size.hidden)
     if how.weights is not None:
-        writer.add_module("WordWeights", _make_word_weights(how.weights))
+        ids = map(str, range(len(how.weights)))  # the module gives words that differ only in case one weight
+        weights = dict(zip(ids, how.weights.tolist(), strict=True))
+        writer.add_module("WordWeights", {"vocab": [*weights], "word_weights": weights, "unknown_word_weight": 1})
     modes = ("cls",) if how.mode == "pooler" else how.parts
     writer.add_module("Pooling", _make_pooling(modes, size.hidden, model.prompts.pooled))
     if how.mode == "pooler":
@@ -133,12 +134,6 @@ def _add_layers(writer: Writer, layers: Sequence[int], factors: Sequence[float],
     write_tensors(writer.add_module("WeightedLayerPooling", config) / WEIGHTS, {"layer_weights": weights})
 
 
-def _make_word_weights(weights: NDArray[np.float32]) -> dict[str, Any]:
-    """Key the weights by id: the module gives words that differ only in case one weight."""
-    names = [str(i) for i in range(len(weights))]
-    return {"vocab": names, "word_weights": dict(zip(names, weights.tolist(), strict=True)), "unknown_word_weight": 1}
-
-
 def _make_pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str, Any]:
     flags = {name: mode in modes for name, mode in LEGACY_MODES.items()}
     config: dict[str, Any] = {"word_embedding_dimension": width, **flags}
@@ -150,9 +145,9 @@ def _make_pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dic
 def _add_table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
     """Add the StaticEmbedding of a token table; return the modules after it, and their width.
 
-    The module divides by the number of all tokens, the model by the weight of the kept ones; a Normalize undoes any
-    divisor. If ``head`` does not begin with one, each row gets its weight as one more number, so large that it decides
-    the length. A Normalize then gives the model's mean, shrunk, and a Dense stretches it.
+    The module divides by the number of all tokens, the model by the weight of the kept ones; Normalize undoes both.
+    If ``head`` has none first, each row gets its weight as one more number, which decides the length. Normalize then
+    gives the model's mean, shrunk, and a Dense stretches it.
     """
     table, weights, unknown = open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out
     rows = np.array(table.vectors(np.arange(table.vocabulary), np.float32))
@@ -177,5 +172,4 @@ def _add_table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
 
 
 def _power(value: float) -> float:
-    """Return the least power of two >= ``value``: products with it are exact."""
     return float(2.0 ** np.ceil(np.log2(value)))

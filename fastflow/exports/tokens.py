@@ -15,16 +15,12 @@ from fastflow.values import MOST, read_object, system_errors
 
 SETTINGS = "tokenizer_config.json"
 NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
-LONGEST = 2**31 - 1  # model_max_length, for loaders that need an integer
-UNLIMITED = 10**30  # model_max_length of transformers without a limit
+LONGEST = 2**31 - 1  # for loaders that need an integer
+UNLIMITED = 10**30  # as transformers writes it
 
 
 def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
-    """Write tokenizer.json and its settings, which give the ids of ``Model.tokenizer``, cut at its limit.
-
-    ``batches``: tokenizer.json pads and cuts too, for programs that read no other file. The class is
-    ``PreTrainedTokenizerFast``: classes of an architecture may build another tokenizer.
-    """
+    """Write tokenizer.json and its settings; ``batches``: tokenizer.json pads and cuts too."""
     library = load_tokenizer(model.encoder)
     if model.modules is not None and model.modules.transformer.do_lower_case:
         lowercase_first(library)
@@ -45,7 +41,7 @@ def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
 def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
     """Write the tokenizer of a token table; it keeps the id that is left out."""
     tokenizer = model.tokenizer()
-    assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for the type checker: the encoder is a table
+    assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for mypy
     library = load_tokenizer(model.encoder)
     state = json.loads(library.to_str())
     state["post_processor"], state["padding"], state["truncation"] = None, None, None
@@ -80,6 +76,7 @@ def _make_settings(source: Path, library: Any, limit: int, pad: int | None) -> d
     splitter = {} if library.pre_tokenizer is None else json.loads(library.pre_tokenizer.__getstate__())
     if splitter.get("add_prefix_space"):  # release 4 of transformers would drop it
         found["add_prefix_space"] = True
+    # classes of an architecture may build another tokenizer
     return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit, "padding_side": "right", **found}
 
 

@@ -23,7 +23,7 @@ class MissingLibrary(FastflowError, ModuleNotFoundError):
 
 @contextmanager
 def library(package: str) -> Iterator[None]:
-    """Wrap the imports of an adapter; raises a MissingLibrary with the command that installs ``package``."""
+    """Wrap an adapter's imports; a MissingLibrary names the command that installs ``package``."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -32,9 +32,9 @@ def library(package: str) -> Iterator[None]:
 
 
 def ensure_runtime(model: Source) -> Runtime:
-    """Return ``model`` if it is a Runtime; else open a path, a Hub id, settings, or None for the packaged model.
+    """Return a Runtime, or open a path, a Hub id, settings, or None for the packaged model.
 
-    Raises a FastflowError if the settings are of another model than their path has now.
+    Raises a FastflowError if the path of settings has another model now.
     """
     if isinstance(model, Runtime):
         return model
@@ -46,7 +46,7 @@ def ensure_runtime(model: Source) -> Runtime:
 
 
 def check_fingerprint(runtime: Runtime, kept: str) -> None:
-    """Raise a FastflowError unless ``runtime`` is the store's model."""
+    """Raise unless ``runtime`` is the store's model."""
     if kept != runtime.fingerprint:
         raise FastflowError(
             f"the stored vectors are of the model {short(kept)}, and {runtime!r} is {runtime.fingerprint}: "
@@ -55,11 +55,7 @@ def check_fingerprint(runtime: Runtime, kept: str) -> None:
 
 
 class StoreModel:
-    """A model for a store of vectors, which have length 1 if the model compares by cosines.
-
-    Vectors have length 1 if the model compares by cosines: cosine, dot product and Euclidean distance then find the
-    same rows.
-    """
+    """A model for a store of vectors, which have length 1 if the model compares by cosines."""
 
     def __init__(self, model: Source) -> None:
         self.runtime = ensure_runtime(model)
@@ -72,14 +68,14 @@ class StoreModel:
         return found
 
     def query(self, text: str) -> NDArray[Any]:
-        """Embed a text as a query, (D',); raises a UsageError for more than one text."""
+        """Embed a text as a query, (D',)."""
         if not isinstance(text, str):
             raise UsageError(f"a query is one text, not {short(text)}")
         found: NDArray[Any] = self.runtime.encode_query(text, normalize_embeddings=self.similarity == "cosine")
         return found
 
     def settings(self) -> dict[str, Any]:
-        """JSON settings from which ``opened`` makes the same model; raises a UsageError without a path."""
+        """Return JSON settings for ``ensure_runtime``; raises a UsageError without a path."""
         model, device, dtype = (self.runtime._arguments[name] for name in ("model", "device", "dtype"))
         if isinstance(model, Model | VectorModel):
             raise UsageError("a library keeps a model by its path: open the Runtime from a path")

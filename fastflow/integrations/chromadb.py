@@ -26,8 +26,7 @@ SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
     """``model``: a Runtime, path or Hub id; None is the packaged model.
 
-    A collection keeps path and fingerprint: ``get_collection(NAME)`` has the same model, and refuses another. If an
-    existing collection is given a function, Chroma compares only its name.
+    ``get_collection(NAME)`` opens the same model, and refuses another; given a function, Chroma compares only its name.
     """
 
     def __init__(self, model: Source = None) -> None:

@@ -24,30 +24,27 @@ class _Embedder:
         self._model = StoreModel(model)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by which a saved Pipeline opens the same model; it refuses another.
-
-        ``Pipeline.loads(words, allowed_modules=["fastflow.integrations.haystack"])`` opens it.
-        """
+        """Return settings; ``Pipeline.loads(words, allowed_modules=["fastflow.integrations.haystack"])`` opens them."""
         settings: dict[str, Any] = default_to_dict(self, model=self._model.settings())
         return settings
 
 
 @component
 class FastflowTextEmbedder(_Embedder):
-    """Embed a query. ``model`` is a Runtime, a path, a Hub id, or None for the packaged model."""
+    """Embed a query; ``model``: a Runtime, path or Hub id; None is the packaged model."""
 
     @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
     def run(self, text: str) -> dict[str, Any]:
-        """Return {"embedding": D' numbers} of a text, with the prompt of queries."""
+        """Return {"embedding": D' numbers}."""
         return {"embedding": self._model.query(text).tolist()}
 
 
 @component
 class FastflowDocumentEmbedder(_Embedder):
-    """Embed the contents of documents. ``model`` is as in FastflowTextEmbedder."""
+    """Embed documents; ``model``: a Runtime, path or Hub id; None is the packaged model."""
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Return {"documents": copies with embeddings}; raises a FastflowError for one without text."""
+        """Return {"documents": copies with embeddings}."""
         vectors = self._model.documents(document.content for document in documents)
         return {"documents": [replace(d, embedding=v.tolist()) for d, v in zip(documents, vectors, strict=True)]}

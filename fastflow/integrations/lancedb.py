@@ -26,7 +26,7 @@ with library("lancedb"):
 class FastflowEmbeddings(TextEmbeddingFunction):
     """``create(model=...)``: a Runtime, path or Hub id; None is the packaged model.
 
-    A table keeps path and fingerprint: opened again it has the same model, and refuses another.
+    A table opens the same model again, and refuses another.
     """
 
     model: Any = None
@@ -38,17 +38,15 @@ class FastflowEmbeddings(TextEmbeddingFunction):
         self._model = StoreModel(self.model)
 
     def ndims(self) -> int:
-        """Return D', the width of an embedding."""
         return self._model.runtime.dim
 
     def generate_embeddings(self, texts: Any, *_: Any, **__: Any) -> list[Any]:
-        """Embed B texts to B arrays (D',), with the prompt of documents."""
+        """Embed B texts to B arrays (D',)."""
         return list(self._model.documents(texts))
 
     def compute_query_embeddings(self, query: str, *_: Any, **__: Any) -> list[Any]:
-        """Embed a query to one array (D',), with the prompt of queries."""
+        """Embed a query to one array (D',)."""
         return [self._model.query(query)]
 
     def safe_model_dump(self) -> dict[str, Any]:
-        """Return the settings that a table keeps."""
         return {"model": self._model.settings()}

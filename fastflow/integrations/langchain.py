@@ -22,9 +22,9 @@ class FastflowEmbeddings(Embeddings):
         self._model = StoreModel(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed B texts to B lists of D' numbers, with the prompt of documents."""
+        """Embed B texts to B lists of D' numbers."""
         return self._model.documents(texts).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed a text to D' numbers, with the prompt of queries."""
+        """Embed a text to D' numbers."""
         return self._model.query(text).tolist()

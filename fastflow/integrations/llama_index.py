@@ -21,17 +21,15 @@ with library("llama-index-core"):
 
 
 class FastflowEmbedding(BaseEmbedding):
-    """``model`` is a Runtime, a path, a Hub id, or None for the packaged model; ``fields`` are of BaseEmbedding.
-
-    ``model_name`` has the fingerprint, so a cache of LlamaIndex does not mix the vectors of two models.
-    """
+    """``model``: a Runtime, path or Hub id; None is the packaged model. ``fields`` are of BaseEmbedding."""
 
     model: Any = None  # settings for pickles and dictionaries
     _model: StoreModel = PrivateAttr()
 
     def __init__(self, model: Source = None, **fields: Any) -> None:
         found = StoreModel(model)
-        own = {"model": found.settings(), "model_name": f"fastflow {found.runtime.fingerprint}"}
+        name = f"fastflow {found.runtime.fingerprint}"  # a cache of LlamaIndex does not mix two models
+        own = {"model": found.settings(), "model_name": name}
         super().__init__(**{"embed_batch_size": 1024, **fields, **own})
         self._model = found
 

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 class FastflowEncoder:
-    """``model``: a Runtime, path or Hub id; None is the packaged model.
-
-    Results have the name of the model's folder, and its fingerprint as revision.
-    """
+    """``model``: a Runtime, path or Hub id; None is the packaged model. The revision is its fingerprint."""
 
     def __init__(self, model: Source = None, revision: str | None = None, **_: Any) -> None:
         self.runtime = ensure_runtime(model)
@@ -41,16 +38,16 @@ class FastflowEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> Matrix:
-        """Embed batches of texts, (B, D'), with the prompt of queries or documents."""
+        """Embed batches of texts, (B, D')."""
         calls = {PromptType.query: self.runtime.encode_query, PromptType.document: self.runtime.encode_document}
         texts = [text for batch in inputs for text in batch["text"]]
         found: Matrix = calls.get(prompt_type, self.runtime.encode)(texts, **options)
         return found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compare (m, D') and (n, D') to (m, n), by the model's similarity."""
+        """Compare (m, D') and (n, D') to (m, n)."""
         return self.runtime.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compare (m, D') and (m, D') row by row to (m,)."""
+        """Compare rows of (m, D') and (m, D') to (m,)."""
         return self.runtime.similarity_pairwise(embeddings1, embeddings2)

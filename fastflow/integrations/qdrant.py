@@ -33,7 +33,7 @@ def vector_params(runtime: Runtime) -> VectorParams:
 
 
 def points(runtime: Runtime, texts: Iterable[str], start: int = 0) -> Iterator[PointStruct]:
-    """Yield a point for each text: its number from ``start`` on, its embedding, and ``text`` as payload."""
+    """Yield a point for each text: number from ``start`` on, embedding, and ``text`` as payload."""
     rest: Iterator[Any] = iter(texts)
     while block := list(islice(rest, WINDOW)):
         for text, vector in zip(block, runtime.encode_document(block), strict=True):

@@ -27,18 +27,18 @@ RETRIES = 3  # retries of a part if its worker dies
 def embed_on_cluster(
     words: Sequence[str], target: Path, address: str, threads: int, resume: bool, quiet: bool
 ) -> tuple[int, int]:
-    """Embed on a cluster of Ray with the options WORDS and join the parts to ``target``: (rows, parts).
+    """Embed on a cluster of Ray with the options ``words`` and join the parts to ``target``: (rows, parts).
 
-    The parts are in the folder TARGET.parts, which every node must see; it is removed at the end. ``resume`` keeps the
-    rows of an earlier run. Each task has ``threads`` CPUs. Raises a FastflowError with the sentence of the node that
-    failed.
+    Every node must see the folder TARGET.parts. ``resume`` keeps the rows of an earlier run. Each task has ``threads``
+    CPUs. Raises a FastflowError with the sentence of a node.
     """
-    import_ray()
-    folder = parts_folder(target)
+    try:
+        import ray
+    except ImportError as error:
+        raise missing_extra("ray", str(error.name), "fastflow embed --ray") from None
+    folder = target.absolute().with_name(target.name + ".parts")
     before = manifests(folder) if resume and any(folder.glob(f"*{ENDING}")) else []
     with cluster(address):
-        import ray
-
         count = before[0].shard[1] if before else max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
         if not before:
             _clear(folder)
@@ -53,11 +53,6 @@ def embed_on_cluster(
     found = merge(folder, target, shown=not quiet)
     _clear(folder)
     return found[0].total, count
-
-
-def parts_folder(target: Path) -> Path:
-    """Return the folder of the parts of ``target``."""
-    return target.absolute().with_name(target.name + ".parts")
 
 
 def make_part(words: list[str]) -> None:
@@ -87,19 +82,10 @@ def _make_parts(words: list[str], folder: Path, target: Path, count: int, thread
 
 
 def _clear(folder: Path) -> None:
-    """Remove the parts of an earlier run, and the folder if empty."""
     for path in folder.glob("part-*-of-*"):
         path.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def import_ray() -> None:
-    """Import ray."""
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("ray", str(error.name), "fastflow embed --ray") from None
 
 
 @contextlib.contextmanager
@@ -110,11 +96,11 @@ def cluster(address: str) -> Iterator[None]:
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     else:
-        knock(address)
+        _knock(address)
     try:
         with kill_failed_start():
             ray.init(address, include_dashboard=False if address == "local" else None, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises several kinds, and a bare Exception if its node does not start in time
+    except Exception as error:  # Ray raises several kinds
         raise FastflowError(f"--ray {address}: {describe_refusal(address, error)}") from error
     try:
         yield
@@ -124,7 +110,7 @@ def cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kill_failed_start() -> Iterator[None]:
-    """If the block fails, kill the processes of Ray that it started: ``ray.shutdown`` misses an incomplete start."""
+    """If the block fails, kill the processes of Ray that it started, which ``ray.shutdown`` misses."""
     import ray  # makes psutil importable, which is in its package
     import psutil  # isort: skip
 
@@ -155,8 +141,8 @@ def check_address(address: str) -> None:
         raise UsageError(f"--ray needs ADDRESS or local, and {address!r} is neither: give HOST:PORT, auto or local")
 
 
-def knock(address: str) -> None:
-    """Raise a FastflowError if no process listens at ``address``, which is HOST:PORT or auto."""
+def _knock(address: str) -> None:
+    """Raise a FastflowError if no process listens at ``address``."""
     from ray._private import services  # no public module has the address of auto
 
     found = address
@@ -168,7 +154,7 @@ def knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
     except (OSError, OverflowError, ValueError) as error:  # Ray raises ConnectionError if auto finds no cluster
         place = "there" if found == address else f"at {found}"
-        raise FastflowError(f"--ray {address}: no cluster of Ray answers {place}: {first_line(error)}") from error
+        raise FastflowError(f"--ray {address}: no cluster of Ray answers {place}: {_first_line(error)}") from error
 
 
 def describe_refusal(address: str, error: Exception) -> str:
@@ -179,7 +165,7 @@ def describe_refusal(address: str, error: Exception) -> str:
             return "the cluster refuses this client without its token: set RAY_AUTH_MODE=token"
         return "the cluster refuses this client's token: copy ~/.ray/auth_token from its head, or set RAY_AUTH_TOKEN"
     place = "Ray did not start on this machine" if address == "local" else "no cluster of Ray answers there"
-    return f"{place}: {first_line(error)}"
+    return f"{place}: {_first_line(error)}"
 
 
 def find_sentence(text: str) -> str:
@@ -189,6 +175,5 @@ def find_sentence(text: str) -> str:
     return ours[-1] if ours else f"Ray: {lines[-1] if lines else 'it gives no reason'}"
 
 
-def first_line(error: Exception) -> str:
-    """Return the reason of an error for a message."""
+def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0]

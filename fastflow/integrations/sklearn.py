@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Transform texts to (B, D'); ``model``: a Runtime, path or Hub id; None is the packaged model.
 
-    The other arguments are as in ``Runtime.encode``. ``fit`` only opens the model. Pickles and clones open it again by
-    its path; a pickle refuses another model there.
+    The other arguments are as in ``Runtime.encode``. ``fit`` only opens the model. A pickle opens its path again, and
+    refuses another model.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self
 
     def transform(self, X: Any) -> Matrix:  # noqa: N803, RUF100
-        """Embed (B,) texts to (B, D'); raises a UsageError for a table, a FastflowError for another value."""
+        """Embed (B,) texts to (B, D')."""
         check_is_fitted(self)
         if isinstance(X, str) or getattr(X, "ndim", 1) != 1:
             raise UsageError(

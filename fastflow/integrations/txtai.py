@@ -18,16 +18,15 @@ with library("txtai"):
 
 
 class FastflowVectors(Vectors):
-    """An index keeps path and fingerprint: loaded again it has the same model, and refuses another."""
+    """An index opens the same model again, and refuses another."""
 
     def loadmodel(self, path: Any) -> StoreModel:
-        """Open the model of ``path``, and check that it made the index."""
         found = StoreModel(path)
         check_fingerprint(found.runtime, self.config.setdefault("fingerprint", found.runtime.fingerprint))
         self.config["path"] = found.settings()["model"]
         return found
 
     def encode(self, data: list[str], category: str | None = None) -> Any:
-        """Embed B texts, (B, D'), as queries if ``category`` is query, else as documents."""
+        """Embed B texts, (B, D'), as queries or documents."""
         runtime = self.model.runtime
         return runtime.encode_query(data) if category == "query" else runtime.encode_document(data)

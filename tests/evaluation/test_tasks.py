@@ -79,6 +79,7 @@ def test_train_texts_come_from_train_and_only_the_drawn_are_embedded(tmp_path):
     assert [len(test) for test in task.test] == [400] * SEEDS
     assert all(task.texts[i].startswith("test") for i in [*task.test[0], *task.clustered])
     assert len(task.texts) == 400 + len(drawn) < 400 + 2 * SHOTS * SEEDS + 1
+    assert measure(task, np.eye(2)[task.labels])["knn"] == 100  # rows that are only trained on do not count
 
 
 def test_many_texts_are_clustered_in_part(tmp_path, monkeypatch):

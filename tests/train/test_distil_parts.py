@@ -12,8 +12,7 @@ from fastflow.model.tokenizer.wordpiece import read_native
 from fastflow.train.distil import ridge
 from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
 from fastflow.train.distil.choosing import FIRMNESS, PENALTIES, Held, choose_prior, climb, fit_table
-from fastflow.train.distil.lengths import LIMIT, Lengths, fit_lengths
-from fastflow.train.distil.sums import COLUMNS, Sums
+from fastflow.train.distil.ridge import COLUMNS, LIMIT, Lengths, Sums, fit_lengths
 from fastflow.train.distil.teacher import Teacher, measure_following, normalize
 from fastflow.train.progress import SILENT, Voice
 

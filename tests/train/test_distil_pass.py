@@ -41,11 +41,11 @@ def stopping(teacher, calls, error=KeyboardInterrupt):
             self.__dict__.update(teacher.__dict__)
             self.left = calls
 
-        def __call__(self, texts):
+        def __call__(self, texts, count=None):
             self.left -= 1
             if not self.left:
                 raise error
-            return teacher(texts)
+            return teacher(texts, count)
 
     return Stopped()
 

@@ -16,12 +16,10 @@ from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.stages.calibration import Stage, density_of
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
-from fastflow.train.ship import likelihood as shipped
-from fastflow.train.ship import precision
+from fastflow.train.ship import export as shipped
 from fastflow.train.ship import summary as report
 from fastflow.train.ship.card import write_vector_card
-from fastflow.train.ship.likelihood import LEAST, SHARE, measure_likelihood
-from fastflow.train.ship.precision import TEXTS, measure_precision
+from fastflow.train.ship.export import LEAST, SHARE, TEXTS, measure_likelihood, measure_precision
 
 from support import stages
 from support.builders import LAYERED, make_model, make_sentences
@@ -114,7 +112,7 @@ def test_int8_is_measured_on_texts_of_the_whole_corpus(model, monkeypatch):
     monkeypatch.setattr(Tokenizer, "tokenize_prompted", keep)
     measure_precision(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
     assert (len(asked[0]), asked[0][0], asked[0][-1] > 9 * TEXTS) == (TEXTS, 0, True)
-    monkeypatch.setattr(precision, "pick_backend", lambda encoder, device: "torch")  # no kernels for the encoder
+    monkeypatch.setattr(shipped, "pick_backend", lambda encoder, device: "torch")  # no kernels for the encoder
     assert measure_precision(load_model(model), ["a dog"]) == ({}, None)
 
 

@@ -1,8 +1,6 @@
-"""Describe a language at large: shares of words, and sentences.
+"""A language at large: shares of words, and sentences; the package has English.
 
-``background.txt.gz`` and ``sentences.txt.gz`` have English (``bench/research/background.py`` and
-``background_sentences.py``). Sentences of random words cover directions that a corpus lacks. The idea is Zipfian
-whitening (Yokoi et al., NeurIPS 2024), with the encoder's context.
+Sentences of random words cover directions that a corpus lacks, as in Zipfian whitening (Yokoi et al., NeurIPS 2024).
 """
 
 from __future__ import annotations
@@ -24,21 +22,19 @@ from fastflow.errors import FastflowError
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
-FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths beyond the fewest fall off exponentially
+FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths are exponential
 LOOKED_AT = 2000
 COMMON = 100  # occurrences in a million: a thousand words
 ENGLISH = 0.3  # share of common words: 0.36 (headlines) to 0.85 in English, 0.07 to 0.23 in six other languages
 WINDOW = 4096
 LENGTH = 21.1  # words of a sentence of a list of words
-# share of common words in texts against the list: 0.53 (headlines) to 1.17 in 14 sets of texts of its language, up to
-# 0.41 in other languages, except English texts and lists with English words
-LIKE = 0.45
+LIKE = 0.45  # share of common words against the list: 0.53 to 1.17 in texts of its language, up to 0.41 in others
 USUAL = 0.65  # the largest expected share of common words
 FEWEST = 100  # words to compare with a list
 
 
 class Words(NamedTuple):
-    """A language: ``shares`` of words in a million, the mean ``length`` of a sentence in words, and sentences."""
+    """``shares`` of words in a million, the mean ``length`` of a sentence in words, and sentences."""
 
     shares: dict[str, float]
     length: float
@@ -46,7 +42,7 @@ class Words(NamedTuple):
 
 
 def load_english() -> Words:
-    """Load the package's words and sentences."""
+    """Load the package's words."""
     length, *levels = _read_lines("background.txt.gz")
     found: dict[str, float] = {}
     for level in levels:
@@ -88,15 +84,13 @@ def recognise_words(texts: Sequence[str], given: str | None = None) -> Words | N
     """Read the list ``given``, or take English if ``texts`` are English, else None."""
     if given is not None:
         return read_words(Path(given))
-    words = load_english()
-    return words if _is_language(texts, words) else None
+    words, found = load_english(), _take_words(texts)
+    known = {word.lower() for word, share in words.shares.items() if share >= COMMON}
+    return words if sum(word in known for word in found) >= ENGLISH * len(found) else None
 
 
 def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
-    """Return a warning if the common words of a list are rare in ``texts``, else None.
-
-    Ignores case, and scripts without spaces.
-    """
+    """Return a warning if the common words of a list are rare in ``texts`` with spaces, else None."""
     listed = {word: share for word, share in words.shares.items() if WORD.fullmatch(word)}
     common = {word: share for word, share in listed.items() if share >= COMMON}
     found = [word for word in _take_words(texts) if not re.search(UNSPACED, word)]
@@ -128,7 +122,7 @@ def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str
 
 
 def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np.float64]:
-    """Compute the share (V,) of each token id in sentences; unlisted words are the rest to 1."""
+    """Compute the share (V,) of each token id; unlisted words are the rest to 1."""
 
     def count(texts: list[str], share: NDArray[np.float64]) -> NDArray[np.float64]:
         tokens = tokenize(texts)
@@ -153,12 +147,6 @@ def draw_sentences(count: int, words: Words) -> list[str]:
         more = int(rng.expovariate(1 / (MEAN_WORDS - FEWEST_WORDS)))
         out.append(" ".join(rng.choices(names, cum_weights=limits, k=min(FEWEST_WORDS + more, MOST_WORDS))))
     return out
-
-
-def _is_language(texts: Sequence[str], words: Words) -> bool:
-    known = {word.lower() for word, share in words.shares.items() if share >= COMMON}
-    found = _take_words(texts)
-    return sum(word in known for word in found) >= ENGLISH * len(found)
 
 
 def _take_words(texts: Sequence[str]) -> list[str]:

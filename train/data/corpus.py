@@ -27,17 +27,14 @@ def read_corpus(
     seed: int = 0,
     cut: bool = False,
 ) -> list[str]:
-    """Read the distinct texts of ``paths``, both of a pair, in order of first appearance.
-
-    A reservoir of ``sample`` texts bounds the memory; ``cut`` cuts sentences first.
-    """
+    """Read the distinct texts of ``paths`` as ``draw`` keeps them; ``cut`` cuts sentences first."""
     return draw(clean(read_texts(paths, layout), cut), ", ".join(paths), sample, seed)
 
 
 def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:
     """Keep the distinct texts in order of first appearance, or ``sample`` drawn at random.
 
-    Raises a FastflowError that names the corpus, ``named``, if it is empty.
+    Raises a FastflowError that says ``named`` for an empty corpus.
     """
     distinct = _drop_repeats(texts)
     out = list(distinct) if sample is None else _sample(distinct, sample, random.Random(seed))
@@ -59,12 +56,17 @@ def clean(texts: Iterable[str], cut: bool = False) -> Iterator[str]:
 
 
 def corpus_hash(texts: Sequence[str]) -> str:
-    """Hash the texts in order, as the cache's key."""
+    """Hash the texts in order."""
     digest = hashlib.sha256()
     for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
+        add_text(digest, text)
     return digest.hexdigest()
+
+
+def add_text(digest: hashlib._Hash, text: str) -> None:
+    """Hash ``text`` and its length."""
+    data = text.encode("utf-8", "surrogatepass")
+    digest.update(len(data).to_bytes(8, "little") + data)
 
 
 def key_of(text: str, seed: int) -> bytes:
@@ -80,7 +82,7 @@ def pick_by_hash(texts: Iterable[str], count: int, seed: int) -> list[str]:
 
 
 def _drop_repeats(texts: Iterable[str]) -> Iterator[str]:
-    seen: set[bytes] = set()  # digests: 16 bytes a text instead of the text
+    seen: set[bytes] = set()
     for text in texts:
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if key not in seen:
@@ -89,11 +91,10 @@ def _drop_repeats(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _sample(texts: Iterator[str], size: int, rng: random.Random) -> list[str]:
-    """Sample by algorithm R, in corpus order."""
     kept: list[tuple[int, str]] = []
     for index, text in enumerate(texts):
         if index < size:
             kept.append((index, text))
-        elif (slot := rng.randrange(index + 1)) < size:
+        elif (slot := rng.randrange(index + 1)) < size:  # algorithm R
             kept[slot] = (index, text)
     return [text for _, text in sorted(kept)]

@@ -1,7 +1,6 @@
 """Embed texts by the frozen encoder, (n, D), with a memory-mapped cache.
 
-Compiled kernels run the encoders that they support, PyTorch others, a GPU and dropout. They agree to about 1e-6, so
-each has its own cache entries.
+Compiled kernels and PyTorch agree to about 1e-6, so each has its own cache entries.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ BATCH_TOKENS = 8192
 
 
 class Embedder:
-    """Runs the encoder in float32; ``backend`` is cpu or torch, None for ``pick_backend``.
+    """Runs the encoder in float32 by ``backend``: cpu, torch, or None for ``pick_backend``.
 
-    With ``dropout`` PyTorch draws new noise at every call; ``rate`` replaces its rates.
+    With ``dropout`` PyTorch draws noise at every call; ``rate`` replaces its rates.
     """
 
     def __init__(
@@ -59,17 +58,15 @@ class Embedder:
     def __call__(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> NDArray[np.float32]:
         out = np.empty((len(texts), self.dim), np.float32)
         for start in range(0, len(texts), WINDOW):
-            self._embed_window(texts[start : start + WINDOW], out[start : start + WINDOW], advance)
+            window, found = texts[start : start + WINDOW], out[start : start + WINDOW]
+            tokens = self._tokenize(window)
+            for rows in tokens.batches(len(window), BATCH_TOKENS):
+                found[rows] = self.backend.pool(tokens.select(rows))
+                advance(len(rows))
+            if len(bad := np.flatnonzero(~np.isfinite(found).all(axis=1))):
+                text = window[bad[0]][:60]
+                raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {text!r}")
         return out
-
-    def _embed_window(self, texts: Sequence[str], out: NDArray[np.float32], advance: Callable[[int], None]) -> None:
-        tokens = self._tokenize(texts)
-        for rows in tokens.batches(len(texts), BATCH_TOKENS):
-            batch = tokens.select(rows)
-            out[rows] = self.backend.pool(batch)
-            advance(len(rows))
-        if len(bad := np.flatnonzero(~np.isfinite(out).all(axis=1))):
-            raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {texts[bad[0]][:60]!r}")
 
 
 def pick_backend(directory: Path, device: str) -> str:
@@ -104,8 +101,8 @@ def embed_corpus(
 ) -> NDArray[np.float32]:
     """Map the embeddings (n, D), read-only, from the cache; compute absent ones first.
 
-    An interrupted pass keeps its windows, and the next one continues bit for bit; a second process waits. The entry is
-    locked while the array lives, so ``fastflow cache --clear`` keeps it; ``corpus`` is its name there.
+    A pass continues the windows of an interrupted one bit for bit; a second process waits. The entry is locked while
+    the array lives; ``corpus`` names it for ``fastflow cache``.
     """
     path, shape = cache / f"{cache_key(encoder, texts, device)}.npy", (len(texts), encoder.dim)
     head = _make_header(shape)
@@ -126,20 +123,21 @@ def embed_corpus(
                 _discard(partial)
                 raise
             except BaseException:
-                _keep_windows(f, head, partial, embedder.dim, voice)
+                if done := _count_kept(f, head, embedder.dim):
+                    kept = f"{done:,} texts are kept in the cache"
+                    voice.say(f"encoder: stopped; {kept}, and the same command continues after them")
+                else:
+                    _discard(partial)
                 raise
             partial.replace(path)
             size = bytes_for_people(len(head) + 4 * shape[0] * shape[1])
-            voice.say(f"cached {size} in {cache}; `{_name_clearing(cache)}` removes it")
+            place = "" if cache == cache_directory(None) else f" {cache}"
+            voice.say(f"cached {size} in {cache}; `fastflow cache --clear{place}` removes it")
             return _map(f, len(head), shape)
     except OSError as error:
         raise FastflowError(
             f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache-folder"
         ) from error
-
-
-def _name_clearing(cache: Path) -> str:
-    return "fastflow cache --clear" + ("" if cache == cache_directory(None) else f" {cache}")
 
 
 def _make_header(shape: tuple[int, int]) -> bytes:
@@ -160,8 +158,7 @@ def _open_entry(path: Path, head: bytes, shape: tuple[int, int]) -> NDArray[np.f
 
 
 def _map(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Map read-only with a shared lock: mmap duplicates the descriptor, so the lock lives as long as the map."""
-    fcntl.flock(handle, fcntl.LOCK_SH)
+    fcntl.flock(handle, fcntl.LOCK_SH)  # lives as long as the map, which duplicates the descriptor
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
@@ -182,9 +179,8 @@ def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedd
 
 
 def _write(handle: io.FileIO, data: bytes) -> None:
-    """Repeat unbuffered writes, which may take a part."""
     rest = memoryview(data)
-    while rest:
+    while rest:  # an unbuffered write may take a part
         rest = rest[handle.write(rest) :]
 
 
@@ -194,13 +190,6 @@ def _count_kept(handle: io.FileIO, head: bytes, dim: int) -> int:
         return 0
     rows = (os.fstat(handle.fileno()).st_size - len(head)) // (4 * dim)
     return rows - rows % WINDOW
-
-
-def _keep_windows(handle: io.FileIO, head: bytes, partial: Path, dim: int, voice: Voice) -> None:
-    if done := _count_kept(handle, head, dim):
-        voice.say(f"encoder: stopped; {done:,} texts are kept in the cache, and the same command continues after them")
-    else:
-        _discard(partial)
 
 
 def _discard(partial: Path) -> None:

@@ -23,10 +23,7 @@ OF_MODULES = "model"  # the pooling that runs all modules
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder to calibrate: directory, pooling and identity.
-
-    ``modules`` are Sentence Transformers'. ``head`` is set if they run; then ``hash`` covers all their files.
-    """
+    """An encoder to calibrate; ``head`` is set if its ``modules`` run, and ``hash`` covers their files."""
 
     directory: Path
     pooling: Pooling
@@ -45,7 +42,7 @@ class FrozenEncoder:
 
     @property
     def packaged(self) -> bool:
-        """Whether it is the encoder of the model ``default``."""
+        """Whether it is the encoder of ``default``."""
         return self.directory.is_relative_to(DEFAULT)
 
     @property
@@ -65,7 +62,7 @@ class FrozenEncoder:
 
 
 def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncoder:
-    """Open a Hugging Face directory, a model's encoder, a Transformer module, ``default``, or a Hub id.
+    """Open a directory, a model's encoder, a packaged model, or a Hub id.
 
     Raises a FastflowError for a missing or damaged encoder, a UsageError for a pooling or length that it lacks.
     """
@@ -112,7 +109,6 @@ def has_modules(name: str) -> bool:
 
 
 def _locate(name: str) -> tuple[Path, str | None, str | None]:
-    """Find (directory, Hub id or None, revision or None)."""
     directory = PACKAGED.get(name, Path(name))
     if (directory / MANIFEST).is_file():
         model = load_model(directory)
@@ -123,10 +119,10 @@ def _locate(name: str) -> tuple[Path, str | None, str | None]:
         return directory, None, None
     if directory.exists() or name in PACKAGED or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FastflowError(f"{name}: no such encoder directory")
-    if directory.parent != Path(".") and directory.parent.is_dir():  # more likely a path than a Hub id
+    if directory.parent != Path(".") and directory.parent.is_dir():
         raise FastflowError(
             f"{name}: no such encoder directory, though {directory.parent} is one; if you mean the Hub's {name}, give "
             f"the directory that 'hf download {name}' prints"
         )
     snapshot = hub_snapshot(name)
-    return snapshot, name, snapshot.name  # a snapshot's folder is named by its commit
+    return snapshot, name, snapshot.name

@@ -1,4 +1,4 @@
-"""Compute exact, mergeable statistics in float64 of a corpus that need not fit in memory."""
+"""Mergeable statistics in float64 of a corpus that need not fit in memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Rows
+from fastflow.train.data.corpus import add_text
 from fastflow.train.progress import COMMAND, Voice
 
 BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter sum (x - mean)(x - mean)^T (D, D); messages call rows ``unit``."""
+    """Count, mean (D,) and scatter (D, D) about it; messages call rows ``unit``."""
 
     def __init__(self, dim: int, unit: str = "texts") -> None:
         self.count, self.unit = 0, unit
@@ -49,17 +50,17 @@ class Moments:
         return self
 
     def count_as(self, count: int) -> Moments:
-        """Give mean and covariance the weight of ``count`` rows."""
+        """Weigh the statistics as ``count`` rows."""
         out = Moments(len(self.mean), self.unit)
         out.count, out.mean, out.scatter = count, self.mean, self.scatter * (count / self.count)
         return out
 
     def push_through(self, stage: Stage) -> Moments:
-        """Compute the statistics after a closed-form stage, exactly: it is affine."""
+        """Compute the statistics after a closed-form stage, which is affine."""
         return self._map(*self._find_affine([stage]))
 
     def join(self, stages: Sequence[Stage]) -> Moments:
-        """Compute the statistics of (x, z) exactly: z is the output of closed-form ``stages``."""
+        """Compute the statistics of (x, z); z is the output of closed-form ``stages``."""
         linear, bias = self._find_affine(stages)
         return self._map(np.hstack([np.eye(len(linear)), linear]), np.concatenate([np.zeros(len(linear)), bias]))
 
@@ -91,7 +92,7 @@ def measure_moments(x: Rows, change: Callable[[NDArray[Any]], NDArray[Any]] = np
 
 @dataclass(frozen=True)
 class Streamed:
-    """Statistics, a uniform sample of texts, their embeddings (k, D), and a sha256."""
+    """Statistics, a sample of k texts, their embeddings (k, D), and all texts' sha256."""
 
     moments: Moments
     texts: list[str]
@@ -106,7 +107,7 @@ def read_through(
     seed: int = 0,
     voice: Voice = COMMAND,
 ) -> Streamed:
-    """Embed ``texts`` a block at a time; memory holds statistics and a reservoir of ``sample`` texts."""
+    """Embed ``texts`` in blocks; keep statistics and a reservoir of ``sample`` texts."""
     stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
     statistics: Moments | None = None
     kept: list[tuple[int, str, NDArray[np.float32]]] = []
@@ -115,8 +116,7 @@ def read_through(
             vectors = embed(block)
             statistics = statistics or Moments(vectors.shape[1])
             for index, text in enumerate(block, statistics.count):
-                data = text.encode("utf-8", "surrogatepass")
-                digest.update(len(data).to_bytes(8, "little") + data)
+                add_text(digest, text)
                 row = vectors[index - statistics.count]
                 if index < sample:
                     kept.append((index, text, row.copy()))

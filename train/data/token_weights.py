@@ -1,9 +1,8 @@
 """Weigh tokens (SIF): frequent tokens count less in the mean of a text.
 
-Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p), p its share of the language's tokens.
-[CLS] and [SEP] nearly vanish. Words of a corpus's subject are common in it, and would lose their weight: so p is (n / N
-+ PRIOR q) / (1 + PRIOR), n / N the share in corpus and language's sentences, q in the language at large. For an unknown
-language p is the share in the corpus. An unseen token counts 1.
+Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p). Words of a corpus's subject are common
+in it: so p is (n / N + PRIOR q) / (1 + PRIOR), n / N the share in corpus and language's sentences, q in the language.
+For an unknown language p is n / N of the corpus.
 """
 
 from __future__ import annotations
@@ -26,14 +25,12 @@ PRIOR = 20.0  # times the corpus's own share
 HEAD = 32768  # texts that give the frequencies of a corpus read once
 
 
-def compute_sif(
-    counts: NDArray[np.int64], at_large: NDArray[np.float64] | None = None, prior: float = PRIOR, a: float = A
-) -> NDArray[np.float32]:
+def compute_sif(counts: NDArray[np.int64], at_large: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
     """Compute weights (V,) in (0, 1] from ``counts`` (V,) and shares ``at_large`` (V,)."""
     share = counts / max(1.0, float(counts.sum()))
     if at_large is not None:
-        share = (share + prior * at_large) / (1 + prior)
-    return np.asarray(a / (a + share), np.float32)
+        share = (share + PRIOR * at_large) / (1 + PRIOR)
+    return np.asarray(A / (A + share), np.float32)
 
 
 def measure_perplexity(counts: NDArray[np.int64]) -> float:
@@ -62,6 +59,6 @@ def count_tokens(encoder: FrozenEncoder, texts: Sequence[str]) -> NDArray[np.int
 
 
 def split_head(texts: Iterator[str]) -> tuple[list[str], Iterator[str]]:
-    """Split off the first HEAD texts; returns them, and an iterator of all."""
+    """Return the first HEAD texts, and an iterator of all."""
     head = list(islice(texts, HEAD))
     return head, chain(head, texts)

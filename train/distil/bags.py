@@ -17,13 +17,13 @@ BLOCK = 4096
 
 
 def list_special_ids(tokenizer: Any) -> list[int]:
-    """List the special ids and the unknown one."""
+    """List special and unknown ids."""
     found = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return sorted(found | {i for i in map(tokenizer.token_to_id, UNKNOWN) if i is not None})
 
 
 class Bags:
-    """Makes bags of texts. ``tokenizer`` truncates; ``weights`` (V,) of tokens in the mean, None for 1 each."""
+    """Makes bags of texts; ``weights`` (V,) of tokens, None for 1 each."""
 
     def __init__(self, tokenizer: Any, weights: NDArray[np.float32] | None = None) -> None:
         self._tokenizer = tokenizer
@@ -34,7 +34,6 @@ class Bags:
         self._weights = counted
 
     def find_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Find the ids of each text that have a weight."""
         found = []
         for start in range(0, len(texts), BLOCK):
             for encoding in self._tokenizer.encode_batch_fast(texts[start : start + BLOCK], add_special_tokens=False):
@@ -59,10 +58,7 @@ class Bags:
 
 
 def find_split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
-    """Find the ``count`` most frequent normalized words that the tokenizer splits.
-
-    Raises a UsageError for a tokenizer other than WordPiece.
-    """
+    """Find the ``count`` most frequent normalized words that a WordPiece tokenizer splits."""
     from tokenizers.models import WordPiece
 
     if not isinstance(tokenizer.model, WordPiece):
@@ -73,7 +69,7 @@ def find_split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[s
         normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
         found.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
     several: list[str] = []
-    for word in sorted(found, key=lambda word: (-found[word], word)):  # equal counts in the order of the alphabet
+    for word in sorted(found, key=lambda word: (-found[word], word)):
         if len(several) == count or found[word] < 2:
             break
         if word.isalnum() and len(tokenizer.model.tokenize(word)) > 1:
@@ -82,10 +78,7 @@ def find_split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[s
 
 
 def add_words(tokenizer: Any, words: Sequence[str]) -> None:
-    """Add ``words`` as tokens that match only whole normalized words.
-
-    Entries of the vocabulary would also match the start of longer words.
-    """
+    """Add tokens for whole ``words``; entries of the vocabulary would match the start of longer words too."""
     from tokenizers import AddedToken
 
     tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in words])

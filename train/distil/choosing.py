@@ -10,7 +10,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from fastflow.train.distil import ridge
-from fastflow.train.distil.sums import Floats, Sums
+from fastflow.train.distil.ridge import Floats, Sums
 from fastflow.train.distil.teacher import Vectors, measure_following
 from fastflow.train.progress import Voice
 
@@ -22,10 +22,7 @@ SEARCH = 1e-2  # tolerance that suffices to compare penalties
 
 @dataclass(frozen=True)
 class Table:
-    """Token vectors (V, D), with held-out cosines to the teacher of table and prior.
-
-    ``penalty`` is None if the prior is kept.
-    """
+    """Token vectors (V, D) and held-out cosines; ``penalty`` is None if the prior is kept."""
 
     target: str
     vectors: Floats
@@ -37,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Held:
-    """Held-out sentences: ``bags`` (m, V) and the teacher's ``vectors`` (m, D'); ``finish`` calibrates a table's."""
+    """Held-out ``bags`` (m, V), the teacher's ``vectors`` (m, D'); ``finish`` calibrates a table's."""
 
     bags: sparse.csr_array
     vectors: Vectors
@@ -47,7 +44,6 @@ class Held:
         return self.measure_vectors(self.bags @ table)
 
     def measure_vectors(self, found: Floats) -> float:
-        """Measure how well ``found`` (m, D), vectors of the bags, follow the teacher."""
         return measure_following(self.finish(found.astype(np.float32)), self.vectors)
 
 
@@ -58,7 +54,7 @@ def choose_prior(prior: ridge.Prior, sums: Sums, held: Held) -> Floats:
 
 
 def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:
-    """Fit about the prior ``start`` (V, D) by ``penalty``; None tries PENALTIES and the prior."""
+    """Fit about the prior ``start`` (V, D); ``penalty`` None tries PENALTIES and the prior."""
     right, tried = ridge.compute_right_side(sums, start), dict[float, float]()
     state: ridge.Singles | None = None
 
@@ -90,7 +86,7 @@ def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float
 
 
 def climb(height: Callable[[int], float], at: int, count: int) -> int:
-    """Climb ``height`` from the index ``at`` to a maximum among ``count``."""
+    """Climb ``height`` from the index ``at`` to a local maximum below ``count``."""
     for way in (1, -1):
         moved = False
         while 0 <= at + way < count and height(at + way) > height(at):

@@ -1,7 +1,4 @@
-"""Read a corpus once: sum its sentences with the teacher's vectors, and hold some out.
-
-Memory holds the sums and one shard. An interrupted pass leaves its sums in a file.
-"""
+"""Read a corpus once: sum its sentences with the teacher's vectors, and hold some out."""
 
 from __future__ import annotations
 
@@ -22,16 +19,15 @@ from fastflow.console import add_note
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked
 from fastflow.progress import format_count
-from fastflow.train.data.corpus import key_of
+from fastflow.train.data.corpus import add_text, key_of
 from fastflow.train.distil.bags import Bags
-from fastflow.train.distil.lengths import Lengths, fit_lengths
-from fastflow.train.distil.sums import Sums
+from fastflow.train.distil.ridge import Lengths, Sums, fit_lengths
 from fastflow.train.distil.teacher import Teacher, Vectors
 from fastflow.train.progress import Voice
 from fastflow.values import system_errors
 
-SHARD = 8192  # sentences: as many vectors of the teacher are in memory
-SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, MOST at most
+SHARD = 8192  # sentences
+SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, at most MOST
 EVERY = 60.0  # seconds between savings
 WORTH = 5.0  # seconds: a longer pass is saved at its end
 
@@ -40,7 +36,7 @@ WORTH = 5.0  # seconds: a longer pass is saved at its end
 class Gathered:
     """Sums of ``texts`` sentences for each target, counts (V,) of tokens, and the ``held`` sentences.
 
-    ``lengths``, of the first shard, divide all bags. ``sha256`` covers held sentences too.
+    ``lengths`` come from the first shard. ``sha256`` covers held sentences too.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)
@@ -52,7 +48,7 @@ class Gathered:
     whole: bool = True
 
     def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int, sha256: str) -> None:
-        """Add a shard; ``sha256`` covers all sentences up to its end."""
+        """Add a shard; ``sha256`` covers sentences up to its end."""
         self.whole = False
         for name, found in sums.items():
             self.sums[name] = self.sums[name].merge(found) if name in self.sums else found
@@ -62,10 +58,7 @@ class Gathered:
 
 
 class Kept:
-    """The file of an interrupted pass next to ``out``; a run with an equal ``run`` continues it.
-
-    Without ``resume`` an earlier file is replaced, and ``voice`` says so.
-    """
+    """The file of an interrupted pass next to ``out``, which ``resume`` continues if ``run`` is equal."""
 
     def __init__(self, out: Path, run: dict[str, Any], resume: bool, voice: Voice) -> None:
         self.path = out.with_name(out.name + ".distilling")
@@ -75,7 +68,6 @@ class Kept:
     @staticmethod
     @contextmanager
     def lock(out: Path) -> Iterator[None]:
-        """Keep other runs from making ``out``."""
         path = out.with_name(out.name + ".distilling.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +83,6 @@ class Kept:
             handle.close()
 
     def note(self, stop: KeyboardInterrupt) -> None:
-        """Note on ``stop`` how many texts the file holds."""
         if self.path.is_file():
             done = f"{self._saved:,} texts are gathered in {self.path}"
             add_note(stop, f"{done}; the same command with --resume continues after them")
@@ -100,7 +91,6 @@ class Kept:
         self.path.unlink(missing_ok=True)
 
     def load(self) -> tuple[Gathered, str]:
-        """Load the sums and the digest of their texts; empty sums and '' without a file."""
         if not self.path.is_file():
             if self._resume:
                 self._voice.say(
@@ -132,7 +122,6 @@ class Kept:
         return Gathered(sums, counts, texts, lengths=lengths), digest
 
     def save(self, found: Gathered, digest: str, now: bool = False) -> None:
-        """Write the sums if it is time or ``now``, atomically."""
         if found.lengths is None or found.texts == self._saved or not (now or time.monotonic() >= self._due):
             return
         from safetensors.numpy import save_file
@@ -162,26 +151,23 @@ def gather(
     kept: Kept | None,
     total: int | None = None,
 ) -> Gathered:
-    """Sum ``texts`` with the teacher's vectors; ``alone`` has each token's vectors (V, D).
+    """Sum ``texts``, about ``total``; ``alone`` has each token's vectors (V, D).
 
-    ``total`` is about the number of texts. Raises a FastflowError for too few.
+    Raises a FastflowError for too few texts, or if ``kept`` is of other texts.
     """
     found, wanted = (Gathered(), "") if kept is None else kept.load()
     done, digest, began, read = found.texts, hashlib.sha256(), time.monotonic(), 0
     seen = set[bytes]()
     try:
-        with (
-            voice.progress("teacher", total, "texts", done, about=True) as progress,
-            teacher.count_batches(progress.within),
-        ):
+        with voice.progress("teacher", total, "texts", done, about=True) as progress:
             for shard in _split_shards(texts, found, seed, digest, seen):
                 before, read = read, read + len(shard)
                 if before < done:
                     if read > done or (read == done and digest.hexdigest() != wanted):
                         raise _refuse_texts(kept)
                     continue
-                mark = digest.hexdigest()
-                found.merge(*_sum_shard(shard, teacher(shard), bags, alone, found), len(shard), mark)
+                mark, vectors = digest.hexdigest(), teacher(shard, progress.within)
+                found.merge(*_sum_shard(shard, vectors, bags, alone, found), len(shard), mark)
                 progress.advance(len(shard))
                 if kept is not None:
                     kept.save(found, mark)
@@ -213,15 +199,11 @@ def _refuse_texts(kept: Kept | None) -> FastflowError:
 def _split_shards(
     texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen: set[bytes]
 ) -> Iterator[list[str]]:
-    """Yield lists of SHARD texts; a hash holds some out.
-
-    ``digest`` covers texts up to the shard's end; ``seen`` has keys of texts before the first held out.
-    """
+    """Yield SHARD texts; ``digest`` covers them; ``seen`` has keys of texts before the first held out."""
     shard: list[str] = []
     held: set[str] = set()
     for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
+        add_text(digest, text)
         if text in held:
             continue
         if len(held) < MOST:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of o
 class Distilled(Saving):
     """A table as an ``encoder``, in a folder that lives as long as this, and the teacher's ``stages``.
 
-    ``texts`` are held-out sentences, ``pooled`` (n, D) their vectors; ``training`` is the manifest's entry.
+    ``pooled`` (n, D) are vectors of the held-out ``texts``.
     """
 
     encoder: FrozenEncoder
@@ -66,25 +65,22 @@ class Distilled(Saving):
         """
         out = Path(directory)
         check_out(out, "directory")
-        flows = {i: _load_flow(stage) for i, stage in enumerate(self.stages) if stage.kind == "flow"}
-        fitted = Fitted(list(self.stages), flows)
-        return export(out, self.encoder, fitted, self.training, write_card(self), self.texts, self.pooled)
-
-
-def _load_flow(stage: Stage) -> Flow:
-    flow = Flow(FlowConfig(**stage.settings))
-    flow.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in stage.params.items()})
-    return flow.eval()
+        fitted = Fitted(list(self.stages))
+        for index, stage in enumerate(self.stages):
+            if stage.kind == "flow":
+                flow = Flow(FlowConfig(**stage.settings))
+                flow.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in stage.params.items()})
+                fitted.flows[index] = flow.eval()
+        return export(out, self.encoder, fitted, self.training, _write_card(self), self.texts, self.pooled)
 
 
 def write_lines(training: dict[str, Any]) -> list[str]:
-    """Write a line on how well the table follows, for each set of texts."""
+    """Write how well the table follows."""
     counts = training["measured"]
     return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
 
 
-def write_card(distilled: Distilled) -> str:
-    """Write the model card."""
+def _write_card(distilled: Distilled) -> str:
     found = distilled.training
     teacher, rows, counts = found["teacher"], found["table"], found["measured"]
     words = f", {rows['words']:,} of them whole words of the corpus" if rows["words"] else ""
@@ -109,8 +105,3 @@ def write_card(distilled: Distilled) -> str:
         *(f"| {counts[name]:,} {SETS[name]} | {value:.3f} |" for name, value in found["follows"].items()), "",
         "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", "",
     ])  # fmt: skip
-
-
-def name_files(paths: Sequence[str]) -> list[str]:
-    """Name a corpus's files for the manifest."""
-    return ["standard input" if path == "-" else Path(path).name for path in paths]

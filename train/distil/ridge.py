@@ -2,31 +2,116 @@
 
     T = T0 + argmin_D |X (T0 + D) - Y|^2 + penalty |D|^2        (X^T X + penalty I) D = X^T (Y - X T0)
 
-X (n, V) are bags of tokens, Y (n, D) the centred targets. The prior T0 is one linear map of the teacher's vector of
-each single token. A token in no sentence keeps its prior. Conjugate gradients with Jacobi's preconditioner solve the
-system (Hestenes & Stiefel 1952).
+X (n, V) are bags of tokens, Y (n, D) the centred targets, T0 a linear map of the teacher's vector of each token. A
+token in no sentence keeps its prior. Conjugate gradients with Jacobi's preconditioner solve it (Hestenes & Stiefel
+1952).
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
+import scipy.sparse as sparse
+import torch
 from numpy.typing import NDArray
 
-from fastflow.train.distil.sums import COLUMNS, Floats, Sums
-
 Singles = NDArray[np.float32]
+Floats = NDArray[np.float64]
 
-RARE = (3e-3, 1e-4)  # two values of SIF's a; the map mixes both
-TOLERANCE = 1e-3  # of a column's residual, relative to its right side
+RARE = (3e-3, 1e-4)  # values of SIF's a
+TOLERANCE = 1e-3
 MOST_STEPS = 500
+COLUMNS = 64  # that fit into the processor's cache
+FIRM = 0.1  # firmness of the table that estimates lengths
+LIMIT = 5.0  # the largest ratio of a length to the mean length
+
+
+@dataclass
+class Sums:
+    """X (n, V) float32 of n sentences in ``parts``, and ``cross``, X^T Y (V, D)."""
+
+    parts: list[sparse.csr_array]
+    cross: Floats
+    _products: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, bags: sparse.csr_array, targets: NDArray[np.float32]) -> Sums:
+        return cls([sparse.csr_array(bags.astype(np.float32))], np.asarray(bags.T.tocsr() @ targets.astype(np.float64)))
+
+    def merge(self, other: Sums) -> Sums:
+        self.parts += other.parts
+        self.cross += other.cross
+        self._products = None
+        return self
+
+    @property
+    def count(self) -> int:
+        return sum(part.shape[0] for part in self.parts)
+
+    def multiply(self, table: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Multiply X^T X by ``table`` (V, k)."""
+        if self._products is None:
+            whole = sparse.csr_array(sparse.vstack(self.parts, "csr"))
+            self._products = _tensor(whole), _tensor(sparse.csr_array(whole.T.tocsr()))
+        rows, turned = self._products
+        out = np.empty(table.shape, np.float32)
+        for first in range(0, table.shape[1], COLUMNS):
+            part = torch.from_numpy(np.ascontiguousarray(table[:, first : first + COLUMNS], np.float32))
+            out[:, first : first + COLUMNS] = (turned @ (rows @ part)).numpy()
+        return out
+
+    def diagonal(self) -> Floats:
+        """Compute the diagonal (V,) of X^T X."""
+        return np.sum([np.asarray(part.multiply(part).sum(axis=0), np.float64) for part in self.parts], axis=0)
+
+    @property
+    def bag(self) -> Floats:
+        """X^T 1, (V,)."""
+        return np.sum([np.asarray(part.sum(axis=0, dtype=np.float64)) for part in self.parts], axis=0)
+
+    @property
+    def mean(self) -> Floats:
+        """The vector (D,) that fits best as every token's."""
+        return np.asarray(self.cross.sum(axis=0) / max(float(self._whole.sum()), 1e-12))
+
+    def centre(self) -> Floats:
+        """Compute X^T (Y - X 1 mean), (V, D)."""
+        return np.asarray(self.cross - np.outer(self._whole, self.mean))
+
+    @property
+    def _whole(self) -> Floats:
+        """X^T X 1, (V,)."""
+        return np.sum([part.T @ part.sum(axis=1, dtype=np.float64) for part in self.parts], axis=0)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Give arrays from which ``read`` makes the same bits; so parts stay apart."""
+        whole = sparse.vstack(self.parts, "csr")
+        rows = np.array([part.shape[0] for part in self.parts], np.int64)
+        return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "rows": rows, "cross": self.cross}
+
+    @classmethod
+    def read(cls, arrays: dict[str, NDArray[np.generic]]) -> Sums:
+        shape = (len(arrays["indptr"]) - 1, len(arrays["cross"]))
+        whole = sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
+        ends = np.cumsum(arrays["rows"])
+        parts = [sparse.csr_array(whole[end - rows : end]) for rows, end in zip(arrays["rows"], ends, strict=True)]
+        return cls(parts, np.asarray(arrays["cross"], np.float64))
+
+
+def _tensor(matrix: sparse.csr_array) -> torch.Tensor:
+    indptr, indices, data = (torch.from_numpy(a) for a in (matrix.indptr, matrix.indices, matrix.data))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(indptr.int(), indices.int(), data, matrix.shape, check_invariants=False)
 
 
 class Prior:
     """Token vectors from ``alone`` (V, D), the teacher's of each token, zero for a special token.
 
-    ``counts`` (V,) are the corpus's. ``uniform``: without token weights the map mixes k copies, weighted by RARE.
+    If ``uniform``, without token weights, the map mixes k copies, weighted by RARE.
     """
 
     def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:
@@ -63,10 +148,7 @@ def solve(
     tolerance: float = TOLERANCE,
     count: Callable[[int], None] = lambda columns: None,
 ) -> Singles:
-    """Solve (X^T X + ``penalty`` I) D = ``right`` for D (V, D); ``count`` takes solved columns.
-
-    A column's residual is at most ``tolerance`` times its right side, in float32.
-    """
+    """Solve (X^T X + ``penalty`` I) D = ``right`` for D (V, D) to the relative ``tolerance``, in float32."""
     out = np.empty(right.shape, np.float32)
     inverse = (1.0 / (sums.diagonal() + penalty)).astype(np.float32)[:, None]
     for first in range(0, right.shape[1], COLUMNS):
@@ -109,3 +191,29 @@ def find_principal(sums: Sums, table: Floats, dim: int) -> Floats:
     mean = sums.bag @ table / sums.count
     scatter = table.T @ sums.multiply(table) / sums.count - np.outer(mean, mean)
     return np.ascontiguousarray(np.linalg.eigh((scatter + scatter.T) / 2)[1][:, ::-1][:, :dim])
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Divides bags by the lengths of their vectors, so that the regression fits directions.
+
+    A mean of few tokens is longer than a mean of many. ``table`` (V, D) estimates lengths, of mean 1.
+    """
+
+    table: Singles
+
+    def divide(self, bags: sparse.csr_array) -> sparse.csr_array:
+        lengths = np.clip(_measure_lengths(bags, self.table), 1 / LIMIT, LIMIT)
+        return sparse.csr_array(sparse.diags_array(1 / lengths) @ bags)
+
+
+def fit_lengths(alone: Singles, counts: NDArray[np.int64], bags: sparse.csr_array, targets: Singles) -> Lengths:
+    """Fit to ``bags`` (n, V) and ``targets`` (n, D)."""
+    sums = Sums.of(bags, targets)
+    table = Prior(alone, counts, sums, uniform=True)(FIRM) + sums.mean
+    found = _measure_lengths(bags, table)
+    return Lengths(np.asarray(table / (found[found > 0].mean() if found.any() else 1.0), np.float32))
+
+
+def _measure_lengths(bags: sparse.csr_array, table: NDArray[np.floating]) -> NDArray[np.float64]:
+    return np.asarray(np.linalg.norm(bags @ table, axis=1), np.float64)

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.atomic import check_out
 from fastflow.errors import UsageError
+from fastflow.files.read.records import Layout
+from fastflow.files.read.sources import Sources
+from fastflow.model.encoder.architecture import is_static
 from fastflow.model.static.write import DTYPES, write_static
 from fastflow.stages import calibration
 from fastflow.train.choice.tuned import read_probe
-from fastflow.train.data.corpus import clean
+from fastflow.train.data.corpus import clean, read_texts
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.distil import ridge
 from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
 from fastflow.train.distil.choosing import Held, Table, choose_prior, fit_table
 from fastflow.train.distil.gathering import Gathered, Kept, gather
-from fastflow.train.distil.result import Distilled
+from fastflow.train.distil.result import READING, Distilled, write_lines
 from fastflow.train.distil.teacher import Teacher, measure_following
 from fastflow.train.progress import COMMAND, Voice
 from fastflow.values import is_whole, short
@@ -34,7 +40,7 @@ WORDS_MEASURED = 1000
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of fastflow distill; raises a UsageError for a value out of range."""
+    """The options of fastflow distill; a value out of range raises a UsageError."""
 
     dim: int | None = None
     words: int = 0
@@ -72,39 +78,31 @@ def distil(
     kept: Callable[[dict[str, Any]], Kept] | None = None,
     total: int | None = None,
 ) -> Distilled:
-    """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus in one order.
+    """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus, about ``total`` texts.
 
-    ``kept`` makes an interrupted pass's file from the run's identity; ``total`` is about the number of texts. Raises a
-    FastflowError for too few texts, a UsageError for options that contradict.
+    ``kept`` makes an interrupted pass's file from the run's identity.
     """
-    check_dim(settings, teacher)
+    if settings.dim is not None and settings.dim > teacher.dim:
+        raise UsageError(f"--dim must be at most {teacher.dim}, the width of the teacher's vectors, not {settings.dim}")
 
     def read_clean() -> Iterable[str]:
         return clean(texts(), settings.sentences)
 
     kinds = calibration.describe(teacher.model.calibration)
     voice.say(f"teacher: {teacher.name}, {'no calibration' if kinds == 'none' else f'calibrated by {kinds}'}")
-    student = make_student(teacher, read_clean, settings, voice)
+    student = _make_student(teacher, read_clean, settings, voice)
     identity = {"teacher": teacher.model.fingerprint, "--words": student.words, "--seed": settings.seed,
                 "--sentences": settings.sentences, "--dim": list(student.bags)}  # fmt: skip
     keeper = None if kept is None else kept(identity)
-    alone = embed_single_tokens(teacher, student, voice)
+    alone = _embed_single_tokens(teacher, student, voice)
     total = None if settings.sentences else total
     found = gather(read_clean(), teacher, student.bags, alone, settings.seed, voice, keeper, total)
     tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
     best = max(tables, key=lambda table: table.cosine)
-    return store_table(teacher, student, found, tables, best, names, settings)
+    return _store_table(teacher, student, found, tables, best, names, settings)
 
 
-def check_dim(settings: Settings, teacher: Teacher) -> None:
-    """Raise a UsageError for a --dim above the teacher's."""
-    width = teacher.dim
-    if settings.dim is not None and settings.dim > width:
-        raise UsageError(f"--dim must be at most {width}, the width of the teacher's vectors, not {settings.dim}")
-
-
-def make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice) -> Student:
-    """Make the tokenizer, with tokens for words that the teacher's tokenizer splits."""
+def _make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice) -> Student:
     tokenizer, words = teacher.make_tokenizer(), list[str]()
     if settings.words:
         words = find_split_words(tokenizer, voice.count("words", texts()), settings.words)
@@ -115,14 +113,10 @@ def make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voic
         if target.name == "vectors" or settings.dim is None:
             weights = target.weights
             if weights is not None:  # a word counts like its rarest piece
-                weights = np.concatenate([weights, _weigh_words(teacher, words, weights)])
+                own = [weights[row].max() for row in _split_words(teacher, words)]
+                weights = np.concatenate([weights, np.array(own, np.float32)])
             bags[target.name] = Bags(tokenizer, weights)
     return Student(tokenizer, words, bags)
-
-
-def _weigh_words(teacher: Teacher, words: Sequence[str], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    pieces = _split_words(teacher, words)
-    return np.array([weights[row].max() for row in pieces], np.float32)
 
 
 def _split_words(teacher: Teacher, words: Sequence[str]) -> list[list[int]]:
@@ -148,7 +142,7 @@ def fit_tables(
     return out
 
 
-def embed_single_tokens(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
+def _embed_single_tokens(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
     """Embed each token, or word by its pieces, (V, D); zeros for special tokens."""
     first = teacher.make_tokenizer().get_vocab_size(with_added_tokens=True)
     ids = [*([i] for i in range(first)), *_split_words(teacher, student.words)]
@@ -159,7 +153,7 @@ def embed_single_tokens(teacher: Teacher, student: Student, voice: Voice = COMMA
     return found
 
 
-def store_table(
+def _store_table(
     teacher: Teacher,
     student: Student,
     found: Gathered,
@@ -168,7 +162,6 @@ def store_table(
     names: Sequence[str],
     settings: Settings,
 ) -> Distilled:
-    """Store the ``best`` table and measure it as stored."""
     vectors, weights = best.vectors, student.bags[best.target].weights
     back = np.eye(vectors.shape[1])
     if settings.dim is not None:
@@ -183,7 +176,10 @@ def store_table(
     if best.target == "pooled":
         encoder = replace(encoder, pooling=replace(encoder.pooling, weights=weights))
     stages = teacher.model.calibration if best.target == "pooled" else ()
-    embedder, sets = Embedder(encoder, "cpu"), make_sets(found.held)
+    embedder, sets, follows = Embedder(encoder, "cpu"), _make_sets(found.held), dict[str, float]()
+    for name, texts in sets.items():
+        made = teacher.finish(best.target, embedder(texts) @ back.T)
+        follows[name] = round(measure_following(made, teacher(texts)["vectors"]), 4)
     training = {
         "corpus": list(names), "texts": found.texts, "corpus_sha256": found.sha256, "held_out": len(found.held),
         "teacher": {"name": teacher.name, "fingerprint": teacher.model.fingerprint},
@@ -192,15 +188,14 @@ def store_table(
         "target": best.target, "penalty": best.penalty, "seed": settings.seed, "sentences": settings.sentences,
         "tables": [{"target": t.target, "penalty": t.penalty, "cosine": round(t.cosine, 4), "prior": round(t.prior, 4),
                     "tried": {f"{p:g}": round(c, 4) for p, c in t.tried.items()}} for t in tables],
-        "reasons": explain_choice(tables, best, settings),
-        "follows": measure_sets(teacher, lambda texts: teacher.finish(best.target, embedder(texts) @ back.T), sets),
+        "reasons": _explain_choice(tables, best, settings),
+        "follows": follows,
         "measured": {name: len(texts) for name, texts in sets.items()},
     }  # fmt: skip
     return Distilled(encoder, stages, training, found.held, embedder(found.held), folder)
 
 
-def make_sets(held: list[str]) -> dict[str, list[str]]:
-    """Make the texts that compare table and teacher, without empty sets."""
+def _make_sets(held: list[str]) -> dict[str, list[str]]:
     words = list(dict.fromkeys(word for text in held for word in text.split()))
     sets = {
         "held_out": held,
@@ -210,13 +205,7 @@ def make_sets(held: list[str]) -> dict[str, list[str]]:
     return {name: texts for name, texts in sets.items() if texts}
 
 
-def measure_sets(teacher: Teacher, made: Callable[[list[str]], Any], sets: dict[str, list[str]]) -> dict[str, float]:
-    """Measure how well the embeddings of ``made`` follow the teacher's on each set."""
-    return {name: round(measure_following(made(texts), teacher(texts)["vectors"]), 4) for name, texts in sets.items()}
-
-
-def explain_choice(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
-    """Write why the target was chosen."""
+def _explain_choice(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
     cosines = ", ".join(f"{table.target} {table.cosine:.4f}" for table in tables)
     found = [f"held-out cosine to the teacher: {cosines}; the prior alone {best.prior:.4f}"]
     if best.penalty is None:
@@ -228,3 +217,43 @@ def explain_choice(tables: Sequence[Table], best: Table, settings: Settings) -> 
     if settings.dim is not None:
         found.append(f"the {settings.dim} directions are those in which the table's sentence vectors vary most")
     return found
+
+
+def distil_files(
+    model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, voice: Voice, resume: bool
+) -> None:
+    """Make a table of ``model`` by the texts of ``paths`` and write it to ``out``."""
+    check_out(out, "-o")
+    if "-" in paths and (settings.words or resume):
+        raise UsageError("--words and --resume read the corpus again, which standard input cannot be: give a file")
+    names = ["standard input" if path == "-" else Path(path).name for path in paths]
+    started, keepers = time.monotonic(), list[Kept]()
+
+    def texts() -> Iterable[str]:
+        return read_texts(paths, layout)
+
+    def keep(run: dict[str, Any]) -> Kept:
+        keepers.append(Kept(out, run, resume, voice))
+        return keepers[0]
+
+    with Kept.lock(out):
+        with Sources(paths) as sources:
+            total, _ = sources.expected(layout)
+        try:
+            teacher = Teacher(model)
+            found = distil(texts, names, teacher, settings, voice, None if "-" in paths else keep, total)
+            mark = found.save(out)
+        except KeyboardInterrupt as stop:
+            for keeper in keepers:
+                keeper.note(stop)
+            raise
+        for keeper in keepers:
+            keeper.remove()
+    for reason in found.training["reasons"]:
+        voice.say(reason)
+    click.echo("\n".join(write_lines(found.training)))
+    if len(teacher.targets) == 1 and not is_static(teacher.model.encoder):  # as all-MiniLM-L6-v2
+        voice.say(READING)
+    rows, seconds = found.training["table"], time.monotonic() - started
+    size = f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
+    voice.say(f"{out}: {size}, fingerprint {mark[:16]}, {seconds:.0f} s")

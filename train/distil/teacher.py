@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,22 +22,18 @@ Vectors = NDArray[np.float32]
 
 
 class Target(NamedTuple):
-    """The teacher's ``vectors``, or its ``pooled`` state before the calibration.
-
-    ``weights`` (V,) of the tokens in the mean, None for 1 each.
-    """
+    """``vectors``, or the ``pooled`` state before the calibration; token ``weights`` (V,), None for 1 each."""
 
     name: str
     weights: NDArray[np.float32] | None
 
 
 class Teacher:
-    """Opens the model ``name``; raises a FastflowError if it cannot run on texts."""
+    """Opens the model ``name``, which must run on texts."""
 
     def __init__(self, name: str) -> None:
         self.model = load_model(name)
         self.opened = Session(self.model, "auto", "auto", None, "auto", False)
-        self._count: Count | None = None
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = find_packaged_name(self.model.path) or str(self.model.path)
 
@@ -48,7 +43,7 @@ class Teacher:
         return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
 
     def make_tokenizer(self) -> Any:
-        """Make its ``tokenizers.Tokenizer``, without special tokens, truncating like the teacher."""
+        """Make its ``tokenizers.Tokenizer``, truncating like the teacher."""
         found = load_tokenizer(self.model.encoder)
         if self.model.modules is not None and self.model.modules.transformer.do_lower_case:
             lowercase_first(found)
@@ -56,25 +51,16 @@ class Teacher:
         found.enable_truncation(max(1, self.model.max_length - found.num_special_tokens_to_add(is_pair=False)))
         return found
 
-    def __call__(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        """Embed ``texts``: target name -> (n, D); vectors have length 1."""
-        return self._make_targets(self._pool(texts))
+    def __call__(self, texts: Sequence[str], count: Count | None = None) -> dict[str, Vectors]:
+        """Embed ``texts``: target name -> (n, D); vectors have length 1. ``count`` takes the texts of each batch."""
+        return self._make_targets(self.opened.pool(texts, None, None, None, count))
 
     def finish(self, target: str, found: NDArray[Any]) -> Vectors:
         """Make embeddings (n, D') of a target's vectors (n, D)."""
         return np.asarray(found, np.float32) if target == "vectors" else self._calibrate(found)
 
-    @contextmanager
-    def count_batches(self, count: Count) -> Iterator[None]:
-        """Call ``count`` with the number of texts after every batch of the block."""
-        self._count = count
-        try:
-            yield
-        finally:
-            self._count = None
-
     def embed_tokens(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
-        """Embed lists of ids between the special tokens of a text: target name -> (m, D)."""
+        """Embed lists of ids between a text's special tokens: target name -> (m, D)."""
         before, after = self._frame
         parts = []
         for start in range(0, len(ids), BLOCK):
@@ -90,17 +76,14 @@ class Teacher:
         return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
 
     def _remove_frame(self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Vectors:
-        """Remove the special tokens from the weighted means ``pooled`` (m, D)."""
+        """Remove the special tokens from the means ``pooled`` (m, D)."""
         weights = self.model.pooling.weights
         each = np.ones(len(ids)) if weights is None else weights[ids].astype(np.float64)
         total = np.add.reduceat(each, offsets[:-1])[:, None]
         frame = [*self._frame[0], *self._frame[1]]
         share = float(len(frame) if weights is None else weights[frame].sum(dtype=np.float64))
-        empty = np.asarray(self._pool([""]), np.float64)
+        empty = np.asarray(self.opened.pool([""], None, None, None), np.float64)
         return np.asarray((pooled * total - empty * share) / np.maximum(total - share, 1e-12), np.float32)
-
-    def _pool(self, texts: Sequence[str]) -> NDArray[Any]:
-        return self.opened.pool(texts, None, None, None, self._count)
 
     def _calibrate(self, pooled: Any) -> Vectors:
         return np.asarray(self.opened.transform(pooled, Options()), np.float32)

@@ -18,7 +18,7 @@ def write_text_card(
     measures: dict[str, Any],
     reference: bool = False,
 ) -> str:
-    """Write the card of a model with an encoder; ``reference`` as for ``export``."""
+    """Write the card of a model of texts."""
     kind = "texts, read once" if training.get("streamed") else "distinct texts"
     beside = training.get("background")
     fitted, count = training.get("fitted", training["texts"]), "counted as" if training.get("streamed") else "of which"
@@ -53,7 +53,7 @@ def write_text_card(
 
 
 def write_vector_card(stages: Sequence[Stage], training: dict[str, Any], measures: dict[str, Any], dim: int) -> str:
-    """Write the card of a model of vectors of ``dim`` numbers."""
+    """Write the card of a model of vectors."""
     fitted = f"{training['source']}: {training['vectors']} vectors (sha256 {training['vectors_sha256'][:16]})"
     return _write_card(
         "A calibration of vectors",

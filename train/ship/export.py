@@ -1,4 +1,4 @@
-"""Write a model directory under a temporary name, prove it, and rename it."""
+"""Write a model directory under a temporary name, measure and prove it, and rename it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.atomic import growing
+from fastflow.backends.cpu import CpuBackend
 from fastflow.errors import UsageError
 from fastflow.model.artifact import open_model
+from fastflow.model.encoder.architecture import is_static
 from fastflow.model.encoder.int8 import FIELD as INT8
 from fastflow.model.encoder.int8 import FILE as INT8_FILE
+from fastflow.model.encoder.int8 import Int8
 from fastflow.model.encoder.weights import weight_files
 from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
+from fastflow.model.kinds import Model
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -37,21 +41,25 @@ from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.model.tokenizer.settings import FILES
 from fastflow.model.verify import verify
 from fastflow.stages import calibration
+from fastflow.stages.calibration import Stage, density_of, has_density
 from fastflow.stages.rows import Rows
 from fastflow.stages.truncation import SPREAD, fit_spread, fit_truncation, write_truncation
+from fastflow.train.data.embeddings import pick_backend
 from fastflow.train.data.encoder import FrozenEncoder
-from fastflow.train.methods.chain import Fitted
-from fastflow.train.ship.likelihood import measure_likelihood
-from fastflow.train.ship.precision import measure_precision
+from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.ship.proof import prove, prove_vectors
 from fastflow.values import system_errors
 from fastflow.version import __version__
 
 PROOF_ROWS = 32
+TEXTS = 256  # on which reduced precision is measured
+REDUCED = ("bfloat16", "int8")
+SHARE = 0.01  # of the rows that have less than the usual log-density
+LEAST = 1000  # rows: fewer misjudge held-out texts (bench/results/verdicts.md)
 
 
 def check_reference(encoder: FrozenEncoder) -> None:
-    """Raise a UsageError if ``encoder`` is not one of the Hub."""
+    """Raise a UsageError for a local encoder."""
     if encoder.head is not None:
         raise UsageError(
             "--reference-encoder leaves an encoder on the Hub, and --pooling model needs its whole directory"
@@ -73,13 +81,45 @@ def export(
     pooled: Rows | None = None,
     reference: bool = False,
 ) -> str:
-    """Write the model and return its fingerprint; raises and leaves no file if the proof fails.
+    """Write the model and return its fingerprint; leave no file if the proof on some ``texts`` fails.
 
     ``reference`` stores the encoder's Hub id and revision. ``pooled`` (n, D) orders the directions of ``truncate_dim``,
-    and gives int8 its range and a flow its usual log-density. The proof runs some ``texts``.
+    and gives int8 its range and a flow its usual log-density.
     """
     with growing(out) as partial:
-        _write(partial, encoder, fitted, training, card, texts, pooled, reference)
+        identity: dict[str, Any] = {"sha256": encoder.hash}
+        if encoder.head is not None:
+            assert encoder.modules is not None  # noqa: S101
+            for path in files_of(encoder.modules):
+                copy = partial / MODULES_FOLDER / path.relative_to(encoder.modules.path)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+        elif reference:
+            identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}
+        else:
+            _copy_encoder(encoder.directory, partial / ENCODER)
+            identity["sha256"] = encoder_hash(partial / ENCODER)
+        arrays = _collect_arrays(fitted, pooled)
+        if encoder.pooling.weights is not None and encoder.head is None:
+            arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
+        precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
+        if arrays:
+            _save_arrays(partial / CALIBRATION, arrays)
+        if precision.int8 is not None:
+            _save_arrays(partial / INT8_FILE, precision.int8.arrays())
+        (partial / CARD).write_text(card, encoding="utf-8")
+        entries: dict[str, Any] = {
+            "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
+            "encoder": identity,
+            "pooling": encoder.pooling.as_dict() if encoder.head is None else MODULES_POOLING,
+            "max_length": encoder.max_length,
+            "least_cosine": precision.least_cosines,
+        }
+        if precision.int8 is not None:
+            entries[INT8] = precision.int8.entry()
+        if pooled is not None and (likelihood := measure_likelihood(fitted.stages, pooled)) is not None:
+            entries[LIKELIHOOD] = likelihood
+        _save_manifest(partial, entries | _make_entries(fitted, encoder.dim, training))
         verify(partial)
         prove(partial, encoder, fitted, texts[:PROOF_ROWS])
     return open_model(out).fingerprint
@@ -97,48 +137,6 @@ def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: st
         verify(partial)
         prove_vectors(partial, fitted, vectors[:PROOF_ROWS])
     return open_model(out).fingerprint
-
-
-def _write(
-    directory: Path,
-    encoder: FrozenEncoder,
-    fitted: Fitted,
-    training: dict[str, Any],
-    card: str,
-    texts: Sequence[str],
-    pooled: Rows | None,
-    reference: bool,
-) -> None:
-    identity: dict[str, Any] = {"sha256": encoder.hash}
-    if encoder.head is not None:
-        assert encoder.modules is not None  # noqa: S101
-        _copy_files(files_of(encoder.modules), encoder.modules.path, directory / MODULES_FOLDER)
-    elif reference:
-        identity |= {"hub_id": encoder.hub_id, "revision": encoder.revision}
-    else:
-        _copy_encoder(encoder.directory, directory / ENCODER)
-        identity["sha256"] = encoder_hash(directory / ENCODER)
-    arrays = _collect_arrays(fitted, pooled)
-    if encoder.pooling.weights is not None and encoder.head is None:
-        arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
-    precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
-    if arrays:
-        _save_arrays(directory / CALIBRATION, arrays)
-    if precision.int8 is not None:
-        _save_arrays(directory / INT8_FILE, precision.int8.arrays())
-    (directory / CARD).write_text(card, encoding="utf-8")
-    entries: dict[str, Any] = {
-        "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
-        "encoder": identity,
-        "pooling": encoder.pooling.as_dict() if encoder.head is None else MODULES_POOLING,
-        "max_length": encoder.max_length,
-        "least_cosine": precision.least_cosines,
-    }
-    if precision.int8 is not None:
-        entries[INT8] = precision.int8.entry()
-    if pooled is not None and (likelihood := measure_likelihood(fitted.stages, pooled)) is not None:
-        entries[LIKELIHOOD] = likelihood
-    _save_manifest(directory, entries | _make_entries(fitted, encoder.dim, training))
 
 
 def _collect_arrays(fitted: Fitted, pooled: Rows | None) -> dict[str, NDArray[Any]]:
@@ -178,15 +176,7 @@ def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _copy_files(files: Sequence[Path], root: Path, target: Path) -> None:
-    for path in files:
-        copy = target / path.relative_to(root)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-
-
 def _copy_encoder(source: Path, target: Path) -> None:
-    """Copy config, weights and tokenizer; a vocab.txt becomes a tokenizer.json."""
     target.mkdir()
     index = source / "model.safetensors.index.json"
     optional = [source / "config.json", *(source / name for name in FILES), index]
@@ -197,3 +187,38 @@ def _copy_encoder(source: Path, target: Path) -> None:
     tokenizer.no_truncation()
     with system_errors():
         tokenizer.save(str(target / "tokenizer.json"), pretty=False)
+
+
+class _Measured(CpuBackend):
+    gated = False
+
+
+class Precision(NamedTuple):
+    """The least cosine of each dtype to float32, and the trial of int8; empty without compiled kernels."""
+
+    least_cosines: dict[str, float]
+    int8: Int8 | None
+
+
+def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
+    """Measure each reduced dtype on some ``texts``."""
+    if pick_backend(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
+        return Precision({}, None)
+    some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
+    tokens = model.tokenizer().tokenize_prompted(some, model.prompts.resolve(), model.prompts.pooled)
+    found, int8 = {}, None
+    for dtype in ("float32", *REDUCED):
+        backend = _Measured(model, dtype, "cpu", None)
+        found[dtype] = backend.calibrate(backend.pool(tokens), normalize=True).astype(np.float64)
+        int8 = backend.int8
+    least = {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
+    return Precision(least, int8)
+
+
+def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
+    """Measure the log-density that SHARE of ``pooled`` (n, D) are below; None without one, or below LEAST rows."""
+    if len(pooled) < LEAST or not has_density(stages):
+        return None
+    wide = [stage.astype(np.float64) for stage in stages]
+    found = density_of(stages, "this model").log_prob(np.asarray(take_sample(pooled), np.float64), wide)
+    return {"log_prob": round(float(np.quantile(found, SHARE)), 4), "share": SHARE}

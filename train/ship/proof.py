@@ -21,12 +21,12 @@ from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 
-AGREEMENT = 1e-5  # of a unit-normalised embedding: NumPy and PyTorch in float32
+AGREEMENT = 1e-5  # of an embedding of length 1, in float32
 EXACT = 1e-9  # relative, the flow alone in float64
 
 
 def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
-    """Raise unless the saved model's pooled vectors and stages agree with PyTorch's on ``texts``."""
+    """Raise unless pooled vectors and stages of the saved model agree with PyTorch's on ``texts``."""
     model = load_model(directory)
     tokens = model.tokenizer().tokenize_prompted(texts, model.prompts.resolve(), model.prompts.pooled)
     try:
@@ -39,7 +39,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
 
 
 def prove_vectors(directory: Path, fitted: Fitted, vectors: NDArray[np.float32]) -> None:
-    """Raise unless the saved model of vectors agrees with ``fitted`` on ``vectors`` (n, D)."""
+    """Raise unless the saved model agrees with ``fitted`` on ``vectors`` (n, D)."""
     model = open_model(directory)
     assert isinstance(model, VectorModel)  # noqa: S101 (it was written as one)
     _prove_calibration(model.calibration, fitted, vectors, ReferenceVectors(model, "float32", "cpu", None))
@@ -49,13 +49,11 @@ def _prove_calibration(
     stages: Sequence[calibration.Stage], fitted: Fitted, pooled: NDArray[Any], saved: Calibrator
 ) -> None:
     exact = _normalize(_prove_stages(stages, fitted, pooled.astype(np.float64)))
-    # a calibration that amplifies deviations is inexact in PyTorch's float32 too
     unavoidable = float(np.abs(_normalize(_run_torch(fitted, pooled)) - exact).max(initial=0.0))
     _check_agree("the embedding", _normalize(saved.calibrate(pooled)), exact, AGREEMENT + 2 * unavoidable)
 
 
 def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compare every stage in float64; returns the output (B, D')."""
     for index, (stage, source) in enumerate(zip(saved, fitted.stages, strict=True)):
         wide = stage.astype(np.float64)
         if index in fitted.flows:

@@ -69,7 +69,7 @@ class Saving(ABC):
 class Fit(Saving):
     """A fitted calibration with its encoder, texts, pooled embeddings (n, D) and measures.
 
-    A fit of vectors has no encoder and no texts. ``concerns`` are warnings about texts, encoder or vectors.
+    A fit of vectors has no encoder and no texts.
     """
 
     encoder: FrozenEncoder | None
@@ -159,6 +159,5 @@ class Fit(Saving):
 
 
 def _remove(folder: str, process: int) -> None:
-    """Remove the directory, except in a fork of its process."""
-    if os.getpid() == process:
+    if os.getpid() == process:  # not in a fork
         shutil.rmtree(folder, ignore_errors=True)

@@ -22,13 +22,12 @@ from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.methods.closed_forms import mask_constant, name_constant
 
-# mean cosine: an untuned encoder has 0.43 and more, output of a tuned one 0.18 at most (bench/results/verdicts.md)
-SPREAD_OUT = 0.2
+SPREAD_OUT = 0.2  # mean cosine: untuned encoders have over 0.43, tuned ones up to 0.18 (bench/results/verdicts.md)
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
 
 
 def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
-    """Measure isotropy, separability and a flow's bits per dimension, before and after."""
+    """Measure before and after the calibration."""
     x = np.asarray(take_sample(pooled), np.float64)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     z = np.asarray(calibration.apply(stages, x))
@@ -45,10 +44,7 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
 
 
 def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """Measure Spearman before and after; for weighted tokens ``raw``, with equal weights, too.
-
-    For the package's encoder measure its models too: ``packaged``, the default, and ``static``.
-    """
+    """Measure Spearman before and after; for weighted tokens also ``raw``, for default's encoder its rivals."""
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
@@ -73,8 +69,7 @@ def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], 
     return out
 
 
-def list_rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """List (name, {column: value}) of all measures."""
+def _list_rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
     out = []
     for stage in measures.get("bits_per_dimension", []):
         out.append(("bits per dimension: Gaussian, flow", {"before": stage["gaussian"], "after": stage["flow"]}))
@@ -95,14 +90,13 @@ def list_rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
 
 
 def name_source(encoder: FrozenEncoder | None) -> str:
-    """Name the column of vectors before the calibration."""
+    """Name the column before the calibration."""
     if encoder is None:
         return RAW_VECTORS
     return "unweighted pooling" if encoder.pooling.weights is None else "weighted pooling"
 
 
-def name_columns(source: str) -> dict[str, str]:
-    """Map a column to its head; ``source`` is the head before calibration."""
+def _name_columns(source: str) -> dict[str, str]:
     return {
         "raw": "unweighted pooling",
         "before": source,
@@ -113,21 +107,21 @@ def name_columns(source: str) -> dict[str, str]:
 
 
 def make_cells(measures: dict[str, Any], source: str) -> list[list[str]]:
-    """Format ``list_rows`` below heads, without empty columns."""
-    found = list_rows(measures)
-    heads = {name: head for name, head in name_columns(source).items() if any(name in values for _, values in found)}
+    """Format measures below heads, without empty columns."""
+    found = _list_rows(measures)
+    heads = {name: head for name, head in _name_columns(source).items() if any(name in values for _, values in found)}
     lines = [[label, *(f"{values[n]:.4g}" if n in values else "" for n in heads)] for label, values in found]
     return [["", *heads.values()], *lines]
 
 
 def make_table(measures: dict[str, Any], source: str) -> str:
-    """Align the cells of ``make_cells``."""
+    """Align ``make_cells``."""
     lines = make_cells(measures, source)
     return "\n".join(f"{name:34}" + "".join(f"{value:>22}" for value in values) for name, *values in lines)
 
 
 def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> str:
-    """Write whether the calibration is better, worse, level or unknown."""
+    """Write whether the calibration is better."""
     found = measures.get("spearman")
     if found is None:
         if source == RAW_VECTORS:
@@ -137,7 +131,7 @@ def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False)
             "Better or worse: unknown, for nothing here measures similarity. Give pairs with human scores "
             f"(--eval PAIRS.tsv), or compare with the pooling{rival} by fastflow eval."
         )
-    scores = {head: found[name]["average"]["all"] for name, head in name_columns(source).items() if name in found}
+    scores = {head: found[name]["average"]["all"] for name, head in _name_columns(source).items() if name in found}
     own = scores.pop("calibrated")
     others = sorted(scores.items(), key=lambda item: -item[1])
     rival, best = others[0]
@@ -153,7 +147,7 @@ def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False)
 
 
 def write_notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Explain surprising rows, and name constant channels of the ``unit``."""
+    """Explain surprising rows and constant channels."""
     return [*_note_cosine(measures, stages), *_note_constant(measures, stages, unit)]
 
 
@@ -179,7 +173,7 @@ def _note_cosine(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]
 
 
 def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Write warnings on the measures of ``stages``; ``unit`` is texts or vectors."""
+    """Write warnings on the measures."""
     out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if stages and abs(cosine) < SPREAD_OUT:
