@@ -21,7 +21,7 @@ from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Densities, Stage, log_normal
 
 if TYPE_CHECKING:
-    from fastflow.backends.trials import Tried
+    from fastflow.backends.precision import Tried
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.flow.cpu import CpuFlow
@@ -180,7 +180,7 @@ class CpuBackend(CpuCalibrator, Backend):
                 self.details.append(tried.cost(self.int8))
 
     def _try_int8(self, model: Model, weights: MappedWeights) -> Tried:
-        from fastflow.backends.trials import Tried
+        from fastflow.backends.precision import Tried
         from fastflow.kernels.encoder.cpu import choose, describe
 
         try:
