@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from fastflow.kernels.flow.plan import Plan
 from fastflow.late import late, making
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
-from fastflow.model.kinds import Calibrated, Model, VectorModel
+from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Densities, Stage, log_normal
@@ -54,40 +54,47 @@ def auto_dtype(model: Model) -> tuple[str, str]:
 CUTS = 8
 
 
-class CpuCalibration:
-    """The folded calibration (B, D) -> (B, D') as one compiled call, and one for each cut.
+class CpuCalibrator(Calibrator):
+    """A calibrator whose folded calibration is one compiled call, and one for each cut.
 
-    A row has the same bits in any batch.
+    A row has the same bits in any batch, order and number of threads.
     """
 
-    def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
-        self._stages, self._order, self._dim = model.calibration, model.truncation, dim
+    def _open_calibration(self, threads: int | None) -> None:
         self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
-        self._latent: Any = None
+        self._latent: CpuFlow | None = None
         try:
-            self._flow = self._fold(model.calibration, threads)
+            self._flow = self._fold(self._calibrated.calibration, threads)
         except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
-        self.threads, self.isa = self._flow.threads, self._flow.isa
 
-    def __call__(self, x: Floats, normalize: bool, truncate: int | None) -> Floats:
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         flow, truncate = self._flow_for(truncate)
-        return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
+        return np.asarray(flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
 
-    def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
-        """Compute (B,) float64 log-densities of (B, D) under gate-free ``plans``, the same in every call."""
+    def log_prob(self, pooled: Floats) -> Densities:
+        """Return (B,) log-densities of (B, D); affine couplings run in NumPy."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
+        plans = self.density_plans
+        if any(plan.R is not None for plan in plans):
+            return super().log_prob(pooled)
         if self._latent is None:
-            self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
+            self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self._flow.threads)
         z = self._latent(np.ascontiguousarray(pooled, np.float32))
         with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
 
+    @late
+    def density_plans(self) -> tuple[Plan, ...]:
+        """Fewest products, except with a dense matrix among affine couplings, which would lose the log-determinant."""
+        plans = fold(self.density.stages, self.pooled_dim, sparse=True)
+        return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
+
     def _fold(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
         from fastflow.kernels.flow.cpu import CpuFlow
 
-        return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
+        return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self.pooled_dim, sparse=True)], threads)
 
     def _flow_for(self, width: int | None) -> tuple[CpuFlow, int | None]:
         if width is None or self._order is None:
@@ -95,13 +102,13 @@ class CpuCalibration:
         with making:
             found = self._cuts.pop(width, None)
             if found is None:
-                found = self._fold([*self._stages, self._order.stage(width)], self.threads)
+                found = self._fold([*self._calibrated.calibration, self._order.stage(width)], self._flow.threads)
             self._cuts[width] = found
             if len(self._cuts) > CUTS:
                 del self._cuts[next(iter(self._cuts))]
         return found, None
 
-    def fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
+    def _fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
         """Join the tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
         if (words := tokenizer.compiled) is None:
             return None
@@ -116,27 +123,6 @@ class CpuCalibration:
             return fused(flow, texts, normalize, keep, pooled)
 
         return embed
-
-
-class CpuCalibrator(Calibrator):
-    """A calibrator that runs a CpuCalibration."""
-
-    _calibration: CpuCalibration
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        return self._calibration(pooled, normalize, truncate)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        """Return (B,) log-densities of (B, D); affine couplings run in NumPy."""
-        if any(plan.R is not None for plan in self.density_plans):
-            return super().log_prob(pooled)
-        return self._calibration.log_prob(pooled, self.density_plans)
-
-    @late
-    def density_plans(self) -> tuple[Plan, ...]:
-        """Fewest products, except with a dense matrix among affine couplings, which would lose the log-determinant."""
-        plans = fold(self.density.stages, self.pooled_dim, sparse=True)
-        return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
 
 
 class CpuBackend(CpuCalibrator, Backend):
@@ -164,7 +150,7 @@ class CpuBackend(CpuCalibrator, Backend):
         if tried is not None and not tried.holds():
             self._encoder = self._pack(model, shape, weights, threads, tried)
         # after the encoder: NumPy's threads spin for a while after folding
-        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        self._open_calibration(threads)
         self.arithmetic = self._encoder.how
         trim()
         self.details.append(
@@ -208,7 +194,7 @@ class CpuBackend(CpuCalibrator, Backend):
             raise UsageError(str(error)) from error
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        return self._calibration.fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
+        return self._fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
 
     def pool(self, tokens: Tokens) -> Floats:
         try:
@@ -239,7 +225,7 @@ class CpuTable(CpuCalibrator, Backend):
             self._table = Kernels(table, self._pooling.weights, threads)
         except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
-        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        self._open_calibration(threads)
         self.arithmetic = self._table.isa
         self.details.append(
             f"token table of {len(table.rows)} rows in {table.rows.dtype} and calibration, compiled for "
@@ -247,7 +233,7 @@ class CpuTable(CpuCalibrator, Backend):
         )
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        return None if self._head else self._calibration.fuse(tokenizer, self._table)
+        return None if self._head else self._fuse(tokenizer, self._table)
 
     def pool(self, tokens: Tokens) -> Floats:
         try:
@@ -277,5 +263,5 @@ class CpuVectors(CpuCalibrator):
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cpu")
-        self._calibration = CpuCalibration(model, model.input_dim, threads)
-        self.details.append(f"calibration compiled for {self._calibration.isa}, {self._calibration.threads} threads")
+        self._open_calibration(threads)
+        self.details.append(f"calibration compiled for {self._flow.isa}, {self._flow.threads} threads")
