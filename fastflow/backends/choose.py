@@ -1,8 +1,4 @@
-"""Choose the backend of a model on this machine.
-
-``auto`` may fall back to a slower backend and records it in ``notes``. A named backend that cannot run raises, with the
-reason and the usable ones.
-"""
+"""Choose the backend of a model. ``auto`` may fall back to a slower one and notes it; a named one raises."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from fastflow.values import short
 
 
 class Kind(NamedTuple):
-    """A class of ``fastflow.backends``, imported when chosen, and its dtypes."""
+    """A class of ``fastflow.backends``, imported when chosen."""
 
     module: str
     name: str
@@ -54,7 +50,7 @@ NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "t
 
 
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Backend:
-    """Open the backend for ``model``; raises with the usable backends if a named one cannot run."""
+    """Open the backend for ``model``."""
     _check_options(backend, device, dtype, threads)
     given = model, device, dtype, threads
     if is_static(model.encoder):
@@ -95,7 +91,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
 
 
 def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, threads: int | None) -> Calibrator:
-    """Open the calibrator of a model without encoder; ``auto`` is cpu unless a GPU or float64 is asked for."""
+    """Open the calibrator of a model without encoder."""
     _check_options(backend, device, dtype, threads)
     lacking, where = f"runs an encoder, and {model.path} has none", " without an encoder"
     found: Calibrator = _open_simple(OF_VECTORS, lacking, where, backend, model, device, dtype, threads)
@@ -174,7 +170,7 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
 
 
 def cannot_run(name: str, device: str) -> FastflowError | None:
-    """Return the reason why backend ``name`` cannot run on ``device``, or None."""
+    """Return why backend ``name`` cannot run on ``device``, or None."""
     if device not in DEVICES:
         return UsageError(f"unknown device {device!r}; known are {', '.join(DEVICES)}")
     if device == "cuda" and name not in NEEDS:

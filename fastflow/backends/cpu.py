@@ -1,4 +1,4 @@
-"""The cpu backend: compiled kernels for transformers, token tables and finished vectors."""
+"""The cpu backend: compiled kernels."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by 
 def auto_dtype(model: Model) -> tuple[str, str]:
     """Return the fastest default dtype for ``model`` on this machine, and the reason.
 
-    bfloat16 needs processor support and a recorded least cosine. int8 is never the default: its cost shows only in
-    labels.
+    int8 is never the default: its cost shows only in labels.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 
@@ -55,7 +54,7 @@ CUTS = 8
 
 
 class CpuCalibrator(Calibrator):
-    """A calibrator whose folded calibration is one compiled call, and one for each cut.
+    """The folded calibration as one compiled call, and one for each cut.
 
     A row has the same bits in any batch, order and number of threads.
     """
@@ -87,7 +86,7 @@ class CpuCalibrator(Calibrator):
 
     @late
     def density_plans(self) -> tuple[Plan, ...]:
-        """Fewest products, except with a dense matrix among affine couplings, which would lose the log-determinant."""
+        """A dense matrix among affine couplings would lose the log-determinant."""
         plans = fold(self.density.stages, self.pooled_dim, sparse=True)
         return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
 
@@ -109,7 +108,6 @@ class CpuCalibrator(Calibrator):
         return found, None
 
     def _fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
-        """Join the tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
         if (words := tokenizer.compiled) is None:
             return None
         from fastflow.kernels.embed.cpu import Texts
@@ -126,11 +124,7 @@ class CpuCalibrator(Calibrator):
 
 
 class CpuBackend(CpuCalibrator, Backend):
-    """Encoder and pooling as one compiled call without padding, the folded calibration as another.
-
-    A text has the same bits in any batch, order and number of threads. bfloat16 and int8 are dtypes of the encoder's
-    products.
-    """
+    """Encoder and pooling as one compiled call without padding; bfloat16 and int8 are dtypes of its products."""
 
     name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
@@ -207,10 +201,7 @@ class CpuBackend(CpuCalibrator, Backend):
 
 
 class CpuTable(CpuCalibrator, Backend):
-    """Compiled kernels on rows of the mapped file, float32.
-
-    A text has the same bits in any batch, order and number of threads.
-    """
+    """Compiled kernels on rows of the mapped file."""
 
     name = "cpu"
     dtypes = ("float32",)
@@ -251,12 +242,12 @@ class CpuTable(CpuCalibrator, Backend):
         return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """Pool ``tokens`` at once: a mean needs no padding."""
+        """A mean needs no padding."""
         return self.pool(tokens)
 
 
 class CpuVectors(CpuCalibrator):
-    """Compiled kernels; a row has the same bits in any batch, order and number of threads."""
+    """Compiled kernels without an encoder."""
 
     name = "cpu"
     dtypes = ("float32",)

@@ -1,7 +1,7 @@
 """The trial of int8: the largest operands, which int8 needs, and its error against float32.
 
-Weights are read from the mapped file layer by layer: a second encoder would use more memory than int8 saves. The trial
-is recorded with a model; otherwise it is cached for the user and checked when read:
+Weights are read layer by layer: a second encoder would use more memory than int8 saves. A trial that the model does not
+record is cached for the user:
 
     KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
 
@@ -64,7 +64,7 @@ LARGEST = 1 << 26
 
 
 class Trial(NamedTuple):
-    """A few texts by the equations: tokens, (n, P) pooled vectors, and magnitudes by product.
+    """Texts by the equations: tokens, pooled vectors (n, P), magnitudes by product.
 
     Single special tokens begin at ``alone``. ``largest``: largest operands by column; ``terms``: times the largest
     weights.
@@ -79,14 +79,14 @@ class Trial(NamedTuple):
 
 
 def magnitudes(matrix: Floats) -> Floats:
-    """Return the largest magnitude in each column of ``matrix`` (n, k), without a copy."""
+    """Return the largest magnitude of each column of (n, k), without a copy."""
     return np.asarray(np.maximum(matrix.max(axis=0), -matrix.min(axis=0)))
 
 
 def trial(model: Model) -> Trial:
-    """Run the encoder in float32 on TEXTS and special tokens, together and one by one.
+    """Run the encoder in float32 on TEXTS and special tokens.
 
-    ``largest`` is over SENTENCES; ``terms`` is over TEXTS and special tokens: their large columns differ.
+    ``largest`` is over SENTENCES, ``terms`` over all: their large columns differ.
     """
     tokenize = model.tokenizer()
     together = (*TEXTS, " ".join(tokenize.special))
@@ -108,14 +108,14 @@ def trial(model: Model) -> Trial:
 
 
 def get_recorded(model: Model) -> Int8 | None:
-    """Return the model's recorded trial if its texts and kernels are current."""
+    """Return the model's recorded trial if it is current."""
     return model.int8 if model.int8 is not None and model.int8.version == VERSION else None
 
 
 def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
-    """Compare the embeddings of ``tried`` with embeddings of its ``pooled`` vectors in int8.
+    """Compare ``tried`` with its vectors ``pooled`` in int8.
 
-    A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens in a row.
+    A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens.
     """
     cosines = compute_paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
     exact = {}
@@ -128,7 +128,7 @@ def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
 
 
 def int8_cost(model: Model, found: Int8, when: str) -> str:
-    """Describe the cost of int8 for ``model`` in one line; raises a UsageError below LEAST_INT8."""
+    """Describe the cost of int8; raises a UsageError below LEAST_INT8."""
     cosine, text = f"{found.least_cosine:.4f}", short(found.text)
     if not found.least_cosine >= LEAST_INT8:
         raise UsageError(
@@ -144,7 +144,7 @@ def int8_cost(model: Model, found: Int8, when: str) -> str:
 
 
 class Streamed(ReferenceBackend):
-    """The float32 reference backend with its weights in the mapped file."""
+    """The reference with its weights in the mapped file."""
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
         return _Stream(MappedWeights(model.encoder, config, self._shape))
@@ -187,10 +187,7 @@ class _Stream(Mapping[str, Any]):
 
 
 class Tried:
-    """The trial ``found`` of ``model`` and its ``weights``; ``arithmetic``: how int8 runs here.
-
-    Raises a FastflowError for a recorded trial of other weights.
-    """
+    """The trial ``found`` of ``model``; raises a FastflowError for a recorded trial of other weights."""
 
     found: Int8 | Trial
 
@@ -210,10 +207,7 @@ class Tried:
             self._of, self.found, self._when = kept[0]["fingerprint"], kept[1], "measured at an earlier opening"
 
     def holds(self) -> bool:
-        """Return whether weights packed with ``found`` may stay; otherwise ``found`` becomes a new trial.
-
-        Waits for the file hashes if the trial was cached.
-        """
+        """Wait for the hashes; return whether ``found`` is of these files, else make a new trial."""
         if not self._of or self._model.awaited is None or self._model.awaited() == self._of:
             return True
         self._try()
@@ -226,7 +220,7 @@ class Tried:
         trim()
 
     def conclude(self, opened: Backend) -> Int8:
-        """Return the trial with its cosines; a new one is computed with ``opened`` and cached."""
+        """Return the trial with its cosines; cache a new one."""
         if not isinstance(self.found, Trial):
             return self.found
         found = conclude(self.found, opened, opened.pool(self.found.tokens))
@@ -267,7 +261,7 @@ def _keep(path: Path, model: Path, fingerprint: str, found: Int8) -> None:
 
 
 def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
-    """Read a cached trial and its entry; None if absent, damaged or of another format."""
+    """Read a cached trial and its entry; None if absent or damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

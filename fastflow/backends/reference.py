@@ -34,7 +34,7 @@ def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head
 
 
 class ReferenceCalibrator(Calibrator):
-    """A calibrator that runs the stages' equations in NumPy."""
+    """The equations of the stages in NumPy."""
 
     _stages: list[Stage]
 
@@ -53,7 +53,7 @@ class ReferenceCalibrator(Calibrator):
 
 
 class ReferenceBackend(ReferenceCalibrator, Backend):
-    """The equations in NumPy, float32 or float64: the oracle, and the fallback without compiled kernels."""
+    """The equations in NumPy: the oracle, and the fallback without compiled kernels."""
 
     name = "reference"
     dtypes = ("float32", "float64")
@@ -73,7 +73,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> dict[int, Floats]:
-        """Return the hidden states of the pooled layers, {layer: (N, D)}."""
+        """Return the states of the pooled layers, {layer: (N, D)}."""
         tokens.check(len(self._weights["word"]))
         layers = self._pooling.layers
         with np.errstate(over="ignore", invalid="ignore"):
@@ -89,7 +89,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
 
 
 class ReferenceTable(ReferenceCalibrator, Backend):
-    """The equations in NumPy, float32 or float64."""
+    """The equations of a token table in NumPy."""
 
     name = "reference"
     dtypes = ("float32", "float64")
@@ -115,7 +115,7 @@ class ReferenceTable(ReferenceCalibrator, Backend):
 
 
 class ReferenceVectors(ReferenceCalibrator):
-    """The equations in NumPy, float32 or float64."""
+    """The equations without an encoder in NumPy."""
 
     name = "reference"
     dtypes = ("float32", "float64")

@@ -1,4 +1,4 @@
-"""The torch backend: the encoder through transformers or a token table, the calibration unfused."""
+"""The torch backend: transformers or a token table, the calibration unfused."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ from fastflow.values import panics, reason
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
-    """Load the transformers model of a local directory, frozen and silent, in ``dtype``.
-
-    Raises a FastflowError that names the tensor for missing or non-finite weights.
-    """
+    """Load the frozen transformers model of a directory; missing or non-finite weights are a FastflowError."""
     import torch
     from transformers import AutoModel
     from transformers.utils import logging
@@ -62,7 +59,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
 
 
 class TorchCalibrator(Calibrator):
-    """A calibrator that runs the stages unfused in PyTorch, float32 or float64."""
+    """The stages in PyTorch, unfused."""
 
     def _open_calibration(self, threads: int | None) -> None:
         import torch
@@ -84,14 +81,14 @@ class TorchCalibrator(Calibrator):
         return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """Compute (B,) log-densities of (B, D), squares and their sum in float64."""
+        """Return (B,) log-densities; squares and sums in float64."""
         self._mind_fork()
         with self._torch.inference_mode():
             latent = self.density.latent(self._send(pooled), self._stages)
             return log_normal(*map(self._numpy, latent))
 
     def _mind_fork(self) -> None:
-        """Use one thread in a forked child, which lacks PyTorch's thread pool and would wait for it."""
+        """A forked child lacks PyTorch's thread pool and would wait for it."""
         if os.getpid() != self._process:
             self._torch.set_num_threads(1)
             self._process = os.getpid()
@@ -126,7 +123,7 @@ class TorchBackend(TorchCalibrator, Backend):
             self._words = build_words_layer(self._encoder, longest, model.encoder)
 
     def train_mode(self, dropout: float | None = None) -> None:
-        """Enable the encoder's dropout for training, at the rate ``dropout`` if given."""
+        """Enable the encoder's dropout, at the rate ``dropout`` if given."""
         for part in (self._encoder, self._words or self._encoder):
             part.train()
             if dropout is not None:
@@ -138,7 +135,7 @@ class TorchBackend(TorchCalibrator, Backend):
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> Any:
-        """Return {layer: (B, T, D)} hidden states, or (B, D) of a pooler, and the padding mask (B, T)."""
+        """Return {layer: (B, T, D)}, or (B, D) of a pooler, and the padding mask (B, T)."""
         torch = self._torch
         self._mind_fork()
         tokens.check(self._encoder.get_input_embeddings().num_embeddings)
@@ -179,7 +176,7 @@ class TorchBackend(TorchCalibrator, Backend):
 
 
 class TorchTable(TorchCalibrator, Backend):
-    """PyTorch's EmbeddingBag on a CPU or GPU, float32 or float64."""
+    """PyTorch's EmbeddingBag."""
 
     name = "torch"
     dtypes = ("float32", "float64")
@@ -231,7 +228,7 @@ class TorchTable(TorchCalibrator, Backend):
 
 
 class TorchVectors(TorchCalibrator):
-    """PyTorch, unfused, on a CPU or GPU, float32 or float64."""
+    """PyTorch without an encoder."""
 
     name = "torch"
     dtypes = ("float32", "float64")
