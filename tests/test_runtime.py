@@ -164,9 +164,16 @@ def test_stream_gives_blocks_in_order_and_reads_no_further_than_it_must(rt):
         next(blocks)
 
 
-def test_transform_is_the_calibration_of_what_pool_gives(model, sentences, backend):
-    rt = Runtime(model, backend=backend)
+def test_transform_is_the_calibration_of_what_pool_gives(weighted_model, sentences, backend):
+    rt = Runtime(weighted_model, backend=backend)
     pooled = rt.pool(sentences[:20])
+    for options in ({"truncate_dim": 7, "normalize_embeddings": True}, {"precision": "ubinary"}):
+        found, encoded = rt.transform(pooled, **options), rt.encode(sentences[:20], **options)
+        assert found.dtype == encoded.dtype
+        assert "precision" in options or np.abs(found - encoded).max() <= 20 * EMBEDDING
+    for options in ({"truncate_dim": 33}, {"precision": "int4"}):
+        with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 32|unknown precision 'int4'"):
+            rt.transform(pooled, **options)
     assert pooled.shape == (20, rt.info()["pooled_dim"])
     want = rt.encode(sentences[:20])
     for form in (pooled, pooled.tolist(), pooled.astype(np.float64), np.asfortranarray(pooled), pooled[::-1][::-1]):
