@@ -28,17 +28,14 @@ class Options(NamedTuple):
     prompt_name: str | None = None
     ranges: Any = None
 
-    def check(self, dim: int) -> None:
+    def resolve(self, dim: int, model: Model | VectorModel) -> Options:
+        """Check the options; fill in the model's prompt and width. ``dim``: the full width."""
         for name in ("batch_size", "batch_tokens", "window"):
             check_count(name, getattr(self, name))
         check_truncation(self.truncate_dim, dim)
         check_precision(self.precision)
         if not isinstance(self.prompt, str | None):
             raise UsageError(f"prompt must be a text, not {short(self.prompt)}")
-
-    def resolve(self, dim: int, model: Model | VectorModel) -> Options:
-        """Check the options; fill in the model's prompt and width. ``dim``: the full width."""
-        self.check(dim)
         kept = model.truncate_dim if self.truncate_dim is None else self.truncate_dim
         return self._replace(
             prompt=model.prompts.resolve(self.prompt, self.prompt_name),

@@ -148,13 +148,11 @@ class Session:
                 found = [block.vectors for block in self.blocks(texts, options, progress.advance)]
         else:
             found = [block.vectors for block in self.blocks(texts, options)]
+        if not found:
+            return self.transform(np.zeros((0, self.backend.pooled_dim), self.calibrator.floats), options)
         if len(found) == 1:
             return found[0][0] if isinstance(inputs, str) else found[0]
-        return np.concatenate(found) if found else self.embed_nothing(options)
-
-    def embed_nothing(self, options: Options) -> NDArray[Any]:
-        """(0, D') in the precision of ``options``."""
-        return self.transform(np.zeros((0, self.backend.pooled_dim), self.calibrator.floats), options)
+        return np.concatenate(found)
 
     def transform(self, pooled: Any, options: Options = PLAIN) -> NDArray[Any]:
         """Calibrate pooled vectors (B, D), -> (B, D')."""
