@@ -59,6 +59,9 @@ class CpuCalibrator(Calibrator):
     A row has the same bits in any batch, order and number of threads.
     """
 
+    name = "cpu"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+
     def _open_calibration(self, threads: int | None) -> None:
         self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
         self._latent: CpuFlow | None = None
@@ -126,7 +129,6 @@ class CpuCalibrator(Calibrator):
 class CpuBackend(CpuCalibrator, Backend):
     """Encoder and pooling as one compiled call without padding; bfloat16 and int8 are dtypes of its products."""
 
-    name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
     gated: ClassVar[bool] = True  # whether int8 is refused if it changes the embeddings too much
     int8: Int8 | None = None
@@ -203,9 +205,6 @@ class CpuBackend(CpuCalibrator, Backend):
 class CpuTable(CpuCalibrator, Backend):
     """Compiled kernels on rows of the mapped file."""
 
-    name = "cpu"
-    dtypes = ("float32",)
-
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels.table.cpu import CpuTable as Kernels
         from fastflow.model.static.table import open_table
@@ -248,9 +247,6 @@ class CpuTable(CpuCalibrator, Backend):
 
 class CpuVectors(CpuCalibrator):
     """Compiled kernels without an encoder."""
-
-    name = "cpu"
-    dtypes = ("float32",)
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head
 class ReferenceCalibrator(Calibrator):
     """The equations of the stages in NumPy."""
 
+    name = "reference"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     _stages: list[Stage]
 
     def _open_stages(self, model: Calibrated, threads: int | None) -> None:
@@ -55,8 +57,6 @@ class ReferenceCalibrator(Calibrator):
 class ReferenceBackend(ReferenceCalibrator, Backend):
     """The equations in NumPy: the oracle, and the fallback without compiled kernels."""
 
-    name = "reference"
-    dtypes = ("float32", "float64")
     watch: reference.Watch | None = None
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
@@ -91,9 +91,6 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
 class ReferenceTable(ReferenceCalibrator, Backend):
     """The equations of a token table in NumPy."""
 
-    name = "reference"
-    dtypes = ("float32", "float64")
-
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)
         from fastflow.model.static.table import open_table
@@ -116,9 +113,6 @@ class ReferenceTable(ReferenceCalibrator, Backend):
 
 class ReferenceVectors(ReferenceCalibrator):
     """The equations without an encoder in NumPy."""
-
-    name = "reference"
-    dtypes = ("float32", "float64")
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cpu")

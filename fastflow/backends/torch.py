@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,9 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
 class TorchCalibrator(Calibrator):
     """The stages in PyTorch, unfused."""
 
+    name = "torch"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+
     def _open_calibration(self, threads: int | None) -> None:
         import torch
 
@@ -107,7 +110,6 @@ class TorchCalibrator(Calibrator):
 class TorchBackend(TorchCalibrator, Backend):
     """PyTorch and transformers, padded and unfused."""
 
-    name = "torch"
     dtypes = ("float32", "bfloat16", "float64")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
@@ -178,9 +180,6 @@ class TorchBackend(TorchCalibrator, Backend):
 class TorchTable(TorchCalibrator, Backend):
     """PyTorch's EmbeddingBag."""
 
-    name = "torch"
-    dtypes = ("float32", "float64")
-
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
         self._open_calibration(threads)
@@ -229,9 +228,6 @@ class TorchTable(TorchCalibrator, Backend):
 
 class TorchVectors(TorchCalibrator):
     """PyTorch without an encoder."""
-
-    name = "torch"
-    dtypes = ("float32", "float64")
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")
