@@ -37,7 +37,7 @@ LATER = {  # name -> the module that has it
 
 
 def __getattr__(name: str) -> Any:
-    """Import Runtime, and NumPy with it, only when it is used: ``fastflow --help`` stays instant. So with others."""
+    """Import a public name when it is used: ``fastflow --help`` stays instant."""
     if name in LATER:
         return getattr(import_module(LATER[name]), name)
     raise AttributeError(f"module 'fastflow' has no attribute {name!r}")

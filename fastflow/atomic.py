@@ -1,4 +1,4 @@
-"""Atomic writes: a reader finds the old file or the new one, and a folder gets its name when it is complete."""
+"""Atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from fastflow.errors import FastflowError, UsageError
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write ``text`` in UTF-8 as ``replace_bytes`` does."""
+    """Replace ``path`` as ``replace_bytes`` does."""
     replace_bytes(path, text.encode("utf-8"), mode)
 
 
 def replace_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Replace ``path`` by a file with ``data`` and ``mode`` less the umask, written as PATH.tmp first.
-
-    A link named PATH.tmp is removed, not followed. Raises OSError, and leaves no PATH.tmp.
-    """
+    """Replace ``path`` through PATH.tmp; ``mode`` is less the umask. A link at PATH.tmp is removed. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -34,7 +31,7 @@ def replace_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def check_out(out: Path, option: str = "--output") -> None:
-    """Raise for a folder ``out`` that exists or cannot be made; ``option`` names it in the message."""
+    """Raise if the folder ``out`` exists or cannot be made; the message names ``option``."""
     if out.exists():
         raise UsageError(f"{out} exists already; remove it or choose another {option}")
     parent = next(p for p in out.absolute().parents if p.exists())
@@ -44,7 +41,7 @@ def check_out(out: Path, option: str = "--output") -> None:
 
 @contextmanager
 def growing(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes ``out`` at the end of the block, and is removed after an error."""
+    """Yield a temporary folder that becomes ``out`` at the end, or is removed after an error."""
     partial = out.with_name(out.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

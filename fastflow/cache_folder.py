@@ -10,7 +10,7 @@ OWN = 0o600  # the mode of an entry: texts can be guessed from their embeddings
 
 
 def cache_directory(given: str | Path | None = None) -> Path:
-    """Return ``given``, else fastflow's folder in $XDG_CACHE_HOME or ~/.cache; RuntimeError without a home."""
+    """Return ``given``, or fastflow's folder in the user's cache; RuntimeError without a home."""
     if given is not None:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastflow"

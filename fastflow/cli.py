@@ -1,4 +1,4 @@
-"""The ``fastflow`` command: a group of the commands in ``fastflow.commands``."""
+"""The ``fastflow`` command."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A Runtime's description, properties and names in other libraries, and errors for options that ``encode`` lacks.
 
-KeyBERT and BERTopic silently load another model if the given one is not an instance of their BaseEmbedder. So a Runtime
-is an instance once they are imported.
+KeyBERT and BERTopic silently load another model unless the given one is an instance of their BaseEmbedder.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ class Properties:
 
     @property
     def dtype(self) -> str:
-        """The arithmetic: float32, bfloat16, float16, int8 or float64. Vectors of float64 are float64, others float32,
-        unless ``precision`` asks for another type.
-        """
+        """The arithmetic: float32, bfloat16, float16, int8, or float64, also of the vectors."""
         return self.session.calibrator.dtype
 
     @property
@@ -136,8 +133,8 @@ class Properties:
         """Describe the model and how it runs on this machine.
 
         Returns:
-            Backend, dtype, pooling with layer numbers, calibration, limits and more, as data for json. ``notes`` are
-            sentences for the user, ``details`` say how this machine runs the model.
+            Backend, dtype, pooling, calibration, limits and more, as data for json. ``notes`` are sentences for the
+            user, ``details`` say how this machine runs the model.
         """
         session, runs = self.session, self.session.calibrator
         model = session.model

@@ -1,4 +1,4 @@
-"""The common part of all commands: messages, lines of data, errors as sentences, opening a Runtime."""
+"""The common part of all commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def say(message: str) -> None:
-    """Print a message on standard error, with control characters escaped; drop it if standard error takes none."""
+    """Print on standard error, control characters escaped; drop the message if that fails."""
     if Progress.painted is not None:
         Progress.painted.wipe()
     try:
@@ -41,7 +41,7 @@ def say(message: str) -> None:
 
 
 def escape_controls(text: str) -> str:
-    """Escape the control characters of ``text``, which a terminal would obey, but for tabs and line ends."""
+    """Escape control characters, which a terminal would obey; keep tabs and line ends."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -57,25 +57,25 @@ def emit(text: str) -> None:
 
 
 def check_stdout() -> None:
-    """Raise a FastflowError if standard output is closed."""
+    """Raise if standard output is closed."""
     if sys.stdout is None:
         raise FastflowError("standard output is closed; name a file to write to")
 
 
 def describe_lost_stdout(error: OSError) -> FastflowError:
-    """Return the error for a standard output that cannot be written."""
+    """Return the error of a standard output that fails."""
     drop_pending(sys.stdout)
     return FastflowError(f"standard output cannot be written: {error.strerror}")
 
 
 def drop_pending(stream: TextIO) -> None:
-    """Drop the unwritten bytes of ``stream``: Python would write them at exit, and fail again."""
+    """Drop unwritten bytes: Python would write them at exit, and fail again."""
     with contextlib.suppress(OSError):  # not a real file, as under a test's capture: then there is no exit to spoil
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Commands(click.Group):
-    """A click group that prints a failure as one sentence: exit 1, or 2 for wrong usage; --debug shows the traceback.
+    """A click group that prints a failure as one sentence.
 
     ``later``: command -> "module:function", imported at first use. ``tasks``: heading -> command -> summary.
     """
@@ -89,11 +89,9 @@ class Commands(click.Group):
         self.later = dict(later or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, sorted."""
         return sorted({*self.later, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name, imported if needed; None if it does not exist."""
         if cmd_name in self.later:
             module, _, function = self.later[cmd_name].partition(":")
             return cast("click.Command", getattr(import_module(module), function))
@@ -102,7 +100,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that ``args`` begin with; refuse an unknown one, with similar names."""
+        """Refuse an unknown command with similar names."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches  # only to fail
@@ -119,7 +117,7 @@ class Commands(click.Group):
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by task, with whole summaries, without importing them."""
+        """Write the commands by task without importing them."""
         for task, summaries in self.tasks.items():
             with formatter.section(task):
                 formatter.write_dl(list(summaries.items()))
@@ -129,7 +127,7 @@ AGAIN_S = 0.05  # seconds after which an interruption that Python dropped is sen
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: an interruption, after which finished work is kept and named."""
+    """SIGTERM."""
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -138,9 +136,9 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
-    """Run ``invoke(ctx)``; print an error as one sentence, with its notes, and exit.
+    """Run ``invoke(ctx)``; print an error as one sentence and exit.
 
-    Exit codes: 1 failure, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+    Exit codes: 1 failure, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM. ``debug`` raises the error.
     """
 
     def fail(error: BaseException, sentence: str, code: int) -> NoReturn:
@@ -181,7 +179,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Raise Terminated at SIGTERM, unless it is ignored, and send an interruption again that Python dropped."""
+    """Raise Terminated at SIGTERM unless it is ignored; repeat an interruption that Python dropped."""
 
     def terminate(number: int, frame: Any) -> None:
         raise Terminated
@@ -209,7 +207,6 @@ def _terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print a FastflowWarning as a message, without the place in the code."""
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
@@ -226,7 +223,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null in place of each closed standard stream: the next opened file would get its number."""
+    """Open /dev/null for each closed standard stream: the next file would get its number."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -237,7 +234,7 @@ def open_standard_streams() -> None:
 
 
 def open_runtime(model: str | Model | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
-    """Open the Runtime of a command, and print its line unless ``quiet``."""
+    """Open the Runtime of a command."""
     from fastflow.runtime import Runtime
 
     runtime = Runtime(model, device, dtype, threads)
@@ -247,7 +244,7 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
 
 
 def introduce(runtime: Runtime) -> None:
-    """Print one line that names the model and its backend, and its notes."""
+    """Print the model, its backend and its notes."""
     what = runtime.info()
     kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # without the settings
     calibration = "no calibration" if kinds == "none" else f"calibrated by {kinds}"
@@ -257,7 +254,7 @@ def introduce(runtime: Runtime) -> None:
 
 
 def write_json(path: str, value: Any) -> None:
-    """Write indented JSON to a file, atomically, or to standard output for ``-``; NaN becomes null."""
+    """Write JSON to a file, atomically, or to standard output for ``-``; NaN becomes null."""
     text = json.dumps(_without_nan(value), indent=2)
     if path == "-":
         emit(text)
@@ -266,7 +263,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write ``text`` to a file, atomically."""
+    """Write a text file atomically."""
     from fastflow.atomic import replace_text  # embed and serve write no such file
 
     try:

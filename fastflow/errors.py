@@ -1,4 +1,4 @@
-"""Errors and warnings for users: one plain sentence with the fault, the place and the remedy."""
+"""Errors and warnings for users: fault, place and remedy in one sentence."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ SMALL_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cp
 
 
 class FastflowError(Exception):
-    """A failure that the user can mend; the command line prints one line and exits with 1."""
+    """A failure that the user can mend; the command exits with 1."""
 
 
 class UsageError(FastflowError):
-    """A wrong option or combination of options; the command line exits with 2."""
+    """A wrong option or combination of options; the command exits with 2."""
 
 
 class CannotFit(FastflowError):
-    """Texts or vectors too few, or too similar, for a calibration; ``auto`` then keeps the pooling."""
+    """Too few, or too similar, texts or vectors for a calibration."""
 
 
 class UnsupportedArchitecture(FastflowError):
@@ -44,12 +44,12 @@ def warn(message: str) -> None:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs the packages of an extra."""
+    """Return the command that installs an extra."""
     return f"pip install {' '.join(packages(extra))}"
 
 
 def packages(extra: str) -> list[str]:
-    """Return the packages of an extra and of the extras it names; the extra itself if no metadata is installed."""
+    """Return the packages of an extra; the extra itself without metadata."""
     from importlib.metadata import PackageNotFoundError, requires  # only to fail
 
     try:
@@ -67,7 +67,7 @@ def packages(extra: str) -> list[str]:
 
 
 def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:
-    """Return the error for an absent optional dependency, with the command to type."""
+    """Return the error for an absent dependency."""
     needed = f"{purpose} needs {module}, which is not installed: run {install(extra)}"
     if find_spec("torch") is None and set(packages(extra)) & NEED_TORCH:
         needed += f"; on a machine without a GPU first {SMALL_TORCH}, or gigabytes of CUDA come with it"

@@ -1,7 +1,7 @@
-"""Properties computed at first use, and a fork that waits for them: a child inherits a whole value or none.
+"""Properties computed at first use, and a fork that waits for them.
 
-Before Python 3.12 ``functools.cached_property`` takes a lock of its class. A lock that another thread holds at a fork
-stays locked in the child; so do the locks of modules being imported.
+``functools.cached_property`` of Python 3.11 takes a lock. A lock held by another thread at a fork stays locked in the
+child; so do the locks of modules being imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ making = threading.RLock()
 
 
 class late(Generic[Made]):
-    """A property that is computed once, at first use."""
+    """A property computed once, at first use."""
 
     def __init__(self, make: Callable[[Any], Made]) -> None:
         self._make, self.__doc__ = make, make.__doc__
@@ -41,7 +41,7 @@ class late(Generic[Made]):
 
 
 def wait_for_others() -> None:
-    """Take ``making``, and wait until no other thread imports a module that a Runtime needs."""
+    """Take ``making``; wait until no other thread imports a module that a Runtime needs."""
     making.acquire()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in IMPORTED and getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -54,7 +54,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def start_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
-    """Start ``work`` in a thread, or do it now if none can be started; call the result to wait for it."""
+    """Start ``work`` in a thread, or do it now if none starts; call the result to wait."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
@@ -65,7 +65,7 @@ def start_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
 
 
 class Loading(Generic[Made]):
-    """Make a value in the thread ``name``; a call waits and returns it, or raises the error of ``make``."""
+    """Make a value in a thread; a call waits and returns it, or raises the error."""
 
     def __init__(self, make: Callable[[], Made], name: str) -> None:
         self._make = make

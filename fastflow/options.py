@@ -1,4 +1,4 @@
-"""The texts and the options of a call that embeds, checked, and the windows of texts that are computed together."""
+"""The checked texts and options of a call that embeds, and its windows of texts."""
 
 from __future__ import annotations
 
@@ -28,18 +28,14 @@ class Options(NamedTuple):
     prompt_name: str | None = None
     ranges: Any = None
 
-    def check(self, dim: int) -> None:
-        """Raise a UsageError for options that are wrong for every model with embeddings (B, ``dim``)."""
+    def resolve(self, dim: int, model: Model | VectorModel) -> Options:
+        """Check the options; fill in the model's prompt and width. ``dim``: the full width."""
         for name in ("batch_size", "batch_tokens", "window"):
             check_count(name, getattr(self, name))
         check_truncation(self.truncate_dim, dim)
         check_precision(self.precision)
         if not isinstance(self.prompt, str | None):
             raise UsageError(f"prompt must be a text, not {short(self.prompt)}")
-
-    def resolve(self, dim: int, model: Model | VectorModel) -> Options:
-        """Check the options, and fill in the model's own prompt and width; ``dim``: the width of all it computes."""
-        self.check(dim)
         kept = model.truncate_dim if self.truncate_dim is None else self.truncate_dim
         return self._replace(
             prompt=model.prompts.resolve(self.prompt, self.prompt_name),
@@ -53,14 +49,14 @@ PLAIN = Options()
 
 
 def pick_texts(inputs: Any, sentences: Any) -> Any:
-    """Return the texts of ``encode``, given under one of two names; raise a UsageError for none and for both."""
+    """Return the texts, given under one of two names."""
     if (inputs is None) == (sentences is None):
         raise UsageError("encode takes the texts once, as inputs")
     return sentences if inputs is None else inputs
 
 
 def iterate_in_order(texts: Any) -> Iterator[Any]:
-    """Iterate over ``texts``; raise a UsageError for an argument without an order."""
+    """Iterate over ``texts``; raise a UsageError if they have no order."""
     if (
         isinstance(texts, str | bytes | Set | Mapping)
         or getattr(texts, "ndim", 1) != 1
@@ -82,7 +78,7 @@ def check_texts(texts: Iterable[Any]) -> Iterator[str]:
 
 
 def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield lists of ``size`` items; a list is shorter at the end, and if its items have CHARACTERS characters."""
+    """Yield lists of ``size`` items, shorter if they have CHARACTERS characters."""
     window: list[Item] = []
     held = 0
     for item in items:
@@ -96,7 +92,7 @@ def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], i
 
 
 def prefetch(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield ``items``; a thread makes the next while one is in use. Errors are raised in their turn."""
+    """Yield ``items``; a thread makes the next one ahead."""
     from concurrent.futures import ThreadPoolExecutor  # only a GPU backend overlaps: others start without it
 
     with ThreadPoolExecutor(1, thread_name_prefix="fastflow-prefetch") as worker:
@@ -107,7 +103,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _take(items: Iterator[Item]) -> tuple[()] | tuple[Item]:
-    """(item,), or () at the end: StopIteration does not pass through a future."""
+    """StopIteration does not pass through a future."""
     for item in items:
         return (item,)
     return ()

@@ -1,7 +1,4 @@
-"""Progress on stderr with rate and time left: one repainted line in a terminal or notebook.
-
-In a log file a line is added every PLAIN_EVERY seconds, and one at the end of a run that added any.
-"""
+"""Progress on stderr: one repainted line in a terminal or notebook, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ FIRST, MOST, PART_S = 64, 4096, 0.5  # texts of the first part of ``in_parts`` a
 
 
 def format_count(count: int, unit: str) -> str:
-    """Format a count: 1 text, 2 texts, 1,000 texts; ``unit`` is the plural."""
+    """Format 1 text, 2 texts; ``unit`` is the plural."""
     return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}"
 
 
 class Progress:
-    """A progress line: ``with Progress("embed", total, "texts") as p: p.advance(n)``; ``total`` None: unknown.
+    """A progress line; ``total`` None: unknown.
 
     ``about``: the total is an estimate; ``done``: finished by an earlier run; ``clock`` returns seconds.
     """
@@ -56,12 +53,11 @@ class Progress:
         self._start = self._clock()
 
     def advance(self, count: int, note: str = "") -> None:
-        """Count ``count`` more as done, and repaint if due."""
         self._done, self._within, self._note = self._done + count, 0, note
         self._show()
 
     def within(self, count: int) -> None:
-        """Count ``count`` more as computed until the next ``advance``, and repaint if due."""
+        """Count texts that the next ``advance`` counts again."""
         self._within += count
         self._show()
 
@@ -71,7 +67,6 @@ class Progress:
             self._write(now)
 
     def line(self, seconds: float) -> str:
-        """Format the line after ``seconds``: done, rate, time left."""
         done = self._done + self._within
         rate = (done - self._before) / seconds if seconds > 0 else 0.0
         if self._total is None or (self._about and done > self._total):
@@ -113,7 +108,6 @@ class Progress:
         Progress.painted = None
 
     def wipe(self) -> None:
-        """Clear the painted line."""
         if self._stream is not None and self._repaints:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
@@ -135,7 +129,7 @@ def in_parts(call: Callable[[Sequence[str]], NDArray[Any]], texts: Sequence[str]
 
 
 def repaints(stream: TextIO) -> bool:
-    """Whether ``\\r`` returns to the start of the line: in a terminal and in Jupyter."""
+    """Whether ``\r`` returns to the start of the line."""
     notebook = "ipykernel" in sys.modules and type(stream).__module__.split(".")[0] == "ipykernel"
     return notebook or stream.isatty()
 

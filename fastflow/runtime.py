@@ -28,19 +28,16 @@ if TYPE_CHECKING:
 class Runtime(Tasks, Properties, LibraryCalls):
     """A model ready to embed texts; a model without an encoder only calibrates vectors.
 
-    Safe to call from several threads; survives fork; pickles to its path. Use it as a context manager, or call
-    ``close``, to free its memory early.
+    Safe for several threads; survives fork; pickles to its path. ``with`` or ``close`` frees its memory early.
 
     Args:
-        model: The path of a fastflow model, of a Sentence Transformers directory or of a Hugging Face encoder; or the
-            Hub id of one; or an open model. None is the BERT in the package, ``static`` its token table.
+        model: The path or Hub id of a model of fastflow, Sentence Transformers or Hugging Face; or an open model. None
+            is the BERT in the package, ``static`` its token table.
         device: auto, cpu or cuda.
-        dtype: The encoder's arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it. A
-            model without an encoder calibrates in float32 or float64.
+        dtype: The arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it.
         threads: The threads of one call. None: OMP_NUM_THREADS, else the cores of this process.
         backend: auto, cpu (compiled), triton, reference (NumPy) or torch.
-        allow_download: Whether a model or its encoder may be downloaded from the Hub. Otherwise it must be in the local
-            Hub cache, and the network is not used.
+        allow_download: Whether the Hub may be asked. Otherwise only the local Hub cache is read.
 
     Raises:
         FastflowError: The model is absent, damaged or unsupported, or the choice cannot run on this machine.
@@ -104,29 +101,27 @@ class Runtime(Tasks, Properties, LibraryCalls):
         Args:
             inputs: A text, or an iterable of texts, read into a list first; ``stream`` reads it lazily.
             batch_size: The most texts computed at once. None: the tokens decide.
-            normalize_embeddings: Whether to divide each vector by its L2 norm, after truncation. For stores that
-                compare by dot products; ``similarity`` does not need it.
+            normalize_embeddings: Whether to divide each vector by its L2 norm, after truncation, for stores that
+                compare by dot products.
             convert_to_numpy: False returns a list of NumPy vectors (D',).
             show_progress_bar: True shows progress on standard error.
             precision: float32, float16, int8 or uint8, an array of that dtype; binary (int8) or ubinary (uint8), the
-                signs of eight dimensions in a byte, (B, D'/8). ``similarity`` takes int8 as it is.
-            truncate_dim: The numbers to keep of each vector, (B, truncate_dim). ``info()["truncation"]`` says whether
-                the model rotates them first, so that the leading ones matter most.
+                signs of eight dimensions in a byte, (B, D'/8).
+            truncate_dim: The numbers to keep of each vector. ``info()["truncation"]`` says whether the model rotates
+                them first, so that the leading ones matter most.
             prompt: Text to put before every text. None: the model's prompt ``prompt_name``, or its default.
             prompt_name: The name of a prompt of the model.
             sentences: The older name of ``inputs``.
-            ranges: (2, D'), the minimum and maximum of each dimension, which int8 and uint8 divide into 256 steps, as
-                ``quantize_embeddings`` of Sentence Transformers. None: one range about 0 for all dimensions, which
-                keeps cosines.
-            **foreign: Other options of Sentence Transformers, refused with a remedy unless their value has no effect.
+            ranges: (2, D'), the minimum and maximum of each dimension for int8 and uint8, as ``quantize_embeddings``
+                of Sentence Transformers. None: one range about 0 for all dimensions, which keeps cosines.
+            **foreign: Other options of Sentence Transformers, refused with a remedy.
 
         Returns:
-            (D',) for one text; (B, D') for many, in their order; (0, D') for none. The last number of the
-            packaged model is always 0: its LayerNorm leaves one direction fewer.
+            (D',) for one text; (B, D') for many, in their order. The last number of the packaged model is always 0.
 
         Raises:
             FastflowError: A text is no str, or its vector is not finite; the message names its index.
-            UsageError: An option does not fit the model, or ``encode`` does not have it.
+            UsageError: An option does not fit the model.
 
         Example:
             >>> fastflow.Runtime().encode("A cat sat.", truncate_dim=64).shape
@@ -150,10 +145,9 @@ class Runtime(Tasks, Properties, LibraryCalls):
 
         Args:
             iterable: The texts; an iterator is read lazily.
-            batch_size: As in ``encode``; blocks do not depend on it.
-            normalize_embeddings, precision, truncate_dim, prompt: As in ``encode``.
+            batch_size, normalize_embeddings, precision, truncate_dim, prompt: As in ``encode``.
             batch_tokens: The most tokens computed at once, padding counted. None: the backend decides.
-            window: The texts of a block, held in memory and sorted by length together. None: 4,096.
+            window: The texts of a block, held in memory. None: 4,096.
             prompt_name, ranges: As in ``encode``.
 
         Yields:
@@ -202,7 +196,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
             (B, D') in the precision asked for.
 
         Raises:
-            FastflowError: The shape is wrong, or a row has NaN or infinity; the message names the row.
+            FastflowError: The shape is wrong, or a row, which is named, has NaN or infinity.
 
         Example:
             >>> rt = fastflow.Runtime()
@@ -215,10 +209,9 @@ class Runtime(Tasks, Properties, LibraryCalls):
     def log_prob(
         self, inputs: Iterable[str] | ArrayLike, batch_size: int | None = None, prompt: str | None = None
     ) -> Scores:
-        """Compute natural-log densities of pooled vectors under the flow; a low one is unlike the training corpus.
+        """Compute natural-log densities under the flow; a low one is unlike the training corpus.
 
-        Densities depend on the length of a text: compare texts of one length. Random letters may score as high as a
-        sentence.
+        Compare texts of one length. Random letters may score as high as a sentence.
 
         Args:
             inputs: An iterable of texts, or pooled vectors (B, D). A model without an encoder takes only vectors.
@@ -228,7 +221,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
             (B,) float64.
 
         Raises:
-            FastflowError: The calibration has no flow, or drops directions before it; or as ``pool`` and ``transform``.
+            FastflowError: The calibration has no flow, or drops directions before it.
         """
         return self.session.log_prob(inputs, batch_size, prompt)
 

@@ -1,4 +1,4 @@
-"""An open model: its tokenizer, its backend, and the one path from texts to embeddings, which all callers share."""
+"""An open model, and its one path from texts to embeddings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENGLISH = "the model in the package is English only"
 
 
 class Block(NamedTuple):
-    """The embeddings (b, D') of consecutive texts, of which ``start`` is the first, and log-densities (b,) or None."""
+    """Embeddings (b, D') of texts from ``start`` on, and log-densities (b,) or None."""
 
     start: int
     vectors: NDArray[Any]
@@ -40,10 +40,7 @@ class Block(NamedTuple):
 
 
 class Session:
-    """A model on a device; the arguments are those of ``Runtime``, ``model`` None for the one in the package.
-
-    ``truncated`` counts the texts cut at max_length so far.
-    """
+    """A model on a device; ``truncated`` counts the texts cut so far. Arguments as in ``Runtime``."""
 
     def __init__(
         self,
@@ -74,44 +71,43 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called."""
         return self._calibrator is None
 
     @property
     def calibrator(self) -> Calibrator:
-        """The calibration on its device; raises a FastflowError after ``close``."""
+        """Raises a FastflowError after ``close``."""
         if self._calibrator is None:
             raise FastflowError("this Runtime is closed; make a new one")
         return self._calibrator
 
     @property
     def backend(self) -> Backend:
-        """The encoder and the calibration; raises a UsageError for a model without an encoder."""
+        """Raises a UsageError for a model without an encoder."""
         if not isinstance(found := self.calibrator, Backend):
             raise no_encoder(self.model.path)
         return found
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Texts -> Tokens; raises a UsageError for a model without an encoder."""
+        """Raises a UsageError for a model without an encoder."""
         if self._tokenizer is None:
             raise no_encoder(self.model.path)
         return self._tokenizer
 
     @property
     def max_length(self) -> int | None:
-        """The tokens after which a text is cut, None for a table without a limit."""
+        """None for a table without a limit."""
         return None if (length := self.tokenizer.max_length) == MOST else length
 
     @property
     def width(self) -> int:
-        """D' of all that the model computes: the most that ``truncate_dim`` may ask for."""
+        """The full D', and the largest ``truncate_dim``."""
         _ = self.calibrator  # raises after ``close``
         return self._width
 
     @property
     def likelihood(self) -> Likelihood | None:
-        """(log_prob, share): this share of the training corpus has a lower log-density; None if not recorded."""
+        """(log_prob, share): this share of the training corpus has a lower log-density."""
         return self.model.likelihood if isinstance(self.model, Model) else None
 
     @late
@@ -119,7 +115,7 @@ class Session:
         return PLAIN.resolve(self.width, self.model)
 
     def resolve(self, options: Options) -> Options:
-        """Check ``options``, and fill in the model's own prompt and width."""
+        """Check ``options``; fill in the model's prompt and width."""
         return self._plain if options.ranges is None and options == PLAIN else options.resolve(self.width, self.model)
 
     def blocks(
@@ -127,8 +123,7 @@ class Session:
     ) -> Iterator[Block]:
         """Yield the embeddings of windows of ``texts``, in order; the options are checked now.
 
-        ``count`` is called with the number of texts of each batch that is done. ``scored``: with log-densities.
-        Raises a FastflowError that names the text which is no str, or gives NaN or infinity.
+        ``count(n)`` is called after a batch of n texts; ``scored`` adds log-densities. An error names its text.
         """
         o, overlaps = self.resolve(options), self.backend.overlaps
         if scored:
@@ -140,7 +135,7 @@ class Session:
         return self._compute(prepared, o, count, scored)
 
     def encode(self, inputs: Any, options: Options = PLAIN, shown: bool = False) -> NDArray[Any]:
-        """Embed one text, (D',), or many, (B, D'); ``shown``: with progress on standard error."""
+        """Embed one text, (D',), or many, (B, D'); ``shown``: with progress."""
         texts = [inputs] if isinstance(inputs, str) else list(iterate_in_order(inputs))
         o = self.resolve(options)
         if not shown and 0 < len(texts) <= (o.window or 1):  # as ``blocks``, without three generators: 2 microseconds
@@ -153,13 +148,11 @@ class Session:
                 found = [block.vectors for block in self.blocks(texts, options, progress.advance)]
         else:
             found = [block.vectors for block in self.blocks(texts, options)]
+        if not found:
+            return self.transform(np.zeros((0, self.backend.pooled_dim), self.calibrator.floats), options)
         if len(found) == 1:
             return found[0][0] if isinstance(inputs, str) else found[0]
-        return np.concatenate(found) if found else self.embed_nothing(options)
-
-    def embed_nothing(self, options: Options) -> NDArray[Any]:
-        """(0, D') in the precision of ``options``."""
-        return self.transform(np.zeros((0, self.backend.pooled_dim), self.calibrator.floats), options)
+        return np.concatenate(found)
 
     def transform(self, pooled: Any, options: Options = PLAIN) -> NDArray[Any]:
         """Calibrate pooled vectors (B, D), -> (B, D')."""
@@ -172,7 +165,7 @@ class Session:
         self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None,
         batch_tokens: int | None = None, count: Count | None = None,
     ) -> NDArray[Any]:  # fmt: skip
-        """Pool B texts, -> (B, D); ``count`` as in ``blocks``."""
+        """Pool B texts, -> (B, D)."""
         check_count("batch_size", batch_size)
         check_count("batch_tokens", batch_tokens)
         checked = list(check_texts(iterate_in_order(texts)))
@@ -191,38 +184,36 @@ class Session:
         return check_finite(calibrator.log_prob(self.pool(inputs, batch_size, prompt)), "text")
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> Tokens:
-        """Tokenize B texts, with ``prompt`` before each."""
         return self.tokenizer.tokenize_prompted(texts, prompt, self.model.prompts.pooled)
 
     def pool_tokens(
         self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None, count: Count | None = None
     ) -> NDArray[Any]:
-        """Pool the B texts of ``tokens``, -> (B, D); ``count`` as in ``blocks``."""
+        """Pool B texts, -> (B, D)."""
         batches = self._batches(tokens, batch_size, batch_tokens, count)
         return check_finite(self.backend.pool_batches(tokens, batches), "text")
 
     def embed_tokens(
         self, tokens: Tokens, normalize_embeddings: bool = False, truncate_dim: int | None = None
     ) -> NDArray[Any]:
-        """Embed the B texts of ``tokens``, -> (B, D'), with the bits of ``Runtime.encode``."""
+        """Embed B texts, -> (B, D'), with the bits of ``encode``."""
         check_truncation(truncate_dim, self.width)
         width = truncate_dim or self.model.truncate_dim
         batches = self._batches(tokens, None, None)
         return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, width), "text")
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
-        """One sentence if the words of ``texts`` do not suit the encoder's vocabulary, None if they do."""
+        """Return a sentence if ``texts`` do not suit the encoder's vocabulary."""
         from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 
         warning = warn_of_unsuited(self.tokenizer, texts)
         return f"{warning} ({ENGLISH})" if warning and self.packaged else warning
 
     def close(self) -> None:
-        """Free the weights."""
         self._calibrator = self._fused = None
 
     def _prepare(self, texts: list[str], o: Options) -> list[str] | Tokens:
-        """The input of ``_embed``: texts with their prompt for the fused call, tokens for the steps."""
+        """Return texts with their prompt for the fused call, or tokens for the steps."""
         if self.seen.open:
             self._look_at(texts)
         if self._fused is None or (o.prompt and not self.model.prompts.pooled):
@@ -245,7 +236,6 @@ class Session:
     def _embed(
         self, window: list[str] | Tokens, o: Options, count: Count | None, scored: bool
     ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
-        """The embeddings of a window, and its log-densities if ``scored``."""
         calibrator, fused = self.calibrator, self._fused  # another thread may close meanwhile
         if isinstance(window, list) and fused is not None:
             pooled = np.empty((len(window), calibrator.pooled_dim), np.float32) if scored else None
@@ -274,7 +264,7 @@ class Session:
     def _batches(
         self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None, count: Count | None = None
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the row numbers of each batch; call ``count(n)`` after a batch of n texts is consumed."""
+        """Yield the rows of each batch; call ``count(n)`` after its n texts."""
         batches = tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self.backend.batch_tokens)
         for rows in batches:
             yield rows
@@ -282,7 +272,6 @@ class Session:
                 count(len(rows))
 
     def _look_at(self, texts: Sequence[str]) -> None:
-        """Keep the first texts, and warn once if enough show that the vocabulary does not suit."""
         if self.seen.add(texts) and (warning := self.warn_of(self.seen.texts)):
             warn(warning)
 

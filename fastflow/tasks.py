@@ -1,4 +1,4 @@
-"""Methods of a Runtime that use the model's stored settings: prompts by task, and similarity."""
+"""Methods of a Runtime by the model's settings: prompts by task, and similarity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of values read from files; an error names the file, the field and the value."""
+"""Checks of values in files; an error names file, field and value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 2**31 - 1  # sizes and ids are 32-bit in every kernel
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open ``path`` for reading, unbuffered; raise OSError for a pipe or another irregular file without waiting."""
+    """Open ``path`` for unbuffered reading; raise OSError for a pipe or folder without waiting."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return os.fdopen(handle, "rb", buffering=0)
@@ -27,7 +27,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path, most: int | None = None) -> Any:
-    """Read the JSON value in a file of at most ``most`` bytes; raise a FastflowError that names the file."""
+    """Read the JSON value in a file of at most ``most`` bytes."""
     try:
         with open_regular(path) as handle:
             content = handle.read() if most is None else handle.read(most + 1)
@@ -43,7 +43,7 @@ def read_json(path: Path, most: int | None = None) -> Any:
 
 
 def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
-    """Read the JSON object in a file; raise as ``read_json``."""
+    """Read the JSON object in a file."""
     found = read_json(path, most)
     if not isinstance(found, dict):
         raise FastflowError(f"{path} cannot be read: it does not hold a JSON object")
@@ -51,18 +51,18 @@ def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
 
 
 def is_whole(value: Any, least: int, most: int = MOST) -> bool:
-    """Whether a JSON value is a whole number within bounds; true, 4.0 and "4" are refused."""
+    """Whether a JSON value is an int, not a bool or float, within bounds."""
     return type(value) is int and least <= value <= most
 
 
 def short(value: Any) -> str:
-    """Format a value for a message: one line, at most 80 characters."""
+    """Format a value in 80 characters on one line."""
     return f"{value!r:.80}"
 
 
 @contextmanager
 def panics() -> Iterator[None]:
-    """Turn a panic of a Rust library, a BaseException, into a RuntimeError; Rust has printed it to stderr already."""
+    """Turn a panic of a Rust library, a BaseException, into a RuntimeError."""
     try:
         yield
     except BaseException as error:
@@ -73,7 +73,7 @@ def panics() -> Iterator[None]:
 
 @contextmanager
 def system_errors() -> Iterator[None]:
-    """Raise an OSError for an error of a Rust library that holds an errno, such as a full disk."""
+    """Raise an OSError for an error of a Rust library that holds an errno."""
     try:
         yield
     except Exception as error:
@@ -83,12 +83,12 @@ def system_errors() -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Format the error of another library on one line, at most 300 characters."""
+    """Format the error of another library on one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Read config.json of an encoder directory; raise a FastflowError if it is absent or not JSON."""
+    """Read config.json of an encoder directory."""
     path = directory / "config.json"
     if not path.exists():
         raise FastflowError(f"{directory} is not an encoder: it has no config.json")
@@ -96,10 +96,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:
-    """Read the whole number ``name`` of an encoder's config; raise a FastflowError that names file and field.
-
-    4.0, "4" and true are refused, as transformers refuses them.
-    """
+    """Read a whole number of an encoder's config; 4.0, "4" and true are refused."""
     value = config.get(name)
     if type(value) is not int:
         said = "missing" if name not in config else f"missing or not a whole number: {short(value)}"
@@ -111,7 +108,7 @@ def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1,
 
 
 def number(value: Any, name: str, where: Path, least: float, most: float) -> float:
-    """Check a JSON number of the field ``name``; raise a FastflowError that names file and field."""
+    """Check a JSON number of the field ``name``."""
     if type(value) not in (int, float) or not least <= value <= most:  # NaN is neither
         raise FastflowError(
             f"{where / 'config.json'}, field {name}: must be a number from {least:g} to {most:g}, not {short(value)}"
@@ -120,7 +117,7 @@ def number(value: Any, name: str, where: Path, least: float, most: float) -> flo
 
 
 def flag(config: dict[str, Any], name: str, where: Path) -> bool:
-    """Read the field ``name``, true or false, false if missing; raise a FastflowError that names file and field."""
+    """Read true or false, false if missing."""
     value = config.get(name, False)
     if type(value) is not bool:
         raise FastflowError(f"{where / 'config.json'}, field {name}: must be true or false, not {short(value)}")

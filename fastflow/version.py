@@ -1,3 +1,3 @@
-"""The version of the package, which every file that it writes may name."""
+"""The version of the package."""
 
 __version__ = "0.1.0"

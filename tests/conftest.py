@@ -176,7 +176,7 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Any:
 def _no_trial_from_before(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test finds no trial of int8 that another one made, and leaves none in the user's cache."""
     folder = tmp_path_factory.getbasetemp() / "trials" / str(next(NUMBERS))
-    monkeypatch.setattr("fastflow.backends.trials.cache_directory", lambda: folder)
+    monkeypatch.setattr("fastflow.backends.precision.cache_directory", lambda: folder)
 
 
 @pytest.fixture

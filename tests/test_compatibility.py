@@ -55,13 +55,6 @@ def test_a_runtime_answers_by_the_names_of_sentence_transformers(rt, bert, tmp_p
     assert np.abs(found - wanted).max() <= 10 * EMBEDDING
 
 
-def test_a_model_without_an_encoder_has_no_length(vector_model):
-    rt = fastflow.Runtime(vector_model)
-    for name in ("max_length", "max_seq_length", "tokenizer"):
-        with pytest.raises(fastflow.UsageError, match="calibrates vectors and has no encoder"):
-            getattr(rt, name)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -75,14 +68,11 @@ def test_a_model_without_an_encoder_has_no_length(vector_model):
     ],
 )
 def test_options_that_encode_lacks_are_one_sentence(rt, options, message):
+    nothing = {"convert_to_tensor": False, "device": "cpu", "output_value": "sentence_embedding", "pool": None}
     for call in (rt.encode, rt.encode_query, rt.encode_document):
         with pytest.raises(fastflow.UsageError, match=message):
             call(["the dog"], **options)
-
-
-def test_options_that_ask_for_nothing_are_taken(rt):
-    nothing = {"convert_to_tensor": False, "device": "cpu", "output_value": "sentence_embedding", "pool": None}
-    assert np.array_equal(rt.encode(["the dog"], **nothing), rt.encode(["the dog"]))
+        assert np.array_equal(call(["the dog"], **nothing), rt.encode(["the dog"]))
 
 
 def test_a_repr_says_what_it_is(rt, model, tmp_path, vector_model, default):
@@ -101,14 +91,11 @@ def test_a_repr_says_what_it_is(rt, model, tmp_path, vector_model, default):
     assert repr(fastflow.Hit(2, 0.5, "word " * 90, 7, {"url": "x"})).endswith("[...]', id=7, fields={'url': 'x'})")
 
 
-def test_it_is_a_runtime_alone_without_those_libraries(default, monkeypatch):
-    for name in BASES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    assert default.__class__ is type(default) is fastflow.Runtime
-
-
 @pytest.mark.parametrize("name", BASES)
 def test_it_is_an_embedder_of_a_library_that_is_imported(default, monkeypatch, name):
+    for each in BASES:
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    assert default.__class__ is type(default) is fastflow.Runtime
     module = ModuleType(name)
     module.BaseEmbedder = type("BaseEmbedder", (), {})
     monkeypatch.setitem(sys.modules, name, module)

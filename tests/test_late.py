@@ -124,8 +124,38 @@ def inside() -> Iterator[Inside]:
     AT_FORK.clear()
 
 
-def check_fork(rt: Runtime, use: Callable[[Runtime], Any], inside: Inside, wanted: Any) -> None:
-    """Fork while another thread is in ``use``: child and parent must have ``wanted``."""
+def patch_call(monkeypatch, target: str, inside: Inside) -> None:
+    """Reach ``inside`` when the function ``target`` is called."""
+    place, _, name = target.rpartition(".")
+    owner = getattr(import_module(place.rpartition(".")[0]), place.rpartition(".")[2], None) or import_module(place)
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given, **options: inside.reach() or real(*given, **options))
+
+
+def patch_import(monkeypatch, target: str, inside: Inside) -> None:
+    real = SourceFileLoader.exec_module
+
+    def load(self: Any, module: Any) -> None:
+        if module.__name__ == target:
+            inside.reach()
+        real(self, module)
+
+    monkeypatch.setattr(SourceFileLoader, "exec_module", load)
+    monkeypatch.delitem(sys.modules, target)
+
+
+@QUIET
+@pytest.mark.parametrize(
+    ("case", "patch"),
+    [pytest.param(case, patch_call, id=name_case(case)) for case in CASES]
+    + [pytest.param(case, patch_import, id=name_case(case)) for case in IMPORTS],
+)
+def test_a_fork_while_a_late_thing_is_made_or_imported(models, monkeypatch, inside, case, patch):
+    """Fork while another thread is in it: child and parent must have the numbers of a Runtime without forks."""
+    use = USES[case.use]
+    wanted = np.asarray(use(Runtime(models(case.model), **case.options)))
+    rt = Runtime(models(case.model), threads=1, **case.options)
+    patch(monkeypatch, case.target, inside)
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(use(rt)))
     thread.start()
@@ -141,66 +171,27 @@ def check_fork(rt: Runtime, use: Callable[[Runtime], Any], inside: Inside, wante
     assert np.abs(np.asarray(found[0]) - wanted).max() <= AGREE
 
 
-@QUIET
-@pytest.mark.parametrize("case", CASES, ids=name_case)
-def test_a_fork_while_a_late_thing_is_made(models, monkeypatch, inside, case):
-    wanted = np.asarray(USES[case.use](Runtime(models(case.model), **case.options)))
-    rt = Runtime(models(case.model), threads=1, **case.options)
-    place, _, name = case.target.rpartition(".")
-    owner = getattr(import_module(place.rpartition(".")[0]), place.rpartition(".")[2], None) or import_module(place)
-    real = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *given, **options: inside.reach() or real(*given, **options))
-    check_fork(rt, USES[case.use], inside, wanted)
-
-
-@QUIET
-@pytest.mark.parametrize("case", IMPORTS, ids=name_case)
-def test_a_fork_while_a_module_is_imported(models, monkeypatch, inside, case):
-    wanted = np.asarray(USES[case.use](Runtime(models(case.model), **case.options)))
-    rt = Runtime(models(case.model), threads=1, **case.options)
-    real = SourceFileLoader.exec_module
-
-    def load(self: Any, module: Any) -> None:
-        if module.__name__ == case.target:
-            inside.reach()
-        real(self, module)
-
-    monkeypatch.setattr(SourceFileLoader, "exec_module", load)
-    monkeypatch.delitem(sys.modules, case.target)
-    check_fork(rt, USES[case.use], inside, wanted)
-
-
-def test_a_fork_by_the_thread_that_makes_something():
+def test_a_fork_by_the_thread_that_makes_something_and_a_failure_that_is_tried_again():
     class Subject:
+        tries = 0
+
         @late
         def child(self) -> int:
             """The child's id."""
+            self.tries += 1
+            if self.tries == 1:
+                raise KeyError
             if (pid := os.fork()) == 0:
                 with making:
                     os._exit(0)
             return pid
 
     subject = Subject()
-    assert os.waitpid(subject.child, 0)[1] == 0
-    assert subject.__dict__ == {"child": subject.child}
-    assert Subject.child.__doc__ == "The child's id."
-
-
-def test_what_fails_is_made_again():
-    class Subject:
-        tries = 0
-
-        @late
-        def made(self) -> int:
-            self.tries += 1
-            if self.tries == 1:
-                raise KeyError
-            return self.tries
-
-    subject = Subject()
     with pytest.raises(KeyError):
-        subject.made  # noqa: B018
-    assert (subject.made, subject.made) == (2, 2)
+        subject.child  # noqa: B018
+    assert os.waitpid(subject.child, 0)[1] == 0
+    assert subject.__dict__ == {"tries": 2, "child": subject.child}
+    assert Subject.child.__doc__ == "The child's id."
 
 
 LOCKS = {  # the locks that a Runtime holds while it computes, and why no child waits for them

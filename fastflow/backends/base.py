@@ -22,10 +22,7 @@ FusedCall = Callable[..., tuple[Floats, int]]
 
 
 class Calibrator(ABC):
-    """A calibration ready to run on one device; subclasses define ``calibrate``.
-
-    (B, D) pooled vectors -> (B, D') embeddings, float32, or float64 if ``dtype`` is.
-    """
+    """A calibration on one device: (B, D) -> (B, D'), float32, or float64 if ``dtype`` is."""
 
     name: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]]
@@ -39,13 +36,10 @@ class Calibrator(ABC):
 
     @abstractmethod
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        """Calibrate (B, D) -> (B, D'), cut to ``truncate`` columns, then L2-normalised if ``normalize``."""
+        """Calibrate (B, D) -> (B, D'), cut to ``truncate`` columns, then L2-normalised."""
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """Return (B,) float64 log-densities of (B, D) under the flow, not finite after an overflow.
-
-        Raises a UsageError for a calibration without density.
-        """
+        """Return (B,) float64 log-densities of (B, D), not finite after an overflow."""
         return log_prob_of_plans(self.density_plans, pooled)
 
     @property
@@ -67,18 +61,18 @@ class Calibrator(ABC):
 
 
 class Backend(Calibrator):
-    """A model of texts ready to run on one device; subclasses define ``pool`` and ``calibrate``."""
+    """A model of texts on one device."""
 
     batch_tokens: ClassVar[int] = 8192  # tokens of a batch: keeps BLAS busy within little memory
     overlaps: ClassVar[bool] = False
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        """``threads``: None for all the machine allows. Raises a FastflowError for a model that cannot run here."""
+        """``threads`` None: all. Raises a FastflowError for a model that cannot run here."""
         super().__init__(model, model.pooled_dim, dtype, device)
         self._pooling, self._head = model.pooling, model.head
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        """Join all steps in one compiled call with the same bits; None if the model needs several."""
+        """Join all steps in one compiled call with the same bits, or return None."""
         return None
 
     @abstractmethod
@@ -86,7 +80,7 @@ class Backend(Calibrator):
         """Pool one batch -> (B, D), after the modules that follow the pooling."""
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """Pool B texts -> (B, D); ``batches`` are arrays that hold every row once."""
+        """Pool B texts -> (B, D); ``batches`` hold every row once."""
         out = np.empty((len(tokens.offsets) - 1, self.pooled_dim), self.floats)
         for rows in batches:
             out[rows] = self.pool(tokens.select(rows))
@@ -95,7 +89,7 @@ class Backend(Calibrator):
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
-        """Embed B texts -> (B, D'), in order; ``batches`` hold every row once, the options are as in ``calibrate``."""
+        """Embed B texts -> (B, D'); ``batches`` hold every row once."""
         return self.calibrate(self.pool_batches(tokens, batches), normalize, truncate)
 
     def embed_with_log_prob(
@@ -107,7 +101,7 @@ class Backend(Calibrator):
 
 
 def log_prob_of_plans(plans: Iterable[Plan], pooled: Floats) -> Densities:
-    """Compute (B,) float64 log-densities of (B, D) under folded ``plans``, from their definition."""
+    """Compute (B,) float64 log-densities of (B, D) under folded ``plans``."""
     z, total = np.asarray(pooled, np.float64), np.zeros(len(pooled))
     with np.errstate(over="ignore", invalid="ignore"):
         for plan in plans:

@@ -1,8 +1,4 @@
-"""Choose the backend of a model on this machine.
-
-``auto`` may fall back to a slower backend and records it in ``notes``. A named backend that cannot run raises, with the
-reason and the usable ones.
-"""
+"""Choose the backend of a model. ``auto`` may fall back to a slower one and notes it; a named one raises."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from fastflow.values import short
 
 
 class Kind(NamedTuple):
-    """A class of ``fastflow.backends``, imported when chosen, and its dtypes."""
+    """A class of ``fastflow.backends``, imported when chosen."""
 
     module: str
     name: str
@@ -54,26 +50,27 @@ NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "t
 
 
 def open_backend(model: Model, backend: str, device: str, dtype: str, threads: int | None) -> Backend:
-    """Open the backend for ``model``; raises with the usable backends if a named one cannot run."""
+    """Open the backend for ``model``."""
     _check_options(backend, device, dtype, threads)
+    given = model, device, dtype, threads
     if is_static(model.encoder):
         lacking = f"runs a transformer, and {model.path} has a token table"
-        found: Backend = _open_simple(OF_TABLES, lacking, model, backend, device, dtype, threads)
+        found: Backend = _open_simple(OF_TABLES, lacking, " on a token table", backend, *given)
         return found
     if backend != "auto":
-        return _open_named(backend, model, device, dtype, threads)
+        return _open_named(backend, *given)
     if device == "cuda":
         try:
-            return _open_named("triton", model, device, dtype, threads)
+            return _open_named("triton", *given)
         except UnsupportedArchitecture as reason:
-            return _step_down("torch", reason, model, device, dtype, threads)
+            return _step_down("torch", reason, *given)
     try:
         encoder_shape(read_config(model.encoder), model.encoder)
     except UnsupportedArchitecture as reason:
-        return _step_down("torch", reason, model, device, dtype, threads)
+        return _step_down("torch", reason, *given)
     if device == "auto" and dtype in ("auto", *BACKENDS["triton"].dtypes) and _sees_gpu():
         try:
-            return _open_named("triton", model, device, dtype, threads)
+            return _open_named("triton", *given)
         except FastflowError as reason:
             opened = open_backend(model, backend, "cpu", dtype, threads)
             opened.notes.append(f"stepped down from the triton backend: {reason}")
@@ -82,30 +79,29 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
             return opened
     if dtype in ("auto", *BACKENDS["cpu"].dtypes):
         try:
-            return _open_named("cpu", model, device, dtype, threads)
+            return _open_named("cpu", *given)
         except UsageError:
             raise
         except FastflowError as reason:
-            return _step_down("reference", reason, model, device, dtype, threads)
+            return _step_down("reference", reason, *given)
     if dtype not in BACKENDS["reference"].dtypes:
         usable = ", ".join(("auto", *BACKENDS["cpu"].dtypes, "float64"))
         raise UsageError(f"dtype {dtype!r} runs on a GPU alone (device cuda); on the CPU use {usable}")
-    return _open_named("reference", model, device, dtype, threads)
+    return _open_named("reference", *given)
 
 
 def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, threads: int | None) -> Calibrator:
-    """Open the calibrator of a model without encoder; ``auto`` is cpu unless a GPU or float64 is asked for."""
+    """Open the calibrator of a model without encoder."""
     _check_options(backend, device, dtype, threads)
-    lacking = f"runs an encoder, and {model.path} has none"
-    found: Calibrator = _open_simple(OF_VECTORS, lacking, model, backend, device, dtype, threads)
+    lacking, where = f"runs an encoder, and {model.path} has none", " without an encoder"
+    found: Calibrator = _open_simple(OF_VECTORS, lacking, where, backend, model, device, dtype, threads)
     return found
 
 
 def _open_simple(
-    kinds: dict[str, Kind], lacking: str, model: Model | VectorModel, backend: str, device: str, dtype: str,
+    kinds: dict[str, Kind], lacking: str, where: str, backend: str, model: Model | VectorModel, device: str, dtype: str,
     threads: int | None,
 ) -> Any:  # fmt: skip
-    dtype = "float32" if dtype == "auto" else dtype
     notes = []
     if (name := backend) == "auto":
         name = "torch" if device == "cuda" else "reference" if dtype == "float64" else "cpu"
@@ -113,24 +109,33 @@ def _open_simple(
             name, notes = "reference", [f"stepped down from the cpu backend: {missing}"]
     if name not in kinds:
         raise UsageError(f"backend {name!r} {lacking}; usable are {', '.join(kinds)}")
-    kind = kinds[name]
-    if dtype not in kind.dtypes:
-        what = "without an encoder" if isinstance(model, VectorModel) else "on a token table"
-        raise UsageError(
-            f"dtype {dtype!r} does not run on the {name} backend {what}; usable are {', '.join(kind.dtypes)}"
-        )
+    opened = _open_kind(kinds[name], name, where, model, device, dtype, threads)
+    opened.notes += notes
+    return opened
+
+
+def _open_kind(kind: Kind, name: str, where: str, model: Any, device: str, dtype: str, threads: int | None) -> Any:
     if reason := cannot_run(name, device):
         raise reason
-    return _open_kind(kind, model, dtype, device, threads, notes)
+    details: list[str] = []
+    if dtype == "auto" and kind is BACKENDS["cpu"]:
+        from fastflow.backends.cpu import auto_dtype
 
-
-def _open_kind(
-    kind: Kind, model: Model | VectorModel, dtype: str, device: str, threads: int | None, notes: list[str]
-) -> Any:
+        dtype, note = auto_dtype(model)
+        details.append(note)
+    dtype = "float32" if dtype == "auto" else dtype
+    if dtype not in kind.dtypes:
+        usable = ", ".join(kind.dtypes)
+        raise UsageError(f"dtype {dtype!r} does not run on the {name} backend{where}; usable are {usable}")
     opened = kind.load()(model, dtype, device, threads)
-    opened.notes += notes
-    note_faults(opened)
+    if name == "cpu":
+        from fastflow.kernels.isa import faults
+
+        for fault in faults():  # instruction sets that failed their self-tests
+            opened.notes.append(fault)
+            warn(fault)
     _check_gpu(opened, model)
+    opened.details += details
     return opened
 
 
@@ -141,26 +146,12 @@ def _check_gpu(opened: Calibrator, model: Model | VectorModel) -> None:
         self_test(opened, model)
 
 
-def note_faults(opened: Calibrator) -> None:
-    """Note and warn of instruction sets that failed the cpu backend's self-tests."""
-    if opened.name == "cpu":
-        from fastflow.kernels.isa import faults
-
-        for fault in faults():
-            opened.notes.append(fault)
-            warn(fault)
-
-
 def _check_options(backend: str, device: str, dtype: str, threads: int | None) -> None:
     check_count("threads", threads)
-    check_choices(backend=(backend, ("auto", *BACKENDS)), device=(device, DEVICES), dtype=(dtype, DTYPES))
-
-
-def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
-    """Raise a UsageError for the first option with an unknown value."""
-    for option, (value, known) in given.items():
-        if not isinstance(value, str) or value not in known:
-            raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(known)}")
+    known = {"backend": ("auto", *BACKENDS), "device": DEVICES, "dtype": DTYPES}
+    for (option, usable), value in zip(known.items(), (backend, device, dtype), strict=True):
+        if not isinstance(value, str) or value not in usable:
+            raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(usable)}")
 
 
 def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Backend:
@@ -174,26 +165,12 @@ def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtyp
 
 
 def _open_named(name: str, model: Model, device: str, dtype: str, threads: int | None) -> Backend:
-    if reason := cannot_run(name, device):
-        raise reason
-    kind = BACKENDS[name]
-    details: list[str] = []
-    if dtype == "auto" and name == "cpu":
-        from fastflow.backends.cpu import auto_dtype
-
-        dtype, note = auto_dtype(model)
-        details.append(note)
-    elif dtype == "auto":
-        dtype = "float32"
-    if dtype not in kind.dtypes:
-        raise UsageError(f"dtype {dtype!r} does not run on the {name} backend; usable are {', '.join(kind.dtypes)}")
-    opened: Backend = _open_kind(kind, model, dtype, device, threads, [])
-    opened.details += details
+    opened: Backend = _open_kind(BACKENDS[name], name, "", model, device, dtype, threads)
     return opened
 
 
 def cannot_run(name: str, device: str) -> FastflowError | None:
-    """Return the reason why backend ``name`` cannot run on ``device``, or None."""
+    """Return why backend ``name`` cannot run on ``device``, or None."""
     if device not in DEVICES:
         return UsageError(f"unknown device {device!r}; known are {', '.join(DEVICES)}")
     if device == "cuda" and name not in NEEDS:
@@ -202,9 +179,12 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
         return UsageError("the triton backend runs on a CUDA device; on the CPU use cpu, torch or reference")
     if name == "cpu" and find_spec("fastflow.kernels._cpu") is None:
         return FastflowError("the cpu backend needs the compiled extension: install a C compiler and fastflow again")
-    if name == "cpu" and (fault := no_instructions()):
-        warn(fault)
-        return FastflowError(fault)
+    if name == "cpu":
+        from fastflow.kernels.isa import best_first, faults  # the first call runs their self-tests
+
+        if next(best_first(), None) is None:
+            warn(fault := f"the cpu backend cannot run: {'; '.join(faults())}")
+            return FastflowError(fault)
     extra, modules = NEEDS.get(name, ("", ()))
     for module in modules:
         if find_spec(module) is None:
@@ -214,16 +194,6 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
             f"{name}: PyTorch finds no CUDA device; usable here: cpu, which device cpu and device auto take"
         )
     return None
-
-
-def no_instructions() -> str:
-    """Return the reason if every instruction set fails a float32 self-test, else "".
-
-    The self-tests run at the first call and need the compiled extension.
-    """
-    from fastflow.kernels.isa import best_first, faults
-
-    return "" if next(best_first(), "") else f"the cpu backend cannot run: {'; '.join(faults())}"
 
 
 def _sees_gpu() -> bool:

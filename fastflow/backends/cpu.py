@@ -1,9 +1,9 @@
-"""The cpu backend: compiled kernels for transformers, token tables and finished vectors."""
+"""The cpu backend: compiled kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,13 @@ from fastflow.kernels.flow.plan import Plan
 from fastflow.late import late, making
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
-from fastflow.model.kinds import Calibrated, Model, VectorModel
+from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
 from fastflow.plan.fold import fold
 from fastflow.stages.calibration import Densities, Stage, log_normal
 
 if TYPE_CHECKING:
-    from fastflow.backends.trials import Tried
+    from fastflow.backends.precision import Tried
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.flow.cpu import CpuFlow
@@ -34,8 +34,7 @@ LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by 
 def auto_dtype(model: Model) -> tuple[str, str]:
     """Return the fastest default dtype for ``model`` on this machine, and the reason.
 
-    bfloat16 needs processor support and a recorded least cosine. int8 is never the default: its cost shows only in
-    labels.
+    int8 is never the default: its cost shows only in labels.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 
@@ -54,40 +53,50 @@ def auto_dtype(model: Model) -> tuple[str, str]:
 CUTS = 8
 
 
-class CpuCalibration:
-    """The folded calibration (B, D) -> (B, D') as one compiled call, and one for each cut.
+class CpuCalibrator(Calibrator):
+    """The folded calibration as one compiled call, and one for each cut.
 
-    A row has the same bits in any batch.
+    A row has the same bits in any batch, order and number of threads.
     """
 
-    def __init__(self, model: Calibrated, dim: int, threads: int | None) -> None:
-        self._stages, self._order, self._dim = model.calibration, model.truncation, dim
+    name = "cpu"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+
+    def _open_calibration(self, threads: int | None) -> None:
         self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
-        self._latent: Any = None
+        self._latent: CpuFlow | None = None
         try:
-            self._flow = self._fold(model.calibration, threads)
+            self._flow = self._fold(self._calibrated.calibration, threads)
         except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
-        self.threads, self.isa = self._flow.threads, self._flow.isa
 
-    def __call__(self, x: Floats, normalize: bool, truncate: int | None) -> Floats:
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         flow, truncate = self._flow_for(truncate)
-        return np.asarray(flow(np.ascontiguousarray(x, np.float32), normalize, truncate))
+        return np.asarray(flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
 
-    def log_prob(self, pooled: Floats, plans: Sequence[Plan]) -> Densities:
-        """Compute (B,) float64 log-densities of (B, D) under gate-free ``plans``, the same in every call."""
+    def log_prob(self, pooled: Floats) -> Densities:
+        """Return (B,) log-densities of (B, D); affine couplings run in NumPy."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
+        plans = self.density_plans
+        if any(plan.R is not None for plan in plans):
+            return super().log_prob(pooled)
         if self._latent is None:
-            self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self.threads)
+            self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self._flow.threads)
         z = self._latent(np.ascontiguousarray(pooled, np.float32))
         with np.errstate(over="ignore", invalid="ignore"):
             return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
 
+    @late
+    def density_plans(self) -> tuple[Plan, ...]:
+        """A dense matrix among affine couplings would lose the log-determinant."""
+        plans = fold(self.density.stages, self.pooled_dim, sparse=True)
+        return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
+
     def _fold(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
         from fastflow.kernels.flow.cpu import CpuFlow
 
-        return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self._dim, sparse=True)], threads)
+        return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self.pooled_dim, sparse=True)], threads)
 
     def _flow_for(self, width: int | None) -> tuple[CpuFlow, int | None]:
         if width is None or self._order is None:
@@ -95,14 +104,13 @@ class CpuCalibration:
         with making:
             found = self._cuts.pop(width, None)
             if found is None:
-                found = self._fold([*self._stages, self._order.stage(width)], self.threads)
+                found = self._fold([*self._calibrated.calibration, self._order.stage(width)], self._flow.threads)
             self._cuts[width] = found
             if len(self._cuts) > CUTS:
                 del self._cuts[next(iter(self._cuts))]
         return found, None
 
-    def fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
-        """Join the tokenizer, ``pooling`` and the calibration in one call; None if the tokenizer is not compiled."""
+    def _fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
         if (words := tokenizer.compiled) is None:
             return None
         from fastflow.kernels.embed.cpu import Texts
@@ -118,35 +126,9 @@ class CpuCalibration:
         return embed
 
 
-class CpuCalibrator(Calibrator):
-    """A calibrator that runs a CpuCalibration."""
-
-    _calibration: CpuCalibration
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        return self._calibration(pooled, normalize, truncate)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        """Return (B,) log-densities of (B, D); affine couplings run in NumPy."""
-        if any(plan.R is not None for plan in self.density_plans):
-            return super().log_prob(pooled)
-        return self._calibration.log_prob(pooled, self.density_plans)
-
-    @late
-    def density_plans(self) -> tuple[Plan, ...]:
-        """Fewest products, except with a dense matrix among affine couplings, which would lose the log-determinant."""
-        plans = fold(self.density.stages, self.pooled_dim, sparse=True)
-        return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
-
-
 class CpuBackend(CpuCalibrator, Backend):
-    """Encoder and pooling as one compiled call without padding, the folded calibration as another.
+    """Encoder and pooling as one compiled call without padding; bfloat16 and int8 are dtypes of its products."""
 
-    A text has the same bits in any batch, order and number of threads. bfloat16 and int8 are dtypes of the encoder's
-    products.
-    """
-
-    name = "cpu"
     dtypes = ("float32", "bfloat16", "int8")
     gated: ClassVar[bool] = True  # whether int8 is refused if it changes the embeddings too much
     int8: Int8 | None = None
@@ -164,7 +146,7 @@ class CpuBackend(CpuCalibrator, Backend):
         if tried is not None and not tried.holds():
             self._encoder = self._pack(model, shape, weights, threads, tried)
         # after the encoder: NumPy's threads spin for a while after folding
-        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        self._open_calibration(threads)
         self.arithmetic = self._encoder.how
         trim()
         self.details.append(
@@ -180,7 +162,7 @@ class CpuBackend(CpuCalibrator, Backend):
                 self.details.append(tried.cost(self.int8))
 
     def _try_int8(self, model: Model, weights: MappedWeights) -> Tried:
-        from fastflow.backends.trials import Tried
+        from fastflow.backends.precision import Tried
         from fastflow.kernels.encoder.cpu import choose, describe
 
         try:
@@ -208,7 +190,7 @@ class CpuBackend(CpuCalibrator, Backend):
             raise UsageError(str(error)) from error
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        return self._calibration.fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
+        return self._fuse(tokenizer, self._encoder) if self._pooling.of_embeddings else None
 
     def pool(self, tokens: Tokens) -> Floats:
         try:
@@ -221,13 +203,7 @@ class CpuBackend(CpuCalibrator, Backend):
 
 
 class CpuTable(CpuCalibrator, Backend):
-    """Compiled kernels on rows of the mapped file, float32.
-
-    A text has the same bits in any batch, order and number of threads.
-    """
-
-    name = "cpu"
-    dtypes = ("float32",)
+    """Compiled kernels on rows of the mapped file."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels.table.cpu import CpuTable as Kernels
@@ -239,7 +215,7 @@ class CpuTable(CpuCalibrator, Backend):
             self._table = Kernels(table, self._pooling.weights, threads)
         except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
             raise UsageError(str(error)) from error
-        self._calibration = CpuCalibration(model, self.pooled_dim, threads)
+        self._open_calibration(threads)
         self.arithmetic = self._table.isa
         self.details.append(
             f"token table of {len(table.rows)} rows in {table.rows.dtype} and calibration, compiled for "
@@ -247,7 +223,7 @@ class CpuTable(CpuCalibrator, Backend):
         )
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        return None if self._head else self._calibration.fuse(tokenizer, self._table)
+        return None if self._head else self._fuse(tokenizer, self._table)
 
     def pool(self, tokens: Tokens) -> Floats:
         try:
@@ -265,17 +241,14 @@ class CpuTable(CpuCalibrator, Backend):
         return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """Pool ``tokens`` at once: a mean needs no padding."""
+        """A mean needs no padding."""
         return self.pool(tokens)
 
 
 class CpuVectors(CpuCalibrator):
-    """Compiled kernels; a row has the same bits in any batch, order and number of threads."""
-
-    name = "cpu"
-    dtypes = ("float32",)
+    """Compiled kernels without an encoder."""
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cpu")
-        self._calibration = CpuCalibration(model, model.input_dim, threads)
-        self.details.append(f"calibration compiled for {self._calibration.isa}, {self._calibration.threads} threads")
+        self._open_calibration(threads)
+        self.details.append(f"calibration compiled for {self._flow.isa}, {self._flow.threads} threads")

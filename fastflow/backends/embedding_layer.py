@@ -1,4 +1,4 @@
-"""The layer WORDS of a transformers encoder: its embedding layer with the mean position for every token."""
+"""The layer WORDS of a transformers encoder: every token gets the mean position."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 
 
 def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
-    """Make a torch.nn.Module, ids (B, T) -> layer WORDS (B, T, D); None if layer 0 has no positions.
+    """Make a module, ids (B, T) -> layer WORDS (B, T, D); None if layer 0 has no positions.
 
-    The word table is shared with ``encoder``. ``longest``: tokens of the longest text, which uses the last rows of the
-    position table. Raises a UsageError that names ``where`` if a trial run of the layer fails.
+    It shares the word table of ``encoder``; ``longest`` tokens use the last rows of the position table. Raises a
+    UsageError if a trial run fails.
     """
     import torch
 
@@ -38,13 +38,12 @@ def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
 def get_states(output: Any) -> Any:
     """Return the hidden states by layer.
 
-    Transformers 4 lists ModernBERT's last one before the final LayerNorm, and none for an encoder without layers.
+    Transformers 4 lists ModernBERT's last one before the final LayerNorm.
     """
     return (*(output.hidden_states or ())[:-1], output.last_hidden_state)
 
 
 def _without_positions(layer: Any, longest: int) -> Any:
-    """All rows of the position table become its mean; the word table is not copied."""
     words = layer.word_embeddings
     copy = deepcopy(layer, {id(words): words})
     table = copy.position_embeddings.weight.data

@@ -1,26 +1,40 @@
 """The trial of int8: the largest operands, which int8 needs, and its error against float32.
 
-Weights are read from the mapped file layer by layer: a second encoder would use more memory than int8 saves.
+Weights are read layer by layer: a second encoder would use more memory than int8 saves. A trial that the model does not
+record is cached for the user:
+
+    KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
+
+KEY is the sha256 of path, arithmetic and versions; the entry has the fingerprint of the files. Weights are packed with
+the cached trial while they are hashed, and again if the hash differs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Calibrator, Floats
+from fastflow.atomic import replace_bytes
+from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend
-from fastflow.errors import UsageError
+from fastflow.cache_folder import OWN, TRIAL, cache_directory
+from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.panels import widen
-from fastflow.model.encoder.int8 import Int8
+from fastflow.model.encoder.int8 import Int8, build_record
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages.vectors import compute_paired_cosine
-from fastflow.values import short
+from fastflow.values import open_regular, short
+from fastflow.version import __version__
 
 VERSION = 2  # raised when the texts or the numbers of int8's kernels change
 LEAST_INT8 = 0.99  # to float32, of the worst of TEXTS and special tokens
@@ -43,10 +57,14 @@ HARD = (
 TEXTS = (*SENTENCES, *HARD)
 NORMALISED = (".qkv", ".up")
 UNEVEN = (*NORMALISED, ".down")
+ENTRY = "entry"
+NAMES = ("model", "fingerprint")
+DIGEST = hashlib.sha256().digest_size
+LARGEST = 1 << 26
 
 
 class Trial(NamedTuple):
-    """A few texts by the equations: tokens, (n, P) pooled vectors, and magnitudes by product.
+    """Texts by the equations: tokens, pooled vectors (n, P), magnitudes by product.
 
     Single special tokens begin at ``alone``. ``largest``: largest operands by column; ``terms``: times the largest
     weights.
@@ -61,14 +79,14 @@ class Trial(NamedTuple):
 
 
 def magnitudes(matrix: Floats) -> Floats:
-    """Return the largest magnitude in each column of ``matrix`` (n, k), without a copy."""
+    """Return the largest magnitude of each column of (n, k), without a copy."""
     return np.asarray(np.maximum(matrix.max(axis=0), -matrix.min(axis=0)))
 
 
 def trial(model: Model) -> Trial:
-    """Run the encoder in float32 on TEXTS and special tokens, together and one by one.
+    """Run the encoder in float32 on TEXTS and special tokens.
 
-    ``largest`` is over SENTENCES; ``terms`` is over TEXTS and special tokens: their large columns differ.
+    ``largest`` is over SENTENCES, ``terms`` over all: their large columns differ.
     """
     tokenize = model.tokenizer()
     together = (*TEXTS, " ".join(tokenize.special))
@@ -90,14 +108,14 @@ def trial(model: Model) -> Trial:
 
 
 def get_recorded(model: Model) -> Int8 | None:
-    """Return the model's recorded trial if its texts and kernels are current."""
+    """Return the model's recorded trial if it is current."""
     return model.int8 if model.int8 is not None and model.int8.version == VERSION else None
 
 
 def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
-    """Compare the embeddings of ``tried`` with embeddings of its ``pooled`` vectors in int8.
+    """Compare ``tried`` with its vectors ``pooled`` in int8.
 
-    A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens in a row.
+    A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens.
     """
     cosines = compute_paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
     exact = {}
@@ -110,7 +128,7 @@ def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
 
 
 def int8_cost(model: Model, found: Int8, when: str) -> str:
-    """Describe the cost of int8 for ``model`` in one line; raises a UsageError below LEAST_INT8."""
+    """Describe the cost of int8; raises a UsageError below LEAST_INT8."""
     cosine, text = f"{found.least_cosine:.4f}", short(found.text)
     if not found.least_cosine >= LEAST_INT8:
         raise UsageError(
@@ -126,7 +144,7 @@ def int8_cost(model: Model, found: Int8, when: str) -> str:
 
 
 class Streamed(ReferenceBackend):
-    """The float32 reference backend with its weights in the mapped file."""
+    """The reference with its weights in the mapped file."""
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
         return _Stream(MappedWeights(model.encoder, config, self._shape))
@@ -166,3 +184,96 @@ class _Stream(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._mapped.stored)
+
+
+class Tried:
+    """The trial ``found`` of ``model``; raises a FastflowError for a recorded trial of other weights."""
+
+    found: Int8 | Trial
+
+    def __init__(self, model: Model, weights: MappedWeights, arithmetic: str) -> None:
+        self._model, self._when, self._of = model, "recorded with the model", ""
+        self._path: Path | None = None
+        if (of_model := get_recorded(model)) is not None:
+            self.found = of_model
+            if misfit := _misfit(of_model, weights, model):
+                raise FastflowError(f"{model.path}: the recorded trial of int8 has {misfit}; train the model again")
+            return
+        self._path = None if model.awaited is None else _path(model, arithmetic)
+        kept = None if self._path is None else read_trial(self._path)
+        if kept is None or _misfit(kept[1], weights, model):
+            self._try()
+        else:
+            self._of, self.found, self._when = kept[0]["fingerprint"], kept[1], "measured at an earlier opening"
+
+    def holds(self) -> bool:
+        """Wait for the hashes; return whether ``found`` is of these files, else make a new trial."""
+        if not self._of or self._model.awaited is None or self._model.awaited() == self._of:
+            return True
+        self._try()
+        return False
+
+    def _try(self) -> None:
+        from fastflow.kernels._cpu import trim
+
+        self.found, self._when, self._of = trial(self._model), "measured at opening", ""
+        trim()
+
+    def conclude(self, opened: Backend) -> Int8:
+        """Return the trial with its cosines; cache a new one."""
+        if not isinstance(self.found, Trial):
+            return self.found
+        found = conclude(self.found, opened, opened.pool(self.found.tokens))
+        if self._path is not None and self._model.awaited is not None:
+            _keep(self._path, self._model.path, self._model.awaited(), found)
+        return found
+
+    def cost(self, found: Int8) -> str:
+        return int8_cost(self._model, found, self._when)
+
+
+def _misfit(found: Int8, weights: MappedWeights, model: Model) -> str:
+    for name, values in [*found.largest.items(), *found.terms.items()]:
+        if (columns := weights.columns(f"{name}.weight")) != len(values):
+            return f"{len(values)} columns for the product {name}, and the encoder has {columns}"
+    for ids, vector in found.exact.items():
+        if len(vector) != model.pooled_dim:
+            return f"{len(vector)} numbers for the text of ids {ids}, and the model pools {model.pooled_dim}"
+    return ""
+
+
+def _path(model: Model, arithmetic: str) -> Path | None:
+    key = json.dumps([os.path.realpath(model.path), arithmetic, VERSION, __version__, np.__version__])
+    try:
+        return cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.int8"
+    except RuntimeError:
+        return None
+
+
+def _keep(path: Path, model: Path, fingerprint: str, found: Int8) -> None:
+    from safetensors.numpy import save
+
+    entry = {"model": str(model), "fingerprint": fingerprint, "int8": found.entry()}
+    data = save({**found.arrays(), ENTRY: np.frombuffer(json.dumps(entry).encode(), np.uint8)})
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_bytes(path, TRIAL + hashlib.sha256(data).digest() + data, OWN)
+
+
+def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
+    """Read a cached trial and its entry; None if absent or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        with open_regular(path) as handle:
+            data = handle.read(LARGEST).removeprefix(TRIAL)
+        if hashlib.sha256(data[DIGEST:]).digest() != data[:DIGEST]:
+            return None
+        arrays = load(data[DIGEST:])
+        entry = json.loads(arrays.pop(ENTRY).tobytes())
+        if not all(isinstance(entry[name], str) for name in NAMES):
+            return None
+        return entry, build_record(entry["int8"], arrays, str(path), path)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError, FastflowError):
+        return None

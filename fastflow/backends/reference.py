@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,8 +34,10 @@ def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head
 
 
 class ReferenceCalibrator(Calibrator):
-    """A calibrator that runs the stages' equations in NumPy."""
+    """The equations of the stages in NumPy."""
 
+    name = "reference"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     _stages: list[Stage]
 
     def _open_stages(self, model: Calibrated, threads: int | None) -> None:
@@ -53,10 +55,8 @@ class ReferenceCalibrator(Calibrator):
 
 
 class ReferenceBackend(ReferenceCalibrator, Backend):
-    """The equations in NumPy, float32 or float64: the oracle, and the fallback without compiled kernels."""
+    """The equations in NumPy: the oracle, and the fallback without compiled kernels."""
 
-    name = "reference"
-    dtypes = ("float32", "float64")
     watch: reference.Watch | None = None
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
@@ -73,7 +73,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> dict[int, Floats]:
-        """Return the hidden states of the pooled layers, {layer: (N, D)}."""
+        """Return the states of the pooled layers, {layer: (N, D)}."""
         tokens.check(len(self._weights["word"]))
         layers = self._pooling.layers
         with np.errstate(over="ignore", invalid="ignore"):
@@ -89,10 +89,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
 
 
 class ReferenceTable(ReferenceCalibrator, Backend):
-    """The equations in NumPy, float32 or float64."""
-
-    name = "reference"
-    dtypes = ("float32", "float64")
+    """The equations of a token table in NumPy."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)
@@ -115,10 +112,7 @@ class ReferenceTable(ReferenceCalibrator, Backend):
 
 
 class ReferenceVectors(ReferenceCalibrator):
-    """The equations in NumPy, float32 or float64."""
-
-    name = "reference"
-    dtypes = ("float32", "float64")
+    """The equations without an encoder in NumPy."""
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cpu")

@@ -1,11 +1,11 @@
-"""The torch backend: the encoder through transformers or a token table, the calibration unfused."""
+"""The torch backend: transformers or a token table, the calibration unfused."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +19,16 @@ from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.encoder.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.encoder.weights import BAD, load_weights
-from fastflow.model.kinds import Calibrated, Model, VectorModel
+from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokens
 from fastflow.stages import calibration
-from fastflow.stages.calibration import Densities, Density, log_normal
+from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 from fastflow.values import panics, reason
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
-    """Load the transformers model of a local directory, frozen and silent, in ``dtype``.
-
-    Raises a FastflowError that names the tensor for missing or non-finite weights.
-    """
+    """Load the frozen transformers model of a directory; missing or non-finite weights are a FastflowError."""
     import torch
     from transformers import AutoModel
     from transformers.utils import logging
@@ -61,77 +58,63 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
     return encoder.requires_grad_(False)
 
 
-class TorchCalibration:
-    """An unfused calibration in PyTorch, float32 or float64."""
+class TorchCalibrator(Calibrator):
+    """The stages in PyTorch, unfused."""
 
-    def __init__(self, model: Calibrated, dtype: str, device: str, threads: int | None) -> None:
+    name = "torch"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+
+    def _open_calibration(self, threads: int | None) -> None:
         import torch
 
         if threads is not None:
             torch.set_num_threads(threads)
-        self._torch, self._process, self._device = torch, os.getpid(), device
-        self.dtype = torch.float64 if dtype == "float64" else torch.float32
+        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
+        self._torch, self._process = torch, os.getpid()
+        self._floats = torch.float64 if self.dtype == "float64" else torch.float32
         self._stages = [
-            calibration.Stage(s.kind, s.settings, {k: self.tensor(v) for k, v in s.params.items()})
-            for s in model.calibration
+            calibration.Stage(s.kind, s.settings, {k: self._tensor(v) for k, v in s.params.items()})
+            for s in self._calibrated.calibration
         ]
-        self._order = model.truncation
 
-    def __call__(self, pooled: Floats, normalize: bool, truncate: int | None) -> Floats:
-        self.mind_fork()
+    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
+        self._mind_fork()
         with self._torch.inference_mode():
-            x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
-            z = self.numpy(calibration.apply(self._stages, x))
+            z = self._numpy(calibration.apply(self._stages, self._send(pooled)))
         return shorten(z, normalize, truncate, self._order)
 
-    def log_prob(self, pooled: Floats, density: Density) -> Densities:
-        """Compute (B,) log-densities of (B, D), squares and their sum in float64."""
-        self.mind_fork()
+    def log_prob(self, pooled: Floats) -> Densities:
+        """Return (B,) log-densities; squares and sums in float64."""
+        self._mind_fork()
         with self._torch.inference_mode():
-            x = self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self._device, self.dtype)
-            z, log_det = (self.numpy(found) for found in density.latent(x, self._stages))
-        return log_normal(z, log_det)
+            latent = self.density.latent(self._send(pooled), self._stages)
+            return log_normal(*map(self._numpy, latent))
 
-    def mind_fork(self) -> None:
-        """Use one thread in a forked child, which lacks PyTorch's thread pool and would wait for it."""
+    def _mind_fork(self) -> None:
+        """A forked child lacks PyTorch's thread pool and would wait for it."""
         if os.getpid() != self._process:
             self._torch.set_num_threads(1)
             self._process = os.getpid()
 
-    def tensor(self, array: NDArray[Any]) -> Any:
-        tensor = self._torch.tensor(np.array(array), device=self._device)
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+    def _send(self, pooled: Floats) -> Any:
+        return self._torch.from_numpy(np.ascontiguousarray(pooled)).to(self.device, self._floats)
 
-    def numpy(self, tensor: Any) -> Floats:
-        return np.asarray(tensor.to(self.dtype).cpu().numpy())
+    def _tensor(self, array: NDArray[Any]) -> Any:
+        tensor = self._torch.tensor(np.array(array), device=self.device)
+        return tensor.to(self._floats) if tensor.is_floating_point() else tensor
 
-
-class TorchCalibrator(Calibrator):
-    """A calibrator that runs a TorchCalibration."""
-
-    _calibration: TorchCalibration
-
-    def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
-        return self._calibration(pooled, normalize, truncate)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        return self._calibration.log_prob(pooled, self.density)
+    def _numpy(self, tensor: Any) -> Floats:
+        return np.asarray(tensor.to(self._floats).cpu().numpy())
 
 
 class TorchBackend(TorchCalibrator, Backend):
     """PyTorch and transformers, padded and unfused."""
 
-    name = "torch"
     dtypes = ("float32", "bfloat16", "float64")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        import torch
-
-        self._torch = torch
         super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
-        self._calibration = TorchCalibration(model, dtype, self.device, threads)
-        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
-        self._flow_dtype = self._calibration.dtype
+        self._open_calibration(threads)
         config = read_config(model.encoder)
         with suppress(UnsupportedArchitecture):
             load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
@@ -142,7 +125,7 @@ class TorchBackend(TorchCalibrator, Backend):
             self._words = build_words_layer(self._encoder, longest, model.encoder)
 
     def train_mode(self, dropout: float | None = None) -> None:
-        """Enable the encoder's dropout for training, at the rate ``dropout`` if given."""
+        """Enable the encoder's dropout, at the rate ``dropout`` if given."""
         for part in (self._encoder, self._words or self._encoder):
             part.train()
             if dropout is not None:
@@ -154,9 +137,9 @@ class TorchBackend(TorchCalibrator, Backend):
         return self.pooling(self.hidden_states(tokens), tokens)
 
     def hidden_states(self, tokens: Tokens) -> Any:
-        """Return {layer: (B, T, D)} hidden states, or (B, D) of a pooler, and the padding mask (B, T)."""
+        """Return {layer: (B, T, D)}, or (B, D) of a pooler, and the padding mask (B, T)."""
         torch = self._torch
-        self._calibration.mind_fork()
+        self._mind_fork()
         tokens.check(self._encoder.get_input_embeddings().num_embeddings)
         lengths = np.diff(tokens.offsets)
         mask = np.arange(lengths.max(initial=0))[None] < lengths[:, None]
@@ -178,35 +161,28 @@ class TorchBackend(TorchCalibrator, Backend):
         """Pool -> (B, D), summed in float32 or better."""
         found, mask = hidden
         if self._pooling.mode == "pooler":
-            return self._calibration.numpy(found[self._pooling.layers[0]])
+            return self._numpy(found[self._pooling.layers[0]])
         if not self._pooling.plain or tokens.skip or self._head:
-            packed = {layer: self._calibration.numpy(state[mask]) for layer, state in found.items()}
+            packed = {layer: self._numpy(state[mask]) for layer, state in found.items()}
             return pool_states(packed, tokens, self._pooling, self._head)
-        states = [found[layer].to(self._flow_dtype) for layer in self._pooling.layers]
+        states = [found[layer].to(self._floats) for layer in self._pooling.layers]
         if self._pooling.mode == "cls":
-            return self._calibration.numpy(states[0][:, 0])
-        weights = mask[:, :, None].to(self._flow_dtype)
+            return self._numpy(states[0][:, 0])
+        weights = mask[:, :, None].to(self._floats)
         if self._pooling.weights is not None:
-            weights[mask] = self._calibration.tensor(self._pooling.weights[tokens.ids])[:, None]
+            weights[mask] = self._tensor(self._pooling.weights[tokens.ids])[:, None]
         means = [(state * weights).sum(1) / weights.sum(1) for state in states]
         if self._pooling.shares is None:
-            return self._calibration.numpy(sum(means) / len(means))
-        return self._calibration.numpy(sum(share * x for share, x in zip(self._pooling.shares, means, strict=True)))
+            return self._numpy(sum(means) / len(means))
+        return self._numpy(sum(share * x for share, x in zip(self._pooling.shares, means, strict=True)))
 
 
 class TorchTable(TorchCalibrator, Backend):
-    """PyTorch's EmbeddingBag on a CPU or GPU, float32 or float64."""
-
-    name = "torch"
-    dtypes = ("float32", "float64")
+    """PyTorch's EmbeddingBag."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        import torch
-
-        self._torch = torch
         super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
-        self._calibration = TorchCalibration(model, dtype, self.device, threads)
-        self.arithmetic = f"PyTorch {torch.__version__}, {self.device}"
+        self._open_calibration(threads)
         from fastflow.kernels.table.reference import WHOLE
         from fastflow.model.static.table import open_table
 
@@ -215,17 +191,17 @@ class TorchTable(TorchCalibrator, Backend):
             vectors = table.vectors(np.arange(table.vocabulary), np.float32)
         except ValueError as error:
             raise FastflowError(str(error)) from error
-        self._vectors = self._calibration.tensor(vectors)
-        self._summed = torch.float64 if table.run < WHOLE else self._vectors.dtype
+        self._vectors = self._tensor(vectors)
+        self._summed = self._torch.float64 if table.run < WHOLE else self._vectors.dtype
         weights = self._pooling.weights
-        self._weights: Any = None if weights is None else self._calibration.tensor(weights)
+        self._weights: Any = None if weights is None else self._tensor(weights)
         self._dropout = 0.0
 
     def train_mode(self, dropout: float | None = None) -> None:
         self._dropout = dropout or 0.0
 
     def pool(self, tokens: Tokens) -> Floats:
-        self._calibration.mind_fork()
+        self._mind_fork()
         tokens.check(len(self._vectors))
         torch = self._torch
         with torch.inference_mode():
@@ -247,15 +223,12 @@ class TorchTable(TorchCalibrator, Backend):
         return sums.to(vectors.dtype)
 
     def _finish(self, pooled: Any) -> Floats:
-        return apply_head(self._head, self._calibration.numpy(pooled))
+        return apply_head(self._head, self._numpy(pooled))
 
 
 class TorchVectors(TorchCalibrator):
-    """PyTorch, unfused, on a CPU or GPU, float32 or float64."""
-
-    name = "torch"
-    dtypes = ("float32", "float64")
+    """PyTorch without an encoder."""
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")
-        self._calibration = TorchCalibration(model, dtype, self.device, threads)
+        self._open_calibration(threads)

@@ -35,7 +35,7 @@ PIECE = 65536
 
 
 class Task(NamedTuple):
-    """The requested result: pooled vectors, or embeddings, normalised or not."""
+    """Pooled vectors, or embeddings, normalised or not."""
 
     calibrated: bool
     unit: bool
@@ -57,8 +57,7 @@ def _has_zero(weights: NDArray[np.float32] | None) -> bool:
 class TritonBackend(Backend):
     """Triton kernels between cuBLASLt's products, without padding; safe for several threads.
 
-    The encoder computes in ``dtype``, pooling and calibration in float32. A vector depends on the batch size only by
-    rounding (see ``kernels/README.md``).
+    Pooling and calibration are float32. A vector depends on the batch size by rounding (see ``kernels/README.md``).
     """
 
     name = "triton"
@@ -149,7 +148,7 @@ class TritonBackend(Backend):
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """Return the vectors of ``embed``, to the bit, and (B,) log-densities; runs the encoder twice."""
+        """Run the encoder twice: the vectors have the bits of ``embed``."""
         rows = list(batches)
         pooled = self.pool_batches(tokens, rows)
         return self.embed(tokens, rows, normalize, truncate), self.log_prob(pooled)

@@ -208,7 +208,7 @@ def _check_together(
 def summarise(
     done: Summary, seconds: float, longest: int | None, output: Path | None, replaced: bool, unit: str = "texts"
 ) -> None:
-    """Print the line of a finished run: counts, rate, output."""
+    """Print the line of a finished run."""
     if done.finished:
         say(f"fastflow: {output} is finished: nothing to do")
         return
@@ -229,7 +229,7 @@ def summarise(
 def fit_to(
     paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
-    """Give how to open an input, and the directory of a model calibrated on the texts of all inputs."""
+    """Yield the way to open an input, and a model calibrated on all texts."""
     from fastflow.files.checks import check_resumable
     from fastflow.files.embed import texts_of
     from fastflow.files.read.reread import Rereadable

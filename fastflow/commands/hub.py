@@ -56,14 +56,14 @@ def push(directory: Path, repository: str, private: bool, quiet: bool) -> None:
 
 
 def sharing(quiet: bool) -> ModuleType:
-    """Import the sharing module; the Hub's client shows its bars unless ``quiet``."""
+    """Import the sharing module; ``quiet`` hides the Hub's bars."""
     if quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return import_module("fastflow.model.sharing")
 
 
 def report(record: Record, left: list[str], quiet: bool) -> None:
-    """Print the record, and the files that were left out."""
+    """Print the record and the files left out."""
     from fastflow.model.sharing import listing
 
     emit(str(record))

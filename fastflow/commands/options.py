@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def join_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Join decorators to one; --help lists their options in this order."""
+    """Join decorators; --help lists their options in this order."""
 
     def add(command: Any) -> Any:
         for option in reversed(options):
@@ -79,7 +79,7 @@ ENCODING = click.option(
 
 
 def errors_option(*more: str) -> Callable[[Any], Any]:
-    """Make --errors with the choices strict, replace and ``more``."""
+    """Make --errors."""
     return click.option(
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
@@ -99,7 +99,7 @@ RAY = click.option(
 
 
 def take_layout(command: Any) -> Any:
-    """Give ``command``, in place of the options of an input's columns, ``layout``: a function that checks them."""
+    """Give ``command`` a function ``layout`` in place of the options of columns, which it checks."""
 
     @wraps(command)
     def with_layout(
@@ -124,14 +124,14 @@ def take_layout(command: Any) -> Any:
 
 
 def corpus_options(command: Any) -> Any:
-    """Add the options of a corpus's columns; ``command`` gets ``layout`` as by ``take_layout``."""
+    """Add the options of a corpus's columns; ``command`` gets ``layout``."""
     help = "The column that holds the text.  [default: text or sentence, or both of a pair]"
     field = click.option("--text-field", metavar="F", help=help)
     return join_options(field, FORMAT, DELIMITER, NO_HEADER, ENCODING, errors_option())(take_layout(command))
 
 
 def folder_option(help: str) -> Callable[[Any], Any]:
-    """Make -o DIR, a folder that the command makes."""
+    """Make -o DIR."""
     kind = click.Path(path_type=Path)
     return click.option("-o", "--output", required=True, metavar="DIR", type=kind, help=help)
 
@@ -161,18 +161,18 @@ def model_named(argument: str | None, option: str | None) -> str | None:
 
 
 def model_argument(command: Any) -> Any:
-    """Add MODEL to ``command`` as an argument and as -m."""
+    """Add MODEL as an argument and as -m."""
     named = click.option("-m", "--model", "option", metavar="MODEL", envvar="FASTFLOW_MODEL", help="The same as MODEL.")
     return click.argument("model", required=False)(named(command))
 
 
 def describe_output(output: Path, replaced: bool) -> str:
-    """Return the end of a summary: the output, and whether it replaced a file."""
+    """Return the end of a summary."""
     return f"; written to {output}" + ", which was replaced" * replaced
 
 
 def output_option(help: str) -> Callable[[Any], Any]:
-    """Make -o OUT, a file that the command writes."""
+    """Make -o OUT."""
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)
 

@@ -126,7 +126,7 @@ def _object(query: str, hits: Sequence[Hit]) -> str:
 
 
 def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None] | None) -> str:
-    """Return a line a row; ``heads`` names the similarity and the id column in a first line, None leaves it out."""
+    """Return a line a row; ``heads``: similarity and id column for a first line."""
     lines = [] if query is None else [f"# {_printable(query)}"]
     if heads is not None and hits:
         similarity, column = heads
@@ -141,7 +141,7 @@ def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None]
 
 
 def usual_cosine(runtime: Runtime) -> float | None:
-    """Return the mean cosine of two texts of the fitting corpus; None if not recorded."""
+    """Return the recorded mean cosine of two texts, or None."""
     record: Any = runtime.session.model.manifest
     for name in ("training", "isotropy", "after", "mean_cosine"):
         record = record.get(name) if isinstance(record, dict) else None
@@ -149,7 +149,7 @@ def usual_cosine(runtime: Runtime) -> float | None:
 
 
 def are_paragraphs(texts: Sequence[str]) -> bool:
-    """Say whether half of ``texts`` or more have over PARAGRAPH words."""
+    """Whether the median text has over PARAGRAPH words."""
     return bool(texts) and median(len(text.split()) for text in texts) > PARAGRAPH
 
 

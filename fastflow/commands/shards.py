@@ -64,7 +64,7 @@ def status(folder: Path, json_file: str | None) -> None:
 
 
 def arguments(*without: str) -> list[str]:
-    """Return this command's words without options that differ between shards and parameters ``without``."""
+    """Return this command's words without options that differ between shards."""
     context = click.get_current_context()
     words: list[str] = []
     for parameter in context.command.params:
@@ -83,7 +83,7 @@ def arguments(*without: str) -> list[str]:
 
 
 def check_options(context: click.Context) -> None:
-    """Raise a UsageError for a malformed address, and for options that exclude --ray."""
+    """Raise a UsageError for a wrong address, and for options that exclude --ray."""
     from fastflow.integrations.ray import check_address
 
     check_address(context.params["ray"])
@@ -100,7 +100,7 @@ def check_options(context: click.Context) -> None:
 
 
 def embed_on_ray(context: click.Context, paths: list[str], replaced: bool) -> None:
-    """Embed the checked inputs ``paths`` by tasks on a cluster."""
+    """Embed the checked inputs on a cluster."""
     from fastflow.integrations.ray import embed_on_cluster
 
     given = context.params

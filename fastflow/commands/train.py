@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(click.Command):
-    """A command that reports a failure in one sentence; --debug shows the traceback."""
+    """A command that reports a failure in one sentence."""
 
     def invoke(self, ctx: click.Context) -> Any:
         return plain_errors(super().invoke, ctx, bool(ctx.params.pop("debug")))

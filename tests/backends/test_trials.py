@@ -12,8 +12,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
-from fastflow.backends import precision, trials
-from fastflow.backends.trials import read_trial
+from fastflow.backends import precision
+from fastflow.backends.precision import read_trial
 from fastflow.cache_folder import cache_directory
 from fastflow.errors import UsageError
 from fastflow.kernels.isa import usable_isas
@@ -31,7 +31,7 @@ TEXTS = ["", "x", "the dog sings", "a bird by the river runs and falls"]
 def folder(tmp_path, monkeypatch):
     """The user's cache, empty; ``made`` counts the trials that are made."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(trials, "cache_directory", cache_directory)
+    monkeypatch.setattr(precision, "cache_directory", cache_directory)
     return tmp_path / "cache" / "fastflow"
 
 
@@ -129,7 +129,7 @@ def forge(change):
         entry, found = read_trial(path)
         change(entry, found)
         path.unlink()
-        trials._keep(path, entry["model"], entry["fingerprint"], found._replace(**entry.get("of", {})))
+        precision._keep(path, entry["model"], entry["fingerprint"], found._replace(**entry.get("of", {})))
 
     return fault
 
@@ -184,11 +184,11 @@ def test_a_cache_that_cannot_be_written_costs_a_trial(encoder, folder, made, mon
     elif place == "a folder without permission":
         folder.parent.mkdir(mode=0o500)
         if os.geteuid() == 0:  # who may write everywhere: the call is refused instead
-            monkeypatch.setattr(trials, "replace_bytes", refuse)
+            monkeypatch.setattr(precision, "replace_bytes", refuse)
     elif place == "a folder in its place":
         entry.mkdir(parents=True)
     else:
-        monkeypatch.setattr(trials, "cache_directory", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+        monkeypatch.setattr(precision, "cache_directory", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     for _ in range(2):
         again, cost, _ = opened(encoder)
         assert "measured at opening" in cost

@@ -53,24 +53,12 @@ def test_backends_agree_with_the_equations(vector_model, x, backend):
         assert found.backend == ("reference" if name == "auto" else name)
 
 
-def test_transform_of_a_model_of_texts_shortens_as_encode_does(weighted_model, sentences, backend):
-    opened = Runtime(weighted_model, backend=backend)
-    pooled = opened.pool(sentences)
-    for options in ({}, {"truncate_dim": 7, "normalize_embeddings": True}, {"precision": "ubinary"}):
-        found, encoded = opened.transform(pooled, **options), opened.encode(sentences, **options)
-        assert found.dtype == encoded.dtype
-        assert "precision" in options or np.abs(found - encoded).max() <= 20 * EMBEDDING
-    with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 32"):
-        opened.transform(pooled, truncate_dim=33)
-    with pytest.raises(UsageError, match="unknown precision 'int4'"):
-        opened.transform(pooled, precision="int4")
-
-
 def test_texts_are_one_sentence(rt, vector_model):
     for call in (
         lambda: rt.encode("a text"), lambda: rt.encode(["a", "b"]), lambda: rt.encode([]), lambda: rt.pool(["a"]),
         lambda: rt.pool([]), lambda: next(rt.stream(["a"])), lambda: rt.tokenizer(["a"]),
-        lambda: rt.similarity("a", "b"), lambda: rt.similarity(["a"], ["b"]),
+        lambda: rt.similarity("a", "b"), lambda: rt.similarity(["a"], ["b"]), lambda: rt.max_length,
+        lambda: rt.max_seq_length,
     ):  # fmt: skip
         with pytest.raises(UsageError) as raised:
             call()

@@ -69,29 +69,21 @@ def test_json_has_everything(desk, model, sentences):
 
 
 def test_queries_of_standard_input(desk, model, sentences):
-    queries = [sentences[3], "", sentences[4]] * 50
-    result = run(
-        "search", desk / "x.db", "-", "-m", model, "-k", 1, "--json", "--quiet", stdin="\n".join(queries) + "\n"
-    )
-    found = [json.loads(line) for line in result.stdout.splitlines()]
+    queries, words = [sentences[3], "", sentences[4]] * 50, ("search", desk / "x.db", "-", "-m", model, "-k", 1, "-q")
+    found = [json.loads(line) for line in run(*words, "--json", stdin="\n".join(queries) + "\n").stdout.splitlines()]
     assert [each["query"] for each in found] == queries
     assert [each["hits"][0]["row"] for each in found[::3]] == [3] * 50
     assert [each["hits"][0]["row"] for each in found[2::3]] == [4] * 50
-    table = run(
-        "search", desk / "x.db", "-", "-m", model, "-k", 1, "--quiet", stdin=f"{sentences[3]}\n{sentences[4]}\n"
-    )
+    table = run(*words, stdin=f"{sentences[3]}\n{sentences[4]}\n")
     assert [line.split()[0] for line in table.stdout.splitlines()] == ["#", "1", "#", "1"]
-    assert run("search", desk / "x.db", "-", "-m", model, "--quiet", stdin="").stdout == ""
+    assert run(*words, stdin="").stdout == ""
 
 
 def test_vectors_of_an_npy(desk, model, sentences):
-    bare = run("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet")
-    assert bare.stdout == "  1   1.0000  7\n"
-    assert json.loads(run("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet", "--json").stdout)[
-        "hits"
-    ] == [{"rank": 1, "score": pytest.approx(1), "row": 7}]
-    texts = run("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet", "--texts", desk / "in.jsonl")
-    assert texts.stdout == f"  1   1.0000  7  {sentences[7]}\n"
+    words = ("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet")
+    assert run(*words).stdout == "  1   1.0000  7\n"
+    assert json.loads(run(*words, "--json").stdout)["hits"] == [{"rank": 1, "score": pytest.approx(1), "row": 7}]
+    assert run(*words, "--texts", desk / "in.jsonl").stdout == f"  1   1.0000  7  {sentences[7]}\n"
 
 
 def test_control_characters_do_not_reach_the_terminal(model, tmp_path):

@@ -1,4 +1,4 @@
-"""The device of the triton backend: memory, streams, events and captured graphs."""
+"""The CUDA device of the triton backend."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Graph:
-    """Captured work: ``replay`` repeats it on the current contents of its buffers."""
+    """Captured work."""
 
     replay: Work
     nbytes: int
 
 
 class Device:
-    """The current CUDA device through PyTorch.
-
-    Work is queued on streams; only ``synchronize`` and ``capture`` wait for it.
-    """
+    """The current CUDA device; only ``synchronize`` and ``capture`` wait."""
 
     def __init__(self) -> None:
         import torch
@@ -35,7 +32,7 @@ class Device:
         return self._torch.empty(size, dtype=getattr(self._torch, dtype), pin_memory=True)
 
     def empty(self, size: int, dtype: str) -> Tensor:
-        """Allocate (size,) in device memory. Raises ``OutOfMemory``."""
+        """Raises ``OutOfMemory``."""
         made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
         self._torch.cuda.current_stream().synchronize()
         return made
@@ -46,12 +43,12 @@ class Device:
         return stream
 
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
-        """Queue ``work``, for ``tokens`` tokens, on ``stream``. Raises ``OutOfMemory``."""
+        """Queue ``work`` on ``stream``. Raises ``OutOfMemory``."""
         with self._torch.cuda.stream(stream), self._torch.inference_mode():
             work()
 
     def record(self, stream: Any) -> Any:
-        """Return an event that happens when the work queued so far is done."""
+        """Return an event after the work queued so far."""
         event = self._torch.cuda.Event()
         event.record(stream)
         return event
@@ -63,7 +60,7 @@ class Device:
         event.synchronize()
 
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
-        """Do ``work`` once, then capture it in a graph. Raises ``OutOfMemory``."""
+        """Do ``work`` once, then capture it. Raises ``OutOfMemory``."""
         cuda = self._torch.cuda
         self.run(stream, work)  # compiles kernels and loads libraries, which a capture must not do
         stream.synchronize()

@@ -1,7 +1,4 @@
-"""Small batches on a GPU: one captured graph for each size of batch, made at first use.
-
-A graph includes the copies to and from page-locked memory, so a call is one launch and one wait.
-"""
+"""Small batches on a GPU: a captured graph for each size, with its copies: one launch and one wait."""
 
 from __future__ import annotations
 
@@ -29,17 +26,14 @@ class Bucket(NamedTuple):
 
 
 def bucket_for(texts: int, longest: int) -> Bucket | None:
-    """Return the smallest bucket for ``texts`` texts of at most ``longest`` tokens, or None."""
+    """Return the smallest bucket for texts of at most ``longest`` tokens, or None."""
     if texts > TEXTS[-1] or longest > TOKENS[-1]:
         return None
     return Bucket(next(t for t in TEXTS if texts <= t), next(t for t in TOKENS if longest <= t))
 
 
 class Buffers:
-    """Page-locked and device memory for one batch: ids (N,), positions (N,), offsets (B + 1,), vectors.
-
-    Room for ``tokens`` tokens and ``texts`` texts; vectors have ``width`` float32.
-    """
+    """Page-locked and device memory for one batch: ids (N,), positions (N,), offsets (B + 1,), vectors (B, width)."""
 
     def __init__(self, device: Device, texts: int, tokens: int, width: int) -> None:
         self.texts, self.tokens, self.width = texts, tokens, width
@@ -73,7 +67,7 @@ Run = Callable[[tuple[Tensor, Tensor, Tensor], int], Tensor]  # inputs, tokens o
 
 
 class BucketGraph:
-    """The graph of one bucket and its buffers; ``run`` launches the kernels."""
+    """The graph of one bucket; ``run`` launches the kernels."""
 
     def __init__(self, device: Device, stream: Any, bucket: Bucket, width: int, run: Run) -> None:
         self._device, self._stream, self._bucket, self._run = device, stream, bucket, run
@@ -95,7 +89,7 @@ class BucketGraph:
 
 
 class Sized(Protocol):
-    """An object that keeps ``nbytes`` of memory."""
+    """An object of ``nbytes`` bytes."""
 
     nbytes: int
 
@@ -104,10 +98,7 @@ Kept = TypeVar("Kept", bound=Sized)
 
 
 class Graphs(Generic[Kept]):
-    """A cache of ``make(key)`` that drops the least recently used.
-
-    At most ``most`` are kept and ``most_bytes``, but always the last.
-    """
+    """A cache of ``make(key)`` that drops the least recently used, but always keeps the last."""
 
     def __init__(self, make: Callable[[Any], Kept], most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._make, self._most, self._most_bytes = make, most, most_bytes

@@ -26,7 +26,7 @@ Positions = Callable[[Tokens], NDArray[Any]]
 
 
 class Slot:
-    """Buffers of one batch on its way, and its state."""
+    """Buffers of one batch on its way."""
 
     def __init__(self) -> None:
         self.buffers: Buffers | None = None
@@ -35,7 +35,6 @@ class Slot:
         self.done: Any = None
 
     def fitting(self, device: Device, texts: int, tokens: int, width: int) -> Buffers:
-        """Return buffers of sufficient size, the old ones if they suffice."""
         b = self.buffers
         if b is None or b.texts < texts or b.tokens < tokens or b.width != width:
             room = (texts, tokens) if b is None else (max(texts, b.texts), max(tokens, b.tokens))
@@ -47,9 +46,8 @@ class Slot:
 class Pipeline:
     """Run the batches of successive calls; ``computing`` is the stream of all computation.
 
-    A batch that exceeds the device's memory is halved and retried. ``budget`` limits later ones, in tokens as
-    Tokens.batches counts them; None until then. ``note`` gets a sentence each time, ``make_room`` runs before memory is
-    returned.
+    A batch that exceeds the device's memory is halved, and ``budget`` limits later ones, in padded tokens. ``note``
+    gets a sentence; ``make_room`` runs before memory is returned.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Pipeline:
         self.budget: int | None = None
 
     def submit(self, tokens: Tokens, rows: Rows, run: Run, out: NDArray[np.float32]) -> None:
-        """Queue the texts ``rows``; ``finish`` has written their rows of ``out`` (B, width).
+        """Queue the texts ``rows``; ``finish`` has written their rows of ``out``.
 
         Raises FastflowError for a single text that does not fit.
         """
@@ -89,12 +87,11 @@ class Pipeline:
         self._device.release()
 
     def finish(self, out: NDArray[np.float32]) -> None:
-        """Wait for the batches in flight and write their rows of ``out``."""
         while self._flying:
             self._collect(out)
 
     def abandon(self) -> None:
-        """Wait for the batches in flight and drop them, after an error elsewhere."""
+        """Drop the batches in flight after an error elsewhere."""
         while self._flying:
             slot = self._flying.popleft()
             self._device.synchronize(slot.done)
@@ -145,5 +142,5 @@ class Pipeline:
 
 
 def count_padded(tokens: Tokens, rows: Rows) -> int:
-    """Count the tokens of the texts ``rows``, padded to the longest."""
+    """Count tokens, padded to the longest text."""
     return len(rows) * int(np.diff(tokens.offsets)[rows].max(initial=0))

@@ -1,4 +1,4 @@
-"""The self-test of a GPU backend at opening: a few rows are compared with NumPy."""
+"""The self-test of a GPU backend at opening."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITS = {"float64": 0.01, "float32": 0.01, "float16": 0.1, "bfloat16": 0.25}
 
 
 class Check(NamedTuple):
-    """A computation, its rows (B, ...) from GPU and NumPy, and the largest relative error."""
+    """A computation, its rows from GPU and NumPy, and the largest relative error."""
 
     what: str
     found: Any
@@ -34,7 +34,7 @@ class Check(NamedTuple):
 
 
 def self_test(opened: Calibrator, model: Model | VectorModel) -> None:
-    """Raise WrongOnGpu if ``opened``, which runs ``model`` on a GPU, fails or differs from NumPy."""
+    """Raise WrongOnGpu if ``opened`` fails or differs from NumPy."""
     where = f"the {opened.name} backend cannot be trusted on this GPU"
     wider = " or dtype float32" * (opened.dtype in ("float16", "bfloat16"))  # float16 may overflow
     remedy = f"use device='cpu' (--device cpu){wider}, and have the GPU, its driver, torch and triton checked"

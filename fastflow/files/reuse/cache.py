@@ -3,7 +3,7 @@
     KEY.npy       the embeddings of one corpus by one encoder; KEY is the sha256 of both and of the pooling
     KEY.partial   the same, unfinished: a run with the same KEY continues it
     KEY.json      encoder and corpus by name, for ``fastflow cache``
-    KEY.int8      a trial of int8: ``backends.trials``
+    KEY.int8      a trial of int8: ``backends.precision``
 
 A file in use is locked (flock). Earlier versions named unfinished files KEY.PID.partial; no run continues them.
 """
@@ -164,7 +164,7 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _about_trial(path: Path) -> dict[str, Any]:
-    from fastflow.backends.trials import read_trial
+    from fastflow.backends.precision import read_trial
 
     return {} if (read := read_trial(path)) is None else read[0]
 
