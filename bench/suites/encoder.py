@@ -1,7 +1,7 @@
 """The encoder suite: token ids in host memory in, pooled vectors out, at fixed batch x tokens.
 
-Everybody runs the same weights with equal threads, is checked against PyTorch in float32, and takes turns. GFLOP/s
-count the products, GB/s the layers' weights read once.
+Everybody runs the same weights and is checked against PyTorch in float32. GFLOP/s count the products, GB/s the
+layers' weights once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GPU_SUITES = "the encoder suites on a GPU"
 
 
 class Course(NamedTuple):
-    """The measurements of one run: everybody at every shape."""
+    """Everybody at every shape."""
 
     engines: list[EncoderCandidate]
     shapes: tuple[Shape, ...]
@@ -54,7 +54,7 @@ class Course(NamedTuple):
 
 
 def run_encoder(request: Request) -> Results:
-    """Run the suite on the model given, else on random weights of the shape given, BERT-base's without one."""
+    """Run the suite on the model given, else on random weights of a shape."""
     results, gpu, quick = Results(), request.on_gpu, request.sizes.quick
     families = choose(request.against, gpu_peers.PEERS, GPU_SUITES) if gpu else choose(request.against)
     subject = request.bench.base() if request.bench.model is None else request.bench.named()
@@ -99,7 +99,7 @@ def _plan_on_gpu(request: Request, subject: Subject, families: list[str], result
 
 
 def measure(subject: Subject, course: Course, request: Request, results: Results) -> None:
-    """Check and time everybody at every shape that the encoder takes; add to ``results``."""
+    """Check and time everybody at every shape that fits."""
     exact = open_reference(subject, device=course.gpu.device if course.gpu else "cpu")
     longest = subject.shape.positions - subject.shape.position_start
     vocabulary = int(read_config(subject.encoder)["vocab_size"])
@@ -119,7 +119,7 @@ def open_ours(request: Request, subject: Subject) -> Iterator[EncoderCandidate]:
 
 
 def find_instructions(dtype: str) -> str:
-    """Return the instruction set that products of ``dtype`` run on now."""
+    """Return the instruction set of products of ``dtype``."""
     from fastflow.kernels.encoder.cpu import choose
 
     return str(choose(dtype)[0])
@@ -132,7 +132,7 @@ def _prepare_packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
 
 
 def _prepare_graph(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
-    """Return the packed call, with the ``replay`` and ``stream`` of its graph if it is small enough for one."""
+    """Return the packed call; a small one has the ``replay`` and ``stream`` of its graph."""
     call: Any = _prepare_packed(backend, ids, mask)
     if (graph := backend._graph(*ids.shape, Task(False, False))) is not None:
         call.replay, call.stream = graph._graph.replay, backend._computing
@@ -150,7 +150,7 @@ def measure_shape(
     subject: Subject, course: Course, ids: Array, reference: Callable[[Array, Array], Array], threads: int,
     results: Results,
 ) -> list[Row]:  # fmt: skip
-    """Return the rows of one shape; a wrong or failing peer is left out of ``results`` and of later shapes."""
+    """Return the rows of a shape; a wrong or failing peer is left out, also of later shapes."""
     batch, tokens = ids.shape
     mask = np.ones_like(ids)
     exact = reference(ids, mask)
