@@ -63,13 +63,9 @@ def test_a_whole_run_has_every_suite_and_names_who_is_missing(small_bench, tmp_p
 
 
 @pytest.mark.slow
-def test_rows_of_the_encoder_agree_with_pytorch_and_count_what_the_layers_need(small_bench):
+def test_rows_of_the_encoder_agree_with_pytorch(small_bench):
     long = replace(ENCODER, quick=False, encoder=replace(ENCODER.encoder, shapes=((1, 3), (2, 9), (3, 17))))
     results = encoder.run_encoder(ask(small_bench, ["torch-eager"], long, 2))
-    subject = small_bench.base()
-    per_layer = 4 * 128 * 128 + 2 * 128 * 512
-    assert subject.matrix_weights() == 3 * per_layer
-    assert subject.flop(2, 9) == 2 * 18 * 3 * (per_layer + 2 * 9 * 128)
     for row in results.rows:
         assert row["least_cosine"] >= COSINES[row["dtype"]]
     exact = [row for row in results.rows if row["name"].startswith("fastflow") and row["dtype"] == "float32"]
@@ -99,6 +95,7 @@ def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(small_bench, mon
     assert {row["name"] for row in results.rows} == {"fastflow"}
     reasons = {entry["name"]: entry["reason"] for entry in results.skipped}
     assert set(reasons) == {"liar float32", "failing int8"}
+    assert len(results.skipped) == 2, "who is wrong is not asked again"
     assert "liar float32 differs from PyTorch in float32" in reasons["liar float32"]
     assert reasons["failing int8"] == "1 x 3: its call failed: RuntimeError: out of luck"
     ours = EncoderCandidate("fastflow", "float32", "x", liar.prepare)
