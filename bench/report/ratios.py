@@ -11,18 +11,9 @@ Key = tuple[str, str]  # name and dtype of a row
 At = Mapping[Key, Row]  # the rows of one place
 X = "x"  # the unit of a peer's time over ours
 BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # of the flow, by device
-# device -> (peers in words, their rows, of which the fastest counts; none: everybody's rows)
-FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    "cpu": (
-        ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
-        ("unfused PyTorch eager, the equations", ("torch-eager",)),
-        ("the fastest peer of all, compiled ones included", ()),
-    ),
-    "cuda": (
-        ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
-        ("the same in a CUDA graph", ("torch-lean-graph",)),
-        ("the fastest peer of all, compiled ones included", ()),
-    ),
+FLOW = {  # device -> peer in words: its row
+    "cpu": {"unfused PyTorch eager, lean": "torch-lean-eager", "unfused PyTorch eager, the equations": "torch-eager"},
+    "cuda": {"unfused PyTorch eager, lean": "torch-lean-eager", "the same in a CUDA graph": "torch-lean-graph"},
 }
 
 
@@ -77,9 +68,10 @@ def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
             if (own := at.get("fastflow")) is None:
                 continue
             what = f"flow B={batch}: fastflow"
-            for words, peers in FLOW[device]:
-                others = peers or [name for name in at if not name.startswith("fastflow")]
-                if (peer := find_fastest(at, others)) is not None:
+            peers = {words: [name] for words, name in FLOW[device].items()}
+            peers["the fastest peer of all, compiled ones included"] = [n for n in at if not n.startswith("fastflow")]
+            for words, names in peers.items():
+                if (peer := find_fastest(at, names)) is not None:
                     name = f"{what} against {words} ({peer['name']})"
                     out.append(_make_entry(name, count, peer["median_ms"] / own["median_ms"], X))
             out.append(_make_entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
