@@ -122,6 +122,10 @@ def test_quick_runs_compile_nothing_and_families_pick_their_rows():
     assert flow.choose_rows(["lean"], "cpu", quick=False) == {"torch-lean-eager", "torch-lean-compile"}
     assert "torch-lean-graph" in flow.choose_rows(["torch-lean"], "cuda", quick=True)
     assert flow.choose_rows(["torch"], "cpu", quick=False) == {"torch-eager"}
+    made = make_synthetic(1, 2, 4, "additive", 8, dim=16)
+    peers = flow.open_peers(made, "cpu", set(flow.list_rows("cpu", quick=False)))
+    optional = {"torch-eager": False, "torch-lean-eager": False, "torch-lean-compile": True}
+    assert {peer.name: peer.optional for peer in peers} == optional
 
 
 @pytest.mark.slow
