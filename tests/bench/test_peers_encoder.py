@@ -105,12 +105,10 @@ def test_onnxruntimes_process_starts_with_the_weights(weighted_subject):
 
 
 def pooled(subject, sentences, layers=None):
-    """The vectors of the reference that all peers are compared with."""
     return texts.embed_padded(open_reference(subject, layers), make_tokenizer(subject))(sentences)
 
 
 def test_the_reference_weighs_as_the_model_does_and_named_layers_plainly(weighted_subject, sentences, bert):
-    """Plainly as Sentence Transformers does with the plain encoder directory."""
     assert np.array_equal(weighted_subject.weights, load_model(weighted_subject.model).pooling.weights)
     assert len({weighted_subject, weighted_subject}) == 1
     last = (weighted_subject.depth,)

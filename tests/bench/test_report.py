@@ -189,7 +189,6 @@ def test_the_table_of_a_server_has_a_line_for_every_row():
 
 
 def lines_of(rows):
-    """The table of the text suites, its cells apart."""
     return [re.sub("   *", " | ", line.strip()) for line in make_tables(rows)]
 
 

@@ -135,7 +135,6 @@ def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cls", "last", "saved"])
 def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
-    """A saved directory with its head and its prompt, if the library that saves it is there."""
     peers = ["torch-eager"]
     if mode == "saved":
         needs("sentence_transformers")
@@ -167,8 +166,6 @@ time.sleep(20)
 
 @pytest.fixture
 def terminable():
-    """SIGTERM raises Terminated, as in the command."""
-
     def terminate(*_):
         raise Terminated
 
@@ -219,7 +216,6 @@ def test_every_load_has_its_row(tmp_path, model):
 
 
 def test_a_load_without_an_answer_has_a_row_without_times():
-    """And no ratio; its table is written, and its JSON."""
     results, who = Results(), {"subject": "s", "name": "fastflow", "share": 0.5, "batch": 1, "threads": 1}
     serve.add_load(Outcome(unsent=9, seconds=1.0), who, results)
     (row,) = results.rows
@@ -272,7 +268,6 @@ def test_random_weights_are_the_same_in_every_run():
 
 
 def test_a_subject_is_described_by_its_model(tmp_path, bert, sentences):
-    """How it pools; and of a directory of Sentence Transformers its modules and its prompt."""
     made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling="cls")
     subject = subject_of(tmp_path, made)
     assert (subject.mode, subject.layers, subject.saved, subject.prompt) == ("cls", (3,), None, "")
@@ -286,7 +281,6 @@ def test_a_subject_is_described_by_its_model(tmp_path, bert, sentences):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shape_takes_the_place_of_bert_base_and_not_its_name(tmp_path, monkeypatch, shape):
-    """Nor that of the model whose weights it lacks."""
     made, real = {}, benches.make_base
     monkeypatch.setattr(benches, "make_base", lambda directory, bert: made.update(bert) or real(directory, SMALL))
     named = {"minilm-l6": "MiniLM-L6", "minilm-l12": "MiniLM-L12", "bert-base": "BERT-base"}[shape]

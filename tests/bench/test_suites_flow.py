@@ -98,7 +98,6 @@ def broken():
 
 
 def run_with(monkeypatch, call, optional=False):
-    """The quick run with one more candidate."""
     honest = flow.open_peers
     more = FlowCandidate("more", "float32", "torch", lambda x: lambda: call(x), optional=optional)
     with monkeypatch.context() as patch:

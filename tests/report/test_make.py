@@ -30,8 +30,6 @@ SENTENCES = str(ROOT / "examples" / "sentences.txt")
 
 
 class Page(HTMLParser):
-    """Tags balanced, ids and attributes collected."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open, self.ids, self.attributes = [], [], []
@@ -78,7 +76,6 @@ def report(*arguments):
 
 
 def read_report(*arguments):
-    """The content of --json."""
     done = report(*arguments, "--json", "-")
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
@@ -90,7 +87,6 @@ def average(found, name):
 
 @pytest.fixture(scope="module")
 def whole(model, data, tmp_path_factory):
-    """Every section, as page and JSON."""
     folder = tmp_path_factory.mktemp("out")
     result = report(
         model, "--against", "raw,standardize,whiten:8", "--sts", data / "pairs.tsv", "--qnli", data / "q.tsv",
