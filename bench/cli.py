@@ -45,10 +45,9 @@ def run(
     """Run ``suites``, print the table, write the files asked for, and return the report.
 
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda if there is one).
-    ``threads``: for every candidate, None for OMP_NUM_THREADS, else one a core. ``sizes``: None for QUICK if
-    ``quick`` is set, else FULL. ``shape``: one of ``workbench.SHAPES``, which replaces BERT-base.
-    The report is {machine, rows, ratios, subjects, skipped, quick, seconds}. A run that is stopped leaves the rows
-    measured so far, one a line, in the file ``json_path`` with ``.part`` added.
+    ``threads`` None: OMP_NUM_THREADS, else one a core. ``shape``: one of ``workbench.SHAPES``, in place of BERT-base.
+    The report is {machine, rows, ratios, subjects, skipped, quick, seconds}. A stopped run leaves its rows, one a
+    line, in ``json_path`` with ``.part`` added.
     """
     for suite in suites:
         if suite not in SUITES:
@@ -100,7 +99,7 @@ def run_suites(
     threads: int | None,
     shape: str | None = None,
 ) -> Results:
-    """Run the suites in their order and return their results together."""
+    """Run the suites in their order; return their results together."""
     from fastflow.bench.suites.workbench import Request, open_workbench
 
     every, count = Results(), threads or default_threads()

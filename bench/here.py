@@ -1,4 +1,4 @@
-"""``fastflow bench`` without a suite: texts a second on this machine, in one to six rows and under a minute."""
+"""``fastflow bench`` without a suite: texts a second on this machine, in under a minute."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
 
 
 def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any]:
-    """Measure texts a second of ``model`` in each dtype and of every installed peer, on this machine's CPU.
+    """Measure texts a second of ``model`` in each dtype, and of every installed peer, on the CPU.
 
-    Returns model, work (of fastflow), layers (whether the encoder's layers are computed), table, threads, instructions
-    (of the compiled kernels), texts, rows (name, dtype, texts_per_s, ratio), skipped, and processors_used_by_others,
-    None if unknown, of processors_usable. ``ratio`` is to the first of PEERS that does equal work, or without one to
-    fastflow in float32. Raises a UsageError for a model without an encoder.
+    Returns model, work, layers (whether they are computed), table, threads, instructions, texts, rows (name, dtype,
+    texts_per_s, ratio), skipped, and processors_used_by_others (None: unknown) of processors_usable. ``ratio`` is to
+    the first peer of equal work, else to fastflow in float32. Raises a UsageError for a model without an encoder.
     """
     count, neighbours = threads or default_threads(), Neighbours()
     calls, skipped = open_ours(model, count)
@@ -76,13 +75,13 @@ def find_table(model: str | None) -> Path | None:
 
 
 def has_layers(runtime: Runtime) -> bool:
-    """Return whether the model computes layers; without any all its dtypes are the same float32."""
+    """Return whether the model computes layers; without any, all its dtypes are one."""
     model = runtime.session.model
     return not (isinstance(model, Model) and model.pooling.of_embeddings)
 
 
 def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Return ``encode`` of the model in each dtype of this machine, and a sentence for each other dtype."""
+    """Return ``encode`` in each dtype of this machine, and a sentence for each other dtype."""
     calls: dict[tuple[str, str], Any] = {}
     skipped = []
     for dtype in DTYPES:

@@ -57,20 +57,20 @@ subclass; a warning is a `fastflow.FastflowWarning`. Types of arguments and resu
 
 
 def split_docstring(doc: str) -> dict[str, str]:
-    """Split a docstring in Google's form: "" is the text before the first section, Args and others by their name."""
+    """Split a docstring in Google's form by section; "": the text before the first."""
     first, *rest = HEADING.split(inspect.cleandoc(doc))
     return {"": first.strip(), **{name: text.rstrip() for name, text in zip(rest[::2], rest[1::2], strict=True)}}
 
 
 def split_section(section: str) -> dict[str, str]:
-    """Return the names of a section, such as Args, and the text of each on one line."""
+    """Return the names of a section, and the text of each on one line."""
     _, *found = ENTRY.split(section)
     texts = {names: " ".join(text.split()) for names, text in zip(found[::2], found[1::2], strict=True)}
     return {name: text for names, text in texts.items() for name in names.split(", ")}
 
 
 def list_methods(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the public methods of a class by name, its own before its base classes'."""
+    """Yield the public methods by name, a class's own before its bases'."""
     for base in thing.__mro__:
         for name, value in vars(base).items():
             hidden = name.startswith("_") or getattr(value, "__isabstractmethod__", False)
@@ -79,7 +79,7 @@ def list_methods(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def list_properties(thing: Any) -> dict[str, str]:
-    """Return the public properties of a class, and the docstring of each on one line."""
+    """Return the public properties and their docstrings."""
     return {
         name: " ".join(inspect.cleandoc(value.fget.__doc__ or "").split())
         for base in thing.__mro__
@@ -89,7 +89,7 @@ def list_properties(thing: Any) -> dict[str, str]:
 
 
 def describe_call(title: str, level: int, thing: Any) -> str:
-    """Return one call as Markdown: its signature, and its docstring section by section."""
+    """Return a call as Markdown."""
     found, signature = split_docstring(thing.__doc__), inspect.signature(thing)
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
     shown = str(signature.replace(parameters=plain, return_annotation=signature.empty))
@@ -126,7 +126,7 @@ def _list_arguments(found: dict[str, str]) -> Iterator[str]:
 
 
 def _list_options() -> Iterator[str]:
-    """A Markdown item for each field of Options that ``fastflow.fit`` takes: name, default, and the option's help."""
+    """A Markdown item for each option of ``fastflow.fit``: name, default, help."""
     for entry in fields(Options):
         if entry.name not in COMMAND_ONLY:
             yield f"- `{entry.name}={entry.default!r}`: {' '.join(entry.metadata['setting'].option['help'].split())}"

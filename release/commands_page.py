@@ -61,7 +61,6 @@ def make_page() -> str:
 
 
 def _list_commands(context: click.Context) -> list[tuple[str, click.Command]]:
-    """The commands of a group by name, also the ones imported later; none of another command."""
     group = context.command
     if not isinstance(group, click.Group):
         return []

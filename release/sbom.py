@@ -1,8 +1,7 @@
-"""The bill of materials of a wheel (CycloneDX 1.7): models with their weights, data, compiled code, dependencies.
+"""The bill of materials of a wheel (CycloneDX 1.7): models, data, compiled code, dependencies.
 
 ``seal.py`` puts it at ``*.dist-info/sboms/fastflow.cdx.json`` (PEP 770). It names every file of the wheel that is
-neither Python nor metadata, with its sha256. A folder of ``fastflow/`` with weights is a model; its README.md names the
-licence.
+neither Python nor metadata, with its sha256. A folder with weights is a model; its README.md names the licence.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ OTHERS = {  # file -> the licences of its parts, if it is not ours
 
 
 def make_licences(name: str) -> list[Part]:
-    """Make the entry of a licence, by its SPDX id or in words."""
+    """Make the entry of a licence, an SPDX id or words."""
     return [{"license": {"id": name} if re.fullmatch(r"[A-Za-z]+[\w.-]*-[\d.]+|MIT", name) else {"name": name}}]
 
 
@@ -62,7 +61,7 @@ def find_models(files: dict[str, bytes]) -> dict[str, Part]:
 
 
 def find_dependencies(metadata: Message) -> list[Part]:
-    """Find the packages, with versions, that are always installed with this one."""
+    """Find the packages that are always installed with this one."""
     found = []
     for line in metadata.get_all("Requires-Dist", []):
         asked, _, condition = line.partition(";")
@@ -76,7 +75,7 @@ def find_dependencies(metadata: Message) -> list[Part]:
 
 
 def make_sbom(files: dict[str, bytes]) -> bytes:
-    """Make the bill of materials of a wheel with ``files``, name -> content: equal bytes for equal files."""
+    """Make the bill of ``files``, name -> content: equal bytes for equal files."""
     metadata = message_from_bytes(next(data for name, data in files.items() if name.endswith(".dist-info/METADATA")))
     whole = f"pkg:pypi/{metadata['Name']}@{metadata['Version']}"
     kept = find_models(files)

@@ -1,9 +1,9 @@
-"""Rewrite a wheel or an sdist so that equal contents give equal bytes, and put the SBOM into a wheel.
+"""Rewrite a wheel or an sdist so that equal contents give equal bytes; put the SBOM into a wheel.
 
     python release/seal.py dist/*
 
-Names are sorted; every file has the time of SOURCE_DATE_EPOCH, else the first day of 1980, mode 0644 or 0755, and no
-owner. setup.py does this at every build. A wheel that ``auditwheel`` rewrote is sealed once more.
+Names are sorted; files have the time of SOURCE_DATE_EPOCH, else of 1980, mode 0644 or 0755, and no owner. setup.py
+does this at every build. A wheel that ``auditwheel`` rewrote is sealed once more.
 """
 
 from __future__ import annotations

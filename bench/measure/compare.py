@@ -1,4 +1,4 @@
-"""One comparison: candidates that must agree with the reference before they are timed alternately."""
+"""A comparison: candidates must agree with the reference before they are timed in turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Opened = TypeVar("Opened")  # the timed call
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine to time; each kind of suite has its own class, which adds how to call it."""
+    """An engine to time; each kind of suite adds how to call it."""
 
     name: str
     dtype: str
@@ -44,7 +44,7 @@ def compare(
     excuse: Callable[[Who, Exception], str | None],
     leave_out: Callable[[Who, str], None],
 ) -> list[tuple[Who, Judged, Timed]]:
-    """Check every candidate, time the right ones together; return candidate, accuracy and times in their order.
+    """Check every candidate, and time the right ones together; return (candidate, accuracy, times) in their order.
 
     ``admit`` returns the warmed-up call and its accuracy, and raises if the candidate fails or is wrong. ``excuse``
     then returns the reason for ``leave_out``, or None to end the run with the error.
@@ -67,7 +67,7 @@ def compare(
 
 
 class Errors(NamedTuple):
-    """Largest absolute and relative L2 difference from float64, by the names of a row's fields."""
+    """Largest absolute and relative L2 difference from float64, as fields of a row."""
 
     max_abs_err: float
     relative_err: float
@@ -80,7 +80,7 @@ def compute_errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
 
 
 def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> Errors:
-    """Return the errors of candidate ``name``; raise a FastflowError if they are beyond float32 grade.
+    """Return the errors of candidate ``name``; raise a FastflowError beyond float32 grade.
 
     The limit is the grade, or four times the error of the unfused equations in float32 if that is larger.
     """
@@ -97,21 +97,21 @@ def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> E
 
 
 class Agreement(NamedTuple):
-    """The least cosine of any row with PyTorch in float32, and the largest absolute difference."""
+    """Least cosine of a row with PyTorch in float32, and largest absolute difference."""
 
     least_cosine: float
     max_abs_err: float
 
 
 def measure_agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agreement:
-    """Return the agreement of ``z`` (B, D) with ``exact`` (B, D); raises as ``check_cosine`` does."""
+    """Return the agreement of ``z`` with ``exact``, both (B, D); raises as ``check_cosine`` does."""
     return Agreement(check_cosine(candidate.name, candidate.dtype, z, exact), float(np.abs(z - exact).max()))
 
 
 def check_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
-    """Return the least cosine over the rows of ``z`` (B, D) and ``exact`` (B, D).
+    """Return the least cosine of the rows of ``z`` and ``exact``, both (B, D).
 
-    Raises a FastflowError that names the candidate if shape, finiteness or cosine are beyond the limits of ``dtype``.
+    Raises a FastflowError if shape, finiteness or cosine are beyond the limits of ``dtype``.
     """
     z = np.asarray(z, np.float64)
     if z.shape != exact.shape:

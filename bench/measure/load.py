@@ -1,7 +1,7 @@
 """An open-loop load: requests leave at a constant rate, whether or not earlier ones were answered.
 
-A request's time counts from the moment it was due. How late the generator sent it is measured apart.
-``python -m fastflow.bench.measure.load`` runs one plan, JSON on standard input, in a process of its own.
+A request's time counts from the moment it was due. ``python -m fastflow.bench.measure.load`` runs one plan, JSON on
+standard input.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ GRACE = 30.0  # seconds for the answers after the last request
 
 @dataclass(frozen=True)
 class Plan:
-    """``bodies``: JSON bodies, sent in rotation; ``rate``: requests a second, ``count`` in all, on ``connections``.
+    """``bodies``: JSON, sent in rotation; ``rate``: requests a second, ``count`` in all.
 
-    ``lead``: the first requests, whose times, refusals and failures do not count.
+    ``lead``: first requests, whose times, refusals and failures do not count.
     """
 
     port: int
@@ -36,7 +36,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Milliseconds from due to answered by status, lateness, and the generator's own cost.
+    """Milliseconds from due to answered by status, lateness, and the generator's cost.
 
     The lead counts only in ``seconds``, ``cpu_seconds`` and ``ended``.
     """
@@ -53,7 +53,7 @@ class Outcome:
         self.ended[status] = self.ended.get(status, 0) + 1
 
     def quantile(self, share: float, status: str = "200") -> float | None:
-        """Return the milliseconds within which ``share`` of the answers arrived; None without answers."""
+        """Return the milliseconds within which ``share`` of the answers arrived; None without any."""
         found = self.answered_ms.get(status)
         return float(np.quantile(found, share)) if found else None
 
@@ -62,7 +62,7 @@ class Outcome:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection with at most one request under way."""
+    """A keep-alive connection with at most one request."""
 
     def __init__(self, outcome: Outcome, idle: list[Connection]) -> None:
         self.outcome, self.idle, self.due, self.counts = outcome, idle, 0.0, True

@@ -21,12 +21,12 @@ PACKAGES = (
 
 
 def usable_threads() -> int:
-    """Return the number of processors that this process may run on."""
+    """Return the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe(device: str = "cpu") -> dict[str, Any]:
-    """Return the ``machine`` of the JSON: processor, caches, memory, versions and, for ``cuda``, the GPU."""
+    """Return ``machine`` of the JSON: processor, caches, memory, versions and, for cuda, the GPU."""
     info = read_text("/proc/cpuinfo")
     flags = (_find_field(info, "flags") or _find_field(info, "Features") or "").split()
     memory = re.search(r"MemTotal:\s+(\d+) kB", read_text("/proc/meminfo"))
@@ -60,7 +60,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
 
 
 def find_commit() -> str | None:
-    """Return the last commit of the product, with a + for uncommitted changes; None without a checkout."""
+    """Return the product's last commit, with + for uncommitted changes; None without a checkout."""
     root, measured = Path(__file__).resolve().parents[2], ["--", "kernels", "fastflow", "setup.py"]
 
     def git(*words: str) -> str:
@@ -88,7 +88,7 @@ def _find_field(text: str, name: str) -> str | None:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the content of a file of the system, empty if there is no such file."""
+    """Return a file's content; empty if there is no such file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError:
@@ -100,13 +100,13 @@ def _find_version(package: str) -> str | None:
 
 
 class Neighbours:
-    """The load that other processes put on the processors from now on."""
+    """The load of other processes from now on."""
 
     def __init__(self) -> None:
         self._start = self._now()
 
     def processors(self) -> float | None:
-        """Return the average number of processors that other processes or guests used; None: unknown."""
+        """Return how many processors others used on average; None: unknown."""
         if self._start is None or (now := self._now()) is None:
             return None
         wall, everybody, own = (b - a for a, b in zip(self._start, now, strict=True))
@@ -114,7 +114,6 @@ class Neighbours:
 
     @staticmethod
     def _now() -> tuple[float, float, float] | None:
-        """Seconds: elapsed, of all processors in use, and of this process and its children."""
         if not (match := re.match(r"cpu +([\d ]+)", read_text("/proc/stat"))):
             return None
         user, nice, system, _, _, irq, softirq, steal = map(int, match[1].split()[:8])

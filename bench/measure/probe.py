@@ -1,4 +1,4 @@
-"""The machine's ceilings, measured by PyTorch on a CPU or GPU: products by dtype, and reads of memory."""
+"""The machine's ceilings, measured by PyTorch: products by dtype, and reads of memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THIRD = {"tf32x3": "tf32"}  # a dtype of three products of another
 def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -> dict[str, Any]:
     """Return the entry of ``machine.ceilings``: 10^9 operations by dtype, and 10^9 bytes read, a second.
 
-    The best of three samples of ``seconds`` each. ``side`` replaces SIDES, and its square FLOATS.
+    The best of three samples of ``seconds``. ``side`` replaces SIDES, and its square FLOATS.
     """
     watch, size, floats = WATCHES[device], side or SIDES[device], side * side or FLOATS[device]
 
@@ -49,7 +49,7 @@ def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -
 
 
 def add_floors(rows: Iterable[Row], ceilings: dict[str, Any]) -> None:
-    """Give rows with GFLOP/s and GB/s the least time that the ceilings allow, and their time over it."""
+    """Give rows with GFLOP/s and GB/s their least time by the ceilings, and their time over it."""
     for row in rows:
         dtype = row["dtype"]
         rate = ceilings["gflops"].get(THIRD.get(dtype, dtype), 0.0) / (3 if dtype in THIRD else 1)

@@ -1,4 +1,4 @@
-"""The rows of the published JSON: who was timed, on what, and with which result."""
+"""The rows of the published JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ADDED = ("p95_ms", "p99_ms", "gpu_ms", "compute_fraction", "operations", "synchr
 
 
 def make_row(suite: str, **fields: Any) -> Row:
-    """Return a row of ``suite``: its KEYS in their order, None for a missing value, then the ADDED ones that are known.
+    """Return a row: the KEYS of ``suite`` in order, None if missing, then the known ones of ADDED.
 
     Raises TypeError for a field that no row of the suite has.
     """
@@ -52,7 +52,7 @@ _kept_in: Path | None = None  # the file that each row is appended to as soon as
 
 @contextmanager
 def keeping(path: Path | None) -> Iterator[None]:
-    """Append rows to ``path``, a line of JSON each, until the block ends; remove the file unless the block fails.
+    """Append rows to ``path``, a line of JSON each, until the block ends; only a failed block leaves the file.
 
     Rows of an earlier run are removed first.
     """
@@ -70,7 +70,7 @@ def keeping(path: Path | None) -> Iterator[None]:
 
 @dataclass
 class Results:
-    """The results of a suite: the parts of the JSON besides ``machine``."""
+    """The parts of the JSON besides ``machine``."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[Row] = field(default_factory=list)

@@ -16,7 +16,7 @@ BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under test: its files, its pooling, and a folder for files that peers need."""
+    """A model under test: files, pooling, and a folder for files of peers."""
 
     label: str
     model: str | None  # as Runtime takes it; None is the model in the package
@@ -37,14 +37,13 @@ class Subject:
 
     @property
     def computed(self) -> int:
-        """Number of layers that the pooling needs."""
         return max(0, *self.layers) if self.mode == "mean" else self.depth
 
     def matrix_weights(self) -> int:
-        """Number of weights in the needed layers' matrices; the embedding tables are not counted."""
+        """Count the weights in the matrices of the needed layers."""
         inner = 3 if self.shape.gated else 2  # of the feed-forward
         return self.computed * (4 * self.shape.hidden**2 + inner * self.shape.hidden * self.shape.intermediate)
 
     def flop(self, batch: int, tokens: int) -> float:
-        """Operations of the products for ``batch`` texts of ``tokens`` tokens; a multiply-add is two."""
+        """Count the operations of the products for ``batch`` x ``tokens``; a multiply-add is two."""
         return 2.0 * batch * tokens * (self.matrix_weights() + 2 * self.computed * tokens * self.shape.hidden)

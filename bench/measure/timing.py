@@ -1,6 +1,6 @@
-"""Time candidates alternately in one process, in samples that are long enough for the clock.
+"""Time candidates in turns in one process, in samples that are long enough for the clock.
 
-A machine's speed drifts, so each round times every candidate, in reverse order every second time.
+A machine's speed drifts, so each round times every candidate, every second round backwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG_S = 0.1  # a longer sample is neither repeated nor warmed up
 
 
 class Timing(NamedTuple):
-    """Milliseconds of one call: median, 20 % and 80 % quantile of ``runs`` samples, by the names of a row's fields."""
+    """Milliseconds of a call: median, 20 % and 80 % quantile of ``runs`` samples, as fields of a row."""
 
     median_ms: float
     p20_ms: float
@@ -31,7 +31,7 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure one comparison, all its candidates together."""
+    """How long to measure one comparison."""
 
     budget_s: float = 6.0  # stop after this long ...
     min_runs: int = 5  # ... but not with fewer samples of each candidate
@@ -50,7 +50,7 @@ def cpu_watch(call: Call, calls: int, clock: Callable[[], float] = perf_counter)
 
 
 def cuda_watch(call: Call, calls: int) -> float:
-    """Return the seconds between two events on the current CUDA stream around ``calls`` calls, from an idle device."""
+    """Return the seconds of ``calls`` calls between two events on the current CUDA stream."""
     import torch
 
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -66,7 +66,7 @@ def cuda_watch(call: Call, calls: int) -> float:
 def count_calls(call: Call, watch: Watch, sample_s: float) -> int:
     """Return how many calls make a sample of about ``sample_s`` seconds; for 0 seconds 1, without a try.
 
-    Each try counts the faster of two runs, since another process may interrupt one.
+    Each try counts the faster of two runs: another process may interrupt one.
     """
     if sample_s <= 0:
         return 1
@@ -88,9 +88,9 @@ def alternate(
     clock: Callable[[], float] = perf_counter,
     pause: Callable[[float], Any] = sleep,
 ) -> dict[str, Timing]:
-    """Time every candidate, warmed up by the caller; return {name: Timing} with equal numbers of samples.
+    """Time every warmed-up candidate; return {name: Timing} with equal numbers of samples.
 
-    A quarter as many untimed calls, at least one, precede each sample: they refill the caches and wake the threads.
+    A quarter as many untimed calls, at least one, precede each sample: they refill caches and wake threads.
     """
     calls = {name: count_calls(call, watch, effort.sample_s) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
@@ -111,7 +111,7 @@ def alternate(
 def take_turns(
     calls: Mapping[str, Callable[[Given], object]], inputs: Sequence[Given], wake: bool = False
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call for each of ``inputs``, alternately, every other round backwards.
+    """Return the seconds of each call for each of ``inputs``, in turns, every other round backwards.
 
     ``wake``: an untimed call precedes each timed one; otherwise one round on the first input precedes all.
     """
@@ -128,6 +128,6 @@ def take_turns(
 
 
 def summarise(seconds: Sequence[float], calls_per_run: int = 1) -> Timing:
-    """Return the quantiles (linear interpolation) of samples in seconds of one call."""
+    """Return the quantiles of samples in seconds of one call."""
     p20, median, p80 = (np.quantile(seconds, [0.2, 0.5, 0.8]) * 1e3).tolist()
     return Timing(median, p20, p80, len(seconds), calls_per_run)

@@ -1,7 +1,6 @@
-"""The other engines of encoders: which there are, which are installed, and how they are opened.
+"""The other engines of encoders, and the reference, PyTorch in float32.
 
-Each runs at its usual best, with the same weights, pooling and threads. A peer that is absent or fails is reported with
-the reason.
+Each runs at its usual best, with the same weights, pooling and threads.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from fastflow.model.encoder.architecture import max_tokens
 
 
 class Pooled(torch.nn.Module):
-    """transformers' encoder and the subject's pooling: (B, T) ids and mask int64 -> (B, D).
+    """transformers' encoder and the subject's pooling: (B, T) ids and mask int64 -> (B, D) float32.
 
-    ``layers`` None: as the subject pools; otherwise the plain mean of these layers and of all tokens.
+    ``layers`` None: as the subject pools; else the plain mean of these layers and of all tokens.
     """
 
     def __init__(
@@ -57,11 +56,10 @@ class Pooled(torch.nn.Module):
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return pooled vectors in float32; sums are in float32 too."""
         return self._pool({"input_ids": input_ids, "attention_mask": attention_mask}, attention_mask)
 
     def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
-        """Do the same for texts of equal length, without the mask that transformers reads back from a GPU."""
+        """Pool texts of equal length without the mask, which transformers reads back from a GPU."""
         return self._pool({"input_ids": input_ids}, ones)
 
     def _pool(self, given: dict[str, torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
@@ -84,7 +82,6 @@ class Pooled(torch.nn.Module):
         return (hidden.to(torch.float32) * weights).sum(1) / weights.sum(1)
 
     def _compute_states(self, given: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """{layer: hidden states (B, T, D)}; no layer of the encoder runs if only WORDS is pooled."""
         if self.layers == (WORDS,) and self.words is not None:
             return {WORDS: self.words(given["input_ids"])}
         states = dict(enumerate(self.encoder(**given, output_hidden_states=True).hidden_states))
@@ -107,17 +104,15 @@ class Saved(torch.nn.Module):
         self.eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the directory's embeddings, its head applied."""
         found = self.model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
         return torch.as_tensor(found).to(torch.float32)
 
     def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
-        """Do the same: Sentence Transformers needs the mask."""
         return self(input_ids, ones)
 
 
 def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | Saved:
-    """Open the subject as a module of (ids, mask), with its own pooling."""
+    """Open the subject as a module of (ids, mask)."""
     if subject.saved is not None:
         return Saved(subject.saved, dtype, attention)
     return Pooled(subject, dtype, attention)
@@ -126,7 +121,7 @@ def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -
 def open_reference(
     subject: Subject, layers: tuple[int, ...] | None = None, device: str = "cpu"
 ) -> Callable[[Array, Array], Array]:
-    """Open PyTorch in float32, with which everybody is compared; ``layers`` as for Pooled."""
+    """Open PyTorch in float32, the reference of every check; ``layers`` as for Pooled."""
     module = open_pooled(subject, torch.float32) if layers is None else Pooled(subject, torch.float32, layers=layers)
     module.to(device)
 
@@ -144,7 +139,7 @@ Embed = Callable[[Sequence[str]], Array]
 
 @dataclass(frozen=True)
 class EncoderCandidate(Candidate):
-    """``prepare``: ids and mask, both (B, T) int64 -> the call that returns pooled vectors (B, D) float32."""
+    """``prepare``: ids and mask, both (B, T) int64 -> the call, which returns vectors (B, D) float32."""
 
     prepare: Prepare
     shapes: frozenset[tuple[int, int]] | None = None  # only these batch x tokens; None: all
@@ -160,12 +155,11 @@ class TextCandidate(Candidate):
     alone: bool = False  # it takes one text a call, no list
 
     def prepare(self, texts: Sequence[str]) -> Call:
-        """Return the timed call."""
         return partial(self.embed, texts)
 
 
 class Peer(NamedTuple):
-    """One family: the modules of the extra 'peers' that it needs, its precisions, and its function in this folder."""
+    """A family: its modules of the extra 'peers', its precisions, and its function in this folder."""
 
     modules: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -192,7 +186,7 @@ MODULES = {("openvino", "int8"): ("nncf",)}  # needed besides
 def choose(
     against: Sequence[str] | None, known: Iterable[str] = PEERS, suites: str = "the encoder suites"
 ) -> list[str]:
-    """Return the names of ``known`` in ``against``, None for all; raise a UsageError for an unknown name."""
+    """Return the names of ``known`` in ``against``, None for all; raise a UsageError for another."""
     names = list(known)
     for word in against or ():
         if word not in names:
@@ -201,7 +195,7 @@ def choose(
 
 
 def missing(family: str, dtype: str) -> str | None:
-    """Return the sentence about modules that ``family`` lacks, or None."""
+    """Return the sentence about the modules that ``family`` lacks, or None."""
     absent = [m for m in (*PEERS[family].modules, *MODULES.get((family, dtype), ())) if find_spec(m) is None]
     return str(missing_extra("peers", ", ".join(absent), "this peer")) if absent else None
 
@@ -215,7 +209,7 @@ def list_wanted(families: Iterable[str], takes_texts: bool, quick: bool = False)
 def open_peers(
     subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, results: Results
 ) -> Iterator[EncoderCandidate | TextCandidate]:
-    """Yield the candidates of ``wanted`` (family, dtype); leave the others out of ``results`` with the reason."""
+    """Yield the candidates of ``wanted`` (family, dtype); leave out the others with the reason."""
     for family, dtype in wanted:
         peer, reason = PEERS[family], missing(family, dtype)
         if reason is None:
@@ -235,12 +229,12 @@ def open_peers(
 
 
 def plain_layers(subject: Subject) -> tuple[int, ...] | None:
-    """Return the layers that Sentence Transformers averages: a plain encoder's last; None for its own directory."""
+    """Return the layer that Sentence Transformers averages; None for a directory of its own."""
     return (subject.depth,) if subject.saved is None else None
 
 
 def excuse(candidate: Candidate, error: Exception) -> str | None:
-    """Return why a peer that failed or is wrong is left out; None for fastflow, so that its error ends the run."""
+    """Return why a failed or wrong peer is left out; None for fastflow: its error ends the run."""
     if candidate.name.startswith("fastflow"):
         return None
     return str(error) if isinstance(error, FastflowError) else f"its call failed: {first_line(error)}"
@@ -261,10 +255,10 @@ def _call_with_tensors(module: Any) -> Prepare:
 
 
 def open_torch_eager(subject: Subject, dtype: str, _: int) -> Prepare:
-    """Open transformers as it is, with scaled-dot-product attention."""
+    """Open transformers with scaled-dot-product attention."""
     return _call_with_tensors(open_pooled(subject, getattr(torch, dtype)))
 
 
 def open_torch_compile(subject: Subject, dtype: str, _: int) -> Prepare:
-    """Open the same compiled, each shape by itself."""
+    """Open the same compiled, each shape apart."""
     return _call_with_tensors(torch.compile(open_pooled(subject, getattr(torch, dtype)), dynamic=False))

@@ -1,4 +1,4 @@
-"""The engines besides PyTorch: ONNX Runtime and OpenVINO on token ids, Sentence Transformers and fastembed on texts.
+"""ONNX Runtime and OpenVINO on token ids, Sentence Transformers and fastembed on texts.
 
 The weighted mean is part of the ONNX file.
 """
@@ -47,7 +47,7 @@ def export_onnx(subject: Subject) -> Path:
 
 
 def fuse(subject: Subject) -> Path:
-    """Export the subject and run ONNX Runtime's optimiser for BERT: attention, GELU, LayerNorm as one node each."""
+    """Export the subject, fused by ONNX Runtime's optimiser for BERT."""
     path = subject.folder / "fused.onnx"
     if not path.exists():
         from onnxruntime.transformers import optimizer
@@ -62,9 +62,9 @@ def fuse(subject: Subject) -> Path:
 
 
 def quantise(subject: Subject, graph: Graph = fuse) -> Path:
-    """Quantise ``graph`` to dynamic int8 by ONNX Runtime's tool: weights a channel, activations at run time.
+    """Quantise ``graph`` by ONNX Runtime's tool: int8 weights a channel, activations at run time.
 
-    Weights are signed, the fastest, if the processor has VNNI; without it ONNX Runtime cuts their sums off at 2**15.
+    Weights are signed, the fastest, if the processor has VNNI: else ONNX Runtime cuts their sums off at 2**15.
     """
     source = graph(subject)
     path = source.with_name(f"{source.stem}-int8.onnx")
@@ -85,7 +85,7 @@ def quantise(subject: Subject, graph: Graph = fuse) -> Path:
 
 
 def make_session_options(threads: int) -> Any:
-    """Return ONNX Runtime's options; its threads stop spinning after a call, so that they do not slow the next one."""
+    """Return ONNX Runtime's options; threads that spun on after a call would slow the next engine."""
     import onnxruntime as library
 
     options = library.SessionOptions()
@@ -96,7 +96,7 @@ def make_session_options(threads: int) -> Any:
 
 
 def open_onnxruntime(subject: Subject, dtype: str, threads: int, graph: Graph = fuse) -> Prepare:
-    """Open ONNX Runtime on the graph after its offline optimiser for BERT."""
+    """Open ONNX Runtime on the graph after its optimiser for BERT."""
     import onnxruntime as library
 
     path = quantise(subject, graph) if dtype == "int8" else graph(subject)
@@ -110,12 +110,12 @@ def open_onnxruntime(subject: Subject, dtype: str, threads: int, graph: Graph = 
 
 
 def open_onnxruntime_plain(subject: Subject, dtype: str, threads: int) -> Prepare:
-    """Open ONNX Runtime on the graph as exported, which the session optimises by itself."""
+    """Open ONNX Runtime on the graph as exported."""
     return open_onnxruntime(subject, dtype, threads, export_onnx)
 
 
 def open_openvino(subject: Subject, dtype: str, threads: int) -> Prepare:
-    """Open OpenVINO, latency hint; int8: NNCF's weights, and activations quantised at run time by the plugin."""
+    """Open OpenVINO for latency; int8: NNCF's weights, and activations quantised at run time."""
     import openvino as library
 
     core = library.Core()
@@ -149,7 +149,7 @@ def open_openvino(subject: Subject, dtype: str, threads: int) -> Prepare:
 
 
 def open_sentence_transformers(subject: Subject, dtype: str, _: int = 0, device: str = "cpu") -> Embed:
-    """Open SentenceTransformer as users call it, on PyTorch."""
+    """Open SentenceTransformer as users call it."""
     from sentence_transformers import SentenceTransformer
 
     directory = str(subject.saved or subject.encoder)
@@ -160,7 +160,7 @@ def open_sentence_transformers(subject: Subject, dtype: str, _: int = 0, device:
 
 
 def open_fastembed(subject: Subject, dtype: str, threads: int) -> Embed:
-    """Open fastembed's TextEmbedding on the subject's ONNX file, which includes the pooling."""
+    """Open fastembed on the subject's ONNX file, which includes the pooling."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 

@@ -24,13 +24,13 @@ def _to_tensors(stage: Stage, device: str, dtype: torch.dtype = torch.float32) -
 
 
 def build_unfused(stages: Sequence[Stage], device: str, dtype: torch.dtype) -> Function:
-    """Build the equations in ``dtype``: in float64 the truth, in float32 the scale of everybody's errors."""
+    """Build the equations: in float64 the truth, in float32 the scale of everybody's errors."""
     typed = [Stage(s.kind, s.settings, _to_tensors(s, device, dtype)) for s in stages]
     return lambda x: calibration.apply(typed, x.to(dtype))
 
 
 def build_lean(stages: Sequence[Stage], device: str) -> Function:
-    """Build the lean form, inner ActNorms in their layers: nine operations a coupling step, ten if it is affine."""
+    """Build the lean form, inner ActNorms in their layers: nine operations a coupling step, ten if affine."""
     parts = [
         _build_lean_flow(s, device) if s.kind == "flow" else build_unfused([s], device, torch.float32) for s in stages
     ]

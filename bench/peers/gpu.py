@@ -1,7 +1,6 @@
 """PyTorch and transformers on a GPU, in each of the ways people run them.
 
-Every candidate takes token ids in host memory and returns pooled vectors in host memory, as fastflow does. ``Gpu`` is
-the device of tensors and how a call is captured; a dry run has another.
+Candidates take token ids in host memory and return pooled vectors in host memory, as fastflow does.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fastflow.runtime import Runtime
 
 @contextmanager
 def settings(threads: int) -> Iterator[None]:
-    """Run the block with ``threads`` threads, no gradients and full float32 products, then restore the settings."""
+    """Run the block with ``threads`` threads, no gradients and full float32 products."""
     before = torch.get_num_threads(), torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.set_num_threads(threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
@@ -44,7 +43,7 @@ def settings(threads: int) -> Iterator[None]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Run torch.compile at its best: at its usual limit, code that synchronising reads split partly stays eager."""
+    """Run torch.compile without its usual limit, at which code that synchronises stays eager."""
     import torch._dynamo
 
     logger = logging.getLogger("torch._dynamo")
@@ -61,7 +60,7 @@ def compiling() -> Iterator[None]:
 def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20, replays: int = 5) -> float:
     """Return the milliseconds of a call on ``x`` as one of ``calls`` in a CUDA graph, without launches from Python.
 
-    It is the median of seven samples of ``replays`` replays each.
+    The median of seven samples of ``replays`` replays each.
     """
 
     def many(x: Tensor) -> Any:
@@ -72,7 +71,7 @@ def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20, replay
 
 
 def capture(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
-    """Capture ``function`` on ``x`` in a CUDA graph; each call replays it and overwrites the last result."""
+    """Capture ``function`` on ``x`` in a CUDA graph; each call replays it into the same result."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # lazy initialisation must not be captured
@@ -105,7 +104,7 @@ TEXTS_ONLY = "sentence-transformers"
 
 
 def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
-    """Return the milliseconds of GPU time of a call with an attribute ``replay``, which launches a graph; else None."""
+    """Return the milliseconds of GPU time of a call whose attribute ``replay`` launches a graph; else None."""
     if not hasattr(call, "replay"):
         return None
     with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):
@@ -114,7 +113,7 @@ def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The device of PyTorch's tensors, and how a call on it is timed and captured in a graph."""
+    """The device of PyTorch's tensors, the timing of a call on it, and its capture; a dry run has another."""
 
     device: str = "cuda"
     busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
@@ -136,7 +135,7 @@ def _open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
 
 
 def open_ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
-    """Yield (dtype, Runtime) of fastflow on the GPU."""
+    """Yield (dtype, Runtime) of fastflow."""
     for dtype in ("float32", *LOWER):
         yield dtype, Runtime(subject.model, "cuda", dtype, backend="triton")
 
@@ -173,7 +172,7 @@ def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
 
 
 def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
-    """Capture the module without a mask, which the host would read; the call may take other ids of the same shape."""
+    """Capture the module without a mask, which the host would read; a call may take other ids of one shape."""
     if not mask.all():
         raise ValueError("a graph without masks needs texts of equal length")
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)
@@ -193,7 +192,7 @@ def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) 
 
 
 class GraphOfEachLength:
-    """Embeds one text (1, D) by the module in a CUDA graph, one for each number of tokens."""
+    """Embeds one text (1, D) in a CUDA graph, one for each number of tokens."""
 
     def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
         module = _open_module(subject, dtype, gpu)

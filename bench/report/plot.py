@@ -16,7 +16,7 @@ OURS, PEERS = "#d62728", "#7f9fbf"
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Draw time against batch, a line for each candidate with its 20-80 % band; without a flow bars for each table."""
+    """Draw time against batch, a line a candidate with its 20-80 % band; without a flow bars for each table."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

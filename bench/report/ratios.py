@@ -1,4 +1,4 @@
-"""The ratios of a run: the time of the fastest peer of a class over fastflow's, and some times and sizes."""
+"""The ratios of a run: the fastest peer's time over fastflow's, and some times and sizes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ Key = tuple[str, str]  # name and dtype of a row
 At = Mapping[Key, Row]  # the rows of one place
 X = "x"  # the unit of a peer's time over ours
 BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # of the flow, by device
-# device -> (peers in words, their rows, of which the fastest counts; none: everybody's rows)
-FLOW: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    "cpu": (
-        ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
-        ("unfused PyTorch eager, the equations", ("torch-eager",)),
-        ("the fastest peer of all, compiled ones included", ()),
-    ),
-    "cuda": (
-        ("unfused PyTorch eager, lean", ("torch-lean-eager",)),
-        ("the same in a CUDA graph", ("torch-lean-graph",)),
-        ("the fastest peer of all, compiled ones included", ()),
-    ),
+FLOW = {  # device -> peer in words: its row
+    "cpu": {"unfused PyTorch eager, lean": "torch-lean-eager", "unfused PyTorch eager, the equations": "torch-eager"},
+    "cuda": {"unfused PyTorch eager, lean": "torch-lean-eager", "the same in a CUDA graph": "torch-lean-graph"},
 }
 
 
@@ -49,7 +40,7 @@ def _make_entry(name: str, threads: int, value: float, unit: str) -> Row:
 
 
 def find_fastest(at: Mapping[Any, Row], peers: Iterable[Any]) -> Row | None:
-    """Return the row of one of ``peers`` with the least time; None if none was measured."""
+    """Return the row of ``peers`` with the least time; None if none was measured."""
     return min((at[peer] for peer in peers if peer in at), key=lambda row: float(row["median_ms"]), default=None)
 
 
@@ -61,7 +52,7 @@ def _divide(where: str, at: At, own: Key, peers: Iterable[Key]) -> list[Row]:
 
 
 def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]:
-    """Group ``rows`` by the values of ``fields``; in each group they are by name and dtype."""
+    """Group ``rows`` by the values of ``fields``, and in a group by name and dtype."""
     found: dict[tuple[Any, ...], dict[Key, Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[field] for field in fields), {})[row["name"], row["dtype"]] = row
@@ -69,7 +60,7 @@ def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]
 
 
 def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
-    """Return ratios of medians, and our times in microseconds, of the first subject."""
+    """Return ratios of medians, and our microseconds, of the first subject."""
     first, out = [row for row in rows if row["subject"] == rows[0]["subject"]], []
     for count in dict.fromkeys(row["threads"] for row in first):
         for batch in BATCHES[device]:
@@ -77,9 +68,10 @@ def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
             if (own := at.get("fastflow")) is None:
                 continue
             what = f"flow B={batch}: fastflow"
-            for words, peers in FLOW[device]:
-                others = peers or [name for name in at if not name.startswith("fastflow")]
-                if (peer := find_fastest(at, others)) is not None:
+            peers = {words: [name] for words, name in FLOW[device].items()}
+            peers["the fastest peer of all, compiled ones included"] = [n for n in at if not n.startswith("fastflow")]
+            for words, names in peers.items():
+                if (peer := find_fastest(at, names)) is not None:
                     name = f"{what} against {words} ({peer['name']})"
                     out.append(_make_entry(name, count, peer["median_ms"] / own["median_ms"], X))
             out.append(_make_entry(f"{what}, median", count, own["median_ms"] * 1e3, "us"))
@@ -97,7 +89,7 @@ def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return entries of lists of texts: against the best of the class, and each library at its best."""
+    """Return ratios for lists of texts: to the best of the class, and to each library at its best."""
     out = []
     for (subject,), at in group(rows, "subject"):
         where = f"end-to-end, {subject}"
@@ -126,7 +118,7 @@ def compute_startup_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_static_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return fastflow against each peer of token tables: in bulk, for one text and from the start of a process."""
+    """Return ratios to each peer of token tables: in bulk, for one text and from a start."""
     out = []
     for (_, batch, tokens), at in group(rows, "subject", "batch", "tokens"):
         where = "static, " + ("startup" if tokens is None else f"{batch} texts" if batch > 1 else "one text")
@@ -137,7 +129,7 @@ def compute_static_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return fastflow against PyTorch in the same dtype on a GPU, eager and in a graph, for each shape."""
+    """Return ratios to PyTorch in the same dtype on a GPU, for each shape."""
     out = []
     for (batch, tokens), at in group(rows, "batch", "tokens"):
         for own in (key for key in at if key[0] == "fastflow"):
@@ -147,7 +139,7 @@ def compute_gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_gpu_text_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return entries for texts on a GPU: our time for one, and two peers in float32 over ours."""
+    """Return our time for one text on a GPU, and ratios to two peers in float32."""
     out = []
     for (subject, batch), at in group(rows, "subject", "batch"):
         where, own = f"end-to-end, {subject}, {'one text' if batch == 1 else f'{batch:,} texts'}", ("fastflow", LOW)
@@ -159,7 +151,7 @@ def compute_gpu_text_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_serve_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return ours against the Runtime alone by subject: throughput, p99 at half load and in overload, and refusals."""
+    """Return throughput over the Runtime's, p99 at half load and in overload, and of refusals."""
     out: list[Row] = []
     for subject, found in groupby(rows, key=lambda row: row["subject"]):
         of_subject = list(found)

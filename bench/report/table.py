@@ -1,4 +1,4 @@
-"""A benchmark's results as tables, for each suite its columns, and as a file."""
+"""A benchmark's results as tables and as a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUIET = 0.1  # the share of the processors that others may use while ratios mean
 
 
 def format_duration(ms: float) -> str:
-    """Return three digits with a unit: 5.12 us, 12.3 ms, 1.25 s."""
+    """Return three digits with a unit."""
     for scale, unit in ((1e-3, "us"), (1.0, "ms"), (1e3, "s")):
         if ms < 1000 * scale or unit == "s":
             break
@@ -36,7 +36,7 @@ def _format_load(row: Row) -> str:
 
 
 class Suite(NamedTuple):
-    """``size`` of a row in words; ``columns`` as COLUMN reads them; ``note`` below the tables replaces MEANING."""
+    """``size`` of a row in words; ``columns``, read by COLUMN; ``note`` in place of MEANING."""
 
     size: str
     columns: str
@@ -101,7 +101,7 @@ MEANING = {  # of a column
 
 
 def make_cells(row: Row) -> dict[str, str]:
-    """Return the cell of each column, empty if the row lacks its key."""
+    """Return the cell of each column, empty if unknown."""
     found = {}
     for head, key, form, unit in (COLUMN.findall(one)[0] for one in SUITES[row["suite"]].columns.split(", ")):
         if row.get(key) is None:
@@ -118,15 +118,15 @@ def describe_size(row: Row) -> str:
 
 
 def find_table(row: Row) -> tuple[Any, ...]:
-    """Return the fields that the rows of one table have in common."""
+    """Return the fields that the rows of a table share."""
     same = (row["suite"], row["subject"], row["threads"])
     return same if row["suite"] == "serve" else (*same, row["batch"], row["tokens"])
 
 
 def compare_with_ours(rows: list[Row]) -> list[Row]:
-    """Return the rows of one table, the fastest first, with their time over ours of the same dtype.
+    """Return the rows of a table, the fastest first, with their time over ours of the same dtype.
 
-    Rows of serve stay as they are. All rows of a flow are compared with our one row.
+    Rows of serve stay as they are. A flow has one row of ours.
     """
     suite = rows[0]["suite"]
     if suite == "serve":
@@ -141,18 +141,18 @@ def compare_with_ours(rows: list[Row]) -> list[Row]:
 
 
 def make_headings(row: Row) -> tuple[str, str]:
-    """Return the title of the row's table and the head of its first column: for a flow the size."""
+    """Return the title of the row's table and the head of its first column."""
     title = f"{row['subject']}; {format_threads(row['threads'])}"
     return (title, describe_size(row)) if row["suite"] == "flow" else (f"{title}; {describe_size(row)}", "candidate")
 
 
 def make_name(row: Row) -> str:
-    """Return the candidate as the first column shows it."""
+    """Return the first cell of the row."""
     return str(row["name"]) if row["suite"] == "flow" else f"{row['name']} {row['dtype']}"
 
 
 def make_table(report: dict[str, Any]) -> str:
-    """Return the rows suite by suite, then the ratios, and the candidates that were left out."""
+    """Return the rows suite by suite, then the ratios, and the left-out candidates."""
     lines = [describe_machine(report["machine"]), "", *make_tables(report["rows"])]
     if ratios := report["ratios"]:
         lines += ["In short; x: the peer's time over fastflow's"]
@@ -162,7 +162,7 @@ def make_table(report: dict[str, Any]) -> str:
 
 
 def make_tables(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a table for each comparison, then the meaning of the columns."""
+    """Return the lines of a table for each comparison, and the meaning of the columns."""
     lines: list[str] = []
     shown: set[str] = set()
     last = ""
@@ -183,7 +183,7 @@ def make_tables(rows: Sequence[Row]) -> list[str]:
 
 
 def describe_machine(machine: dict[str, Any]) -> str:
-    """Return the processor or GPU, threads and ceilings in a line or two."""
+    """Return processor or GPU, threads and ceilings."""
     gpu = machine["gpu"]
     who = gpu["name"] if gpu else f"{machine['processor']}, {machine['processors_usable']} processors"
     lines = [f"{who}; torch {machine['versions'].get('torch', 'absent')}"]
@@ -202,7 +202,7 @@ def describe_machine(machine: dict[str, Any]) -> str:
 
 
 def is_busy(machine: dict[str, Any]) -> bool:
-    """Return whether other processes used so much of the machine that the ratios claim nothing."""
+    """Return whether other processes spoil the ratios."""
     others = machine["processors_used_by_others"]
     return others is not None and others > QUIET * machine["processors_usable"]
 
@@ -223,7 +223,7 @@ def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def shorten(value: Any) -> Any:
-    """Return floats at six significant digits, inside lists and dictionaries too."""
+    """Return floats at six significant digits, also inside lists and dictionaries."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -232,5 +232,5 @@ def shorten(value: Any) -> Any:
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
-    """Write ``report`` (machine, rows, ratios, ...) to ``path``, whole or not at all."""
+    """Write ``report`` to ``path``, whole or not at all."""
     write_text(str(path), json.dumps(shorten(report), indent=1, allow_nan=False) + "\n")

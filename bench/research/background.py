@@ -1,10 +1,10 @@
-"""Count the words of a broad mix of English texts, the background of token weights in train/data/background.txt.gz.
+"""Count the words of a broad mix of English texts, for token weights: train/data/background.txt.gz.
 
     python -m fastflow.bench.research.background --data DIR --out train/data/background.txt.gz
 
-Five kinds of text count the same, whatever their size. Words keep their case. A line of the file is a frequency in a
-million, in halves of an octave, then the words of at least LEAST in a million. DRAWN of the rarer words, drawn as often
-as they occur, share the frequency of all of them: the pieces of rare words are common.
+Five kinds of text count the same. A line of the file is a frequency in a million, in halves of an octave, then the
+words of at least LEAST in a million. DRAWN of the rarer words, drawn as often as they occur, share the frequency of
+all of them: the pieces of rare words are common.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def _count_words(kind: str, data: Path) -> tuple[Counter[str], int]:
     return Counter(word for text in sentences for word in WORD.findall(text)), len(sentences)
 
 
-def make_page(counts: dict[str, tuple[Counter[str], int]]) -> str:
-    """Return the file's text from the counts of every kind."""
+def _make_page(counts: dict[str, tuple[Counter[str], int]]) -> str:
     share: dict[str, float] = defaultdict(float)
     length = 0.0
     for found, sentences in counts.values():
@@ -68,7 +67,7 @@ def make_page(counts: dict[str, tuple[Counter[str], int]]) -> str:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def main(data: Path, out: Path) -> None:
     """Write the background distribution."""
-    text = make_page({kind: _count_words(kind, data) for kind in FILES})
+    text = _make_page({kind: _count_words(kind, data) for kind in FILES})
     out.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

@@ -1,9 +1,8 @@
-"""Draw sentences of a broad mix of English texts, half of the background of a fit: train/data/sentences.txt.gz.
+"""Draw English sentences, half of the background of a fit: train/data/sentences.txt.gz.
 
     python -m fastflow.bench.research.background_sentences --data DIR --out train/data/sentences.txt.gz
 
-Five kinds of text, as in the model of the package, have EACH sentences of SHORTEST to LONGEST characters, in turn. No
-text of a scored set is among them.
+Five kinds of text have EACH sentences of SHORTEST to LONGEST characters. No text of a scored set is among them.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ def _read_scored(data: Path) -> set[str]:
     }
 
 
-def draw(name: str, data: Path, known: set[str]) -> list[str]:
-    """Draw EACH sentences of the corpus ``name`` that are not ``known``."""
+def _draw(name: str, data: Path, known: set[str]) -> list[str]:
     texts = dict.fromkeys(clean(read_corpus([str(data / "corpora" / name)], sample=READ), cut=True))
     fit = [text for text in texts if SHORTEST <= len(text) <= LONGEST and text.lower() not in known]
     return random.Random(0).sample(fit, EACH)
@@ -45,7 +43,7 @@ def draw(name: str, data: Path, known: set[str]) -> list[str]:
 def main(data: Path, out: Path) -> None:
     """Write the sentences, after lines that name their sources and licences."""
     known = _read_scored(data)
-    kinds = [draw(name, data, known) for name in CORPORA]
+    kinds = [_draw(name, data, known) for name in CORPORA]
     head = ["# English sentences, made by bench/research/background_sentences.py; the kinds take turns:"]
     head += [f"# {what}" for what in CORPORA.values()]
     text = "\n".join([*head, *chain.from_iterable(zip(*kinds, strict=True))]) + "\n"

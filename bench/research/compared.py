@@ -1,4 +1,4 @@
-"""Compare fastflow with three packages that embed sentences on a CPU, each in a virtual environment of its own.
+"""Compare fastflow with three packages on a CPU, each in a virtual environment of its own.
 
 python -m fastflow.bench.research.compared --data DIR --model DIR --work DIR --out bench/results/compared
 
@@ -57,7 +57,7 @@ print(json.dumps(seconds), flush=True)
 
 @dataclass(frozen=True)
 class Engine:
-    """A package with its model, the dtype and the folder or name of the model."""
+    """A package with its model, dtype, and the folder or name of the model."""
 
     package: str
     model: str
@@ -77,7 +77,7 @@ def _make_environment(where: Path, requirement: str, *more: str) -> list[str]:
 
 
 def _install_package(package: str, where: Path) -> dict[str, Any]:
-    """Make the environment ``where``, unless it is there; return its megabytes and packages without pip."""
+    """Make the environment ``where``, if absent; return its megabytes and packages without pip."""
     record = where / "installed.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))
@@ -92,8 +92,7 @@ def _install_package(package: str, where: Path) -> dict[str, Any]:
     return found
 
 
-def distil(model: Path, work: Path) -> Path:
-    """Make the table of model2vec's own ``distill`` of ``model``, by an environment that has it."""
+def _distil(model: Path, work: Path) -> Path:
     where, out = work / "model2vec-distill", work / f"{MODEL}.model2vec"
     if not where.exists():
         version = _install_package("model2vec", work / "model2vec")["version"]
@@ -104,7 +103,7 @@ def distil(model: Path, work: Path) -> Path:
 
 
 def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
-    """Return seconds from the start of a process to its first vector, and of all texts; save the vectors."""
+    """Return seconds to the first vector of a process, and of all texts; save the vectors."""
     more = ["384"] if engine.package == "fastembed" else []
     files = [str(texts), str(target)]
     folder = str(engine.folder)
@@ -128,8 +127,7 @@ def _find_least_cosine(a: Any, b: Any) -> float:
     return float(min((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)))
 
 
-def score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
-    """Return the mean Spearman x100 of the tasks, by the vectors of the engine itself."""
+def _score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
     texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
     places = {text: row for row, text in enumerate(texts)}
     source, target = work / "quality.txt", work / f"{engine.name}.quality.npy"
@@ -141,7 +139,7 @@ def score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
 
 
 def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
-    """Time the engines in turn; return the packages, and a row for each engine."""
+    """Time the engines in turn; return packages and rows."""
     pythons = {engine.package: work / engine.package / "bin" / "python" for engine in engines}
     packages = {name: _install_package(name, work / name) for name in pythons}
     source = work / "texts.txt"
@@ -165,7 +163,7 @@ def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pat
             "texts_per_s": len(texts) / median(seconds for _, seconds in samples[1:]),
             "ratio": median(b / a for (_, a), (_, b) in zip(samples[1:], taken[base][1:], strict=True)),
             "least_cosine": _find_least_cosine(np.load(work / f"{engine.name}.npy"), wanted) if same else None,
-            "seven": score(engine, pythons[engine.package], tasks, work),
+            "seven": _score(engine, pythons[engine.package], tasks, work),
         })  # fmt: skip
     return {"rounds": ROUNDS, "others": others, "packages": list(packages.values()), "rows": rows}
 
@@ -246,7 +244,7 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
             *(ours(each, "float32", each) for each in ("default", "static")),
             *(peer(dtype, model) for dtype in ("float32", *half)),
             Engine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
-            Engine("model2vec", "its table", "float32", distil(model, work)),
+            Engine("model2vec", "its table", "float32", _distil(model, work)),
         ]
         found = compare([each for each in engines if each.package in ("fastflow", *packages)], texts, tasks, work)
     run = {"machine": describe(), "texts": f"{len(texts)} texts, {source}", **found}

@@ -1,10 +1,9 @@
-"""Make the model in the package: the project's small masked language model, calibrated, and its card.
+"""Make the model in the package, calibrated, and its card.
 
     python -m fastflow.bench.research.default_model --data DIR --out fastflow/default
 
-DIR holds models/mini-mlm-uncased, corpora/ and sts/. EACH sentences of each kind, with known licences, are fitted with
-BACKGROUND sentences of random words. Every other setting is fastflow-train's default. The STS sets are scored once, for
-the card.
+DIR holds models/mini-mlm-uncased, corpora/ and sts/. EACH sentences of each kind are fitted with BACKGROUND sentences
+of random words, by the defaults of fastflow-train. The STS sets are scored once, for the card.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ CORPORA = {
 
 
 def mix_corpora(data: Path) -> Iterator[str]:
-    """Yield EACH sentences of every kind; a paragraph corpus is cut into sentences first."""
+    """Yield EACH sentences of every kind."""
     for name in CORPORA:
         texts = read_corpus([str(data / "corpora" / name)], sample=EACH)
         found = list(dict.fromkeys(clean(texts, cut=True)))
@@ -46,7 +45,7 @@ def mix_corpora(data: Path) -> Iterator[str]:
 
 
 def make_card(fit: Fit) -> str:
-    """Return the model card: encoder, corpora, licences, method and measured table."""
+    """Return the model card."""
     encoder, training = fit.encoder, fit.training
     if encoder is None:
         raise ValueError("the model in the package has an encoder")

@@ -1,4 +1,4 @@
-"""Draw the README's picture: texts a second by package, of the first machine in bench/results/compared.json.
+"""Draw the README's picture: texts a second by package, of the first machine in compared.json.
 
 python -m fastflow.bench.research.picture --out docs/compared.png
 """
@@ -16,7 +16,7 @@ OURS, PEERS = "#c0392b", "#7f8c8d"
 
 
 def read_speeds() -> dict[str, float]:
-    """Return {package and dtype: texts a second}, slowest first, without packages of other vectors."""
+    """Return {package and dtype: texts a second}, slowest first, of packages with the same vectors."""
     rows = [row for row in read(RESULTS / "compared.json")["runs"][0]["rows"] if row["least_cosine"] is not None]
     found = {f"{row['package']} {row['dtype']}": row["texts_per_s"] for row in rows}
     return dict(sorted(found.items(), key=lambda item: item[1]))

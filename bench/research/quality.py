@@ -2,8 +2,8 @@
 
     python -m fastflow.bench.research.quality --encoder DIR --sts DIR --corpus FILE --out bench/results/quality
 
-Each setting is fastflow-train's default, nullspace removes one direction, whitening keeps all dimensions. *target* fits
-on the set's own sentences, without labels, as the paper does; *corpus* fits once.
+Settings are fastflow-train's defaults; nullspace removes one direction. *target* fits on the set's own sentences,
+without labels, as the paper does; *corpus* fits once.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Embed = Callable[[Sequence[str]], Matrix]
 
 
 def keep_embedded(encoder: FrozenEncoder, texts: Sequence[str], cache: Path) -> Embed:
-    """Embed every text once; return the function of texts that looks up their pooled embeddings (n, D)."""
+    """Return the function that looks up the pooled embeddings (n, D) of texts, each embedded once."""
     distinct = list(dict.fromkeys(texts))
     places, pooled = {text: i for i, text in enumerate(distinct)}, embed_corpus(distinct, encoder, cache)
     return lambda wanted: pooled[[places[text] for text in wanted]].astype(np.float64)
 
 
 def calibrate(method: str, pooled: Matrix, seed: int, init: str = "data") -> Calibrate:
-    """Fit ``method`` on (n, D) with the defaults and return it as a function, in float64."""
+    """Fit ``method`` on (n, D); return it as a function, in float64."""
     fitted = fit_chain(parse_method(method), pooled.astype(np.float32), SHAPE, Training(Schedule(seed=seed, init=init)))
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     return lambda x: np.asarray(apply(stages, x))
@@ -65,7 +65,7 @@ def score(embed: Embed, sets: Sequence[Pairs], choose: Callable[[Pairs], Calibra
 def _fit_row(
     name: str, method: str, embed: Embed, sets: Sequence[Pairs], corpus: Sequence[str] | None, init: str = "data"
 ) -> dict[str, Any]:
-    """Return a row: one run for closed forms, five seeds for a flow; ``corpus`` None fits on the target."""
+    """Return a row, of five seeds for a flow; ``corpus`` None fits on the target."""
     runs = []
     for seed in SEEDS if "flow" in method else SEEDS[:1]:
         once = None if corpus is None else calibrate(method, embed(corpus), seed, init)
@@ -85,7 +85,7 @@ def summarise(row: dict[str, Any], column: str, kind: str) -> str:
 
 
 def make_weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the weights without a calibration and the default's flow on all texts, of default.json, as rows."""
+    """Return rows of default.json: weights without calibration, and the default's flow on all texts."""
     rows = []
     for corpus, label in (("own texts", "target"), ("snli", "corpus")):
         for candidate, name in (

@@ -58,7 +58,7 @@ def mix_corpora(data: Path) -> list[str]:
 
 
 class CachedTeacher(Teacher):
-    """The teacher, which keeps its vectors (n, D) of ``corpus``, computed in bfloat16, in the file ``kept``."""
+    """The teacher, in bfloat16, with its vectors (n, D) of ``corpus`` in the file ``kept``."""
 
     def __init__(self, directory: str, corpus: Sequence[str], kept: Path) -> None:
         super().__init__(directory)
@@ -77,14 +77,14 @@ class CachedTeacher(Teacher):
 
 
 def score(made: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, float]:
-    """Return the mean of the seven sets, ``all``, and the main measure of the other tasks; ``made``: their vectors."""
+    """Return the mean of the seven sets, ``all``, and the main measure of the others; ``made``: vectors."""
     found = {task.name: measure(task, made[task.name]) for task in tasks}
     out = {"seven": float(np.mean([values["all"] for name, values in found.items() if name in SEVEN]))}
     return out | {name: next(iter(found[name].values())) for name in (*CLUSTERS, *FOUND)}
 
 
 def make_card(made: Distilled, found: dict[str, float]) -> str:
-    """Return the model card: teacher, corpora, licences, figures and the command."""
+    """Return the model card."""
     training = made.training
     corpora = "\n".join(f"- {name}: at most {most:,} {what}" for name, (most, what) in CORPORA.items())
     rows = [

@@ -1,4 +1,4 @@
-"""Score the models in the package, raw pooling, a tuned model and BM25 on tasks other than the seven STS sets.
+"""Score the packaged models, raw pooling, a tuned model and BM25 on tasks other than the seven STS sets.
 
 python -m fastflow.bench.research.tasks --data DIR --raw DIR --tuned DIR --out bench/results/tasks
 """
@@ -25,7 +25,7 @@ COLUMNS = ("raw", "package", "static", "tuned", "bm25")
 
 
 def measure_models(models: dict[str, str | None], tasks: Path) -> list[dict[str, Any]]:
-    """Return a row for each set and measure: each model's value, and BM25's if the task is retrieval."""
+    """Return a row for each set and measure: each model's value, and BM25's for retrieval."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     found = find_tasks([tasks / name for name in FILES])
     for column, model in models.items():

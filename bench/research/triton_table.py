@@ -2,8 +2,8 @@
 
     python -m fastflow.bench.research.triton_table --out table.json [--seconds 60]
 
-Every candidate is compiled first, in parallel, and must agree with float64; then it is timed as one of many calls in a
-CUDA graph. Under TRITON_INTERPRET=1 one candidate of each case runs on a CPU, with meaningless times.
+Candidates are compiled first, in parallel, must agree with float64, and are timed in a CUDA graph. Under
+TRITON_INTERPRET=1 one candidate of each case runs on a CPU, with meaningless times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMPILING = 0.6  # of the time
 
 
 class Case(NamedTuple):
-    """One size of one kernel; ``config`` is a candidate, ``stored`` whether the table has it."""
+    """A size of a kernel, a candidate, and whether the table has it."""
 
     what: str
     size: tuple[int, ...]
@@ -90,7 +90,7 @@ DENSE: dict[int, Candidates] = {
 
 
 def _list_flow_cases() -> Iterator[Case]:
-    """Yield the paper's flow, 3 x 3 x 32 on 768 channels, and dense, the default's flow with recolour."""
+    """Yield the paper's flow on 768 channels, and dense, the default's flow with recolour."""
     for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
         for rows, entries in sizes.items():
             stored = triton_configurations.choose(kind, rows, hopper=True)
@@ -104,7 +104,7 @@ def _list_flow_cases() -> Iterator[Case]:
 
 
 def _list_attention_cases() -> Iterator[Case]:
-    """Yield texts, tokens and heads of 32 or 64 channels in bfloat16, as in all-MiniLM-L6-v2 and BERT-base."""
+    """Yield texts, tokens and heads in bfloat16, as in all-MiniLM-L6-v2 and BERT-base."""
     for size in ((1, 16, 32), (32, 32, 32), (256, 128, 32), (1, 128, 64), (32, 32, 64), (256, 128, 64), (64, 512, 64)):
         stored = attention(2, size[2], size[1])
         yield Case("attention", size, stored, True)
@@ -129,9 +129,8 @@ def _make_workload(what: str) -> Workload:
 def _open_flow(what: str) -> tuple[flow_triton.TritonFlow, Any]:
     made = _make_workload(what)
     x = torch.from_numpy(made.x).to(DEVICE)
-    return flow_triton.TritonFlow(made.plans, DEVICE), build_unfused(made.stages, DEVICE, torch.float64)(
-        x
-    ).cpu().numpy()
+    exact = build_unfused(made.stages, DEVICE, torch.float64)(x)
+    return flow_triton.TritonFlow(made.plans, DEVICE), exact.cpu().numpy()
 
 
 @cache
@@ -141,7 +140,7 @@ def _make_inputs(what: str, rows: int) -> Any:
 
 
 def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
-    """Return the call, its input, and the error of its result; raise if a second call gives other bits, a race."""
+    """Return the call, its input and its error; raise if a second call gives other bits, a race."""
     call, x, wanted = (_prepare_attention if case.what == "attention" else _prepare_flow)(case)
     z = call(x)
     if not torch.equal(z, call(x)):
@@ -183,9 +182,10 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
 
 def _compile_one(case: Case) -> float | str:
     try:
+        if case.what != "attention":
+            case = case._replace(size=(min(case.size[0], CHECKED),))  # the kernels are the same
         with torch.inference_mode():
-            small = _small(case)
-            return prepare(small)[2]
+            return prepare(case)[2]
     except Exception as error:  # a compiler's, for a block that does not fit
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
@@ -201,13 +201,8 @@ def _compile_all(cases: list[Case], processes: int, seconds: float) -> list[floa
     return found
 
 
-def _small(case: Case) -> Case:
-    """Fewer rows: the kernels are the same."""
-    return case if case.what == "attention" else case._replace(size=(min(case.size[0], CHECKED),))
-
-
 def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator[dict[str, Any]]:
-    """Yield the entry of each candidate, until ``end`` (monotonic seconds)."""
+    """Yield the entry of each candidate until ``end`` (monotonic seconds)."""
     timing = partial(cpu_watch, calls=1) if INTERPRETED else None
     for case, error in zip(cases, found, strict=True):
         entry = {"what": case.what, "size": case.size, "stored": case.stored, "config": asdict(case.config)}

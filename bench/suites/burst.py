@@ -29,7 +29,7 @@ from fastflow.bench.suites.texts import real_texts
 
 
 async def send_burst(url: str, texts: Sequence[str]) -> dict[str, float | int | None]:
-    """Send all ``texts`` at once to the client's base ``url``; return counts, and seconds from the start."""
+    """Send all ``texts`` at once to the client's base ``url``; return counts and seconds."""
     import openai
 
     refusals, start = [], time.perf_counter()

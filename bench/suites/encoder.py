@@ -1,7 +1,7 @@
 """The encoder suite: token ids in host memory in, pooled vectors out, at fixed batch x tokens.
 
-Everybody runs the same weights with equal threads, is checked against PyTorch in float32, and takes turns. GFLOP/s
-count the products, GB/s the layers' weights read once.
+Everybody runs the same weights and is checked against PyTorch in float32. GFLOP/s count the products, GB/s the
+layers' weights once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers import gpu as gpu_peers
 from fastflow.bench.peers.encoder import (
     COMPILED,
-    PEERS,
     EncoderCandidate,
     choose,
     excuse,
@@ -33,7 +32,6 @@ from fastflow.bench.peers.encoder import (
 )
 from fastflow.bench.peers.gpu import compiling, settings
 from fastflow.bench.report.ratios import compute_encoder_ratios, compute_gpu_encoder_ratios
-from fastflow.bench.suites.sizes import Shape
 from fastflow.bench.suites.workbench import Request
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import read_config
@@ -44,70 +42,47 @@ GPU = gpu_peers.Gpu()  # a dry run replaces it
 GPU_SUITES = "the encoder suites on a GPU"
 
 
-class Course(NamedTuple):
-    """The measurements of one run: everybody at every shape."""
-
-    engines: list[EncoderCandidate]
-    shapes: tuple[Shape, ...]
-    effort: Callable[[int, int], Effort]  # of batch x tokens
-    gpu: gpu_peers.Gpu | None = None
-
-
 def run_encoder(request: Request) -> Results:
-    """Run the suite on the model given, else on random weights of the shape given, BERT-base's without one."""
-    results, gpu, quick = Results(), request.on_gpu, request.sizes.quick
+    """Run the suite on the model given, else on random weights of a shape."""
+    results, gpu = Results(), request.on_gpu
     families = choose(request.against, gpu_peers.PEERS, GPU_SUITES) if gpu else choose(request.against)
     subject = request.bench.base() if request.bench.model is None else request.bench.named()
     where = "from host memory to host memory" if gpu else "vectors are pooled but not calibrated"
     inputs = f"random token ids, the same for everybody, texts of equal length; {where}"
     results.subjects.append({"subject": subject.label, "inputs": inputs})
-    with settings(request.threads), nullcontext() if quick else compiling():
-        course = (_plan_on_gpu if gpu else _plan_on_cpu)(request, subject, families, results)
-        measure(subject, course, request, results)
+    with settings(request.threads), nullcontext() if request.sizes.quick else compiling():
+        request.say("encoder: opening the engines")
+        engines = [*(_open_on_gpu if gpu else _open_on_cpu)(request, subject, families, results)]
+        reference = open_reference(subject, device=GPU.device if gpu else "cpu")
+        longest = subject.shape.positions - subject.shape.position_start
+        vocabulary = int(read_config(subject.encoder)["vocab_size"])
+        for batch, tokens in request.sizes.encoder.gpu if gpu else request.sizes.encoder.shapes:
+            if tokens <= longest:
+                request.say(f"encoder: {batch} x {tokens}, {len(engines)} engines")
+                ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary, (batch, tokens))
+                results.add(measure_shape(subject, engines, ids, reference(ids, np.ones_like(ids)), request, results))
     results.ratios = (compute_gpu_encoder_ratios if gpu else compute_encoder_ratios)(results.rows)
     return results
 
 
-def _plan_on_cpu(request: Request, subject: Subject, families: list[str], results: Results) -> Course:
-    sizes, threads = request.sizes, request.threads
-    request.say("encoder: opening the engines")
-    engines = [*open_ours(request, subject)]
-    ids_only = [family for family in families if not PEERS[family].takes_texts]
-    for engine in open_peers(subject, list_wanted(ids_only, False, sizes.quick), threads, results):
+def _open_on_cpu(
+    request: Request, subject: Subject, families: list[str], results: Results
+) -> Iterator[EncoderCandidate]:
+    sizes = request.sizes
+    yield from open_ours(request, subject)
+    for engine in open_peers(subject, list_wanted(families, False, sizes.quick), request.threads, results):
         assert isinstance(engine, EncoderCandidate)  # noqa: S101 - for the type checker
         # torch.compile takes long for each shape
-        engines.append(replace(engine, shapes=sizes.encoder.chosen if engine.name == COMPILED else None))
-
-    def effort(batch: int, tokens: int) -> Effort:
-        return sizes.encoder.effort or _choose_effort(batch, tokens, sizes.quick)
-
-    return Course(engines, sizes.encoder.shapes, effort)
+        yield replace(engine, shapes=sizes.encoder.chosen if engine.name == COMPILED else None)
 
 
-def _plan_on_gpu(request: Request, subject: Subject, families: list[str], results: Results) -> Course:
-    sizes, quick = request.sizes.encoder, request.sizes.quick
-    request.say("encoder: opening the engines")
-    engines = [
-        EncoderCandidate("fastflow", dtype, "triton", partial(_prepare_graph, runtime.session.backend))
-        for dtype, runtime in gpu_peers.open_ours(subject)
-    ]
-    for peer in gpu_peers.open_peers(subject, families, GPU, quick, results):
-        engines.append(replace(peer, shapes=sizes.gpu_compiled if peer.name in gpu_peers.MODES else None))
-    single = Effort(budget_s=1.0 if quick else 2.5, min_runs=5, max_runs=300, limit_s=10.0, sample_s=0, pause_s=0)
-    effort = sizes.effort or single
-    return Course(engines, sizes.gpu, lambda batch, tokens: effort, GPU)
-
-
-def measure(subject: Subject, course: Course, request: Request, results: Results) -> None:
-    """Check and time everybody at every shape that the encoder takes; add to ``results``."""
-    exact = open_reference(subject, device=course.gpu.device if course.gpu else "cpu")
-    longest = subject.shape.positions - subject.shape.position_start
-    vocabulary = int(read_config(subject.encoder)["vocab_size"])
-    for batch, tokens in course.shapes:
-        if tokens <= longest:
-            request.say(f"encoder: {batch} x {tokens}, {len(course.engines)} engines")
-            ids = np.random.default_rng(batch * 1000 + tokens).integers(5, vocabulary, (batch, tokens))
-            results.add(measure_shape(subject, course, ids, exact, request.threads, results))
+def _open_on_gpu(
+    request: Request, subject: Subject, families: list[str], results: Results
+) -> Iterator[EncoderCandidate]:
+    for dtype, runtime in gpu_peers.open_ours(subject):
+        yield EncoderCandidate("fastflow", dtype, "triton", partial(_prepare_graph, runtime.session.backend))
+    for peer in gpu_peers.open_peers(subject, families, GPU, request.sizes.quick, results):
+        yield replace(peer, shapes=request.sizes.encoder.gpu_compiled if peer.name in gpu_peers.MODES else None)
 
 
 def open_ours(request: Request, subject: Subject) -> Iterator[EncoderCandidate]:
@@ -119,7 +94,7 @@ def open_ours(request: Request, subject: Subject) -> Iterator[EncoderCandidate]:
 
 
 def find_instructions(dtype: str) -> str:
-    """Return the instruction set that products of ``dtype`` run on now."""
+    """Return the instruction set of products of ``dtype``."""
     from fastflow.kernels.encoder.cpu import choose
 
     return str(choose(dtype)[0])
@@ -132,14 +107,19 @@ def _prepare_packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
 
 
 def _prepare_graph(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
-    """Return the packed call, with the ``replay`` and ``stream`` of its graph if it is small enough for one."""
+    """Return the packed call; a small one has the ``replay`` and ``stream`` of its graph."""
     call: Any = _prepare_packed(backend, ids, mask)
     if (graph := backend._graph(*ids.shape, Task(False, False))) is not None:
         call.replay, call.stream = graph._graph.replay, backend._computing
     return call  # type: ignore[no-any-return]
 
 
-def _choose_effort(batch: int, tokens: int, quick: bool) -> Effort:
+def _choose_effort(request: Request, batch: int, tokens: int) -> Effort:
+    quick = request.sizes.quick
+    if request.sizes.encoder.effort is not None:
+        return request.sizes.encoder.effort
+    if request.on_gpu:  # single calls, for their quantiles
+        return Effort(budget_s=1.0 if quick else 2.5, min_runs=5, max_runs=300, limit_s=10.0, sample_s=0, pause_s=0)
     pause = 5e-3  # some libraries' threads spin a little after a call
     if batch * tokens > 256:
         return Effort(budget_s=0, min_runs=3 if batch * tokens <= 1024 else 2, sample_s=0, pause_s=pause)
@@ -147,13 +127,11 @@ def _choose_effort(batch: int, tokens: int, quick: bool) -> Effort:
 
 
 def measure_shape(
-    subject: Subject, course: Course, ids: Array, reference: Callable[[Array, Array], Array], threads: int,
-    results: Results,
-) -> list[Row]:  # fmt: skip
-    """Return the rows of one shape; a wrong or failing peer is left out of ``results`` and of later shapes."""
+    subject: Subject, engines: list[EncoderCandidate], ids: Array, exact: Array, request: Request, results: Results
+) -> list[Row]:
+    """Return the rows of a shape; a wrong or failing peer leaves ``engines``."""
     batch, tokens = ids.shape
     mask = np.ones_like(ids)
-    exact = reference(ids, mask)
     calls: dict[str, Call] = {}
 
     def admit(candidate: EncoderCandidate) -> tuple[Call, Agreement]:
@@ -165,20 +143,20 @@ def measure_shape(
 
     def leave_out(candidate: EncoderCandidate, reason: str) -> None:
         results.leave_out(subject.label, candidate.key, f"{batch} x {tokens}: {reason}")
-        course.engines.remove(candidate)
+        engines.remove(candidate)
 
     def time_all(admitted: Mapping[str, Call]) -> Mapping[str, Timing]:
         calls.update(admitted)
-        return alternate(admitted, course.effort(batch, tokens))
+        return alternate(admitted, _choose_effort(request, batch, tokens))
 
     rows = []
-    taking_part = [c for c in course.engines if c.shapes is None or (batch, tokens) in c.shapes]
+    taking_part = [engine for engine in engines if engine.shapes is None or (batch, tokens) in engine.shapes]
     for candidate, accuracy, timing in compare(taking_part, admit, time_all, excuse, leave_out):
         traffic = float(subject.matrix_weights() * BYTES[candidate.dtype])
         rows.append(make_row(
-            "encoder", subject=subject.label, **candidate.as_fields(), threads=threads, batch=batch, tokens=tokens,
-            **timing._asdict(), **accuracy._asdict(), gflops=subject.flop(batch, tokens) / timing.median_ms / 1e6,
-            gbs=traffic / timing.median_ms / 1e6,
-            gpu_ms=course.gpu.busy(calls[candidate.key]) if course.gpu else None,
+            "encoder", subject=subject.label, **candidate.as_fields(), threads=request.threads, batch=batch,
+            tokens=tokens, **timing._asdict(), **accuracy._asdict(),
+            gflops=subject.flop(batch, tokens) / timing.median_ms / 1e6, gbs=traffic / timing.median_ms / 1e6,
+            gpu_ms=GPU.busy(calls[candidate.key]) if request.on_gpu else None,
         ))  # fmt: skip
     return rows

@@ -1,8 +1,7 @@
-"""The end-to-end suite: a list of texts in, vectors out, tokenisation included, in one call.
+"""The end-to-end suite: a list of texts in, vectors out, tokenisation included.
 
-fastflow gets the list as a user gives it, and returns calibrated vectors; so does Sentence Transformers, in its
-defaults. Engines of padded ids get sorted batches of the same tokenizer. Peers stop at the pooled vectors. On a GPU
-single texts are timed too.
+fastflow and Sentence Transformers get the list as a user gives it. Engines of padded ids get sorted batches of the
+same tokenizer. Peers stop at the pooled vectors. On a GPU single texts are timed too.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ ALONE = "torch-graph"  # one text at a time: a graph for each of the few lengths
 
 
 def run_end_to_end(request: Request) -> Results:
-    """Run the suite on the model given; without one on the model in the package and on BERT-base with random weights.
-
-    On a GPU a shape takes BERT-base's place.
-    """
+    """Run the suite on the model or shape given, else on the packaged model and BERT-base with random weights."""
     results = Results()
     gpu, against = request.on_gpu, request.against
     families = choose(against, gpu_peers.PEERS, encoder.GPU_SUITES) if gpu else choose(against)
@@ -52,7 +48,7 @@ def run_end_to_end(request: Request) -> Results:
 def run_subject(
     request: Request, subject: Subject, texts: list[str], source: str, families: Sequence[str], results: Results
 ) -> None:
-    """Check and time everybody on ``texts``; add to ``results``."""
+    """Check and time everybody on ``texts``."""
     request.say(f"end-to-end: {subject.label}: opening the engines")
     tokenize = make_tokenizer(subject)
     lengths = np.diff(tokenize(texts).offsets)

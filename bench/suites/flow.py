@@ -1,7 +1,6 @@
-"""The flow suite: pooled vectors in, calibrated vectors out, by fastflow's kernels and by PyTorch as others run it.
+"""The flow suite: pooled vectors in, calibrated vectors out, by fastflow's kernels and by PyTorch.
 
-Every candidate gets the same float32 batch and is checked against float64 before each timing. GFLOP/s and GB/s count
-the work of the folded plan for every candidate.
+Candidates get the same float32 batch and are checked against float64. GFLOP/s and GB/s count the folded plan's work.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's mod
 def list_rows(device: str, quick: bool) -> list[str]:
     """Return the names of the peers' rows: the equations as backend torch runs them, then the lean form.
 
-    ``graph`` is a CUDA graph captured for one batch. Quick runs compile nothing.
+    Quick runs compile nothing.
     """
     compiled = () if quick else COMPILED[: 1 if device == "cpu" else None]
     modes = ("eager", *compiled, *(["graph"] if device == "cuda" else []))
@@ -62,7 +61,7 @@ def list_rows(device: str, quick: bool) -> list[str]:
 
 
 def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
-    """Return the peers' row names that ``against`` picks, by family or by full name; None picks all."""
+    """Return the row names that ``against`` picks by family or full name; None: all."""
     every = list_rows(device, quick)
     families = {"torch": every[:1], "torch-lean": every[1:], "lean": every[1:]} | {name: [name] for name in every}
     for word in against or ():
@@ -87,7 +86,7 @@ def open_peers(workload: Workload, device: str, wanted: Container[str]) -> list[
 
 
 def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandidate]:
-    """Return fastflow's kernels; raise a FastflowError if the compiled ones are not built."""
+    """Return fastflow's kernels; raise a FastflowError if they are not built."""
     if device == "cuda":
         return open_triton(workload)
     try:
@@ -116,7 +115,7 @@ def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]
 
 
 class Pass(NamedTuple):
-    """One walk over ``batches`` with a workload and a number of threads; ``peers`` are row names."""
+    """A walk over ``batches`` with a workload and threads; ``peers`` are row names."""
 
     workload: Workload
     threads: int
@@ -125,7 +124,6 @@ class Pass(NamedTuple):
     size: FlowSizes
 
     def leave_out(self, results: Results, batch: int, name: str, reason: str) -> None:
-        """Note why ``name``, * for everybody, has no row of ``batch``."""
         results.leave_out(self.workload.label, name, reason, threads=self.threads, batch=batch)
 
 
@@ -151,7 +149,7 @@ def run_flow(request: Request) -> Results:
 def list_passes(
     model: str | None, peers: frozenset[str], size: FlowSizes, device: str, counts: Sequence[int], quick: bool
 ) -> Iterator[Pass]:
-    """Yield the paper's flow, or a model's; then, unless quick, the same on one thread and two further flows."""
+    """Yield the paper's flow, or a model's; unless quick, also on one thread, and two further flows."""
     if model is None:
         workload = make_synthetic(3, 3, 32, "additive", min(MOST_DISTINCT, max(size.batches)), size.dim)
     else:
@@ -190,7 +188,7 @@ def _run_pass(one: Pass, request: Request, results: Results, end: float) -> None
 def measure(
     one: Pass, candidates: Sequence[FlowCandidate], x: Tensor, exact: NDArray[Any], results: Results
 ) -> list[Row]:
-    """Return the rows of one comparison on ``x``: check every output, then time all."""
+    """Return the rows of a comparison on ``x``: check every output, then time all."""
     batch, device = len(x), x.device.type
     seen = slice(None, None, max(1, batch // MOST_DISTINCT))
     unfused = peers_flow.build_unfused(one.workload.stages, device, torch.float32)

@@ -1,7 +1,6 @@
 """The serve suite: single texts at a constant rate to a server, in shares of the kernel's own rate.
 
-The server and the generator are processes on the same processors; every row has the generator's share of one, and how
-late it sent.
+Server and generator share the processors; a row has the generator's part, and how late it sent.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ TIMEOUT_S, START_S = 90, 300
 
 
 def run_serve(request: Request) -> Results:
-    """Run the suite on the model given; without one on the model in the package and on BERT-base of random weights."""
+    """Run the suite on the model given, else on the packaged model and BERT-base of random weights."""
     for module in ("starlette", "uvicorn", "httptools", "prometheus_client"):
         if find_spec(module) is None:
             raise missing_extra("serve", module, "fastflow bench --suite serve")
@@ -52,7 +51,7 @@ def run_serve(request: Request) -> Results:
 
 
 def run_subject(request: Request, subject: Subject, texts: list[str], source: str, results: Results) -> None:
-    """Measure the Runtime without a server, then the server at every load; add to ``results``."""
+    """Measure the Runtime without a server, then the server at every load."""
     sizes, threads, say = request.sizes.serve, request.threads, request.say
     say(f"serve: {subject.label}: the Runtime alone")
     with Runtime(subject.model, "cpu", "auto", threads, backend="cpu") as runtime:
@@ -95,7 +94,7 @@ def _time_runtime(runtime: Runtime, texts: list[str], size: int) -> Row:
 
 @contextmanager
 def run_server(command: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Run a server in the block, its port in place of ``{port}``; yield port and process id once /health answers.
+    """Run a server, its port in place of ``{port}``; yield port and process id once /health answers.
 
     Raises a FastflowError with its messages if it does not start.
     """
@@ -141,7 +140,7 @@ def _send_load(port: int, texts: list[str], rate: float, size: int, sizes: Serve
 
 
 def add_load(outcome: Outcome, who: Row, results: Results) -> None:
-    """Add the row of a load to ``results``, without times if no request was answered."""
+    """Add the row of a load, without times if no request was answered."""
     low, middle, high, most = (outcome.quantile(q) for q in (0.2, 0.5, 0.8, 0.99))
     other = sum(len(found) for status, found in outcome.answered_ms.items() if status not in ("200", "429"))
     results.add([make_row(

@@ -1,4 +1,4 @@
-"""How much each suite measures: batches, shapes, texts, runs and seconds; QUICK for ``--quick``, else FULL."""
+"""How much each suite measures; QUICK for ``--quick``, else FULL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape = tuple[int, int]  # batch x tokens
 
 @dataclass(frozen=True)
 class FlowSizes:
-    """Rows in a batch, and how long the suite may take."""
+    """Rows in a batch, and time."""
 
     batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384)
     affine: tuple[int, ...] = (1, 32, 1024)  # of the flow with recolour, and of the affine one
@@ -27,7 +27,7 @@ class FlowSizes:
 
 @dataclass(frozen=True)
 class EncoderSizes:
-    """Shapes of the batches of token ids, all texts of equal length."""
+    """Shapes of batches of token ids, texts of equal length."""
 
     shapes: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
     chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # for compiled PyTorch

@@ -1,8 +1,7 @@
-"""The start-up suite: a new process, from its start to its first vector, and the memory that it then has.
+"""The start-up suite: a new process, from its start to its first vector, and its memory then.
 
-The files are in the page cache. Memory is as Linux counts it: resident, its peak, and the anonymous part (without
-mapped files). For a directory without thresholds of int8, the trial of a first opening is kept: users see later
-openings.
+The files are in the page cache. Memory is as Linux counts it: resident, its peak, and without mapped files. The trial
+of int8 of a first opening is kept: users see later openings.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ print(json.dumps({'vector': [float(v) for v in vector], 'memory': memory}), flus
 
 
 class Job(NamedTuple):
-    """A process to start, and the vector (1, D) that its first one must agree with."""
+    """A process to start, and the vector (1, D) that it must agree with."""
 
     name: str
     dtype: str
@@ -116,7 +115,7 @@ def make_command(
 def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: float = TIMEOUT_S) -> tuple[float, str]:
     """Return the seconds from the start of ``command`` to its first line, and its last line.
 
-    Raises a FastflowError with the last message of a process that fails or takes more than ``seconds``.
+    Raises a FastflowError with the last message of a process that fails or is too slow.
     """
     environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     # the first round writes everybody's bytecode, as an installation does
@@ -146,7 +145,7 @@ def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: f
 
 
 def start_once(job: Job) -> tuple[float, dict[str, float]]:
-    """Return the seconds to the first vector of ``job``, which is checked, and the process's memory in MB."""
+    """Return the seconds to the first vector, which is checked, and the memory in MB."""
     seconds, answer = start(f"{job.name} {job.dtype}", job.command)
     found = json.loads(answer)
     check_cosine(job.name, job.dtype, np.asarray([found["vector"]]), job.exact)
@@ -154,7 +153,7 @@ def start_once(job: Job) -> tuple[float, dict[str, float]]:
 
 
 def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, results: Results) -> None:
-    """Start every job in turn and add its row to ``results``; the first round fills the page cache.
+    """Start every job in turn and add its row; the first round fills the page cache.
 
     A peer that fails is left out; fastflow's error is raised.
     """
@@ -178,7 +177,7 @@ def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, r
 
 
 def run_startup(request: Request) -> Results:
-    """Run the suite on the model given, else the one in the package, and on BERT-base with random weights."""
+    """Run the suite on the model given, else the packaged one, and on BERT-base with random weights."""
     families, results = choose(request.against), Results()
     base = request.bench.base()
     for subject in (request.bench.named(), base):
@@ -191,7 +190,7 @@ def run_startup(request: Request) -> Results:
 
 
 def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: Results) -> Iterator[Job]:
-    """Yield the process of each candidate with its own vector of TEXT; leave the others out of ``results``."""
+    """Yield the process of each candidate with its own vector of TEXT."""
     tokenize = Tokenizer(subject.encoder, subject.max_length)
     pooled = embed_padded(open_reference(subject), tokenize)([TEXT])
     calibrated = Runtime(subject.model, "cpu", "float32", threads, backend="cpu").transform(pooled)

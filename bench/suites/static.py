@@ -1,7 +1,6 @@
 """The static suite: vectors of texts by a table, in bulk, one at a time, and from the start of a process.
 
-Everybody opens one directory and gets the texts without unknown words, since libraries treat unknown
-tokens differently.
+Texts have no unknown words, which libraries treat differently.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ BULK = Effort(budget_s=0, min_runs=7, max_runs=7, sample_s=0, pause_s=2e-2)
 
 
 class Static(NamedTuple):
-    """The directory under test, as model2vec saves it, and its name for the report."""
+    """The directory under test, and its name."""
 
     label: str
     path: Path
 
 
 def run_static(request: Request) -> Results:
-    """Run the suite on the static model given, else on a table of random numbers with the packaged vocabulary."""
+    """Run the suite on the static model given, else on random numbers with the packaged vocabulary."""
     families, results = choose(request.against, PEERS, "the static suite"), Results()
     threads, sizes = request.threads, request.sizes
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers library, for everybody
@@ -96,7 +95,7 @@ def open_engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[T
 
 
 def make_subject(bench: Workbench) -> Static:
-    """Return the directory that was asked for, or a random table."""
+    """Return the directory given, or a random table."""
     if bench.model is None:
         tokenizer, path = load_tokenizer(load_model(DEFAULT).encoder), bench.folder / "table"
         shape = (tokenizer.get_vocab_size(), WIDTH)
@@ -155,7 +154,7 @@ def open_numpy(path: Path) -> Embed:
 
 
 def add_starts(request: Request, subject: Static, families: Sequence[str], results: Results) -> None:
-    """Time a new process of everybody to its first vector; add to ``results``."""
+    """Time a new process of everybody."""
     request.say(f"static: {subject.label}: starts")
     exact = Runtime(subject.path, backend="reference", dtype="float64").encode([TEXT])
     jobs = []

@@ -1,4 +1,4 @@
-"""The parts that the suites of texts share: the texts, the check against PyTorch, and one comparison with its rows."""
+"""The shared parts of the suites of texts: texts, check, and one comparison with its rows."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ Judge = Callable[[TextCandidate], Agreement]  # raises if the candidate is wrong
 
 
 def real_texts(most: int | None) -> tuple[list[str], str]:
-    """Return the sentences of STSb-test if the data are there, else lines of novels, and their source in words.
-
-    ``most``: this many, spread over the list; None: all.
-    """
+    """Return ``most`` (None: all) sentences of STSb-test, if there, else lines of novels, and the source."""
     if STSB.is_file():
         lines = STSB.read_text(encoding="utf-8").splitlines()[1:]
         texts, source = [text for line in lines for text in line.split("\t")[2:4]], "the sentences of STSb-test"
@@ -44,13 +41,13 @@ def real_texts(most: int | None) -> tuple[list[str], str]:
 
 
 def make_tokenizer(subject: Subject) -> Tokenize:
-    """Return the tokenizer of the subject's model, its default prompt before each text."""
+    """Return the model's tokenizer, its default prompt before each text."""
     tokenize = load_model(subject.model).tokenizer()
     return lambda texts: tokenize([subject.prompt + text for text in texts])
 
 
 class Check:
-    """Compares the pooled vectors of some of the texts with PyTorch's in float32."""
+    """Compares pooled vectors of some of the texts with PyTorch's in float32."""
 
     def __init__(self, subject: Subject, texts: Sequence[str], tokenize: Tokenize) -> None:
         self.subject, self.tokenize = subject, tokenize
@@ -58,7 +55,6 @@ class Check:
         self._exact: dict[tuple[int, ...] | None, Array] = {}
 
     def __call__(self, candidate: TextCandidate) -> Agreement:
-        """Return how far ``candidate`` agrees; raise a FastflowError if its precision does not allow the difference."""
         if candidate.layers not in self._exact:
             run = open_reference(self.subject, candidate.layers)
             self._exact[candidate.layers] = embed_padded(run, self.tokenize)(self.few)
@@ -68,13 +64,13 @@ class Check:
 
 
 def to_texts(candidate: EncoderCandidate, tokenize: Tokenize) -> TextCandidate:
-    """Turn a candidate for padded token ids into one for texts."""
+    """Turn a candidate for padded ids into one for texts."""
     embed = embed_padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
     return TextCandidate(candidate.name, candidate.dtype, candidate.backend, embed)
 
 
 def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
-    """Return ``run`` on padded batches of texts sorted by length, with results in the order of the texts."""
+    """Return ``run`` on padded batches of texts sorted by length, in the order of the texts."""
 
     def embed(texts: Sequence[str]) -> Array:
         tokens = tokenize(texts)
@@ -94,7 +90,7 @@ def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embe
 
 
 class Lists(NamedTuple):
-    """The texts of one comparison: ``together`` in one call, ``few`` one at a time."""
+    """The texts: ``together`` in one call, ``few`` one at a time."""
 
     together: list[str]
     few: Sequence[str] = ()
@@ -109,9 +105,9 @@ def compare_texts(
     suite: str, label: str, candidates: Sequence[TextCandidate], judge: Judge, lists: Lists, effort: Effort,
     threads: int, fields: tuple[Fields, Fields], results: Results,
 ) -> None:  # fmt: skip
-    """Check all ``candidates``, time them together and alone, and add their rows to ``results``.
+    """Check ``candidates``, time them together and alone, and add their rows.
 
-    ``fields``: further ones of the rows of all texts, and of one text.
+    ``fields``: further fields of the rows of all texts, and of one text.
     """
     by_key = {candidate.key: candidate for candidate in candidates}
 

@@ -1,6 +1,6 @@
-"""A run's request, and the models that the text suites measure, each made once for all suites.
+"""A run's request, and the models of the text suites, each made once.
 
-Latency does not depend on the values of weights, so BERT-base is made with random ones, seeded.
+Latency does not depend on the values of weights: BERT-base has random ones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Workbench:
         self._made: dict[str, Subject] = {}
 
     def base(self) -> Subject:
-        """Return BERT-base, or the shape asked for, with random weights, mean of the last layer."""
         directory = self.folder / "base"
         if not directory.is_dir():
             make_base(directory, self.bert)
@@ -54,12 +53,10 @@ class Workbench:
         return self._make_subject(f"{name}, random weights", str(directory))
 
     def named(self) -> Subject:
-        """Return the model that was asked for, else the model in the package."""
         label = "the default model" if self.model in (None, "default") else "the model given"
         return self._make_subject(label, self.model)
 
     def subjects(self) -> list[Subject]:
-        """Return the model or the shape asked for; without either the model in the package and BERT-base."""
         if self.shape is not None:
             return [self.base()]
         return [self.named()] if self.model is not None else [self.named(), self.base()]
@@ -83,7 +80,7 @@ class Workbench:
 
 @dataclass(frozen=True)
 class Request:
-    """One run of a suite: its models, peers by name (None for all), sizes, threads, device, stream of progress."""
+    """A run of a suite; ``against``: peers by name, None for all."""
 
     bench: Workbench
     against: Sequence[str] | None
@@ -101,7 +98,7 @@ class Request:
 def open_workbench(
     model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
 ) -> Iterator[Workbench]:
-    """Open a Workbench with a cache of its own for trials of int8; remove its files afterwards."""
+    """Open a Workbench with a cache of its own; remove its files afterwards."""
     with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder, _use_cache(Path(folder)):
         yield Workbench(Path(folder), model, bert, shape)
 
@@ -124,7 +121,7 @@ def _use_cache(folder: Path) -> Iterator[None]:
 
 
 def make_base(directory: Path, bert: Mapping[str, Any]) -> None:
-    """Save a BERT with the tokenizer of the model in the package and seeded random weights, as Hugging Face does."""
+    """Save a BERT with the packaged tokenizer and seeded random weights, as Hugging Face does."""
     import transformers
 
     with quiet():

@@ -1,7 +1,7 @@
 """The workloads of the flow suite: a calibration, its plans, and pooled vectors.
 
-Without a model: flows of the paper's shape with weights like trained ones, on synthetic vectors with the outlier
-dimensions of a pooled BERT. Latency does not depend on the values; the errors do.
+Without a model: flows with weights like trained ones, on synthetic vectors with the outlier dimensions of a pooled
+BERT. Latency does not depend on the values; the errors do.
 """
 
 from __future__ import annotations
@@ -43,25 +43,24 @@ class Workload:
 
     @cached_property
     def sparse(self) -> tuple[Plan, ...]:
-        """The plans with the fewest products, float64, which the compiled kernels run and the floor counts."""
+        """The plans with the fewest products, float64, as the compiled kernels run them."""
         return fold(self.stages, self.x.shape[1], sparse=True)
 
     def flop(self) -> float:
-        """Return the operations of the plans for one row; a multiply-add is two, zero blocks are not counted."""
+        """Return the operations of a row; a multiply-add is two, zero blocks are not counted."""
         return sum(2.0 * (plan.inputs + products(plan)) + 2 * plan.outputs for plan in self.sparse)
 
     def weight_bytes(self) -> float:
-        """Return the bytes of the float32 weights that one pass reads, zero blocks not counted."""
+        """Return the float32 bytes of weights of one pass, without zero blocks."""
         vectors = sum(plan.inputs + 2 * plan.outputs + len(plan.c) + plan.d.size for plan in self.sparse)
         return 4.0 * (vectors + sum(map(products, self.sparse)))
 
     def traffic(self, batch: int) -> float:
-        """Return the least bytes for a batch: rows in, rows out, weights once."""
         return 4.0 * batch * (self.plans[0].inputs + self.plans[-1].outputs) + self.weight_bytes()
 
 
 def make_pooled_like(rows: int, dim: int, seed: int) -> Floats:
-    """Make (rows, dim) vectors like pooled BERT states: uneven channels, 16 shared directions, three outliers."""
+    """Make (rows, dim) vectors like pooled BERT states: uneven, 16 shared directions, three outliers."""
     rng = np.random.default_rng(seed)
     mean, deviation = 0.3 * rng.standard_normal(dim), 0.2 * np.exp(0.4 * rng.standard_normal(dim))
     shared = rng.standard_normal((16, dim)) / 4
@@ -74,7 +73,7 @@ def make_pooled_like(rows: int, dim: int, seed: int) -> Floats:
 
 
 def make_trained_like(x: Floats, seed: int, **settings: Any) -> Stage:
-    """Make a flow on the width of ``x`` with ActNorms that fit ``x`` and last layers N(0, 0.05^2) instead of zero."""
+    """Make a flow with ActNorms that fit ``x`` and last layers N(0, 0.05^2) instead of zero."""
     config = FlowConfig(x.shape[1], **settings)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -90,7 +89,7 @@ def make_synthetic(
     levels: int, depth: int, width: int, coupling: str, rows: int, dim: int = 768, seed: int = 2020,
     recolour: bool = False,
 ) -> Workload:  # fmt: skip
-    """Make a flow of the paper's shape on ``rows`` synthetic vectors of ``dim`` channels; with recolour if asked."""
+    """Make a flow of the paper's shape on ``rows`` vectors of ``dim`` channels; with recolour if asked."""
     x = make_pooled_like(max(rows, 4096), dim, seed)
     stages = [make_trained_like(x[:4096], seed, levels=levels, depth=depth, width=width, coupling=coupling)]
     if recolour:
@@ -100,7 +99,7 @@ def make_synthetic(
 
 
 def take_model(path: str | Path, rows: int) -> Workload:
-    """Take the calibration of the model at ``path``, on its own pooled embeddings of ``rows`` sentences."""
+    """Take the calibration at ``path``, on its own pooled embeddings of ``rows`` sentences."""
     stages = load_model(path).calibration
     if not stages:
         raise UsageError(f"{path} has no calibration, so there is nothing to time; leave -m out for the paper's flow")

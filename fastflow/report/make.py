@@ -41,7 +41,7 @@ class ReportOptions:
 
 
 class Report(NamedTuple):
-    """A report as the page and as the content of --json."""
+    """A report as page and as JSON."""
 
     html: str
     json: dict[str, Any]
@@ -50,7 +50,7 @@ class Report(NamedTuple):
 def make_report(
     runtime: Runtime, against: Sequence[str], options: ReportOptions, fit: Fit, open_model: Open, shown: bool = False
 ) -> Report:
-    """Embed each text once, and make every section that has data; raises a UsageError without any."""
+    """Embed each text once, and make every section with data; raises a UsageError without any."""
     found = find_tasks(options.tasks)
     sets = [*find_sets(options.sts), *(task for task in found if isinstance(task, Pairs))]
     tasks = [task for task in found if not isinstance(task, Pairs)]

@@ -11,9 +11,7 @@ HIGHEST, LOWEST = float("inf"), float("-inf")
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table: one measure of every subject, with 95 % ``intervals`` (low, high) and best value
-    ``toward``.
-    """
+    """A measure of every subject, with 95 % ``intervals`` (low, high) and best value ``toward``."""
 
     name: str
     values: Mapping[str, float]
@@ -22,11 +20,11 @@ class Line:
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def distances(self) -> dict[str, float]:
-        """Compute distances from ``toward`` as printed, so no sentence counts an invisible difference."""
+        """Compute distances from ``toward`` as printed."""
         return {name: distance(float(f"{x:.{self.digits}f}"), self.toward) for name, x in self.values.items()}
 
     def best(self) -> set[str]:
-        """Find the subjects nearest to ``toward``, all of a tie; none for one subject."""
+        """Find the subjects nearest to ``toward``; none for one subject."""
         off = {name: away for name, away in self.distances().items() if away == away}
         least = min(off.values(), default=0.0)
         return {name for name, away in off.items() if away == least} if len(self.values) > 1 else set()
@@ -38,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows of the table, their explanation, an SVG with caption, and the entry ``data`` of --json."""
+    """Rows of the table, their explanation, an SVG with caption, and ``data`` of --json."""
 
     id: str
     title: str
@@ -50,7 +48,7 @@ class Section:
 
 
 def distance(value: float, toward: float) -> float:
-    """Compute how far ``value`` is from the best value; HIGHEST and LOWEST only order values."""
+    """Compute how far ``value`` is from the best; HIGHEST and LOWEST only order values."""
     if toward in (HIGHEST, LOWEST):
         return -value if toward == HIGHEST else value
     return round(abs(value - toward), 9)  # 0.3 - 0.2 and 0.4 - 0.3 are a tie

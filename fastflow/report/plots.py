@@ -32,7 +32,7 @@ Series = Mapping[str, Sequence[float]]
 
 @contextmanager
 def open_figure(height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Open (figure, axes (rows,)) of ``height`` inches, without a window system."""
+    """Open (figure, axes (rows,)) without a window system."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -56,19 +56,19 @@ def make_svg(figure: Any) -> str:
 
 
 def prefix_ids(text: str, prefix: str) -> str:
-    """Prefix every id of an SVG and its references: several SVGs share a page."""
+    """Prefix the ids of an SVG: several share a page."""
     text = re.sub(r'\bid="', f'id="{prefix}', text)
     return re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)
 
 
 def shorten(name: str, most: int) -> str:
-    """Shorten ``name`` to ``most`` characters by an ellipsis in its middle."""
+    """Shorten ``name`` by an ellipsis in its middle."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - 1) // 2 :]}"
 
 
 @contextmanager
 def open_with_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """Open (figure, axes) with a legend above, in as many columns as fit the width."""
+    """Open (figure, axes) with a legend above."""
     wide = (max(map(len, names)) + 5) * 0.6 * LETTERS  # the marker with its gaps takes five letters
     columns = max(1, min(len(names), int(WIDTH * 72 // wide)))
     with open_figure(height + -(-len(names) // columns) * 1.5 * LETTERS / 72) as (figure, (axes,)):
@@ -77,7 +77,7 @@ def open_with_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any,
 
 
 def draw_dots(names: Sequence[str], series: Series, label: str) -> str:
-    """Draw a row for each name with a dot for each series."""
+    """Draw a row a name with a dot a series."""
     legend = [shorten(name, MOST_LETTERS) for name in series]
     with open_with_legend(0.8 + 0.28 * len(names), legend) as (figure, axes):
         styles = zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)
@@ -90,7 +90,7 @@ def draw_dots(names: Sequence[str], series: Series, label: str) -> str:
 
 
 def draw_spectra(series: Series) -> str:
-    """Draw descending values over their largest on a logarithmic scale, down to LEAST."""
+    """Draw descending values over their largest, on a logarithmic scale."""
     legend = [shorten(name, MOST_LETTERS) for name in series]
     with open_with_legend(2.7, legend) as (figure, axes):
         for i, (values, colour, line) in enumerate(zip(series.values(), cycle(COLOURS), cycle(LINES), strict=False)):
@@ -102,7 +102,7 @@ def draw_spectra(series: Series) -> str:
 
 
 def draw_scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:
-    """Draw cosine against edit distance, a panel for each subject, coloured by gold."""
+    """Draw cosine against edit distance, a panel a subject, coloured by gold."""
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(edits))
     with open_figure(1 + 1.8 * len(panels), len(panels)) as (figure, axes):
         for one, (name, cosines) in zip(axes, panels.items(), strict=True):

@@ -20,7 +20,7 @@ from fastflow.report.subjects import MODEL, Subject, find_baseline
 
 
 def measure_similarity(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs]) -> Section:
-    """Measure Spearman of every set with its interval, in both aggregations."""
+    """Measure Spearman of every set, in both aggregations."""
     data, drawn_of = {subject.name: evaluate.evaluate(subject, sets) for subject in subjects}, {}
     averaged = data[MODEL]["average"]["sets"]
     for subject in subjects:
@@ -78,7 +78,7 @@ def _count_wins(lines: Sequence[Line], better: str, unit: str) -> str:
 
 
 def measure_tasks(subjects: Sequence[Subject], found: Sequence[evaluate.OtherTask]) -> Section:
-    """Measure the tasks that are not scored pairs, as ``fastflow eval`` does."""
+    """Measure the tasks that are not scored pairs."""
     data = {subject.name: evaluate.evaluate_tasks(subject, found) for subject in subjects}
     lines = []
     for i, task in enumerate(found):
@@ -187,7 +187,7 @@ def measure_isotropy(subjects: Sequence[Subject], texts: Sequence[str], seed: in
 
 
 def measure_words(model: Model, texts: Sequence[str], source: str, seed: int) -> Section:
-    """Measure norms and nearest neighbours of the encoder's word vectors, by frequency in ``texts``."""
+    """Measure the encoder's word vectors by frequency in ``texts``."""
     table, tokenize = _read_word_vectors(model.encoder), tokenizer_of(model.encoder, model.max_length)
     counts = np.bincount(tokenize(texts).ids, minlength=len(table))
     counts[tokenize([""]).ids] = 0  # special tokens are in every text
@@ -205,7 +205,6 @@ def measure_words(model: Model, texts: Sequence[str], source: str, seed: int) ->
 
 
 def _read_word_vectors(encoder: Path) -> NDArray[Any]:
-    """(V, D) the encoder's input vector of each token id."""
     if is_static(encoder):
         table = open_table(encoder)
         return table.vectors(np.arange(table.vocabulary), np.float32)

@@ -72,10 +72,10 @@ def make_subjects(
     runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int,
     count: Callable[[int], None] = lambda texts: None,
 ) -> list[Subject]:  # fmt: skip
-    """Make the columns: ``model``, then ``against`` in order; raises a UsageError for a wrong name.
+    """Make the columns: ``model``, then ``against``; raises a UsageError for a wrong name.
 
     A name is ``raw``, the encoder's pooling as in the paper; ``weights``, the same with the model's token weights; a
-    method of ``fit``, fitted on ``texts``; or a directory with a model.
+    method of ``fit``, fitted on ``texts``; or a model's directory.
     """
     pool, out = Pool(runtime, count), []
     unweighted = replace(model.pooling, weights=None)
@@ -110,26 +110,26 @@ def make_subjects(
 
 
 def count_encoders(model: Model, against: Sequence[str]) -> int:
-    """Count how many times ``make_subjects`` has each text pooled."""
+    """Count how often ``make_subjects`` has each text pooled."""
     others = [name for name in dict.fromkeys(against) if name not in UNCALIBRATED and Path(name).is_dir()]
     return 1 + len(others) + ("raw" in against and model.pooling.weights is not None) + 2 * is_of_package(model)
 
 
 def is_of_package(model: Model) -> bool:
-    """Say whether ``model`` calibrates the packaged encoder otherwise than the packaged model."""
+    """Say whether ``model`` calibrates the packaged encoder in its own way."""
     packaged = load_model(None)
     same = model.manifest.get("encoder", {}).get("sha256") == packaged.manifest["encoder"]["sha256"]
     return same and model.fingerprint != packaged.fingerprint
 
 
 def find_baseline(names: Sequence[str]) -> str | None:
-    """Find the subject to judge the model against: raw, else the first other one."""
+    """Find the subject to judge the model against: raw, else the first."""
     others = [name for name in names if name != MODEL]
     return "raw" if "raw" in others else others[0] if others else None
 
 
 def name_path(path: str | Path) -> str:
-    """Return the last part of a path: the page names no local folder."""
+    """Return the last part of a path."""
     return os.path.basename(os.path.abspath(path))
 
 
@@ -146,7 +146,7 @@ def _calibrate(stages: Sequence[Stage], x: Matrix) -> Matrix:
 
 
 def read_texts(paths: Sequence[Path], most: int, seed: int) -> list[str]:
-    """Read the distinct non-empty texts of the files, thinned to ``most``."""
+    """Read the distinct texts of files, thinned to ``most``."""
     found = (text.strip() for path in paths for record in read_records(str(path)) for text in record.texts)
     texts = list(dict.fromkeys(text for text in found if text))
     if paths and len(texts) < 2:
@@ -155,7 +155,7 @@ def read_texts(paths: Sequence[Path], most: int, seed: int) -> list[str]:
 
 
 def thin(texts: Sequence[str], most: int, seed: int) -> list[str]:
-    """Draw at most ``most`` of ``texts`` at random, in their order."""
+    """Draw at most ``most`` of ``texts``, in their order."""
     if len(texts) <= most:
         return list(texts)
     return [texts[i] for i in np.sort(np.random.default_rng(seed).choice(len(texts), most, replace=False))]

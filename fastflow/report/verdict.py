@@ -61,7 +61,7 @@ def _judge_tasks(rows: Mapping[str, Sequence[dict[str, Any]]]) -> str:
 
 
 def judge(measure: str, values: Mapping[str, float]) -> str:
-    """Write the verdict on ``values`` (subject -> figure, higher is better), as printed with two decimals."""
+    """Write the verdict on ``values`` (subject -> figure, higher is better), as printed."""
     shown = {name: round(value, 2) for name, value in values.items()}
     if undefined := [name for name, value in shown.items() if value != value]:
         return f"This page has no verdict: the {measure} is undefined for {_list(undefined)}."

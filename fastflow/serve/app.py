@@ -32,7 +32,7 @@ COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/si
 
 
 def make_app(service: Service) -> Starlette:
-    """Make the Starlette application of ``service``."""
+    """Make the application of ``service``."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -63,8 +63,7 @@ def make_app(service: Service) -> Starlette:
     return app
 
 
-async def _answer_root(request: Request) -> Response:
-    """Answer POST / as /embed: huggingface_hub only has the server's address."""
+async def _answer_root(request: Request) -> Response:  # POST / is /embed: huggingface_hub has only the address
     return await (routes.answer_embed if request.method == "POST" else page.answer_file)(request)
 
 
@@ -95,7 +94,7 @@ async def _leave(request: Request, error: Any) -> Response:
 
 
 class Guard:
-    """Refuses a request before its route, and counts the requests that it lets through."""
+    """Refuses requests before their routes, and counts the others."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -139,21 +138,19 @@ class Guard:
             self.service.engine.check_wait()
 
     def _is_own(self, host: str) -> bool:
-        """Return False for a foreign name that leads to this machine: its page could read every answer."""
-        found = HOST.fullmatch(host)
+        found = HOST.fullmatch(host)  # the page of a foreign name that leads here could read every answer
         name = (found["v6"] or found["name"] or "") if found else ""
         return name in self._hosts or is_loopback(name)
 
     def _has_key(self, header: bytes) -> bool:
-        """Compare all keys, which takes equal time for every header."""
         scheme, _, given = header.partition(b" ")
         given = given.strip()
-        matches = [compare_digest(given, key) for key in self._keys]
+        matches = [compare_digest(given, key) for key in self._keys]  # all, in equal time for every header
         return scheme.lower() == b"bearer" and any(matches)
 
 
 def is_loopback(address: str) -> bool:
-    """Say whether ``address`` leads only to this machine; False for a name."""
+    """Say whether ``address`` leads only to this machine."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

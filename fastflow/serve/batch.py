@@ -14,7 +14,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 class How(NamedTuple):
-    """How to make the vectors of a request: arguments of ``Runtime.encode``."""
+    """Arguments of ``Runtime.encode`` for a request."""
 
     normalize: bool = True
     dim: int | None = None
@@ -35,7 +35,7 @@ class Embedder(Protocol):
 
 
 def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
-    """Compute the vectors (b, D') of each part, or the error that the part causes by itself."""
+    """Compute the vectors (b, D') of each part, or its own error."""
     found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
     kinds: dict[tuple[object, ...], list[int]] = {}
     for i, (tokens, how) in enumerate(parts):
@@ -58,7 +58,7 @@ def _compute_together(model: Embedder, parts: Sequence[Part]) -> list[Floats | E
 
 
 def join_tokens(parts: Sequence[Tokens]) -> Tokens:
-    """Join the texts of ``parts``, which skip equal numbers of tokens."""
+    """Join texts that skip equal numbers of tokens."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.offsets) - 1 for part in parts)])
@@ -69,7 +69,7 @@ def join_tokens(parts: Sequence[Tokens]) -> Tokens:
 
 
 def take_texts(tokens: Tokens, start: int, stop: int) -> Tokens:
-    """Take texts ``start`` to ``stop`` of ``tokens``, without the record of cut texts."""
+    """Take texts ``start`` to ``stop``, without the record of cut texts."""
     first, last = tokens.offsets[start], tokens.offsets[stop]
     offsets = tokens.offsets[start : stop + 1] - first
     return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip)

@@ -29,11 +29,11 @@ log = logging.getLogger("fastflow.serve")
 
 
 class Gone(Exception):
-    """The client of a request has closed its connection."""
+    """The client has closed its connection."""
 
 
 class Times(NamedTuple):
-    """Seconds until texts were tokens, the first batch began, and the last batch ended."""
+    """Seconds until texts were tokens, the first batch began, the last batch ended."""
 
     tokenization: float
     queue: float
@@ -41,7 +41,7 @@ class Times(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """Vectors (B, D') of a request, tokens (B,) of its texts, and the number of cut texts."""
+    """Vectors (B, D') of a request, tokens (B,) of its texts, and how many were cut."""
 
     vectors: Floats
     lengths: NDArray[np.int64]
@@ -89,12 +89,11 @@ class Request(Job):
 
 
 class Engine:
-    """Compute the texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
+    """Compute texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
 
     def __init__(
         self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``rate``: measured tokens a second; ``most``: tokens of a batch on any machine."""
         turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
         bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
@@ -119,7 +118,6 @@ class Engine:
         self._tokenizers.shutdown(cancel_futures=True)
 
     def is_stuck(self, seconds: float) -> bool:
-        """Say whether the compute thread ended, or one batch takes longer than ``seconds``."""
         since = self.busy_since
         return not self._thread.is_alive() or (since is not None and self.clock() - since > seconds)
 
@@ -154,7 +152,7 @@ class Engine:
         return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
 
     def check_wait(self) -> None:
-        """Raise Refused, before the body is read, if a new request would wait too long."""
+        """Raise Refused if a new request would wait too long."""
         try:
             with self._wake:
                 self.queue.check_wait()
@@ -177,7 +175,6 @@ class Engine:
             raise Refused("validation", message) from much
 
     async def _tokenize(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
-        """Tokenize in pieces, so that other requests have their turn."""
         pieces = []
         for start in range(0, len(texts), PIECE):
             _check_waiting(left, self.clock() >= request.deadline)
@@ -209,7 +206,6 @@ class Engine:
             raise Refused("backend", f"the texts could not be computed: {error}") from error
 
     def _run(self) -> None:
-        """Cut a batch when the last one has ended, so it holds all texts that arrived meanwhile."""
         while True:
             with self._wake:
                 batch, late = self.queue.take(self.clock())
@@ -220,7 +216,7 @@ class Engine:
                 return
             self.busy_since = began = self.clock()
             parts = [Part(take_texts(each.tokens, start, stop), each.how) for each, start, stop in batch]
-            found = compute(self.model, parts)
+            found = compute(self.model, parts)  # the next batch holds all texts that arrive meanwhile
             ended, self.busy_since = self.clock(), None
             self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
 

@@ -21,7 +21,7 @@ def _make_template(dim: int, digits: int) -> str:
 
 
 def format_rows(z: NDArray[np.floating[Any]]) -> list[str]:
-    """Format each row of (B, D) as a JSON array; nine digits restore float32 exactly, seventeen float64."""
+    """Format rows of (B, D) as JSON arrays; the digits restore float32 and float64 exactly."""
     template = _make_template(z.shape[1], 9 if z.dtype == np.float32 else 17)
     return [template % tuple(row) for row in z.tolist()]
 
@@ -32,7 +32,7 @@ def to_octets(z: NDArray[np.floating[Any]]) -> bytes:
 
 
 def encode_base64(z: NDArray[np.floating[Any]]) -> list[str]:
-    """Format each row of (B, D), little-endian float32, as a JSON string of base64."""
+    """Format rows of (B, D), little-endian float32, as JSON strings of base64."""
     return [f'"{base64.b64encode(row).decode()}"' for row in np.ascontiguousarray(z, "<f4")]
 
 
@@ -42,7 +42,7 @@ def format_tei(z: NDArray[np.floating[Any]]) -> bytes:
 
 
 def format_openai(z: NDArray[np.floating[Any]], encoding: str, model: str, tokens: int, cut: int) -> bytes:
-    """Format (B, D) as OpenAI's JSON; ``encoding``: float or base64; ``cut``: number of cut texts."""
+    """Format (B, D) as OpenAI's JSON; ``encoding``: float or base64."""
     rows = encode_base64(z) if encoding == "base64" else format_rows(z)
     data = ",".join(f'{{"object":"embedding","index":{i},"embedding":{row}}}' for i, row in enumerate(rows))
     usage = f'{{"prompt_tokens":{tokens},"total_tokens":{tokens},"truncated_texts":{cut}}}'

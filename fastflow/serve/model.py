@@ -20,7 +20,7 @@ TYPES = (("query", "search_query"), ("document", "passage", "search_document")) 
 
 
 class ServedModel:
-    """The model of a server; its own name is the first of ``names``."""
+    """The model of a server; the first of ``names`` is its own."""
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
@@ -45,9 +45,9 @@ class ServedModel:
             raise Refused("validation", message, param) from None
 
     def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
-        """Return the prompt of a task, of a name, or the model's default; raises Refused for both or an unknown name.
+        """Return the prompt of a task, of a name, or the default; raises Refused for both or an unknown name.
 
-        Another name of the task serves for a missing ``input_type``, such as passage for document.
+        Another name of the task serves for a missing ``input_type``.
         """
         if input_type is not None:
             if prompt_name is not None:

@@ -25,10 +25,7 @@ log = logging.getLogger("fastflow.serve")
 def make_protocol(
     settings: Settings, metrics: Metrics, wait: Callable[[], float] = lambda: 0.0
 ) -> type[HttpToolsProtocol]:
-    """Make uvicorn's protocol with the limits of ``settings``; ``metrics`` counts requests that are not HTTP.
-
-    ``wait()``: seconds until the waiting requests are answered.
-    """
+    """Make uvicorn's protocol with limits; ``wait()``: seconds until waiting requests are answered."""
     noted = Rarely()
 
     class Limited(HttpToolsProtocol):

@@ -44,7 +44,7 @@ OPENAI = "/v1/"
 
 
 class Refused(Exception):
-    """A refused request: ``kind`` of KINDS, one sentence, the wrong field, and further headers."""
+    """A refused request: ``kind`` of KINDS, a sentence, the wrong field, further headers."""
 
     def __init__(
         self, kind: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
@@ -61,18 +61,18 @@ class Refused(Exception):
 
 
 def is_openai(path: str) -> bool:
-    """Say whether ``path`` is OpenAI's, with or without /v1; its clients read other errors."""
+    """Say whether ``path`` is OpenAI's: its clients read other errors."""
     return path.startswith(OPENAI) or path == "/embeddings"
 
 
 def refuse_overload(busy: Busy) -> Refused:
-    """Refuse a request that would wait for too long."""
+    """Refuse a request that would wait too long."""
     message = f"the server is busy: try again in {busy.seconds} s, or start it with a larger {busy.option}"
     return Refused("overloaded", message, headers={"retry-after": str(busy.seconds)})
 
 
 def refuse_connection(most: int, wait: float) -> Refused:
-    """Refuse the connection after ``most``; waiting requests are answered in ``wait`` seconds."""
+    """Refuse a connection beyond ``most``; the others are answered in ``wait`` seconds."""
     seconds = max(1, math.ceil(wait))
     message = f"the server has {most} connections: try again in {seconds} s, or start it with more --max-connections"
     return Refused("crowded", message, headers={"retry-after": str(seconds)})

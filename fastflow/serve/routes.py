@@ -48,7 +48,7 @@ log = logging.getLogger("fastflow.serve")
 
 
 async def answer_embeddings(request: Request) -> Response:
-    """Answer with the embeddings of one text or many."""
+    """Answer with embeddings as OpenAI's."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), OPENAI)
     texts, batch = fields.texts("input", service.settings.max_inputs)
@@ -77,7 +77,7 @@ async def answer_embeddings(request: Request) -> Response:
 
 
 async def answer_models(request: Request) -> Response:
-    """Answer with the model under each of its names."""
+    """Answer with each name of the model."""
     service: Service = request.app.state.service
     data = [
         {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
@@ -87,7 +87,7 @@ async def answer_models(request: Request) -> Response:
 
 
 async def answer_embed(request: Request) -> Response:
-    """Answer with the embeddings of one text or many, as a list of vectors."""
+    """Answer with a list of vectors."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), EMBED)
     texts, batch = fields.texts("inputs", service.settings.max_inputs)
@@ -103,7 +103,7 @@ async def answer_embed(request: Request) -> Response:
 
 
 async def answer_similarity(request: Request) -> Response:
-    """Answer with the similarity of one sentence to others, by the model's measure."""
+    """Answer with the similarity of a sentence to others."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), ("inputs", "parameters"))
     if not isinstance(fields.require("inputs"), dict):
@@ -124,7 +124,7 @@ async def answer_similarity(request: Request) -> Response:
 
 
 async def answer_tokenize(request: Request) -> Response:
-    """Answer with the tokens of one text or many, uncut."""
+    """Answer with the tokens of texts, uncut."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), TOKENIZE)
     texts, _ = fields.texts("inputs", service.settings.max_inputs)
@@ -143,7 +143,7 @@ async def answer_tokenize(request: Request) -> Response:
 
 
 async def answer_info(request: Request) -> Response:
-    """Answer with the model, every limit, and the searched file."""
+    """Answer with model, limits, and searched file."""
     service: Service = request.app.state.service
     settings, queue = service.settings, service.engine.queue
     limits = {
@@ -166,7 +166,7 @@ async def answer_info(request: Request) -> Response:
 
 
 async def answer_health(request: Request) -> Response:
-    """Answer whether new requests are computed."""
+    """Answer whether requests are computed."""
     service: Service = request.app.state.service
     if not service.healthy:
         raise Refused("unhealthy", "the server is going down" if service.draining else "the model does not answer")
@@ -174,7 +174,7 @@ async def answer_health(request: Request) -> Response:
 
 
 async def answer_metrics(request: Request) -> Response:
-    """Answer with counts and times in Prometheus' format."""
+    """Answer in Prometheus' format."""
     service: Service = request.app.state.service
     return Response(service.make_metrics_page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -189,7 +189,7 @@ def _how(service: Service, fields: Fields) -> tuple[bool, str]:
 
 
 async def answer_search(request: Request, searcher: Searcher) -> Response:
-    """Answer with the rows that are most like each query, and their texts."""
+    """Answer with the rows most like each query."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), SEARCH)
     queries, batch = fields.texts("query", limit_queries(service))

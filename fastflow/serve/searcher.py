@@ -25,7 +25,7 @@ TRIES = 2  # searches that measure the time of one at the start
 
 
 class Searcher:
-    """Search ``path`` for many requests in turns; ``find`` and ``turn`` run on the event loop."""
+    """Search a file for many requests; ``find`` and ``turn`` run on the event loop."""
 
     def __init__(self, path: Path, runtime: Runtime, threads: int | None = None) -> None:
         self._index = _open(path, runtime, threads)
@@ -38,7 +38,7 @@ class Searcher:
 
     @contextmanager
     def turn(self, most: float) -> Iterator[None]:
-        """Take part in the turns; raises Refused if the first query would wait longer than ``most`` seconds."""
+        """Take a turn; raises Refused if the first query would wait over ``most`` seconds."""
         wait = self._asking * self._seconds
         if wait > most:
             raise refuse_overload(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))

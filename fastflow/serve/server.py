@@ -32,7 +32,7 @@ PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; SIGTERM and Ctrl-C refuse new requests and let the running ones finish."""
+    """uvicorn's server; SIGTERM and Ctrl-C let the running requests finish."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the arrived requests, then end: closing the socket would reset connections that the system holds."""
+        """Answer the arrived requests first: closing the socket would reset their connections."""
         waiting = [] if self.force_exit else await self._stop_listening(sockets or [])
         loop, http = asyncio.get_running_loop(), self.config.http_protocol_class
         given = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
@@ -116,7 +116,7 @@ def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> No
 
 
 def allow_files(count: int) -> None:
-    """Open ``count`` files, or as many as allowed: many systems allow 1,024 at first."""
+    """Allow ``count`` open files, or the most that the system lets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         most = count if hard == resource.RLIM_INFINITY else min(count, hard)
@@ -124,7 +124,7 @@ def allow_files(count: int) -> None:
 
 
 def listen(host: str, port: int, uds: Path | None) -> socket.socket:
-    """Open a socket at an address, or at a path that only user and group may use; raises a FastflowError."""
+    """Open a socket at an address, or at a path for user and group; raises a FastflowError."""
     if uds is not None:
         return _listen_at(uds)
     try:
@@ -143,7 +143,7 @@ def listen(host: str, port: int, uds: Path | None) -> socket.socket:
 
 
 def is_local(bound: socket.socket) -> bool:
-    """Say whether ``bound`` listens at an address of only this machine."""
+    """Say whether ``bound`` listens only to this machine."""
     return bound.family != socket.AF_UNIX and is_loopback(bound.getsockname()[0])
 
 
@@ -185,7 +185,7 @@ def notify(state: str) -> None:
 
 
 class Lines(logging.Formatter):
-    """Write one line for an event, with journald's priority before it."""
+    """A line for an event, with journald's priority before it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"fastflow: {super().format(record)}"

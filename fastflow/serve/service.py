@@ -48,7 +48,7 @@ class Service:
         return not (self.draining or self.engine.is_stuck(STUCK))
 
     async def read(self, request: Request) -> Any:
-        """Read the JSON of the body; raises Refused if it is too large, not JSON, or not declared as JSON."""
+        """Read the JSON of the body; raises Refused."""
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused("media", "the body must be JSON: send the header Content-Type: application/json")
@@ -75,7 +75,7 @@ class Service:
     async def embed(
         self, request: Request, texts: Sequence[str], how: How, truncate: bool | None, batch: bool
     ) -> Embedded:
-        """Compute the vectors of ``texts``; ``truncate`` None: the server's setting; ``batch``: they came as a list."""
+        """Compute the vectors of ``texts``; ``truncate`` None: as the server; ``batch``: a list came."""
         start, method = time.monotonic(), "batch" if batch else "single"
         self.metrics.count("te_request_count", method=method)
         self.metrics.count("te_embed_count", len(texts))
@@ -114,7 +114,7 @@ class Service:
 
 
 def make_response(body: bytes, done: Embedded, media: str) -> Response:
-    """Make an answer with shape, tokens and times in its headers, under TEI's names if it has one."""
+    """Make an answer with shape, tokens and times in its headers."""
     rows, dim = done.vectors.shape
     headers = {
         "x-compute-tokens": str(int(done.lengths.sum())),

@@ -36,10 +36,7 @@ class Settings:
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:
-    """Read the keys of a file, one a line, and of FASTFLOW_API_KEY; raises a FastflowError if there is none.
-
-    Empty lines and lines that start with # are skipped.
-    """
+    """Read the keys of a file, one a line, and of FASTFLOW_API_KEY; raises a FastflowError if there is none."""
     found = {}
     if os.environ.get(KEY_VARIABLE) == "":
         raise FastflowError(f"the environment variable {KEY_VARIABLE} is empty: set it to a key, or unset it")

@@ -49,7 +49,6 @@ def ragged(weighted_subject: Any) -> tuple[Any, Any]:
 
 @pytest.fixture
 def as_in_a_run() -> Iterator[None]:
-    """One thread and no gradients."""
     from fastflow.bench.peers.gpu import settings
 
     with settings(1):

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +10,12 @@ import torch
 from fastflow import Runtime
 from fastflow.bench.measure.compare import check_cosine
 from fastflow.bench.measure.row import Results
-from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import encoder as peers_encoder
 from fastflow.bench.peers import engines as peers_engines
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.peers.encoder import PEERS, Pooled, choose, missing, open_peers, open_reference, plain_layers
 from fastflow.bench.peers.gpu import Gpu, compiling, settings
-from fastflow.bench.suites import encoder, starts, texts
+from fastflow.bench.suites import starts, texts
 from fastflow.bench.suites.texts import Check, make_tokenizer
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
@@ -58,20 +56,6 @@ def test_unknown_peers_and_missing_modules(monkeypatch):
     monkeypatch.setattr(peers_encoder, "find_spec", lambda name: None if name == "nncf" else object())
     assert missing("openvino", "float32") is None
     assert missing("openvino", "int8") == absent("nncf")
-
-
-def test_who_forgets_the_weights_is_refused(weighted_subject):
-    results = Results()
-    wanted = [("torch-eager", dtype) for dtype in PEERS["torch-eager"].dtypes]
-    engines = [*open_peers(weighted_subject, wanted, 1, results), plain(weighted_subject)]
-    ids = np.random.default_rng(1).integers(5, len(weighted_subject.weights), (2, 9))
-    once = Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0)
-    course = encoder.Course(engines, (), lambda *_: once)
-    rows = encoder.measure_shape(weighted_subject, course, ids, open_reference(weighted_subject), 1, results)
-    assert [(row["name"], row["dtype"]) for row in rows] == wanted
-    assert [entry["name"] for entry in results.skipped] == ["plain float32"]
-    assert "plain float32 differs from PyTorch in float32: cosine 0.9" in results.skipped[0]["reason"]
-    assert engines[-1].name == "torch-eager", "who is wrong is not asked again"
 
 
 @pytest.mark.slow
@@ -116,17 +100,15 @@ def test_onnxruntimes_process_starts_with_the_weights(weighted_subject):
     for job in jobs:
         starts.start_once(job)
     with pytest.raises(FastflowError, match="onnxruntime float32 differs from PyTorch"):
-        starts.start_once(replace(jobs[0], exact=forgetful))
+        starts.start_once(jobs[0]._replace(exact=forgetful))
     assert results.skipped == []
 
 
 def pooled(subject, sentences, layers=None):
-    """The vectors of the reference that all peers are compared with."""
     return texts.embed_padded(open_reference(subject, layers), make_tokenizer(subject))(sentences)
 
 
 def test_the_reference_weighs_as_the_model_does_and_named_layers_plainly(weighted_subject, sentences, bert):
-    """Plainly as Sentence Transformers does with the plain encoder directory."""
     assert np.array_equal(weighted_subject.weights, load_model(weighted_subject.model).pooling.weights)
     assert len({weighted_subject, weighted_subject}) == 1
     last = (weighted_subject.depth,)

@@ -92,14 +92,6 @@ RATIOS = {
             ("1x16: fastflow int8 against onnxruntime int8", 1.25),
         ],
     ),
-    "many texts": (
-        lambda: compute_encoder_ratios(rows_of(ENGINES, batch=8, tokens=32)),
-        [
-            ("8x32: fastflow float32 against openvino float32", 1.1),
-            ("8x32: fastflow bfloat16 against openvino bfloat16", 7),
-            ("8x32: fastflow int8 against onnxruntime int8", 1.25),
-        ],
-    ),
     "lists": (  # a library counts with its best backend, in no lower precision
         lambda: compute_list_ratios(rows_of(TEXTS)),
         [
@@ -197,7 +189,6 @@ def test_the_table_of_a_server_has_a_line_for_every_row():
 
 
 def lines_of(rows):
-    """The table of the text suites, its cells apart."""
     return [re.sub("   *", " | ", line.strip()) for line in make_tables(rows)]
 
 

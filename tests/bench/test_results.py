@@ -32,7 +32,6 @@ def listed():
 
 
 def test_every_file_with_figures_is_quoted():
-    """By its name or its page: in the verdicts, another page, a test or the code."""
     folders = ("docs", "bench", "tests", "train", "release", "kernels")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files if path != RESULTS / "README.md")

@@ -63,13 +63,9 @@ def test_a_whole_run_has_every_suite_and_names_who_is_missing(small_bench, tmp_p
 
 
 @pytest.mark.slow
-def test_rows_of_the_encoder_agree_with_pytorch_and_count_what_the_layers_need(small_bench):
+def test_rows_of_the_encoder_agree_with_pytorch(small_bench):
     long = replace(ENCODER, quick=False, encoder=replace(ENCODER.encoder, shapes=((1, 3), (2, 9), (3, 17))))
     results = encoder.run_encoder(ask(small_bench, ["torch-eager"], long, 2))
-    subject = small_bench.base()
-    per_layer = 4 * 128 * 128 + 2 * 128 * 512
-    assert subject.matrix_weights() == 3 * per_layer
-    assert subject.flop(2, 9) == 2 * 18 * 3 * (per_layer + 2 * 9 * 128)
     for row in results.rows:
         assert row["least_cosine"] >= COSINES[row["dtype"]]
     exact = [row for row in results.rows if row["name"].startswith("fastflow") and row["dtype"] == "float32"]
@@ -99,6 +95,7 @@ def test_a_wrong_engine_is_an_entry_with_its_name_and_not_a_row(small_bench, mon
     assert {row["name"] for row in results.rows} == {"fastflow"}
     reasons = {entry["name"]: entry["reason"] for entry in results.skipped}
     assert set(reasons) == {"liar float32", "failing int8"}
+    assert len(results.skipped) == 2, "who is wrong is not asked again"
     assert "liar float32 differs from PyTorch in float32" in reasons["liar float32"]
     assert reasons["failing int8"] == "1 x 3: its call failed: RuntimeError: out of luck"
     ours = EncoderCandidate("fastflow", "float32", "x", liar.prepare)
@@ -138,7 +135,6 @@ def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cls", "last", "saved"])
 def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
-    """A saved directory with its head and its prompt, if the library that saves it is there."""
     peers = ["torch-eager"]
     if mode == "saved":
         needs("sentence_transformers")
@@ -170,8 +166,6 @@ time.sleep(20)
 
 @pytest.fixture
 def terminable():
-    """SIGTERM raises Terminated, as in the command."""
-
     def terminate(*_):
         raise Terminated
 
@@ -222,7 +216,6 @@ def test_every_load_has_its_row(tmp_path, model):
 
 
 def test_a_load_without_an_answer_has_a_row_without_times():
-    """And no ratio; its table is written, and its JSON."""
     results, who = Results(), {"subject": "s", "name": "fastflow", "share": 0.5, "batch": 1, "threads": 1}
     serve.add_load(Outcome(unsent=9, seconds=1.0), who, results)
     (row,) = results.rows
@@ -275,7 +268,6 @@ def test_random_weights_are_the_same_in_every_run():
 
 
 def test_a_subject_is_described_by_its_model(tmp_path, bert, sentences):
-    """How it pools; and of a directory of Sentence Transformers its modules and its prompt."""
     made = make_model(tmp_path / "m", bert, sentences[:64], "none", pooling="cls")
     subject = subject_of(tmp_path, made)
     assert (subject.mode, subject.layers, subject.saved, subject.prompt) == ("cls", (3,), None, "")
@@ -289,7 +281,6 @@ def test_a_subject_is_described_by_its_model(tmp_path, bert, sentences):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shape_takes_the_place_of_bert_base_and_not_its_name(tmp_path, monkeypatch, shape):
-    """Nor that of the model whose weights it lacks."""
     made, real = {}, benches.make_base
     monkeypatch.setattr(benches, "make_base", lambda directory, bert: made.update(bert) or real(directory, SMALL))
     named = {"minilm-l6": "MiniLM-L6", "minilm-l12": "MiniLM-L12", "bert-base": "BERT-base"}[shape]

@@ -98,7 +98,6 @@ def broken():
 
 
 def run_with(monkeypatch, call, optional=False):
-    """The quick run with one more candidate."""
     honest = flow.open_peers
     more = FlowCandidate("more", "float32", "torch", lambda x: lambda: call(x), optional=optional)
     with monkeypatch.context() as patch:
@@ -122,6 +121,10 @@ def test_quick_runs_compile_nothing_and_families_pick_their_rows():
     assert flow.choose_rows(["lean"], "cpu", quick=False) == {"torch-lean-eager", "torch-lean-compile"}
     assert "torch-lean-graph" in flow.choose_rows(["torch-lean"], "cuda", quick=True)
     assert flow.choose_rows(["torch"], "cpu", quick=False) == {"torch-eager"}
+    made = make_synthetic(1, 2, 4, "additive", 8, dim=16)
+    peers = flow.open_peers(made, "cpu", set(flow.list_rows("cpu", quick=False)))
+    optional = {"torch-eager": False, "torch-lean-eager": False, "torch-lean-compile": True}
+    assert {peer.name: peer.optional for peer in peers} == optional
 
 
 @pytest.mark.slow

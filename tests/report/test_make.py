@@ -30,8 +30,6 @@ SENTENCES = str(ROOT / "examples" / "sentences.txt")
 
 
 class Page(HTMLParser):
-    """Tags balanced, ids and attributes collected."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open, self.ids, self.attributes = [], [], []
@@ -78,7 +76,6 @@ def report(*arguments):
 
 
 def read_report(*arguments):
-    """The content of --json."""
     done = report(*arguments, "--json", "-")
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
@@ -90,7 +87,6 @@ def average(found, name):
 
 @pytest.fixture(scope="module")
 def whole(model, data, tmp_path_factory):
-    """Every section, as page and JSON."""
     folder = tmp_path_factory.mktemp("out")
     result = report(
         model, "--against", "raw,standardize,whiten:8", "--sts", data / "pairs.tsv", "--qnli", data / "q.tsv",
@@ -111,11 +107,7 @@ def test_page_stands_alone_and_fits_a_phone(whole):
     assert not tags & {"script", "link", "iframe", "img", "object"}
     for tag, name, value in page.attributes:
         if name in ("href", "src", "xlink:href"):
-            assert value[1:] in page.ids or value.startswith("data:image/png;base64,"), (
-                tag,
-                name,
-                value,
-            )
+            assert value[1:] in page.ids or value.startswith("data:image/png;base64,"), (tag, name)
         assert not name.startswith("on"), name
     assert all(name in page.ids for name in re.findall(r"url\(#([^)]*)\)", whole[0]))
     assert ("meta", "content", "width=device-width, initial-scale=1") in page.attributes
@@ -132,9 +124,8 @@ def test_no_path_of_this_machine_is_in_page_or_json(model, model_copy, bert, dat
     (tmp_path / "sts" / "pairs.tsv").write_bytes((data / "pairs.tsv").read_bytes())
     whole = ["--corpus", data / "corpus.txt", "--qnli", data / "q.tsv"]
     for options in (whole, []):
-        done = report(
-            ".", "--against", f"raw,{other}", "--sts", tmp_path / "sts", "-o", shown, "--json", written, *options
-        )
+        named = ["--against", f"raw,{other}", "--sts", tmp_path / "sts", *options]
+        done = report(".", "-o", shown, "--json", written, *named)
         assert done.exit_code == 0, done.stderr
         for text in (shown.read_text(), written.read_text()):
             for folder in {str(tmp_path), str(data), str(bert), str(model), str(model_copy), str(tmp_path.parents[1])}:
@@ -257,9 +248,8 @@ def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
                 assert low < row[key] < high
     tasks, section = find_tasks([data / "same.tsv"]), result["sections"]["tasks"]
     assert section["model"] == evaluate_tasks(runtime, tasks)
-    assert section["raw"][0]["measures"]["ap"]["value"] == round(
-        measure(tasks[0], runtime.pool(tasks[0].texts))["ap"], 2
-    )
+    raw = measure(tasks[0], runtime.pool(tasks[0].texts))["ap"]
+    assert section["raw"][0]["measures"]["ap"]["value"] == round(raw, 2)
     texts = list(dict.fromkeys((data / "corpus.txt").read_text().splitlines()))
     z = runtime.encode(texts).astype(np.float64)
     shape = result["sections"]["isotropy"]["model"]

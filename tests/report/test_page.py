@@ -163,30 +163,28 @@ def test_no_verdict_without_scores_or_on_an_undefined_figure():
     assert undefined == "This page has no verdict: the measure is undefined for the model."
 
 
-def test_verdict_is_on_similarity_before_qnli():
-    qnli = Section("qnli", "", "", {"model": {"auc": 61.0}, "raw": {"auc": 60.0}})
+def of_tasks(*values: float) -> list:
+    return [{"set": f"s{i}", "measures": {"ap": {"value": v}, "other": {"value": 0}}} for i, v in enumerate(values)]
+
+
+def of_sets(score: float) -> dict:
     rows = [{"set": name, "pairs": pairs} for name, pairs in (("a", 700), ("b", 20), ("c", 9))]
-    figures = {name: {"average": {"all": score, "sets": ["a", "b"]}, "rows": rows}
-               for name, score in (("model", 1.0), ("raw", 2.0))}  # fmt: skip
-    assert (
-        judge_sections([qnli])[0] == "By AUC ×100 on QNLI, the model is the best of 2: 61.00, 1.00 above raw (60.00)."
-    )
-    first = judge_sections([Section("similarity", "", "", figures), qnli])[0]
-    assert first.startswith("By Spearman ×100 with human scores, averaged over 2 sets of 720 pairs, raw")
+    return {"average": {"all": score, "sets": ["a", "b"]}, "rows": rows}
 
 
-def test_verdict_is_on_tasks_before_qnli():
-    def rows(*values: float) -> list:
-        return [{"set": f"s{i}", "measures": {"ap": {"value": v}, "other": {"value": 0}}} for i, v in enumerate(values)]
-
+def test_verdict_is_on_similarity_else_tasks_else_qnli():
     qnli = Section("qnli", "", "", {"model": {"auc": 61.0}, "raw": {"auc": 60.0}})
-    one = Section("tasks", "", "", {"model": rows(50.0), "raw": rows(40.0)})
-    several = Section("tasks", "", "", {"model": rows(50.0, 20.0), "raw": rows(40.0, 35.0)})
-    assert judge_sections([one, qnli])[0] == "By ap on s0, the model is the best of 2: 50.00, 10.00 above raw (40.00)."
-    assert judge_sections([several, qnli])[0] == (
-        "By mean of the first measures of 2 tasks, raw is the best of 2: 37.50. Calibration did not help: the model "
-        "has 35.00, 2.50 below raw (37.50)."
-    )
+    one = Section("tasks", "", "", {"model": of_tasks(50.0), "raw": of_tasks(40.0)})
+    several = Section("tasks", "", "", {"model": of_tasks(50.0, 20.0), "raw": of_tasks(40.0, 35.0)})
+    scored = Section("similarity", "", "", {"model": of_sets(1.0), "raw": of_sets(2.0)})
+    for sections, begins in (
+        ([qnli], "By AUC ×100 on QNLI, the model is the best of 2: 61.00, 1.00 above raw (60.00)."),
+        ([one, qnli], "By ap on s0, the model is the best of 2: 50.00, 10.00 above raw (40.00)."),
+        ([several, qnli], "By mean of the first measures of 2 tasks, raw is the best of 2: 37.50. Calibration did not "
+                          "help: the model has 35.00, 2.50 below raw (37.50)."),
+        ([scored, several, qnli], "By Spearman ×100 with human scores, averaged over 2 sets of 720 pairs, raw"),
+    ):  # fmt: skip
+        assert judge_sections(sections)[0].startswith(begins)
 
 
 def test_prompts_of_a_search_are_pooled_apart():

@@ -26,7 +26,6 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def runtime() -> fastflow.Runtime:
-    """The model that ``server`` serves."""
     return fastflow.Runtime(None, "cpu")
 
 

@@ -21,10 +21,7 @@ RATE, BATCH = 1000.0, 100  # tokens a second, and of a batch
 
 
 class Counting:
-    """A token a character, at most 50; the vector of a text is its length and its first character.
-
-    ``gate``: closed, the compute thread waits in front of it; ``entered`` is set when it stands there.
-    """
+    """A token a character, at most 50; the vector of a text is its length and its first character."""
 
     max_length = 50
 
@@ -53,8 +50,6 @@ class Counting:
 
 
 class Desk:
-    """An engine on an event loop, with its clock and model at hand."""
-
     def __init__(self) -> None:
         self.now, self.model = 0.0, Counting()
         settings = Settings(max_queue=1.0, timeout=10.0, tokenizer_threads=1)
@@ -83,13 +78,10 @@ class Desk:
         self.model.gate.set()
 
     async def waiting(self, jobs: int) -> None:
-        """Until ``count`` requests have been tokenized and wait."""
         await self.until(lambda: len(self.engine.queue._waiting) == jobs)
 
 
 def with_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run ``test`` on an event loop with an engine that has started."""
-
     async def run() -> None:
         desk = Desk()
         desk.engine.start()
@@ -183,7 +175,6 @@ async def test_the_deadline_is_kept_even_when_the_model_is_stuck(desk):
 
 @with_desk
 async def test_too_much_waiting_work_is_429_for_a_text_and_for_a_list(desk):
-    """Of requests that came together, and were read before the queue was full."""
     first = await desk.hold()
     tasks = [desk.ask("x" * 50) for _ in range(40)]  # one second of turns
     await desk.waiting(40)

@@ -17,7 +17,6 @@ FOLDER = files("fastflow.serve") / "page"
 
 
 def policy(answer) -> dict[str, str]:
-    """Directive -> value."""
     parts = answer.headers["content-security-policy"].split("; ")
     return {name: value for name, _, value in (part.partition(" ") for part in parts)}
 
@@ -61,8 +60,6 @@ def test_the_page_of_the_routes_has_every_route_and_field(librarian):
 
 
 class Tags(HTMLParser):
-    """Each element with its attributes, and the text inside script and style elements."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []

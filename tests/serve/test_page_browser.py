@@ -171,7 +171,6 @@ def test_it_fits_and_can_be_touched(visit, librarian, width, scheme):
 
 
 def overlap(a, b) -> bool:
-    """Whether two boxes share more than an edge."""
     return all(min(a[x] + a[s], b[x] + b[s]) - max(a[x], b[x]) > 1 for x, s in (("x", "width"), ("y", "height")))
 
 

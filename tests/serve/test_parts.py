@@ -137,7 +137,6 @@ def test_keys_come_from_a_file_and_from_the_environment(tmp_path, monkeypatch, v
 
 
 def make_tokens(*lengths: int, first: int = 0, cut: tuple[int, ...] = (), skip: int = 0) -> Tokens:
-    """Texts of these lengths; their ids count from ``first``."""
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.arange(first, first + int(offsets[-1]), dtype=np.int32)
     return Tokens(ids, offsets, np.array(cut, np.int64), skip)
@@ -192,7 +191,6 @@ PROMPTS = {"query": "query: ", "passage": "passage: ", "clustering": "cluster: "
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory, bert):
-    """A model of Sentence Transformers with prompts, whose tokens are not pooled."""
     path = tmp_path_factory.mktemp("prompted") / "st-model"
     make_directory(path, bert, [pooling("mean", include_prompt=False), NORMALIZE], prompts=PROMPTS)
     return ServedModel(fastflow.Runtime(path, "cpu"))
@@ -255,7 +253,6 @@ def test_vectors_stay_as_they_are_where_the_similarity_is_no_cosine(tmp_path, be
     ],
 )
 def test_the_tokens_that_tokenize_shows_are_the_ones_that_the_model_reads(tmp_path, make):
-    """A model2vec table reads neither special tokens nor unknown ones, a StaticEmbedding no special ones."""
     texts = ["the dog runs", "zzz ☃ the dog ☃ 東京", "☃", ""]
     served = ServedModel(fastflow.Runtime(make(tmp_path / "table"), "cpu"))
     read = served.tokenize(texts, "")

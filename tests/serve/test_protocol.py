@@ -124,7 +124,6 @@ def send_for_ever(connection: socket.socket) -> None:
 
 @pytest.fixture
 def crowded():
-    """A server that has all of its connections."""
     with serving(rate=50_000.0, max_connections=3) as server, contextlib.ExitStack() as held:
         for _ in range(3):
             connection = held.enter_context(server.connect())

@@ -61,7 +61,6 @@ def check_batch(queue: Queue, batch: list[tuple[Job, int, int]], now: float, see
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(EVENTS, max_size=60))
 def test_whatever_comes_counts_and_batches_are_right(events):
-    """Requests are admitted, tokenized, cancelled and expire in any order, between batches."""
     queue, jobs, seen, now = make_queue(), {}, {}, 0
     for what, number, value in events:
         job = list(jobs)[number % len(jobs)] if jobs else None
@@ -109,7 +108,6 @@ def test_who_is_in_each_batch(jobs, batches):
 
 
 def fill(queue: Queue, tokens: int) -> None:
-    """Requests of one turn until that many tokens wait."""
     for _ in range(tokens // BOUNDS.turn):
         admitted(queue, [BOUNDS.turn])
 
@@ -282,7 +280,6 @@ def burst(seconds: float, size: int = 1) -> list[tuple[float, list[int]]]:
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0], ids="speed {}".format)
 @pytest.mark.parametrize("seconds", [3.0, 15.0, 45.0], ids="{} s".format)
 def test_a_burst_is_answered_whole_by_a_machine_that_stays_busy(seconds, speed, size):
-    """A refused request is accepted at one of its two retries, even if the queue began with a wrong speed."""
     coming = burst(seconds * speed, size)
     found = simulate(make_flooded(), coming, speed)
     assert (len(found.times), found.failed) == (len(coming), 0)
@@ -338,7 +335,6 @@ def test_promises_end_when_the_machine_idles():
 
 
 def steadily(share: float, seconds: float = 30.0) -> list[tuple[float, list[int]]]:
-    """Texts at a constant rate, of ``share`` times the machine's speed."""
     lengths = np.random.default_rng(0).integers(5, 40, int(share * RATE / 22 * seconds)).tolist()
     return [(at / len(lengths) * seconds, [length]) for at, length in enumerate(lengths)]
 

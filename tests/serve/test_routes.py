@@ -28,7 +28,6 @@ def test_every_route_is_in_the_table_and_in_the_description(librarian):
 
 @pytest.mark.parametrize(("alias", "path"), ALIASES.items())
 def test_an_alias_is_its_route(librarian, alias, path):
-    """The root's POST too, which has no place in the tables of this file."""
     for body in (POSTS[path], with_field(path, "dimensions", 5), with_field(path, "colour", "red"), []):
         one, other = librarian.post(path, body), librarian.post(alias, body)
         assert (one.status, one.body) == (other.status, other.body)

@@ -127,7 +127,6 @@ def test_a_key_is_described_where_one_is_needed(locked):
 
 @pytest.mark.parametrize("path", POSTS)
 def test_a_body_that_is_too_large(locked, path):
-    """Refused before it is read if its length is told, else as soon as it is too large."""
     key = {"authorization": "Bearer first-key"}
     for headers, raw in ((key | {"content-length": "2001"}, b"x"), (key, (b" " * 500 for _ in range(5)))):
         answer = locked.ask("POST", path, headers=headers, raw=raw)
@@ -174,8 +173,6 @@ def test_any_name_goes_with_a_key_and_beyond_this_machine(server):
 
 
 class Gated(ServedModel):
-    """A model that computes when the test lets it."""
-
     def __init__(self) -> None:
         super().__init__(fastflow.Runtime(None, "cpu"))
         self.gate, self.entered = threading.Event(), threading.Event()

@@ -86,8 +86,6 @@ def test_requests_take_turns_to_search(library):
 
 
 class Held:
-    """Searches that wait for the test, and are noted."""
-
     def __init__(self, searcher) -> None:
         self.gate, self.entered, self.seen, self.real = threading.Event(), threading.Event(), 0, searcher._search
 
@@ -126,7 +124,6 @@ def test_a_search_past_its_deadline_is_503(library, monkeypatch):
 
 @pytest.fixture
 def spoilt(library, tmp_path):
-    """A server of a copy of ``library``, and the path of that copy."""
     path = copy(library, tmp_path / "copy.db")
     with serving(rate=50_000.0, search=path) as server:
         yield server, path
@@ -177,7 +174,6 @@ def test_it_describes_the_file_by_its_name(searcher):
 def test_it_holds_codes_where_they_rank(
     bert, model, tmp_path, corpus, sentences, monkeypatch, precision, similarity, hold
 ):
-    """Codes that the file stores are held as they are, and distances have none."""
     held = []
 
     class Noted(Index):
