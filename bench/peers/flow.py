@@ -34,6 +34,11 @@ def build_lean(stages: Sequence[Stage], device: str) -> Function:
     parts = [
         _build_lean_flow(s, device) if s.kind == "flow" else build_unfused([s], device, torch.float32) for s in stages
     ]
+    return call_in_turn(parts)
+
+
+def call_in_turn(parts: Sequence[Function]) -> Function:
+    """Return the function that calls ``parts`` in sequence."""
     if len(parts) == 1:
         return parts[0]
 

@@ -23,6 +23,7 @@ from fastflow.bench.measure.probe import WATCHES
 from fastflow.bench.measure.row import Results, Row, make_row
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers import flow as peers_flow
+from fastflow.bench.peers.folded import build_folded
 from fastflow.bench.peers.gpu import capture, compiling, device_ms, settings
 from fastflow.bench.report.ratios import compute_flow_ratios
 from fastflow.bench.suites.sizes import FlowSizes
@@ -51,32 +52,43 @@ COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's mod
 
 
 def list_rows(device: str, quick: bool) -> list[str]:
-    """Return the names of the peers' rows: the equations as backend torch runs them, then the lean form.
+    """Return the names of the peers' rows: the equations as backend torch runs them, then the lean and the folded form.
 
     Quick runs compile nothing.
     """
     compiled = () if quick else COMPILED[: 1 if device == "cpu" else None]
     modes = ("eager", *compiled, *(["graph"] if device == "cuda" else []))
-    return ["torch-eager", *(f"torch-lean-{mode}" for mode in modes)]
+    return ["torch-eager", *(f"{family}-{mode}" for family in ("torch-lean", "torch-folded-state") for mode in modes)]
 
 
 def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[str]:
     """Return the row names that ``against`` picks by family or full name; None: all."""
     every = list_rows(device, quick)
-    families = {"torch": every[:1], "torch-lean": every[1:], "lean": every[1:]} | {name: [name] for name in every}
+    families = {name: [name] for name in every} | {"torch": every[:1]}
+    for family in ("torch-lean", "torch-folded-state"):
+        families[family] = [name for name in every if name.startswith(family)]
+    families["lean"] = families["torch-lean"]
     for word in against or ():
         if word not in families:
             raise UsageError(f"unknown peer {word!r} for the flow suite here; known: {', '.join(families)}")
     return {name for word in (every if against is None else against) for name in families[word]}
 
 
-def open_peers(workload: Workload, device: str, wanted: Container[str]) -> list[FlowCandidate]:
-    """Return the PyTorch candidates in ``wanted``."""
-    unfused = peers_flow.build_unfused(workload.stages, device, torch.float32)
-    lean, peers = peers_flow.build_lean(workload.stages, device), []
+def open_peers(workload: Workload, device: str, wanted: Container[str], results: Results) -> list[FlowCandidate]:
+    """Return the PyTorch candidates in ``wanted``; name in ``results`` those that this calibration lacks."""
+    functions = {
+        "torch": peers_flow.build_unfused(workload.stages, device, torch.float32),
+        "torch-lean": peers_flow.build_lean(workload.stages, device),
+        "torch-folded-state": build_folded(workload.sparse, device),
+    }
+    peers = []
     for name in (name for name in list_rows(device, quick=False) if name in wanted):
-        mode = name.removeprefix("torch-lean-")
-        function = unfused if name == "torch-eager" else lean
+        family, mode = next(
+            (family, name[len(family) + 1 :]) for family in reversed(functions) if name.startswith(family)
+        )
+        if (function := functions[family]) is None:
+            results.leave_out(workload.label, name, "its plan has no state form")
+            continue
         if mode in COMPILED:
             function = torch.compile(function, mode="default" if mode == "compile" else mode)
         prepare: Prepare = partial(capture, function) if mode == "graph" else partial(partial, function)
@@ -168,7 +180,7 @@ def list_passes(
 def _run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
     device, compiled = request.device, one.size.compiled
     candidates = open_ours(one.workload, device, one.threads)
-    candidates += open_peers(one.workload, device, one.peers)
+    candidates += open_peers(one.workload, device, one.peers, results)
     distinct = torch.from_numpy(one.workload.x).to(device)
     exact = peers_flow.build_unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
     for batch in one.batches:

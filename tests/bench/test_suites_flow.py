@@ -1,4 +1,4 @@
-"""The suite of the flow: its peer computes what training computed; candidates agree, are timed, or left out by name."""
+"""The suite of the flow: its peers compute what training computed; candidates agree, are timed, or left out by name."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from fastflow.bench.measure.row import Results
 from fastflow.bench.peers.flow import build_lean, build_unfused
+from fastflow.bench.peers.folded import build_folded
 from fastflow.bench.suites import flow
 from fastflow.bench.suites.flow import FlowCandidate
 from fastflow.bench.suites.sizes import QUICK
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.bench.suites.workloads import make_synthetic
 from fastflow.errors import FastflowError, UsageError
+from fastflow.plan.fold import fold
 from fastflow.plan.linear import products
 from fastflow.stages.calibration import Stage
 
@@ -29,23 +32,34 @@ SHAPES = [
 ]
 
 
+def open_peers(stages, dim):
+    built = {
+        "lean": build_lean(stages, "cpu"),
+        "folded": build_folded(fold(stages, dim), "cpu"),
+        "folded, sparse": build_folded(fold(stages, dim, sparse=True), "cpu"),
+    }
+    return {name: peer for name, peer in built.items() if peer is not None}
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
-def test_the_lean_peer_computes_the_training_flow(shape):
+def test_the_peers_compute_the_training_flow(shape):
     stage, module = trained(*shape)
-    lean = build_lean((stage,), "cpu")
+    peers = open_peers((stage,), shape[0])
+    assert ("folded" in peers) == (shape[5] != "lu")
     for batch in (0, 1, 3, 17):
         x = torch.randn(batch, shape[0], generator=torch.Generator().manual_seed(batch)) * 2 + 1
         with torch.inference_mode():
             unfused = module.float()(x)[0].double()
             exact = module.double()(x.double())[0]
-            z = lean(x.clone())
-        assert (z.shape, z.dtype) == (exact.shape, torch.float32)
-        assert bool(torch.isfinite(z).all())
-        allowed = 2 * float((unfused - exact).abs().sum()) / max(1, exact.numel()) + 2e-6
-        assert float((z - exact).abs().sum()) / max(1, exact.numel()) <= allowed
+            allowed = 2 * float((unfused - exact).abs().sum()) / max(1, exact.numel()) + 2e-6
+            for name, peer in peers.items():
+                z = peer(x.clone())
+                assert (z.shape, z.dtype) == (exact.shape, torch.float32), name
+                assert bool(torch.isfinite(z).all()), name
+                assert float((z - exact).abs().sum()) / max(1, exact.numel()) <= allowed, name
 
 
-def test_the_lean_peer_takes_chains():
+def test_the_peers_take_chains():
     rng = np.random.default_rng(1)
     stage, _ = trained(32, 2, 2, 8, "additive", "reversal")
     matrix = np.linalg.qr(rng.standard_normal((50, 32)))[0]
@@ -54,7 +68,8 @@ def test_the_lean_peer_takes_chains():
     x = torch.from_numpy(rng.standard_normal((9, 50)).astype("f"))
     for stages in ((whiten, stage), (whiten, scale), (whiten, stage, scale)):
         exact = build_unfused(stages, "cpu", torch.float64)(x)
-        assert float((build_lean(stages, "cpu")(x) - exact).norm() / exact.norm()) <= 2e-6
+        for name, peer in open_peers(stages, 50).items():
+            assert float((peer(x) - exact).norm() / exact.norm()) <= 2e-6, name
 
 
 def run(against, sizes=FLOW, threads=1, model=None):
@@ -122,9 +137,10 @@ def test_quick_runs_compile_nothing_and_families_pick_their_rows():
     assert "torch-lean-graph" in flow.choose_rows(["torch-lean"], "cuda", quick=True)
     assert flow.choose_rows(["torch"], "cpu", quick=False) == {"torch-eager"}
     made = make_synthetic(1, 2, 4, "additive", 8, dim=16)
-    peers = flow.open_peers(made, "cpu", set(flow.list_rows("cpu", quick=False)))
-    optional = {"torch-eager": False, "torch-lean-eager": False, "torch-lean-compile": True}
-    assert {peer.name: peer.optional for peer in peers} == optional
+    rows = flow.list_rows("cpu", quick=False)
+    peers = flow.open_peers(made, "cpu", rows, Results())
+    assert [peer.name for peer in peers] == rows
+    assert {peer.name for peer in peers if peer.optional} == {"torch-lean-compile", "torch-folded-state-compile"}
 
 
 @pytest.mark.slow
