@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.encoder.architecture import vocabulary_of
-from fastflow.model.hashing import MANIFEST, encoder_files
+from fastflow.model.hashing import MANIFEST
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage, density_of
 from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
@@ -29,17 +29,13 @@ LIKELIHOOD = "likelihood"
 LARGEST = 1e300
 SHARES_ERROR = 1e-6
 
+_COMMON = {"calibration": list, "dim": int, "files": dict, "fingerprint": str}
+_WITH_ENCODER = {"pooling": dict, "max_length": int, "encoder": dict, **_COMMON}
 _FIELDS = {
-    FORMAT_VERSION: {
-        "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
-        "fingerprint": str,
-    },
-    MODULES_VERSION: {
-        "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
-        "fingerprint": str,
-    },
-    VECTORS_VERSION: {"input_dim": int, "calibration": list, "dim": int, "files": dict, "fingerprint": str},
-}  # fmt: skip
+    FORMAT_VERSION: _WITH_ENCODER,
+    VECTORS_VERSION: {"input_dim": int, **_COMMON},
+    MODULES_VERSION: _WITH_ENCODER,
+}
 _OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")
 
 
@@ -68,11 +64,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def takes_vectors(manifest: dict[str, Any]) -> bool:
-    """Return whether the model has no encoder."""
-    return bool(manifest["format_version"] == VECTORS_VERSION)
-
-
 def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
     if "encoder" not in manifest or manifest["encoder"] is not None:
         raise FastflowError(f"{path}, field encoder: must be null in format version {VECTORS_VERSION}")
@@ -92,11 +83,6 @@ def fingerprint(manifest: dict[str, Any]) -> str:
     from hashlib import sha256
 
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
-    """Raise for a file of the encoder or calibration that the manifest has no hash of."""
-    check_files_listed(directory, manifest, encoder_files(encoder) if encoder == directory / ENCODER else [])
 
 
 def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequence[Path]) -> None:

@@ -58,13 +58,11 @@ class Int8(NamedTuple):
             pooled[rows[same]] = vector
 
 
-def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
-    """Read the recorded trial of a model; None if it has none.
+def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8:
+    """Read the recorded trial of a model; its version is not compared.
 
-    Raises a FastflowError that names the field or array with an impossible value. The version is not compared.
+    Raises a FastflowError that names the field or array with an impossible value.
     """
-    if FIELD not in manifest:
-        return None
     where = f"{directory / MANIFEST}, field {FIELD}"
     if FILE not in manifest["files"]:
         _check_entry(manifest[FIELD], where)
@@ -75,23 +73,21 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
 def build_record(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
     """Build the record of ``entry`` and ``arrays``; raises as ``read_int8`` does."""
     _check_entry(entry, where)
-    found: dict[str, dict[str, NDArray[np.float32]]] = {}
-    for prefix in (LARGEST, TERMS):
-        named = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-        for name, array in named.items():
-            if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
-                raise FastflowError(f"{file}, array {name}: must be one row of finite float32 from 0 up")
-        found[prefix] = {name.removeprefix(prefix): array for name, array in named.items()}
+    found: dict[str, dict[str, NDArray[np.float32]]] = {LARGEST: {}, TERMS: {}}
     exact = {}
     for name, array in arrays.items():
-        if not name.startswith(EXACT):
-            continue
-        if array.ndim != 1 or array.dtype != np.float32 or not np.isfinite(array).all() or not IDS.fullmatch(name):
-            raise FastflowError(f"{file}, array {name}: must be one row of finite float32, named by the ids of a text")
-        exact[tuple(map(int, name.removeprefix(EXACT).split(",")))] = array
-    return Int8(
-        entry["version"], float(entry["least_cosine"]), entry["text"], found[LARGEST], found[TERMS], exact
-    )  # fmt: skip
+        prefix = name.partition(".")[0] + "."
+        row = array.ndim == 1 and array.dtype == np.float32 and np.isfinite(array).all()
+        if prefix == EXACT:
+            if not row or not IDS.fullmatch(name):
+                said = "must be one row of finite float32, named by the ids of a text"
+                raise FastflowError(f"{file}, array {name}: {said}")
+            exact[tuple(map(int, name.removeprefix(EXACT).split(",")))] = array
+        elif prefix in found:
+            if not row or not (array >= 0).all():
+                raise FastflowError(f"{file}, array {name}: must be one row of finite float32 from 0 up")
+            found[prefix][name.removeprefix(prefix)] = array
+    return Int8(entry["version"], float(entry["least_cosine"]), entry["text"], found[LARGEST], found[TERMS], exact)
 
 
 def _check_entry(entry: Any, where: str) -> None:

@@ -39,7 +39,8 @@ def head_of(modules: Modules) -> Head:
         if isinstance(module, DenseModule):
             head.append(_dense(module))
         elif isinstance(module, LayerNormModule):
-            head.append(_layer_norm(module))
+            sizes = dict.fromkeys(("norm.weight", "norm.bias"), (module.width,))
+            head.append(Norm(*_read(module.directory, sizes)))
         else:
             head.append(Unit())
     return tuple(head)
@@ -105,9 +106,8 @@ def files_of(modules: Modules) -> list[Path]:
 
 
 def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
-    arrays, count = _tensors(module.directory), module.last + 1 - module.start
-    weights = _take(arrays, module.directory, "layer_weights", (count,)).astype(np.float64)
-    _check_all_used(arrays, module.directory)
+    (found,) = _read(module.directory, {"layer_weights": (module.last + 1 - module.start,)})
+    weights = found.astype(np.float64)
     total = weights.sum()
     if not abs(total) > LIGHTEST:
         raise FastflowError(f"{module.directory / WEIGHTS}: the sum of layer_weights is 0")
@@ -115,22 +115,24 @@ def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
     return [int(i) + module.start for i in kept], [float(weights[i] / total) for i in kept]
 
 
-def _layer_norm(module: LayerNormModule) -> Norm:
-    arrays, where, size = _tensors(module.directory), module.directory, (module.width,)
-    scale, bias = _take(arrays, where, "norm.weight", size), _take(arrays, where, "norm.bias", size)
-    _check_all_used(arrays, where)
-    return Norm(scale, bias)
-
-
 def _dense(module: DenseModule) -> Dense:
-    arrays, where = _tensors(module.directory), module.directory
     size = (module.out_features, module.in_features)
-    weight = _take(arrays, where, "linear.weight", size)
-    bias = _take(arrays, where, "linear.bias", size[:1]) if module.bias else np.zeros(size[0], np.float32)
-    projects = module.residual and size[0] != size[1]
-    projection = _take(arrays, where, "residual.weight", size) if projects else None
-    _check_all_used(arrays, where)
-    return Dense(weight, bias, module.activation, module.residual, projection)
+    names: dict[str, tuple[int, ...]] = {"linear.weight": size}
+    if module.bias:
+        names["linear.bias"] = size[:1]
+    if module.residual and size[0] != size[1]:
+        names["residual.weight"] = size
+    found = dict(zip(names, _read(module.directory, names), strict=True))
+    bias = found.get("linear.bias", np.zeros(size[0], np.float32))
+    return Dense(found["linear.weight"], bias, module.activation, module.residual, found.get("residual.weight"))
+
+
+def _read(folder: Path, sizes: dict[str, tuple[int, ...]]) -> list[NDArray[np.float32]]:
+    arrays = _tensors(folder)
+    found = [_take(arrays, folder, name, size) for name, size in sizes.items()]
+    if arrays:
+        raise FastflowError(f"{folder / WEIGHTS}: tensor {min(arrays)} is unknown to the module's config.json")
+    return found
 
 
 def _tensors(folder: Path) -> Arrays:
@@ -153,8 +155,3 @@ def _take(arrays: Arrays, folder: Path, name: str, size: tuple[int, ...]) -> NDA
     if not usable(array):
         raise FastflowError(f"{where} {BAD}")
     return array.astype(np.float32)
-
-
-def _check_all_used(arrays: Arrays, folder: Path) -> None:
-    if arrays:
-        raise FastflowError(f"{folder / WEIGHTS}: tensor {min(arrays)} is unknown to the module's config.json")
