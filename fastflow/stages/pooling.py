@@ -115,18 +115,16 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
     avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
     """
-    if name in ("last", "avg"):
-        return Pooling("mean", (depth,))
-    if name in ("first-last", "last2avg"):
-        return _mean(name, depth, 1, depth)
-    if name == "embedding-first-last":
-        return _mean(name, depth, 0, 1, depth)
-    if name == "words":
-        return Pooling("mean", (WORDS,))
-    if name == "words-first-last":
-        return _mean(name, depth, WORDS, 1, depth, least=WORDS)
-    if name == "first-last-avg":
-        return _mean(name, depth, 0, depth)
+    named = {
+        **dict.fromkeys(("last", "avg"), (depth,)),
+        **dict.fromkeys(("first-last", "last2avg"), (1, depth)),
+        "embedding-first-last": (0, 1, depth),
+        "words": (WORDS,),
+        "words-first-last": (WORDS, 1, depth),
+        "first-last-avg": (0, depth),
+    }
+    if name in named:
+        return _mean(name, depth, *named[name], least=WORDS)
     if name in ("cls", "pooler"):
         if name == "pooler" and depth == 0:
             raise UsageError("pooling 'pooler' is of the last layer, and this encoder has none")
@@ -176,8 +174,4 @@ def _by_items(name: str, depth: int, items: list[str]) -> Pooling:
 def _mean(name: str, depth: int, *layers: int, least: int = 0) -> Pooling:
     if not layers or min(layers) < least or max(layers) > depth:
         raise UsageError(f"pooling {name!r} asks for a layer outside 0 to {depth}, the layers of this encoder")
-    return Pooling("mean", _unique(*layers))
-
-
-def _unique(*layers: int) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(layers))
+    return Pooling("mean", tuple(dict.fromkeys(layers)))

@@ -155,33 +155,34 @@ def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDA
 
     Messages begin with ``method``, the caller's name.
     """
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise FastflowError(f"{method} takes numbers of shape (B, {dim}), rows of one length: {error}") from error
+    array = _read_array(x, f"{method} takes numbers of shape (B, {dim}), rows of one length")
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(item, str) for item in array.flat)):
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}), not texts; texts go to encode()")
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
-    with np.errstate(over="ignore"):  # overflow becomes infinity, refused below
-        array = array.astype(dtype, copy=False)
-    if (row := first_bad(array)) is not None:
-        raise FastflowError(f"{method}: row {row} holds NaN or infinity")
-    return array
+    return _as_floats(array, dtype, method)
 
 
 def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
     """Return ``x``, (D,) or (B, D), as (B, D) floats; raises for another shape or type, and for NaN."""
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise FastflowError(f"similarity takes texts, or vectors of one width: {error}") from error
+    array = _read_array(x, "similarity takes texts, or vectors of one width")
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
         raise FastflowError(f"similarity takes texts, or numbers of shape (B, D); got {array.dtype} of {array.shape}")
-    with np.errstate(over="ignore"):
-        array = np.atleast_2d(array.astype(dtype, copy=False))
+    return _as_floats(np.atleast_2d(array), dtype, "similarity")
+
+
+def _read_array(x: Any, takes: str) -> NDArray[Any]:
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise FastflowError(f"{takes}: {error}") from error
+
+
+def _as_floats(array: NDArray[Any], dtype: Any, method: str) -> NDArray[Any]:
+    with np.errstate(over="ignore"):  # overflow becomes infinity, refused below
+        array = array.astype(dtype, copy=False)
     if (row := first_bad(array)) is not None:
-        raise FastflowError(f"similarity: row {row} holds NaN or infinity")
+        raise FastflowError(f"{method}: row {row} holds NaN or infinity")
     return array
 
 

@@ -13,7 +13,7 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
 from fastflow.kernels.panels import LARGEST, usable, widen
 from fastflow.model.tensors import Arrays, MappedTensors
-from fastflow.values import read_object, short, whole_number
+from fastflow.values import flag, read_object, short, whole_number
 
 BAD = f"holds NaN or infinity, or a magnitude above {LARGEST:g}; no encoder can be computed with that"
 _BERT_LAYER = {
@@ -201,9 +201,12 @@ def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -
         yield from _norm(f"{prefix}{part}", f"{stem}{names[part]}", hidden)
 
 
-def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    from fastflow.model.encoder.modernbert import biases
+def biases(config: dict[str, Any], where: Path) -> dict[str, bool]:
+    """Return which of ModernBERT's attention, feed-forward and LayerNorms have biases; by default none."""
+    return {part: flag(config, f"{part}_bias", where) for part in ("attention", "mlp", "norm")}
 
+
+def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 
     def refuse_denied(name: str, why: str) -> None:
