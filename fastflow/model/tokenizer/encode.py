@@ -19,7 +19,7 @@ from fastflow.values import MOST, panics, reason
 
 if TYPE_CHECKING:
     from fastflow.kernels.tokens.cpu import WordPiece
-    from fastflow.model.tokenizer.long_texts import LongTexts
+    from fastflow.model.tokenizer.cuts import LongTexts
     from fastflow.model.tokenizer.wordpiece import Native
 
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -147,7 +147,7 @@ class Tokenizer:
 
     @late
     def _long(self) -> LongTexts:
-        from fastflow.model.tokenizer.long_texts import LongTexts
+        from fastflow.model.tokenizer.cuts import LongTexts
 
         return LongTexts(self._tokenizer, self.max_length)
 
