@@ -1,7 +1,4 @@
-"""Open the directory of a saved model, with every file checked.
-
-No code of the directory runs, and no pickle is read. Only ``allow_download`` uses the network.
-"""
+"""Open a saved model with every file checked; no code of its directory runs."""
 
 from __future__ import annotations
 
@@ -53,9 +50,9 @@ if TYPE_CHECKING:
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
-    """Open a model of texts: a saved directory, a plain Hugging Face encoder, or the Hub id of either.
+    """Open a model of texts: a saved directory, a Hugging Face encoder, or the Hub id of either.
 
-    Without ``allow_download`` only the Hub's cache is read. Raises a UsageError for a model without an encoder.
+    Without ``allow_download`` only the Hub's cache is read.
     """
     model = open_model(path, allow_download)
     if isinstance(model, VectorModel):
@@ -64,17 +61,17 @@ def load_model(path: str | Path | None = None, allow_download: bool = False) -> 
 
 
 def open_model(path: str | Path | None = None, allow_download: bool = False) -> Model | VectorModel:
-    """Open a model as ``load_model`` does, with an encoder or without."""
+    """Open a model as ``load_model`` does; it may have no encoder."""
     with Opening(path, allow_download) as opening:
         pass
     return opening.model
 
 
 class Opening:
-    """Open a model while its weights are hashed in a thread.
+    """Open a model while a thread hashes its weights; ``path`` may be an open model.
 
-    ``with Opening(path) as opening:`` gives ``opening.model``, checked but for the hashes of its weights. They are
-    checked when the block ends, and before an error that a wrong file caused in it. An open model is used as it is.
+    Inside ``with Opening(path) as opening:`` the hashes are unknown. They are checked when the block ends, and before a
+    wrong file's error.
     """
 
     model: Model | VectorModel

@@ -1,4 +1,4 @@
-"""``fastflow.json``, the record of a saved model: every field is checked."""
+"""``fastflow.json``, the record of a saved model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 
 FORMAT_VERSION = 1
-VECTORS_VERSION = 2  # for models without an encoder, which readers of version 1 refuse
-MODULES_VERSION = 3  # for models with Sentence Transformers' modules, which earlier readers would ignore
+VECTORS_VERSION = 2  # without an encoder
+MODULES_VERSION = 3  # with Sentence Transformers' modules
 CALIBRATION = "calibration.safetensors"
-WEIGHTS_ARRAY = "token_weights"  # array of CALIBRATION: the weights of a weighted mean
+WEIGHTS_ARRAY = "token_weights"  # array of CALIBRATION
 ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}
@@ -40,7 +40,7 @@ _OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read fastflow.json; checks its version, fields and fingerprint."""
+    """Read fastflow.json; checks version, fields and fingerprint."""
     path = directory / MANIFEST
     manifest = read_object(path)
     if not is_whole(found := manifest.get("format_version"), min(_FIELDS), max(_FIELDS)):
@@ -78,7 +78,7 @@ def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def fingerprint(manifest: dict[str, Any]) -> str:
-    """Return the sha256 of the manifest without its fingerprint; the hashes in it cover every file."""
+    """Return the sha256 of the manifest without its fingerprint; its hashes cover every file."""
     content = {name: value for name, value in manifest.items() if name != "fingerprint"}
     from hashlib import sha256
 
@@ -86,14 +86,14 @@ def fingerprint(manifest: dict[str, Any]) -> str:
 
 
 def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequence[Path]) -> None:
-    """Raise for one of ``files`` that the manifest has no hash of."""
+    """Raise for a file without a hash in the manifest."""
     for path in files:
         if path.relative_to(directory).as_posix() not in manifest["files"]:
             raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
 
 
 def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
-    """Read the stages of the field calibration; shapes are checked later, when the width is known."""
+    """Read the field calibration; shapes are checked when the width is known."""
     stages: list[Stage] = []
     if (count := len(manifest["calibration"])) > len(arrays):
         where = f"{directory / MANIFEST}, field calibration"
@@ -109,7 +109,7 @@ def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tu
 
 
 def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
-    """Read the pooling in ``entry`` for an encoder of ``depth`` layers, its token weights from ``arrays``."""
+    """Read ``entry`` for an encoder of ``depth`` layers, token weights from ``arrays``."""
     mode, layers, weights, shares = entry.get("mode"), entry.get("layers"), None, None
     if by_shares := isinstance(mode, str) and mode.endswith(BY_SHARES):
         mode, shares = mode.removesuffix(BY_SHARES), _shares(entry.get("shares"))
@@ -144,7 +144,7 @@ class Likelihood(NamedTuple):
 
 
 def read_likelihood(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> Likelihood | None:
-    """Read the field likelihood; None if absent. Raises a FastflowError that names the field for impossible values."""
+    """Read the field likelihood; None if absent."""
     if LIKELIHOOD not in manifest:
         return None
     where, entry = f"{directory / MANIFEST}, field {LIKELIHOOD}", manifest[LIKELIHOOD]

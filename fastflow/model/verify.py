@@ -1,4 +1,4 @@
-"""Checks of a saved model by its hashes, and of directories without hashes."""
+"""Checks of a model's files."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ def _verify_unsaved(model: Model) -> list[str]:
 
 
 def verify(path: Path) -> list[str]:
-    """Check every file of a saved model and open it; returns a line for each check.
-
-    A directory without a manifest is checked for unknown settings and for weights that are missing or not finite.
-    """
+    """Check every file by hash or, without a manifest, by settings and weights; returns a line for each check."""
     if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
         return _verify_unsaved(load_model(path))
     manifest = read_manifest(path)

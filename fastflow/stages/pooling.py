@@ -1,8 +1,7 @@
 """Pooling: hidden states of chosen layers -> one vector for each text.
 
-Layer 0 is the embedding layer and L the last one, as in ``hidden_states`` of transformers. Layer WORDS, -1, is the
-embedding layer with the mean position for every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR
-2017).
+Layer 0 is the embedding layer, L the last one. Layer WORDS, -1, is the embedding layer with the mean position for
+every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ _ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 class Pooling:
     """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST: token weights of the mean, by id. ``shares`` of the layers
-    have sum 1; None: equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+`` to
-    concatenate; their weights may be 0.
+    ``weights`` (vocabulary,) float32: token weights of the mean, by id. ``shares`` of the layers have sum 1; None:
+    equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; their weights may be 0.
     """
 
     mode: str
@@ -59,12 +57,12 @@ class Pooling:
 
     @property
     def plain(self) -> bool:
-        """Whether the mode is fastflow's own: mean, cls or pooler."""
+        """Whether the mode is fastflow's own."""
         return self.mode == "mean" or (self.mode in ("cls", "pooler") and self.shares is None)
 
     @property
     def of_embeddings(self) -> bool:
-        """Whether only the embedding layer is pooled, so no encoder layer is computed."""
+        """Whether no encoder layer is computed."""
         return max(self.layers) <= 0
 
     @property
@@ -72,7 +70,7 @@ class Pooling:
         return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares
 
     def as_dict(self) -> dict[str, object]:
-        """Return the entry of ``fastflow.json``; weights are stored elsewhere, and change the mean's name."""
+        """Return the entry of ``fastflow.json``; weights change the mean's name."""
         mode = self.mode if self.weights is None else WEIGHTED
         if self.shares is None:
             return {"mode": mode, "layers": list(self.layers)}
@@ -96,7 +94,7 @@ class Pooling:
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
     """Return ``weights`` of a Pooling; raises a FastflowError that names their place ``where``.
 
-    No weight may be near 0: the mean of a text divides by their sum.
+    No weight may be near 0: a mean divides by their sum.
     """
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model again")
@@ -110,10 +108,8 @@ def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> 
 def parse_pooling(name: str, depth: int) -> Pooling:
     """Return the pooling ``name`` of an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
-    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). Historical names have the
-    layers of the official code:
-    avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
-    avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
+    Historical names have the layers of the official code: avg = last; avg-last-1 = layer 1; avg-last-2 = last2avg =
+    first-last; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N; avg-last-last-N = layer L+1-N.
     """
     named = {
         **dict.fromkeys(("last", "avg"), (depth,)),
@@ -134,7 +130,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     if match := re.fullmatch(r"avg-last-(?:concat-)?([1-9]\d*)", name):
         if int(match[1]) > depth:
             raise UsageError(f"pooling {name!r} asks for more layers than the {depth} of this encoder")
-        # the official loop indexes all_encoder_layers[-i] for i = 0..N-1, and -0 is the first layer
+        # the official loop indexes layers [-i] for i = 0..N-1, and -0 is the first layer
         return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
     if match := re.fullmatch(rf"mean-of-layers:({_ITEM}(?:,{_ITEM})*)", name):
         return _by_items(name, depth, match[1].split(","))
@@ -142,7 +138,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
 
 
 def pooling_name(pooling: Pooling) -> str:
-    """Return the name by which ``parse_pooling`` finds one of fastflow's poolings."""
+    """Return the name by which ``parse_pooling`` finds a pooling."""
     if pooling.mode != "mean":
         return pooling.mode
     items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]

@@ -1,4 +1,4 @@
-"""Similarities of embeddings, named as in Sentence Transformers: larger is more similar."""
+"""Similarities, named as in Sentence Transformers: larger is more similar. Different widths are refused."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ BLOCK = 1 << 22
 
 
 def dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Compute (m, D), (n, D) -> (m, n) dot products. Raises for different widths."""
+    """Compute (m, D), (n, D) -> (m, n) dot products."""
     check_same_width(a, b)
     return np.asarray(a @ b.T)
 
 
 def euclidean(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Compute (m, D), (n, D) -> (m, n) negated Euclidean distances. Raises for different widths."""
+    """Compute (m, D), (n, D) -> (m, n) negated Euclidean distances."""
     return -_distances(a, b, lambda difference: np.sqrt(np.square(difference).sum(axis=-1)))
 
 
 def manhattan(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Compute (m, D), (n, D) -> (m, n) negated sums of absolute differences. Raises for different widths."""
+    """Compute (m, D), (n, D) -> (m, n) negated sums of absolute differences."""
     return -_distances(a, b, lambda difference: np.abs(difference).sum(axis=-1))
 
 
@@ -40,7 +40,7 @@ def _distances(a: NDArray[Any], b: NDArray[Any], length: Callable[[NDArray[Any]]
 
 
 def pairwise(name: str, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Compute (m, D), (m, D) -> (m,) similarities of kind ``name``, row by row. Raises for different shapes."""
+    """Compute (m, D), (m, D) -> (m,) similarities of kind ``name``, row by row."""
     check_same_width(a, b)
     if len(a) != len(b):
         raise FastflowError(f"similarity_pairwise takes as many rows on both sides, not {len(a)} and {len(b)}")

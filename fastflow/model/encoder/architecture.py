@@ -1,4 +1,4 @@
-"""An encoder directory -> its computation (EncoderShape) or, for every encoder, its size (EncoderSize)."""
+"""Read an encoder's config.json: its computation, or only its size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LONGEST = 1 << 16
 
 
 class EncoderSize(NamedTuple):
-    """Transformer layers, width D and the longest text of an encoder."""
+    """Layers, width D and longest text of an encoder."""
 
     layers: int
     hidden: int
@@ -53,7 +53,7 @@ class EncoderSize(NamedTuple):
 
 
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
-    """Read the EncoderShape of ``config``; raises UnsupportedArchitecture if the equations do not cover it."""
+    """Read ``config``; raises UnsupportedArchitecture if the equations do not cover it."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise UnsupportedArchitecture(
@@ -67,7 +67,7 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
             f"{', '.join(ACTIVATIONS)}"
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
-        # no fallback: transformers 5 ignores this field and would give wrong vectors
+        # no fallback: transformers 5 ignores it
         raise FastflowError(
             f"{where / 'config.json'}, field position_embedding_type: only absolute position embeddings are supported"
         )
@@ -93,7 +93,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
     if family == "mpnet":
         pad = 1
         if config.get("relative_attention_num_buckets", BUCKETS) != BUCKETS:
-            # no fallback: transformers 5 uses 32 whatever the file has
+            # no fallback: transformers 5 ignores it
             raise FastflowError(f"{where / 'config.json'}, field relative_attention_num_buckets: must be {BUCKETS}")
     return EncoderShape(
         layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where, least=0),
@@ -124,12 +124,12 @@ def _check_positions(tokens: int, where: Path) -> None:
 
 
 def max_tokens(shape: EncoderShape) -> int:
-    """Return the longest text that the positions allow, with special tokens."""
+    """Return the longest text for the positions, special tokens included."""
     return shape.positions - shape.position_start
 
 
 def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
-    """Read the size of any transformers encoder; raises if config.json lacks it."""
+    """Read the size of any encoder of transformers."""
     try:
         shape = encoder_shape(config, where)
     except UnsupportedArchitecture:
@@ -149,7 +149,7 @@ def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
 
 
 def is_model2vec(directory: Path) -> bool:
-    """Return whether model2vec wrote config.json; it writes a dtype even if it knows no model_type."""
+    """Return whether model2vec wrote config.json, sometimes without a model_type."""
     if not is_file(directory / "config.json"):
         return False
     config = read_config(directory)
@@ -158,7 +158,7 @@ def is_model2vec(directory: Path) -> bool:
 
 
 def is_static(directory: Path) -> bool:
-    """Return whether ``directory`` holds a token table of model2vec or a StaticEmbedding."""
+    """Return whether ``directory`` holds a token table."""
     if is_file(directory / "config.json"):
         return is_model2vec(directory)
     if not (is_file(directory / TABLE) and is_file(directory / "tokenizer.json")):
@@ -167,7 +167,7 @@ def is_static(directory: Path) -> bool:
 
 
 def size_of(directory: Path) -> EncoderSize:
-    """Return the size of the encoder in ``directory``; a token table has 0 layers, and MOST tokens if unlimited."""
+    """Return the size of an encoder or table; a table has 0 layers, and MOST tokens if unlimited."""
     if is_static(directory):
         from fastflow.model.static.table import open_table, read_rules
 
@@ -185,7 +185,6 @@ def vocabulary_of(directory: Path) -> int:
 
 
 def _modernbert_shape(config: dict[str, Any], where: Path, activation: str) -> EncoderShape:
-    """Read a ModernBERT's EncoderShape; raises UnsupportedArchitecture if the equations do not cover it."""
     layers = whole_number(config, "num_hidden_layers", where, most=DEEPEST)
     hidden, heads = whole_number(config, "hidden_size", where), whole_number(config, "num_attention_heads", where)
     if hidden % heads == 0 and hidden // heads % 2:

@@ -1,7 +1,4 @@
-"""The recorded int8 trial of a saved model; with it int8 opens without a float32 pass.
-
-The manifest's hashes tie it to the weights, ``version`` to the kernels and the trial's texts.
-"""
+"""The recorded int8 trial of a saved model; with it int8 opens without a float32 pass."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ IDS = re.compile(r"exact\.\d{1,9}(,\d{1,9})*")
 class Int8(NamedTuple):
     """Findings of a trial: the least cosine of an embedding to float32, and its text.
 
-    ``largest``, by product: float32 magnitudes of each column of its operand. ``terms``: the same over more texts,
-    times the column's largest weight. ``exact``: float32 pooled vectors (P,), by ids, of texts that int8 would spoil.
+    ``version``: of kernels and texts. ``largest``: float32 magnitudes of each product's operand columns. ``terms``: the
+    same over more texts, times the largest weight. ``exact``: float32 vectors (P,) of texts that int8 would spoil.
     """
 
     version: int
@@ -48,7 +45,7 @@ class Int8(NamedTuple):
         return largest | terms | {EXACT + ",".join(map(str, ids)): array for ids, array in self.exact.items()}
 
     def restore(self, tokens: Tokens, pooled: NDArray[Any]) -> None:
-        """Replace rows of ``pooled`` (B, P) by the vectors of ``exact`` for the same texts."""
+        """Replace rows of ``pooled`` (B, P) for texts of ``exact``."""
         if not self.exact or tokens.skip:
             return
         lengths = np.diff(tokens.offsets)
@@ -59,10 +56,7 @@ class Int8(NamedTuple):
 
 
 def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8:
-    """Read the recorded trial of a model; its version is not compared.
-
-    Raises a FastflowError that names the field or array with an impossible value.
-    """
+    """Read the recorded trial of a model; its version is not compared."""
     where = f"{directory / MANIFEST}, field {FIELD}"
     if FILE not in manifest["files"]:
         _check_entry(manifest[FIELD], where)
@@ -71,7 +65,7 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8:
 
 
 def build_record(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
-    """Build the record of ``entry`` and ``arrays``; raises as ``read_int8`` does."""
+    """Check ``entry`` and ``arrays``, and build their record."""
     _check_entry(entry, where)
     found: dict[str, dict[str, NDArray[np.float32]]] = {LARGEST: {}, TERMS: {}}
     exact = {}

@@ -1,4 +1,4 @@
-"""The weights of an encoder as one canonical set of arrays, read from safetensors, never from a pickle."""
+"""An encoder's weights as one canonical set of arrays, from safetensors only."""
 
 from __future__ import annotations
 
@@ -64,17 +64,16 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def has_pooler(directory: Path) -> bool:
-    """Return whether the weights hold BERT's pooler; transformers would fill a missing one randomly."""
+    """Return whether the weights hold BERT's pooler; transformers would draw a missing one."""
     return any(
         n.endswith("pooler.dense.weight") for path in weight_files(directory) for n in MappedTensors(path).arrays
     )
 
 
 class MappedWeights:
-    """The canonical weights of ``load_weights``, unread, as stored.
+    """The weights of ``load_weights``, unread, as stored.
 
-    ``stored`` is a ``cpu_layout.Stored`` with ``qkv`` in three parts. Its reader checks magnitudes and raises
-    ``not_finite``. Raises a FastflowError that names file and tensor for a missing or misshapen one.
+    ``stored`` is a ``cpu_layout.Stored`` with ``qkv`` in three parts; its reader checks magnitudes.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
@@ -101,21 +100,18 @@ class MappedWeights:
         return 0 if first is None or first.ndim != 2 else first.shape[1]
 
     def release(self) -> None:
-        """Release the memory of pages read so far; raises a FastflowError if a file was cut meanwhile."""
+        """Release the memory of pages read so far."""
         for file in self._files:
             file.release()
 
     def not_finite(self, name: str, part: int) -> FastflowError:
-        """Return the error for part ``part`` of the weight ``name``; parts may share one tensor."""
+        """Return the error for a part of the weight ``name``; parts may share one tensor."""
         names = self._names[name]
         return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
-    """Load the arrays that ``kernels.encoder.reference`` names in ``dtype``; the word table stays as stored.
-
-    Raises a FastflowError that names file and tensor for one that is missing, misshapen or not finite.
-    """
+    """Load the arrays that ``kernels.encoder.reference`` names in ``dtype``; the word table stays as stored."""
     mapped, out = MappedWeights(directory, config, shape), {}
     for name, stored in mapped.stored.items():
         parts = [widen(part) for part in (stored if isinstance(stored, tuple) else (stored,))]
@@ -154,10 +150,7 @@ def word_tensor(family: str) -> str:
 
 
 def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    """Yield all weights; lazily, since config.json may name any number of layers.
-
-    ``has`` tells whether the checkpoint holds a tensor. Raises a FastflowError for one that config.json denies.
-    """
+    """Yield each weight lazily: config.json may name any number of layers. ``has``: whether a tensor exists."""
     if config["model_type"] == "modernbert":
         yield from _modernbert(has, config, shape, where)
     else:
@@ -202,7 +195,7 @@ def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -
 
 
 def biases(config: dict[str, Any], where: Path) -> dict[str, bool]:
-    """Return which of ModernBERT's attention, feed-forward and LayerNorms have biases; by default none."""
+    """Return which parts of a ModernBERT have biases; by default none."""
     return {part: flag(config, f"{part}_bias", where) for part in ("attention", "mlp", "norm")}
 
 

@@ -1,4 +1,4 @@
-"""The modules of Sentence Transformers, with weights, as a backend runs them."""
+"""Modules of Sentence Transformers with weights, as a backend runs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PICKLE = "pytorch_model.bin"
 
 
 def head_of(modules: Modules) -> Head:
-    """Read the modules after the pooling in float32; raises a FastflowError that names file and tensor."""
+    """Read the modules after the pooling, in float32."""
     head: list[Dense | Unit | Norm] = []
     for module in modules.after:
         if isinstance(module, DenseModule):
@@ -47,7 +47,7 @@ def head_of(modules: Modules) -> Head:
 
 
 def pooling_of(modules: Modules, depth: int) -> Pooling:
-    """Return the pooling for an encoder of ``depth`` layers, with weights of layers and tokens."""
+    """Return the pooling for ``depth`` layers, with weights of layers and tokens."""
     if isinstance(modules.pooling, StaticModule):
         return Pooling("mean", (WORDS,))
     mode, layers = "+".join(modules.pooling.modes), [depth]
@@ -67,11 +67,7 @@ def pooling_of(modules: Modules, depth: int) -> Pooling:
 
 
 def read_word_weights(folder: Path, vocabulary: int) -> NDArray[np.float32]:
-    """Read a WordWeights module; returns (vocabulary,) float32 weights by id.
-
-    Raises a FastflowError for a weight that is neither 0 nor LEAST to HEAVIEST: Sentence Transformers may round others
-    differently.
-    """
+    """Read (vocabulary,) float32 weights by id, each 0 or LEAST to HEAVIEST."""
     found, place = module_config(folder, "WordWeights")
     check_fields(found, ("vocab", "word_weights", "unknown_word_weight"), place)
     words, weights, other = found.get("vocab"), found.get("word_weights"), found.get("unknown_word_weight", 1)
@@ -97,7 +93,7 @@ def _usable(value: float) -> bool:
 
 
 def files_of(modules: Modules) -> list[Path]:
-    """List every file that decides an embedding, in a fixed order."""
+    """List the files that decide an embedding, in a fixed order."""
     encoder = modules.transformer.directory
     own = [modules.path / MODULES, modules.path / SETTINGS, *(encoder / name for name in TRANSFORMER_FILES)]
     for folder in modules.folders:

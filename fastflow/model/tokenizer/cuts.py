@@ -1,7 +1,6 @@
 """Shorten long texts to their first tokens: the library tokenizes a whole text, in 320 times its bytes.
 
-A text is cut at places at which it surely splits into tokens: added tokens, normalization, splitting into words and
-into tokens each have to split there.
+A text is cut at a place at which it surely splits: by added tokens, normalization, words and tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from fastflow.errors import FastflowError
 from fastflow.late import late
 
-PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # ASCII without the underline, which other rules count as a letter
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # without the underline, a letter to other rules
 IDEOGRAPHS = "\u4e00-\u9fff"
 SPACES = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 CONTROLS = "\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
@@ -25,7 +24,7 @@ WORD = (
     "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0621-\u063a\u3041-\u3096"
     "\u30a1-\u30fa\uac00-\ud7a3\U0001f300-\U0001f64f\U0001f680-\U0001f6c5\U0001f910-\U0001f9ff"
 )
-# letters and digits, without those that join the grapheme after them (U+0D4E) or before them
+# letters and digits, but not if they join the grapheme after (U+0D4E) or before them
 LETTERS = r"[^\W\u0d4e\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f\U00010000-\U0010ffff]"
 LATIN = "[0-9A-Za-z]"
 FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
@@ -44,9 +43,7 @@ NEAR = (64, 2048)  # characters before the end, searched first for a cut
 
 
 class Cuts(NamedTuple):
-    """``at`` matches, with no width, a possible cut. ``runs`` matches repeated characters; the first ones, in the
-    matched group, give the same tokens.
-    """
+    """``at`` matches, with no width, a possible cut; the matched group of ``runs`` gives the tokens of the match."""
 
     at: re.Pattern[str]
     runs: re.Pattern[str] | None = None
@@ -150,7 +147,7 @@ def _every(letters: str) -> list[str]:
 
 
 class LongTexts:
-    """Shorten texts of more than ``size`` characters for a tokenizer limited to ``max_length`` tokens."""
+    """Shorten texts of more than ``size`` characters for ``max_length`` tokens."""
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         self.size = max(LEAST, SHARE * max_length)
@@ -161,7 +158,7 @@ class LongTexts:
         return find_cuts(self._tokenizer)
 
     def together(self, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield (start, stop) of texts for one call: at most TOGETHER characters, or a single text."""
+        """Yield (start, stop) of texts for one call: at most TOGETHER characters, or one text."""
         start = held = 0
         for i, text in enumerate(texts):
             held += len(text)
@@ -177,9 +174,9 @@ class LongTexts:
         return text[: last(self._cuts, text[: self.size])]
 
     def enough(self, text: str, is_full: Callable[[str], bool]) -> str:
-        """Return a text with the tokens of ``text``, or of its start if ``is_full`` finds more tokens than the limit.
+        """Return a text with the tokens of ``text``, or its start with more than ``is_full`` allows.
 
-        Raises a FastflowError if LONGEST characters do not suffice.
+        Raises if LONGEST characters do not suffice.
         """
         have, tried = "", self.size
         for start in range(0, len(text), WINDOW):
@@ -202,7 +199,7 @@ class LongTexts:
 
 
 def last(cuts: Cuts | None, text: str) -> int:
-    """Return the last possible cut in ``text``; 0 if there is none."""
+    """Return the last possible cut in ``text``, or 0."""
     if cuts is None:
         return 0
     for near in (*NEAR, len(text)):

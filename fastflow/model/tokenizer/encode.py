@@ -1,4 +1,4 @@
-"""texts -> packed token ids, by the compiled WordPiece or the ``tokenizers`` library."""
+"""Texts -> packed token ids."""
 
 from __future__ import annotations
 
@@ -49,16 +49,13 @@ class Tokens(NamedTuple):
         return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)), self.skip)
 
     def check(self, vocabulary: int) -> None:
-        """Raise a FastflowError for an id outside an embedding table of ``vocabulary`` rows."""
+        """Raise for an id outside a table of ``vocabulary`` rows."""
         if len(self.ids) and not (self.ids.min() >= 0 and self.ids.max() < vocabulary):
             odd = self.ids[(self.ids < 0) | (self.ids >= vocabulary)][0]
             raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
 
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
-        """Yield row numbers, longest text first, in batches of at most ``texts`` texts and ``tokens`` tokens.
-
-        Tokens are counted with padding to the batch's longest text.
-        """
+        """Yield row numbers, longest text first, for at most ``texts`` texts and ``tokens`` tokens with padding."""
         lengths = np.diff(self.offsets)
         order = np.argsort(-lengths, kind="stable")
         start = 0
@@ -69,7 +66,7 @@ class Tokens(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A token and its characters ``start`` to ``stop`` of the text; an added special token has none."""
+    """A token and its characters ``start`` to ``stop``; an added special token has none."""
 
     id: int
     text: str
@@ -81,8 +78,8 @@ class Piece(NamedTuple):
 class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
-    ``lower``: lowercase texts first. ``proved``: the files match an export's hashes, so ids are not checked again.
-    ``threads``: of the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
+    ``lower``: lowercase texts first. ``proved``: hashes match an export, so ids are not checked again. ``threads``: of
+    the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
     """
 
     threads: int | None = None
@@ -179,7 +176,7 @@ class Tokenizer:
 
     @property
     def special(self) -> list[str]:
-        """The special tokens as they are written, ordered by id."""
+        """The special tokens as written, ordered by id."""
         return list(self._specials.values())
 
     def _check_dropout(self) -> None:
@@ -197,7 +194,7 @@ class Tokenizer:
             raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest:,}, {said}")
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize ``texts``, with special tokens; raises a FastflowError for a text that the tokenizer cannot take."""
+        """Tokenize ``texts``, with special tokens."""
         if self._native is None:
             return self._by_library(texts)
         try:
@@ -246,15 +243,12 @@ class Tokenizer:
         return tokens._replace(skip=self.prompt_tokens(prompt)) if prompt and not pooled else tokens
 
     def prompt_tokens(self, prompt: str) -> int:
-        """Count the tokens of ``prompt`` with the special tokens before it, without one after it."""
+        """Count the tokens of ``prompt`` and the special tokens before it."""
         ids = self([prompt]).ids
         return len(ids) - int(ids[-1] in self._specials)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
-        """Return the uncut tokens of each text, with special tokens at its ends if ``special``.
-
-        Raises as a call does.
-        """
+        """Return the uncut tokens of each text, special tokens at its ends included if ``special``."""
         encodings = self._check(self._uncut.encode_batch, texts, special)
         return [
             [
@@ -265,7 +259,7 @@ class Tokenizer:
         ]
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """Count the pieces of ``words``, each tokenized as inside a text, and the unknown tokens among them."""
+        """Count the pieces of ``words``, each tokenized as inside a text, and the unknown ones."""
         texts = [f" {word[:LONGEST_WORD]}" for word in words]
         if self._native is not None:
             ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)
@@ -286,7 +280,7 @@ def _natively(saved: Saved, lower: bool) -> Native:
 
 
 def no_utf8(texts: Sequence[str]) -> FastflowError:
-    """Return the error for the first text that holds half a surrogate pair."""
+    """Return the error for a text with half a surrogate pair."""
     found = next((half, text) for text in texts if (half := SURROGATE.search(text)))
     shown = found[1][max(0, found[0].start() - 20) :]
     return FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {shown[:80]!r:.80}")

@@ -1,6 +1,6 @@
 """The files of a tokenizer: tokenizer.json, or BERT's vocab.txt converted to one.
 
-Rules of tokenizer.json that can make a text grow without bound are refused before the library loads them.
+Rules that can make a text grow without bound are refused before the library loads them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MODEL = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_in
 UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # of Unigram, which has no such attribute
 CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
-SPELT_OUT = re.compile(r"\\u00[2-7]")  # an escaped printable ASCII character, which no writer needs: it may hide a key
-GROWTH = 1024  # the most a text may grow; XLM-R's rules allow 132, with NFKC's longest replacement
+SPELT_OUT = re.compile(r"\\u00[2-7]")  # escaped printable ASCII, which may hide a key
+GROWTH = 1024  # XLM-R's rules allow 132
 SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
 
 
@@ -40,7 +40,7 @@ class Saved(NamedTuple):
     settings: Settings | None
 
     def library(self) -> Any:
-        """Load the ``tokenizers.Tokenizer`` and apply the settings; raises a FastflowError for an invalid file."""
+        """Load the ``tokenizers.Tokenizer`` and apply the settings."""
         import tokenizers
 
         check_rules(self.data, self.path)
@@ -63,7 +63,7 @@ def load_tokenizer(directory: Path) -> Any:
 
 
 def read_saved(directory: Path) -> Saved:
-    """Read the tokenizer files of a directory; raises a FastflowError if there are none."""
+    """Read the tokenizer files of a directory."""
     saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     settings = None if is_static(directory) else read_settings(directory)
     if saved.is_file():
@@ -91,7 +91,7 @@ def lowercase_first(tokenizer: Any) -> None:
 
 
 def settle_library(settings: Settings, library: Any, unknown: int | None) -> None:
-    """Apply ``settings`` to a ``tokenizers.Tokenizer``; removes its limit and its padding."""
+    """Apply ``settings`` to a ``tokenizers.Tokenizer``; removes limit and padding."""
     parts = {name: _state(getattr(library, name)) for name in ("normalizer", "pre_tokenizer")}
     own = library.get_added_tokens_decoder()
     model = {name: getattr(library.model, name, None) for name in MODEL}
@@ -199,7 +199,7 @@ def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_rules(data: bytes, path: Path) -> None:
-    """Raise a FastflowError if rules of the tokenizer.json ``path`` claim unbounded memory."""
+    """Raise if rules of the tokenizer.json ``path`` claim unbounded memory."""
     _check_charsmap(data, path)
     text = data.decode("utf-8", "replace")
     if SPELT_OUT.search(text):

@@ -1,4 +1,4 @@
-"""Find texts that do not suit a vocabulary: their words fall into many pieces or are unknown."""
+"""Find texts that do not suit a vocabulary: many or unknown pieces."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ WORD = re.compile(r"[^\W\d_]+")
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
 LOOKED_AT = 20_000
-ENOUGH = 100  # characters from which it judges by itself; a short name may fall into many pieces
+ENOUGH = 100  # characters: a short name may fall into many pieces
 FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
-SHARED = 100_000  # entries of a multilingual vocabulary, which has fewer for each language
+SHARED = 100_000  # entries of a multilingual vocabulary
 UNKNOWN = 0.05
 
 
@@ -29,9 +29,9 @@ class Vocabulary(Protocol):
 
 
 def warn_of_unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
-    """Return one sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
+    """Return a sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
 
-    At most SAMPLE words are judged, letters only; fewer than FEWEST pieces are not judged.
+    At most SAMPLE words are judged, and at least FEWEST pieces.
     """
     words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
     total, unknown = vocabulary.pieces(words)
@@ -56,7 +56,7 @@ def warn_of_unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None
 
 
 class Seen:
-    """The first texts of a Runtime, up to a limit, judged on request."""
+    """The first texts of a Runtime, judged on request."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
