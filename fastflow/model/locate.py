@@ -14,15 +14,7 @@ from fastflow.values import reason, short
 
 OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
 OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]
-PATTERNS = [
-    *OF_ENCODER,
-    *OF_MODULES,
-    "*.safetensors",
-    *(f"*/{name}" for name in OF_ENCODER),
-    "*/sentence_*_config.json",
-]
-
-
+PATTERNS = [*OF_ENCODER, *OF_MODULES, "*.safetensors", *(f"*/{name}" for name in (*OF_ENCODER, OF_MODULES[-1]))]
 HUB_ID = re.compile(r"[^\W_][\w.-]{0,95}/[^\W_][\w.-]{0,95}", re.ASCII)
 PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
 DEFAULT = PACKAGED["default"]

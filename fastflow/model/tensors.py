@@ -73,11 +73,7 @@ def _check_map(path: Path) -> tuple[mmap.mmap, Any]:
     from safetensors import safe_open
 
     with open_regular(path) as handle:
-        with (
-            panics(),
-            system_errors(),
-            safe_open(str(path), "numpy"),
-        ):
+        with panics(), system_errors(), safe_open(str(path), "numpy"):
             pass
         pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         return pages, watch(pages, handle.fileno())

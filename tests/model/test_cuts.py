@@ -215,10 +215,7 @@ def directories(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAVED)
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(
-    texts=st.lists(TEXTS, min_size=1, max_size=6),
-    limit=st.integers(3, 20),
-)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=6), limit=st.integers(3, 20))
 def test_ids_and_cuts_are_those_of_the_whole(directories, name, texts, limit):
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SMALL.items():

@@ -16,13 +16,7 @@ from fastflow.kernels.encoder.shape import Dense, Norm, Unit
 from fastflow.model.artifact import load_model
 from fastflow.model.locate import PATTERNS
 from fastflow.model.sentence.directory import SETTINGS, SIMILARITIES, read_modules, read_settings
-from fastflow.model.sentence.modules import (
-    LEGACY_MODES,
-    DenseModule,
-    NormalizeModule,
-    PoolingModule,
-    read_transformer,
-)
+from fastflow.model.sentence.modules import LEGACY_MODES, DenseModule, NormalizeModule, PoolingModule, read_transformer
 from fastflow.model.sentence.weights import files_of, read_word_weights
 from fastflow.model.verify import verify
 from fastflow.stages import similarity

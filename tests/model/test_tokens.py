@@ -106,11 +106,7 @@ def test_select_repeats_and_reorders_texts():
 
 
 @settings(deadline=None, derandomize=True)
-@given(
-    lengths=st.lists(st.integers(1, 130), max_size=80),
-    texts=st.integers(1, 40),
-    budget=st.integers(1, 600),
-)
+@given(lengths=st.lists(st.integers(1, 130), max_size=80), texts=st.integers(1, 40), budget=st.integers(1, 600))
 def test_batches_hold_every_row_once_within_budget(lengths, texts, budget):
     batches = list(pack(lengths).batches(texts, budget))
     rows = np.concatenate([*batches, np.empty(0, np.int64)])

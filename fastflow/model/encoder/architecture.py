@@ -20,15 +20,7 @@ FAMILIES = ("bert", "electra", "distilbert", *ROBERTA, *CPU_ONLY)
 ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}
 DISTIL = {"num_hidden_layers": "n_layers", "hidden_size": "dim", "num_attention_heads": "n_heads"}
 # PyTorch only: position 0 is row pad + 1 of the table, as in RoBERTa
-OFFSET_POSITIONS = (
-    "longformer",
-    "data2vec-text",
-    "ibert",
-    "roberta-prelayernorm",
-    "luke",
-    "xmod",
-    "xlm-roberta-xl",
-)
+OFFSET_POSITIONS = ("longformer", "data2vec-text", "ibert", "roberta-prelayernorm", "luke", "xmod", "xlm-roberta-xl")
 
 MODEL2VEC = "model2vec"
 # the file of a table and its tensor, then a StaticEmbedding's tensor

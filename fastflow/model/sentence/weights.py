@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,9 @@ def head_of(modules: Modules) -> Head:
         if isinstance(module, DenseModule):
             head.append(_dense(module))
         elif isinstance(module, LayerNormModule):
-            sizes = dict.fromkeys(("norm.weight", "norm.bias"), (module.width,))
-            head.append(Norm(*_read(module.directory, sizes)))
+            size = (module.width,)
+            scale, bias = _read(module.directory, {"norm.weight": size, "norm.bias": size})
+            head.append(Norm(scale, bias))
         else:
             head.append(Unit())
     return tuple(head)
@@ -123,7 +125,7 @@ def _dense(module: DenseModule) -> Dense:
     return Dense(found["linear.weight"], bias, module.activation, module.residual, found.get("residual.weight"))
 
 
-def _read(folder: Path, sizes: dict[str, tuple[int, ...]]) -> list[NDArray[np.float32]]:
+def _read(folder: Path, sizes: Mapping[str, tuple[int, ...]]) -> list[NDArray[np.float32]]:
     arrays = _tensors(folder)
     found = [_take(arrays, folder, name, size) for name, size in sizes.items()]
     if arrays:

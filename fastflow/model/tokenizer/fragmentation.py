@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastflow.model.tokenizer.encode import Tokenizer
 
 WORD = re.compile(r"[^\W\d_]+")
 # scripts without spaces between words
@@ -19,16 +22,7 @@ SHARED = 100_000  # entries of a multilingual vocabulary
 UNKNOWN = 0.05
 
 
-class Vocabulary(Protocol):
-    """The part of a tokenizer that is used here."""
-
-    @property
-    def size(self) -> int: ...
-
-    def pieces(self, words: Sequence[str]) -> tuple[int, int]: ...
-
-
-def warn_of_unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
+def warn_of_unsuited(vocabulary: Tokenizer, texts: Sequence[str]) -> str | None:
     """Return a sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
 
     At most SAMPLE words are judged, and at least FEWEST pieces.
@@ -77,6 +71,6 @@ class Seen:
         few, self._few = self._few, LOOKED_AT - self._left < ENOUGH
         return few and not self._few
 
-    def notes(self, vocabulary: Vocabulary) -> list[str]:
+    def notes(self, vocabulary: Tokenizer) -> list[str]:
         warning = warn_of_unsuited(vocabulary, list(self.texts))
         return [f"texts embedded so far: {warning}"] if warning else []
