@@ -127,7 +127,6 @@ class Model(Calibrated):
 
     @property
     def pooled_dim(self) -> int:
-        """The width before the calibration."""
         return head_width(self.head, size_of(self.encoder).hidden * len(self.pooling.parts))
 
     def tokenizer(self) -> Tokenizer:

@@ -59,7 +59,6 @@ class MappedTensors:
             self.arrays[name] = flat.reshape(shape)
 
     def check(self) -> None:
-        """Raise if the file changed after it was mapped."""
         if getattr(self._pages, "changed", False):
             raise FastflowError(f"{self.path}: {CHANGED}")
 

@@ -100,7 +100,6 @@ class Builder:
 
     @property
     def diagonal(self) -> bool:
-        """Whether only couplings mix channels."""
         return self.M.dense is None
 
     def remove(self, directions: Array) -> None:
@@ -176,7 +175,7 @@ class Builder:
         return found
 
     def _carry(self) -> None:
-        """Turn steps in place into the hidden form: outputs are carried to later steps and to the end."""
+        """Turn steps in place into the hidden form."""
         if self.form == "hidden":
             return
         for step in self.steps:

@@ -57,7 +57,6 @@ class Pooling:
 
     @property
     def plain(self) -> bool:
-        """Whether the mode is fastflow's own."""
         return self.mode == "mean" or (self.mode in ("cls", "pooler") and self.shares is None)
 
     @property
@@ -77,7 +76,6 @@ class Pooling:
         return {"mode": mode + BY_SHARES, "layers": list(self.layers), "shares": list(self.shares)}
 
     def describe(self) -> str:
-        """Describe the pooling, such as ``masked mean of layers 1 and 12``."""
         shares = dict.fromkeys(self.layers, "")
         if self.shares is not None:
             shares = {layer: f" ({share:.3g})" for layer, share in zip(self.layers, self.shares, strict=True)}
@@ -153,7 +151,6 @@ def pooling_name(pooling: Pooling) -> str:
 
 
 def _by_items(name: str, depth: int, items: list[str]) -> Pooling:
-    """``items`` such as ``3``, ``words`` or ``2*words``, which counts twice."""
     counts, layers = [], []
     for item in items:
         count, _, layer = item.rpartition("*")

@@ -100,12 +100,11 @@ class MappedWeights:
         return 0 if first is None or first.ndim != 2 else first.shape[1]
 
     def release(self) -> None:
-        """Release the memory of pages read so far."""
         for file in self._files:
             file.release()
 
     def not_finite(self, name: str, part: int) -> FastflowError:
-        """Return the error for a part of the weight ``name``; parts may share one tensor."""
+        """Return the error for a part of the weight ``name``."""
         names = self._names[name]
         return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 

@@ -94,7 +94,6 @@ class Modules:
         return [str(module) for module in (*before, self.pooling, *self.after)]
 
     def beyond_encoder(self) -> str:
-        """Name modules and settings that the encoder lacks."""
         named = self.names()[isinstance(self.pooling, StaticModule) :]
         if self.transformer.do_lower_case:
             named.append("do_lower_case")
@@ -109,7 +108,6 @@ class Modules:
         return ", ".join(named)
 
     def warn_of_unused(self) -> str:
-        """Return the warning for a fit on the encoder only."""
         return (
             f"{self.path} was saved by Sentence Transformers: the calibration uses its encoder alone, without "
             f"{self.beyond_encoder()}"

@@ -158,7 +158,7 @@ class LongTexts:
         return find_cuts(self._tokenizer)
 
     def together(self, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield (start, stop) of texts for one call: at most TOGETHER characters, or one text."""
+        """Yield (start, stop) of at most TOGETHER characters, or one text."""
         start = held = 0
         for i, text in enumerate(texts):
             held += len(text)

@@ -39,7 +39,6 @@ class Tokens(NamedTuple):
     skip: int = 0
 
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
-        """Return the texts numbered ``rows``, in that order."""
         if len(rows) == 1 == len(self.offsets) - 1:
             return self
         lengths = np.diff(self.offsets)[rows]
@@ -49,13 +48,12 @@ class Tokens(NamedTuple):
         return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)), self.skip)
 
     def check(self, vocabulary: int) -> None:
-        """Raise for an id outside a table of ``vocabulary`` rows."""
         if len(self.ids) and not (self.ids.min() >= 0 and self.ids.max() < vocabulary):
             odd = self.ids[(self.ids < 0) | (self.ids >= vocabulary)][0]
             raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
 
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
-        """Yield row numbers, longest text first, for at most ``texts`` texts and ``tokens`` tokens with padding."""
+        """Yield row numbers, longest text first; ``tokens`` are counted with padding."""
         lengths = np.diff(self.offsets)
         order = np.argsort(-lengths, kind="stable")
         start = 0
@@ -176,7 +174,6 @@ class Tokenizer:
 
     @property
     def special(self) -> list[str]:
-        """The special tokens as written, ordered by id."""
         return list(self._specials.values())
 
     def _check_dropout(self) -> None:
@@ -194,7 +191,6 @@ class Tokenizer:
             raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest:,}, {said}")
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize ``texts``, with special tokens."""
         if self._native is None:
             return self._by_library(texts)
         try:
@@ -238,7 +234,7 @@ class Tokenizer:
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
     def tokenize_prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
-        """Tokenize ``texts`` with ``prompt`` before each; ``pooled`` false excludes its tokens from the pooling."""
+        """``pooled`` false excludes the tokens of ``prompt`` from the pooling."""
         tokens = self([prompt + text for text in texts])
         return tokens._replace(skip=self.prompt_tokens(prompt)) if prompt and not pooled else tokens
 
@@ -248,7 +244,7 @@ class Tokenizer:
         return len(ids) - int(ids[-1] in self._specials)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
-        """Return the uncut tokens of each text, special tokens at its ends included if ``special``."""
+        """Return the uncut tokens of each text; ``special``: also at its ends."""
         encodings = self._check(self._uncut.encode_batch, texts, special)
         return [
             [
@@ -259,7 +255,7 @@ class Tokenizer:
         ]
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """Count the pieces of ``words``, each tokenized as inside a text, and the unknown ones."""
+        """Count all and the unknown pieces of ``words``, each tokenized as inside a text."""
         texts = [f" {word[:LONGEST_WORD]}" for word in words]
         if self._native is not None:
             ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)

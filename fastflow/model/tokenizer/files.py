@@ -40,7 +40,6 @@ class Saved(NamedTuple):
     settings: Settings | None
 
     def library(self) -> Any:
-        """Load the ``tokenizers.Tokenizer`` and apply the settings."""
         import tokenizers
 
         check_rules(self.data, self.path)

@@ -60,7 +60,7 @@ class Seen:
     def add(self, texts: Iterable[str]) -> bool:
         """Keep ``texts`` while there is room; returns whether ENOUGH is reached now.
 
-        No lock, which a fork could copy held: threads may keep a little more.
+        No lock, which a fork could copy held.
         """
         for text in texts:
             if self._left <= 0:
