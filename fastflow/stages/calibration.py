@@ -111,7 +111,12 @@ def keeps_mean(stages: Sequence[Stage]) -> bool:
 def check(stages: Sequence[Stage], inputs: int) -> None:
     """Raise a FastflowError that names the stage and array at fault."""
     for position, stage in enumerate(stages):
-        _check_size(stage)
+        if stage.kind == "flow":
+            _check_settings(stage.settings)
+            levels, depth, count = stage.settings["levels"], stage.settings["depth"], len(stage.params)
+            if levels * depth > count:
+                said = f"{levels} x {depth} steps, and the file holds {count} arrays of it"
+                raise FastflowError(f"calibration flow, settings levels and depth: {said}")
         expected = list_shapes(stage, inputs)
         if set(expected) != set(stage.params):
             odd = sorted(set(expected) ^ set(stage.params))
@@ -123,17 +128,6 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
             raise FastflowError(f"calibration stage {position} (standardize), array deviation: must be above 0")
         if not (inputs := stage.dims(inputs)):
             raise FastflowError(f"calibration stage {position} ({stage.kind}), array matrix: leaves no dimension")
-
-
-def _check_size(stage: Stage) -> None:
-    if stage.kind == "flow":
-        _check_settings(stage.settings)
-        levels, depth = stage.settings["levels"], stage.settings["depth"]
-        if levels * depth > len(stage.params):
-            raise FastflowError(
-                f"calibration flow, settings levels and depth: {levels} x {depth} steps, and the file holds "
-                f"{len(stage.params)} arrays of it"
-            )
 
 
 def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) -> None:

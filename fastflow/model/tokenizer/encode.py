@@ -112,9 +112,12 @@ class Tokenizer:
         self._saved: Saved = read_saved(directory)
         self._native: Native | None = None
         try:
-            self._native, self.runs = _natively(self._saved, lower), "native"
-        except NotNativeError as error:
-            self.runs = f"tokenizers: {error}"
+            from fastflow.model.tokenizer.wordpiece import read_native
+
+            self._native, self.runs = read_native(self._saved.data, lower, self._saved.settings), "native"
+        except (ImportError, NotNativeError) as error:
+            absent = isinstance(error, ImportError)
+            self.runs = f"tokenizers: {'the compiled kernels are not installed' if absent else error}"
             _ = self._library
 
     @late
@@ -265,14 +268,6 @@ class Tokenizer:
             unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]
             ids = np.array([i for encoding in encodings for i in encoding.ids], np.int32)
         return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())
-
-
-def _natively(saved: Saved, lower: bool) -> Native:
-    try:
-        from fastflow.model.tokenizer.wordpiece import read_native
-    except ImportError as error:
-        raise NotNativeError("the compiled kernels are not installed") from error
-    return read_native(saved.data, lower, saved.settings)
 
 
 def no_utf8(texts: Sequence[str]) -> FastflowError:
