@@ -48,7 +48,7 @@ USES: dict[str, Callable[[Runtime], Any]] = {
     "similarity": lambda rt: rt.similarity(["a dog"], ["a cat"]),
 }
 LIBRARY = "fastflow.model.tokenizer.files.Saved.library"
-LONG_TEXTS, CUTS = "fastflow.model.tokenizer.long_texts.LongTexts.__init__", "fastflow.model.tokenizer.cuts.find_cuts"
+LONG_TEXTS, CUTS = "fastflow.model.tokenizer.cuts.LongTexts.__init__", "fastflow.model.tokenizer.cuts.find_cuts"
 OF_FLOW, FOLD = "fastflow.backends.base.density_of", "fastflow.backends.cpu.fold"
 CASES = [
     Late("flow", LIBRARY, "pieces"),
@@ -70,7 +70,6 @@ CASES = [
     Late("StaticEmbedding of Unigram", LONG_TEXTS, "encode"),
 ]
 IMPORTS = [
-    Late("xlm-roberta", "fastflow.model.tokenizer.long_texts", "encode"),
     Late("xlm-roberta", "fastflow.model.tokenizer.cuts", "encode"),
     Late("flow", "fastflow.stages.similarity", "similarity"),
     Late("StaticEmbedding and Dense", "fastflow.kernels.search.cpu", "encode"),

@@ -1,1 +1,1 @@
-"""Models on disk."""
+"""Models on disk. Readers raise a FastflowError that names file and field, tensor or setting."""

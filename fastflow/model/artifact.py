@@ -1,7 +1,4 @@
-"""Open the directory of a saved model, with every file checked.
-
-No code of the directory runs, and no pickle is read. Only ``allow_download`` uses the network.
-"""
+"""Open a saved model with every file checked; no code of its directory runs."""
 
 from __future__ import annotations
 
@@ -10,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import Unit
@@ -38,13 +32,12 @@ from fastflow.model.manifest import (
     MODULES_FOLDER,
     MODULES_POOLING,
     MODULES_VERSION,
+    VECTORS_VERSION,
     check_files_listed,
-    check_listed,
     read_likelihood,
     read_manifest,
     read_pooling,
     read_stages,
-    takes_vectors,
 )
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.stages import calibration as calibrations
@@ -53,15 +46,13 @@ from fastflow.stages.pooling import WORDS, Pooling
 from fastflow.values import is_whole, short
 
 if TYPE_CHECKING:
-    from fastflow.model.encoder.int8 import Int8
     from fastflow.model.sentence.directory import Modules
-    from fastflow.stages.truncation import Truncation
 
 
 def load_model(path: str | Path | None = None, allow_download: bool = False) -> Model:
-    """Open a model of texts: a saved directory, a plain Hugging Face encoder, or the Hub id of either.
+    """Open a model of texts: a saved directory, a Hugging Face encoder, or the Hub id of either.
 
-    Without ``allow_download`` only the Hub's cache is read. Raises a UsageError for a model without an encoder.
+    Without ``allow_download`` only the Hub's cache is read.
     """
     model = open_model(path, allow_download)
     if isinstance(model, VectorModel):
@@ -70,17 +61,17 @@ def load_model(path: str | Path | None = None, allow_download: bool = False) -> 
 
 
 def open_model(path: str | Path | None = None, allow_download: bool = False) -> Model | VectorModel:
-    """Open a model as ``load_model`` does, with an encoder or without."""
+    """Open a model as ``load_model`` does; it may have no encoder."""
     with Opening(path, allow_download) as opening:
         pass
     return opening.model
 
 
 class Opening:
-    """Open a model while its weights are hashed in a thread.
+    """Open a model while a thread hashes its weights; ``path`` may be an open model.
 
-    ``with Opening(path) as opening:`` gives ``opening.model``, checked but for the hashes of its weights. They are
-    checked when the block ends, and before an error that a wrong file caused in it. An open model is used as it is.
+    Inside ``with Opening(path) as opening:`` the hashes are unknown. They are checked when the block ends, and before a
+    wrong file's error.
     """
 
     model: Model | VectorModel
@@ -174,7 +165,7 @@ class Opening:
         self._hashes.start([directory / name for name in large])
         self._checks.append(lambda: check_hashes(directory, manifest, large, self._hashes))
         check_hashes(directory, manifest, [name for name in names if name not in large])
-        if takes_vectors(manifest):
+        if manifest["format_version"] == VECTORS_VERSION:
             return _vector_model(directory, manifest)
         if manifest["format_version"] == MODULES_VERSION:
             return _model_of_modules(directory, manifest)
@@ -204,20 +195,18 @@ class Opening:
 
 
 def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
-    check_listed(directory, manifest, encoder)
+    if encoder == directory / ENCODER:
+        check_files_listed(directory, manifest, encoder_files(encoder))
     size = size_of(encoder)
     arrays = _arrays(directory, manifest)
-    stages, truncation, spread = _calibration(directory, manifest, arrays, size.hidden)
+    calibration = _calibration(directory, manifest, arrays, size.hidden)
     pooling = read_pooling(directory, manifest["pooling"], size.layers, encoder, arrays)
     if pooling.mode == "pooler" and not has_pooler(encoder):
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
     if not is_whole(manifest["max_length"], 2, size.max_tokens):
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
-    return Model(
-        directory, encoder, pooling, manifest["max_length"], stages, manifest["fingerprint"], manifest,
-        truncation=truncation, spread=spread, likelihood=read_likelihood(directory, manifest, stages),
-        int8=_int8(directory, manifest),
-    )  # fmt: skip
+    records = _records(directory, manifest, calibration["calibration"])
+    return Model(directory, encoder, pooling, manifest["max_length"], **calibration, **records)
 
 
 def _open_uncalibrated(directory: Path, modules: Modules) -> Model:
@@ -247,13 +236,8 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
         raise FastflowError(f"{where} max_length: must be {model.max_length}, the limit of {MODULES_FOLDER}")
     if modules.truncate_dim is not None:
         raise FastflowError(f"{directory / MODULES_FOLDER}: a calibrated model has no truncate_dim of its own")
-    arrays = _arrays(directory, manifest)
-    stages, truncation, spread = _calibration(directory, manifest, arrays, model.pooled_dim)
-    return replace(
-        model, calibration=stages, identity=manifest["fingerprint"], manifest=manifest, truncation=truncation,
-        spread=spread, likelihood=read_likelihood(directory, manifest, stages),
-        int8=_int8(directory, manifest),
-    )  # fmt: skip
+    calibration = _calibration(directory, manifest, _arrays(directory, manifest), model.pooled_dim)
+    return replace(model, **calibration, **_records(directory, manifest, calibration["calibration"]))
 
 
 def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
@@ -262,19 +246,14 @@ def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
         raise FastflowError(f"{where} input_dim: must be a whole number of at least 1, not {short(dim)}")
     if not manifest["calibration"]:  # its arrays also prove input_dim
         raise FastflowError(f"{where} calibration: a model without an encoder needs a stage, and there is none")
-    stages, truncation, spread = _calibration(directory, manifest, _arrays(directory, manifest), dim)
-    return VectorModel(
-        directory, dim, stages, manifest["fingerprint"], manifest, truncation=truncation, spread=spread
-    )  # fmt: skip
+    return VectorModel(directory, dim, **_calibration(directory, manifest, _arrays(directory, manifest), dim))
 
 
 def _arrays(directory: Path, manifest: dict[str, Any]) -> Arrays:
     return read_tensors(directory / CALIBRATION) if CALIBRATION in manifest["files"] else {}
 
 
-def _calibration(
-    directory: Path, manifest: dict[str, Any], arrays: Arrays, inputs: int
-) -> tuple[tuple[Stage, ...], Truncation | None, NDArray[np.float32] | None]:
+def _calibration(directory: Path, manifest: dict[str, Any], arrays: Arrays, inputs: int) -> dict[str, Any]:
     stages = read_stages(directory, manifest, arrays)
     try:
         calibrations.check(stages, inputs)
@@ -282,17 +261,20 @@ def _calibration(
         raise FastflowError(f"{directory / MANIFEST}, field calibration: a stage lacks the setting {error}") from error
     if manifest["dim"] != (dim := calibrations.output_dim(stages, inputs)):
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
-    if not any(name.startswith(("truncation.", "spread")) for name in arrays):
-        return stages, None, None
-    from fastflow.stages.truncation import read_spread, read_truncation
+    found = {"calibration": stages, "identity": manifest["fingerprint"], "manifest": manifest}
+    if any(name.startswith(("truncation.", "spread")) for name in arrays):
+        from fastflow.stages.truncation import read_spread, read_truncation
 
-    where = str(directory / CALIBRATION)
-    return stages, read_truncation(arrays, dim, where), read_spread(arrays, dim, where)
+        where = str(directory / CALIBRATION)
+        found["truncation"] = read_truncation(arrays, dim, where)
+        found["spread"] = read_spread(arrays, dim, where)
+    return found
 
 
-def _int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
-    if "int8" not in manifest:
-        return None
-    from fastflow.model.encoder.int8 import read_int8
+def _records(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {"likelihood": read_likelihood(directory, manifest, stages)}
+    if "int8" in manifest:
+        from fastflow.model.encoder.int8 import read_int8
 
-    return read_int8(directory, manifest)
+        found["int8"] = read_int8(directory, manifest)
+    return found

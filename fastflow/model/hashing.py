@@ -1,4 +1,4 @@
-"""sha256 of files and encoders, computed at once or in a thread."""
+"""sha256 of files and encoders, at once or in a thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file_hash(path: Path) -> str:
 
 
 def identify_file(path: Path) -> Seen:
-    """Return a file's inode, size and time of change; None if it does not exist."""
+    """Return inode, size and time of change; None without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -45,16 +45,13 @@ def identify_file(path: Path) -> Seen:
 
 
 def check_unchanged(path: Path, before: Seen) -> None:
-    """Raise a FastflowError if the file has changed since ``before``."""
+    """Raise if the file has changed since ``before``."""
     if identify_file(path) != before:
         raise FastflowError(f"{path} was changed since the model was opened; open it again")
 
 
 class Hashes:
-    """Hash files in a thread: ``start(paths)`` begins, ``hashes(path)`` waits for one sha256.
-
-    Errors are raised by the second call, also for a file that changed after it was started.
-    """
+    """Hash files in a thread: ``start(paths)`` begins, ``hashes(path)`` waits for a sha256 or raises."""
 
     def __init__(self) -> None:
         self._found: dict[Path, str | FastflowError] = {}
@@ -82,7 +79,7 @@ class Hashes:
 
 
 class Later:
-    """``combine_hashes(files, root=root)``, computed at the first call; raises if a file has changed since."""
+    """``combine_hashes(files, root=root)``, computed when first called."""
 
     def __init__(self, files: Sequence[Path], root: Path | None = None) -> None:
         self._files, self._root = tuple(files), root
@@ -99,7 +96,7 @@ class Later:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a file exists; raises a FastflowError for a path that the system cannot look up."""
+    """Return whether a file exists; raises if the system cannot look the path up."""
     try:
         return path.is_file()
     except OSError as error:
@@ -107,7 +104,7 @@ def is_file(path: Path) -> bool:
 
 
 def check_present(directory: Path, manifest: dict[str, Any], names: list[str]) -> None:
-    """Raise for the first named file that is missing or outside the model."""
+    """Raise for the first name that is missing or outside the model."""
     for name in names:
         path, inside = directory / name, PurePosixPath(name)
         if not inside.parts or ".." in inside.parts or inside.is_absolute():
@@ -122,7 +119,7 @@ def check_present(directory: Path, manifest: dict[str, Any], names: list[str]) -
 def check_hashes(
     directory: Path, manifest: dict[str, Any], names: list[str], hash_of: Callable[[Path], str] = file_hash
 ) -> None:
-    """Compare files with the manifest's hashes; the error names the first that is missing or differs."""
+    """Raise for the first file that is missing or differs from the manifest's hash."""
     for name in names:
         check_present(directory, manifest, [name])
         if hash_of(directory / name) != manifest["files"][name]:
@@ -131,7 +128,7 @@ def check_hashes(
 
 
 def encoder_files(directory: Path) -> list[Path]:
-    """List the config, weights and tokenizer of an encoder, in a fixed order."""
+    """List config, weights and tokenizer of an encoder, in a fixed order."""
     names = ("config.json", "tokenizer.json", *SETTINGS_FILES, "vocab.txt", WEIGHT_INDEX)
     return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
 
@@ -144,7 +141,7 @@ def encoder_hash(directory: Path) -> str:
 def combine_hashes(
     files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash, root: Path | None = None
 ) -> str:  # fmt: skip
-    """Return the sha256 over the names, relative to ``root`` if given, and hashes of ``files``."""
+    """Return the sha256 over names, relative to ``root``, and hashes of ``files``."""
     from hashlib import sha256
 
     digest = sha256()

@@ -1,4 +1,4 @@
-"""Opened models, with an encoder or with a calibration only; their prompts."""
+"""Opened models, with or without an encoder, and their prompts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,14 @@ TASKS = ("query", "document")  # every model of Sentence Transformers has these 
 
 
 class Prompts(NamedTuple):
-    """Prompts ``texts`` by name; ``default`` names one for calls without any; ``pooled``: tokens are pooled."""
+    """Prompts by name, the default's name, and whether prompt tokens are ``pooled``."""
 
     texts: Mapping[str, str] = MappingProxyType({})
     default: str | None = None
     pooled: bool = True
 
     def resolve(self, prompt: str | None = None, name: Any = None) -> str:
-        """Return the prompt put before every text: ``prompt``, the one called ``name``, or the default.
-
-        Raises a UsageError if both are given, and for an unknown name.
-        """
+        """Return the prompt put before every text: ``prompt``, the one called ``name``, or the default."""
         if prompt is not None:
             if name is not None:
                 raise UsageError("give prompt or prompt_name, not both")
@@ -54,12 +51,12 @@ class Prompts(NamedTuple):
         return self.texts[name]
 
     def of_task(self, name: str) -> str:
-        """Return the prompt of a task of TASKS, empty if the model has none; never the default."""
+        """Return the prompt of a task of TASKS, never the default."""
         return self.texts.get(name, "")
 
 
 class Calibrated:
-    """Calibration stages and identity, common to both kinds of model."""
+    """Calibration and identity of both kinds of model."""
 
     path: Path
     calibration: tuple[Stage, ...]
@@ -87,11 +84,11 @@ class Calibrated:
 
     @property
     def truncate_dim(self) -> int | None:
-        """The default number of dimensions that an embedding keeps; None: all."""
+        """The default number of dimensions; None: all."""
         return None if self.modules is None else self.modules.truncate_dim
 
     def measure_spread(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
-        """Return the root mean square of each of ``dim`` dimensions after a cut to ``truncate``; None if unknown."""
+        """Return the root mean square of each dimension after a cut to ``truncate``; None if unknown."""
         if self.truncation is not None and truncate is not None:
             return self.truncation.deviation[:truncate]
         spread = np.ones(dim) if self._unit_variance else self.spread
@@ -110,7 +107,7 @@ class Calibrated:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(Calibrated):
-    """A checked model of texts: encoder, pooling, and calibration of the pooled vectors."""
+    """A checked model of texts."""
 
     path: Path
     encoder: Path
@@ -130,18 +127,16 @@ class Model(Calibrated):
 
     @property
     def pooled_dim(self) -> int:
-        """The width of a vector before the calibration."""
         return head_width(self.head, size_of(self.encoder).hidden * len(self.pooling.parts))
 
     def tokenizer(self) -> Tokenizer:
-        """Open the tokenizer; raises a FastflowError if it cannot be used."""
         lower = self.modules is not None and self.modules.transformer.do_lower_case
         return tokenizer_of(self.encoder, self.max_length, lower, proved=bool(self.manifest))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorModel(Calibrated):
-    """A checked model that calibrates vectors of ``input_dim`` numbers; it has no encoder."""
+    """A checked model without an encoder, for vectors of ``input_dim`` numbers."""
 
     path: Path
     input_dim: int
@@ -155,7 +150,7 @@ class VectorModel(Calibrated):
 
 
 def tokenizer_of(directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> Tokenizer:
-    """Open an encoder's tokenizer with a limit of ``max_length`` tokens; see Tokenizer for the other options."""
+    """Open an encoder's tokenizer; see Tokenizer for the options."""
     if is_static(directory):
         from fastflow.model.static.tokens import StaticTokenizer
 

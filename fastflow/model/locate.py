@@ -1,4 +1,4 @@
-"""Find the directory of a model: in the package, at a path, or in the Hub's cache."""
+"""Find a model's directory: in the package, at a path, or in the Hub's cache."""
 
 from __future__ import annotations
 
@@ -14,37 +14,26 @@ from fastflow.values import reason, short
 
 OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]
 OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]
-PATTERNS = [
-    *OF_ENCODER,
-    *OF_MODULES,
-    "*.safetensors",
-    *(f"*/{name}" for name in OF_ENCODER),
-    "*/sentence_*_config.json",
-]
-
-
+PATTERNS = [*OF_ENCODER, *OF_MODULES, "*.safetensors", *(f"*/{name}" for name in (*OF_ENCODER, OF_MODULES[-1]))]
 HUB_ID = re.compile(r"[^\W_][\w.-]{0,95}/[^\W_][\w.-]{0,95}", re.ASCII)
 PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
 DEFAULT = PACKAGED["default"]
 
 
 def resolve_name(model: str | Path | None) -> Path:
-    """Return a model's directory: None is the default; a name of PACKAGED is used if no such path exists."""
+    """Return a model's directory; an existing path wins over a name of PACKAGED."""
     if model is None:
         return DEFAULT
     return PACKAGED[str(model)] if str(model) in PACKAGED and not Path(model).exists() else Path(model)
 
 
 def find_packaged_name(directory: Path) -> str | None:
-    """Return a packaged model's name by its directory; None for any other."""
+    """Return the name of a packaged model's directory, or None."""
     return next((name for name, place in PACKAGED.items() if place == directory), None)
 
 
 def find_model(model: str | Path | None, allow_download: bool = False) -> Path:
-    """Find a model's directory, or the local folder of a Hub id if no such directory exists.
-
-    Raises a FastflowError for a possible Hub id that is neither there nor here.
-    """
+    """Find a model's directory, or the local folder of a Hub id if no such directory exists."""
     directory = resolve_name(model)
     if str(model).startswith(("./", "../")):
         return directory
@@ -54,10 +43,7 @@ def find_model(model: str | Path | None, allow_download: bool = False) -> Path:
 
 
 def resolve_model(model: Any, allow_download: bool) -> Path | Model | VectorModel | None:
-    """Resolve the argument ``model``: an open one is returned, a path becomes absolute, None is the default model.
-
-    Raises a UsageError for anything else.
-    """
+    """Check the argument ``model``; returns an open model, an absolute path, or None for the default."""
     if model is None or isinstance(model, Model | VectorModel):
         return model
     if not isinstance(model, str | os.PathLike):
@@ -71,12 +57,12 @@ class NotCached(FastflowError):
 
 
 def hub_snapshot(hub_id: str, revision: str | None = None) -> Path:
-    """Return the local folder of a Hub encoder; fetches its safetensors files if the cache lacks it."""
+    """Return a Hub encoder's local folder; fetches it if the cache lacks it."""
     return find_snapshot(hub_id, revision) or _snapshot(hub_id, revision)
 
 
 def find_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
-    """Return a Hub encoder's complete folder in the local cache, or None; uses no network."""
+    """Return a Hub encoder's complete folder in the cache, or None; uses no network."""
     try:
         found = _snapshot(hub_id, revision, local_files_only=True)
     except NotCached:
@@ -88,10 +74,7 @@ def find_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
 
 
 def hub_model(name: str, allow_download: bool) -> Path | None:
-    """Return the folder of the Hub repository ``name``, fetched if allowed; None if it is not a Hub id.
-
-    Raises a FastflowError if there is none.
-    """
+    """Return the folder of a Hub repository, fetched if allowed; None unless ``name`` is a Hub id."""
     if not HUB_ID.fullmatch(name):
         return None
     found = hub_snapshot(name) if allow_download else find_snapshot(name)
@@ -104,10 +87,7 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
 
 
 def find_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
-    """Return the folder of the encoder that a model's field encoder names, fetched if allowed; its hash is not checked.
-
-    Raises a FastflowError if there is none.
-    """
+    """Return the folder of the field encoder, fetched if allowed; its hash is not checked."""
     hub_id, revision = entry.get("hub_id"), entry.get("revision")
     if not isinstance(hub_id, str) or not isinstance(revision, str):
         raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")

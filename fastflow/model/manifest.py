@@ -1,4 +1,4 @@
-"""``fastflow.json``, the record of a saved model: every field is checked."""
+"""``fastflow.json``, the record of a saved model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.shape import WORDS
 from fastflow.model.encoder.architecture import vocabulary_of
-from fastflow.model.hashing import MANIFEST, encoder_files
+from fastflow.model.hashing import MANIFEST
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage, density_of
 from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 
 FORMAT_VERSION = 1
-VECTORS_VERSION = 2  # for models without an encoder, which readers of version 1 refuse
-MODULES_VERSION = 3  # for models with Sentence Transformers' modules, which earlier readers would ignore
+VECTORS_VERSION = 2  # without an encoder
+MODULES_VERSION = 3  # with Sentence Transformers' modules
 CALIBRATION = "calibration.safetensors"
-WEIGHTS_ARRAY = "token_weights"  # array of CALIBRATION: the weights of a weighted mean
+WEIGHTS_ARRAY = "token_weights"  # array of CALIBRATION
 ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}
@@ -29,22 +29,18 @@ LIKELIHOOD = "likelihood"
 LARGEST = 1e300
 SHARES_ERROR = 1e-6
 
+_COMMON = {"calibration": list, "dim": int, "files": dict, "fingerprint": str}
+_WITH_ENCODER = {"pooling": dict, "max_length": int, "encoder": dict, **_COMMON}
 _FIELDS = {
-    FORMAT_VERSION: {
-        "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
-        "fingerprint": str,
-    },
-    MODULES_VERSION: {
-        "pooling": dict, "max_length": int, "calibration": list, "dim": int, "encoder": dict, "files": dict,
-        "fingerprint": str,
-    },
-    VECTORS_VERSION: {"input_dim": int, "calibration": list, "dim": int, "files": dict, "fingerprint": str},
-}  # fmt: skip
+    FORMAT_VERSION: _WITH_ENCODER,
+    VECTORS_VERSION: {"input_dim": int, **_COMMON},
+    MODULES_VERSION: _WITH_ENCODER,
+}
 _OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read fastflow.json; checks its version, fields and fingerprint."""
+    """Read fastflow.json; checks version, fields and fingerprint."""
     path = directory / MANIFEST
     manifest = read_object(path)
     if not is_whole(found := manifest.get("format_version"), min(_FIELDS), max(_FIELDS)):
@@ -68,11 +64,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def takes_vectors(manifest: dict[str, Any]) -> bool:
-    """Return whether the model has no encoder."""
-    return bool(manifest["format_version"] == VECTORS_VERSION)
-
-
 def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
     if "encoder" not in manifest or manifest["encoder"] is not None:
         raise FastflowError(f"{path}, field encoder: must be null in format version {VECTORS_VERSION}")
@@ -87,27 +78,22 @@ def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def fingerprint(manifest: dict[str, Any]) -> str:
-    """Return the sha256 of the manifest without its fingerprint; the hashes in it cover every file."""
+    """Return the sha256 of the manifest without its fingerprint; its hashes cover every file."""
     content = {name: value for name, value in manifest.items() if name != "fingerprint"}
     from hashlib import sha256
 
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def check_listed(directory: Path, manifest: dict[str, Any], encoder: Path) -> None:
-    """Raise for a file of the encoder or calibration that the manifest has no hash of."""
-    check_files_listed(directory, manifest, encoder_files(encoder) if encoder == directory / ENCODER else [])
-
-
 def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequence[Path]) -> None:
-    """Raise for one of ``files`` that the manifest has no hash of."""
+    """Raise for a file without a hash in the manifest."""
     for path in files:
         if path.relative_to(directory).as_posix() not in manifest["files"]:
             raise FastflowError(f"{path} is not listed in {MANIFEST}: it does not belong to the model; remove it")
 
 
 def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
-    """Read the stages of the field calibration; shapes are checked later, when the width is known."""
+    """Read the field calibration; shapes are checked when the width is known."""
     stages: list[Stage] = []
     if (count := len(manifest["calibration"])) > len(arrays):
         where = f"{directory / MANIFEST}, field calibration"
@@ -123,7 +109,7 @@ def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tu
 
 
 def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
-    """Read the pooling in ``entry`` for an encoder of ``depth`` layers, its token weights from ``arrays``."""
+    """Read ``entry`` for an encoder of ``depth`` layers, token weights from ``arrays``."""
     mode, layers, weights, shares = entry.get("mode"), entry.get("layers"), None, None
     if by_shares := isinstance(mode, str) and mode.endswith(BY_SHARES):
         mode, shares = mode.removesuffix(BY_SHARES), _shares(entry.get("shares"))
@@ -158,7 +144,7 @@ class Likelihood(NamedTuple):
 
 
 def read_likelihood(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> Likelihood | None:
-    """Read the field likelihood; None if absent. Raises a FastflowError that names the field for impossible values."""
+    """Read the field likelihood; None if absent."""
     if LIKELIHOOD not in manifest:
         return None
     where, entry = f"{directory / MANIFEST}, field {LIKELIHOOD}", manifest[LIKELIHOOD]

@@ -25,7 +25,7 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True)
 class Record:
-    """The repository and commit of a directory, and each file's sha256 by name."""
+    """Repository, commit, and each file's sha256 by name."""
 
     repository: str
     commit: str
@@ -36,10 +36,9 @@ class Record:
 
 
 def pull(name: str, out: Path) -> tuple[Record, list[str]]:
-    """Fetch ``name``, REPO or REPO@REVISION, into ``out``; returns its record and the files that were skipped.
+    """Fetch REPO or REPO@REVISION into ``out``; returns its record and the skipped files.
 
-    A directory pulled before is compared with its recorded hashes and the Hub's commit. Raises a FastflowError for a
-    difference, and for a repository without safetensors.
+    A directory pulled before is compared with its record and the Hub's commit.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")
@@ -73,9 +72,9 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
 
 
 def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[str]]:
-    """Verify a model and send it to the Hub as one commit; returns its record and the files that were left out.
+    """Verify a model and send it as one commit; returns its record and the skipped files.
 
-    Raises a FastflowError for a model that fails verification or holds pickles, and for other files in the repository.
+    Pickles are refused, and repositories that hold other files.
     """
     from fastflow.model.verify import verify
 
@@ -103,7 +102,7 @@ def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[
 
 
 def record_of(directory: Path) -> Record | None:
-    """Read the record of a pulled directory; None if it has none. Raises a FastflowError for an invalid one."""
+    """Read the record of a pulled directory; None without a directory."""
     path = directory / HUB_RECORD
     if not directory.exists():
         return None
@@ -118,7 +117,7 @@ def record_of(directory: Path) -> Record | None:
 
 
 def check_record(directory: Path, record: Record) -> None:
-    """Raise a FastflowError unless the files of ``directory`` match its record."""
+    """Raise unless the files of ``directory`` match its record."""
     names = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     if extra := sorted(names - {HUB_RECORD, *record.files}):
         raise FastflowError(f"{directory} holds {listing(extra)}, which is not of {record}: remove it")

@@ -1,8 +1,7 @@
-"""safetensors files as arrays in the mapped file: read when used, not copied.
+"""safetensors files as arrays in the mapped file.
 
 The format (huggingface.co/docs/safetensors): 8 little-endian bytes with the length of a JSON header; the header with
-dtype, shape and place of each tensor; the data. Every place is checked against the mapped size. A file that is cut or
-written while it is read raises an error (``kernels.mapped``).
+dtype, shape and place of each tensor; the data. A file that changes while it is read raises an error.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ HEAD = 8
 class MappedTensors:
     """Read-only ``arrays`` of a safetensors file, of any alignment; bfloat16 has the dtype ``packing.BFLOAT16``.
 
-    The file stays mapped while one of the arrays lives. Raises a FastflowError that names the file.
+    The file stays mapped while one of the arrays lives.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +59,6 @@ class MappedTensors:
             self.arrays[name] = flat.reshape(shape)
 
     def check(self) -> None:
-        """Raise a FastflowError if the file changed after it was mapped."""
         if getattr(self._pages, "changed", False):
             raise FastflowError(f"{self.path}: {CHANGED}")
 
@@ -74,11 +72,7 @@ def _check_map(path: Path) -> tuple[mmap.mmap, Any]:
     from safetensors import safe_open
 
     with open_regular(path) as handle:
-        with (
-            panics(),
-            system_errors(),
-            safe_open(str(path), "numpy"),
-        ):
+        with panics(), system_errors(), safe_open(str(path), "numpy"):
             pass
         pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         return pages, watch(pages, handle.fileno())
@@ -96,7 +90,7 @@ def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int
 
 
 def read_tensors(path: Path) -> Arrays:
-    """Copy every tensor of a safetensors file; bfloat16 becomes float32."""
+    """Copy every tensor; bfloat16 becomes float32."""
     mapped = MappedTensors(path)
     found = {name: np.array(widen(array)) for name, array in mapped.arrays.items()}
     mapped.check()

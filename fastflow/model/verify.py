@@ -1,4 +1,4 @@
-"""Checks of a saved model by its hashes, and of directories without hashes."""
+"""Checks of a model's files."""
 
 from __future__ import annotations
 
@@ -19,56 +19,31 @@ from fastflow.model.static.table import check_rows
 from fastflow.stages import calibration as calibrations
 
 
-def verify_modules(model: Model) -> list[str]:
-    """Check the encoder's weights and the tokenizer; returns a line for each check.
-
-    Opening has checked settings and the modules' weights. Raises a FastflowError that names the file.
-    """
-    assert model.modules is not None  # noqa: S101 - for the type checker: the caller looked for modules.json
-    _check_encoder(model)
-    return [
-        f"{len(files_of(model.modules))} files of Sentence Transformers: every setting is known",
-        f"modules {', '.join(model.modules.names())}: weights are whole and finite",
-        f"fingerprint {model.fingerprint}",
-    ]
-
-
-def verify_encoder(model: Model) -> list[str]:
-    """Check the weights and tokenizer of a plain encoder, as ``verify_modules`` does."""
-    _check_encoder(model)
-    return ["a plain encoder: weights are whole and finite", f"fingerprint {model.fingerprint}"]
-
-
-def _check_encoder(model: Model) -> None:
+def _verify_unsaved(model: Model) -> list[str]:
     model.tokenizer()
+    fingerprint = f"fingerprint {model.fingerprint}"
+    rows = None
     if is_static(model.encoder):
-        check_rows(model.encoder)
-        return
-    with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
-        config = read_config(model.encoder)
-        load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
-
-
-def verify_table(model: Model) -> list[str]:
-    """Check a model2vec table and its tokenizer, as ``verify_modules`` does."""
-    model.tokenizer()
-    rows = check_rows(model.encoder)
-    return [
-        f"token table of {rows:,} rows: whole and finite, and every setting is known",
-        f"fingerprint {model.fingerprint}",
-    ]
+        rows = check_rows(model.encoder)
+    else:
+        with suppress(UnsupportedArchitecture):  # PyTorch checks such weights when it opens them
+            config = read_config(model.encoder)
+            load_weights(model.encoder, config, encoder_shape(config, model.encoder), np.float32)
+    if model.modules is not None:
+        return [
+            f"{len(files_of(model.modules))} files of Sentence Transformers: every setting is known",
+            f"modules {', '.join(model.modules.names())}: weights are whole and finite",
+            fingerprint,
+        ]
+    if rows is not None:
+        return [f"token table of {rows:,} rows: whole and finite, and every setting is known", fingerprint]
+    return ["a plain encoder: weights are whole and finite", fingerprint]
 
 
 def verify(path: Path) -> list[str]:
-    """Check every file of a saved model and open it; returns a line for each check.
-
-    A directory without a manifest is checked for unknown settings and for weights that are missing or not finite.
-    """
+    """Check every file by hash or, without a manifest, by settings and weights; returns a line for each check."""
     if not is_file(path / MANIFEST) and any(is_file(path / name) for name in (MODULES, "config.json")):
-        model = load_model(path)
-        if model.modules is not None:
-            return verify_modules(model)
-        return verify_table(model) if is_static(path) else verify_encoder(model)
+        return _verify_unsaved(load_model(path))
     manifest = read_manifest(path)
     check_hashes(path, manifest, list(manifest["files"]))
     known = {MANIFEST, HUB_RECORD, *manifest["files"]}

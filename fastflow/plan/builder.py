@@ -1,4 +1,4 @@
-"""The algebra of folding in float64: add one affine map, coupling or split to a plan."""
+"""The algebra of folding: add an affine map, coupling or split to a plan."""
 
 from __future__ import annotations
 
@@ -36,15 +36,13 @@ class Step:
 
 
 class Builder:
-    """The unfinished plan, with the invariant of ``fastflow.plan.fold``; finished plans are in ``done``.
+    """The unfinished plan, with the invariant of ``fastflow.plan.fold``.
 
     ``form``: hidden, state for affine couplings, or in place for additive ones that update the state.
     """
 
     def __init__(self, size: int, done: list[Plan], apart: bool = False) -> None:
-        """``apart``: a dense matrix after additive couplings starts another plan, and they update the state in place
-        if that takes fewer products.
-        """
+        """``apart``: couplings may update the state in place, and a dense matrix after them starts another plan."""
         self.done, self.apart = done, apart
         self.start = 0  # splits emitted y[:start]; only y[start:] changes
         self._begin(size)
@@ -86,7 +84,7 @@ class Builder:
                 step.V, step.touched = step.V[order], step.after
 
     def dense(self, matrix: Array, log_det: float) -> None:
-        """Apply y <- matrix y. It starts another plan after affine couplings, and if plans are ``apart``."""
+        """Apply y <- matrix y, in another plan after affine couplings or if ``apart``."""
         if self.form == "state" or (self.apart and self.steps and self.diagonal):
             self.close()
         self.centred = True
@@ -102,14 +100,10 @@ class Builder:
 
     @property
     def diagonal(self) -> bool:
-        """Whether only couplings mix channels."""
         return self.M.dense is None
 
     def remove(self, directions: Array) -> None:
-        """Apply y <- y - V^T V y for orthonormal V (k, C): a coupling with hidden units relu(+-V y).
-
-        M must be diagonal, with no emitted channels.
-        """
+        """Apply y <- y - V^T V y, V (k, C) orthonormal: hidden units relu(+-V y). M must be diagonal."""
         if self.form == "state":
             self.close()
         both = np.concatenate([directions, -directions])
@@ -131,7 +125,7 @@ class Builder:
         self.start = 0
 
     def _factor(self) -> None:
-        """Turns a dense M before the first coupling into the prologue L, so that couplings read halves."""
+        """Turn a dense M before the first coupling into L, so that couplings read halves."""
         if self.M.dense is not None and not self.steps:
             self.L, self.M = self.M.dense, Linear(len(self.t))
 
@@ -181,7 +175,7 @@ class Builder:
         return found
 
     def _carry(self) -> None:
-        """Turns steps in place into the hidden form: each output is carried to later steps and to the end."""
+        """Turn steps in place into the hidden form."""
         if self.form == "hidden":
             return
         for step in self.steps:
@@ -223,10 +217,7 @@ class Builder:
         self.steps.append(Step(weight, bias, *inner, read, [], [], shift, touched, touched, p, gate, q))
 
     def close(self) -> None:
-        """Append the plan to ``done`` and begin the next of the same width at y = x.
-
-        Raises a FastflowError if the plan exceeds float32.
-        """
+        """Append the plan to ``done`` and begin the next at y = x; raises if it exceeds float32."""
         self._choose()
         self.done.append(finish(self))
         self._begin(len(self.t))

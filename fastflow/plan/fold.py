@@ -1,9 +1,9 @@
 """Fold a calibration into the plan that every backend runs, in float64.
 
 Additive couplings are linear except in their hidden vectors, so ActNorms, permutations and 1x1 linears fold away. The
-invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. The gate of an affine
-coupling commutes only with a diagonal M: there the invariant is y = M u + t with M diagonal times gather, and u is
-updated; also for additive couplings if that takes fewer products. No dense matrix is inverted.
+invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. An affine gate
+commutes only with a diagonal M: there y = M u + t with M diagonal times gather, and u is updated; also for additive
+couplings if that takes fewer products. No dense matrix is inverted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
 
 Array = NDArray[Any]
 Layer = tuple[Array, Array]
-FEW = 8  # channels for each direction from which removal takes at most about half of a dense product
+FEW = 8  # channels a direction: removal takes half of a dense product
 
 
 class Target(Protocol):
@@ -43,16 +43,13 @@ class Target(Protocol):
 
 
 def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:
-    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order.
+    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order; raises naming the stage at fault.
 
-    Linear stages and additive flows give one plan, as does a flow of affine couplings with fixed permutations. A dense
-    linear after an affine coupling, or a change of coupling kind, starts another. The first centring becomes the plan's
-    m and s.
+    Linear stages and additive flows give one plan, as do affine couplings with fixed permutations. A dense linear after
+    an affine coupling, or a change of coupling kind, starts another.
 
     ``sparse``: the fewest products, for kernels that run several plans in one call. A dense matrix after additive
     couplings is then a plan of its own, and log-determinants of dense matrices are NaN.
-
-    Raises FastflowError naming the stage at fault; never changes ``stages``.
     """
     check(stages, dim)
     done: list[Plan] = []
@@ -64,7 +61,7 @@ def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan,
 
 
 def fold_into(builder: Target, stages: Sequence[Stage]) -> None:
-    """Call ``builder`` for each step of checked ``stages``; raises as ``fold`` does."""
+    """Call ``builder`` for each step of checked ``stages``."""
     for position, stage in enumerate(stages):
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
@@ -109,9 +106,7 @@ def _components(builder: Target, stage: Stage, flow: Stage) -> None:
 
 
 def _last_nullspace(builder: Target, stage: Stage) -> None:
-    """Uses few directions as the equation does: a dense I - V^T V rounds each channel by the largest. Before affine
-    couplings it would need a plan of its own.
-    """
+    """Use few directions as the equation does: a dense I - V^T V rounds each channel by the largest."""
     directions = stage.params["directions"]
     if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
         builder.scale(np.ones(directions.shape[1]), -stage.params["mean"])

@@ -1,4 +1,4 @@
-"""A matrix that stays a diagonal with a gather index as long as possible, and steps that update the state in place.
+"""A matrix that stays a diagonal with a gather index as long as possible.
 
 The hidden form corrects step k by earlier outputs, G_kj h_j with G_kj = U_k P_j, and adds V h at the end. In place,
 step k adds P_k h_k to the state: with a diagonal S, V_k = S P_k.
@@ -61,7 +61,7 @@ class Linear:
 
 
 def hull(indices: Array) -> tuple[int, int]:
-    """Return the smallest range (lo, hi), hi exclusive, that holds all ``indices``."""
+    """Return the smallest range (lo, hi), hi exclusive, of ``indices``."""
     return int(indices.min()), int(indices.max()) + 1
 
 
@@ -72,12 +72,12 @@ def width(rows: Array) -> int:
 
 
 def magnitude(array: Array) -> float:
-    """Return the largest absolute value, or NaN; np.abs would copy, which takes longer."""
+    """Return the largest absolute value, or NaN, without np.abs's copy."""
     return max(float(array.max(initial=0)), -float(array.min(initial=0)))
 
 
 def products(plan: Plan) -> int:
-    """Count the multiply-adds of a row in blocks that are not zero by structure."""
+    """Count a row's multiply-adds in blocks that are not zero by structure."""
     w, reads, writes = plan.width, plan.reads, plan.writes
     steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
     written = int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
@@ -85,5 +85,5 @@ def products(plan: Plan) -> int:
 
 
 def divides(scale: NDArray[Any]) -> bool:
-    """Return whether ``scale`` (N,) can be divided by in float32."""
+    """Return whether float32 can divide by ``scale`` (N,)."""
     return bool(np.abs(scale).min() > 1 / INVERTIBLE and np.abs(scale).max() < INVERTIBLE)

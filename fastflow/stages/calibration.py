@@ -4,8 +4,7 @@ A flow gives the log-density of a pooled vector by the change of variables (Li e
 
     log p(x) = log N(z; 0, I) + log|det dz/dx|,    z = f(x),
 
-with f all stages through the last flow, and natural logarithms. Closed forms before a flow are affine: their
-log-determinant is one constant.
+with f all stages through the last flow. Closed forms before a flow are affine: their log-determinant is one constant.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Densities = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stage:
-    """One fitted transform: a kind of KINDS, settings, and arrays by name (see ``kernels.flow.equations``)."""
+    """One fitted transform: a kind of KINDS, settings, and arrays by name (``kernels.flow.equations``)."""
 
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +46,7 @@ class Stage:
 
 
 def apply(stages: Sequence[Stage], x: Any) -> Any:
-    """Apply the stages to ``x`` (B, D), a NumPy array or PyTorch tensor of their dtype."""
+    """Apply the stages to ``x`` (B, D), an array or tensor of their dtype."""
     from fastflow.kernels.flow import equations
 
     for stage in stages:
@@ -67,7 +66,7 @@ def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
 
 
 def log_volume(matrix: NDArray[Any]) -> float:
-    """Compute log|det| of ``matrix`` (D, D) in float64, without its columns of zeros, which are constant directions."""
+    """Compute log|det| of ``matrix`` (D, D) in float64, without its columns of zeros."""
     kept = matrix[:, matrix.any(axis=0)].astype(np.float64)
     if kept.shape[1] == len(kept):
         return float(np.linalg.slogdet(kept)[1])
@@ -75,14 +74,14 @@ def log_volume(matrix: NDArray[Any]) -> float:
 
 
 def output_dim(stages: Sequence[Stage], inputs: int) -> int:
-    """Return the output width of the stages for ``inputs`` columns."""
+    """Return the output width for ``inputs`` columns."""
     for stage in stages:
         inputs = stage.dims(inputs)
     return inputs
 
 
 def describe(stages: Sequence[Stage]) -> str:
-    """Describe the stages, such as ``whiten(128) -> flow(2x3, width 32, additive)`` or ``none``."""
+    """Describe the stages, such as ``whiten(128) -> flow(2x3, width 32, additive)``."""
     words = []
     for stage in stages:
         s = stage.settings
@@ -103,19 +102,21 @@ def describe(stages: Sequence[Stage]) -> str:
 
 
 def keeps_mean(stages: Sequence[Stage]) -> bool:
-    """Return whether embeddings have a mean: stages only remove directions, or the last restores the mean.
-
-    These are nullspace with mean 0, fitted as components, and recolour with a mean share.
-    """
+    """Return whether embeddings have a mean: stages only remove directions, or the last restores the mean."""
     if stages and stages[-1].kind == "recolour":
         return bool(stages[-1].params["shift"].any())
     return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
 
 
 def check(stages: Sequence[Stage], inputs: int) -> None:
-    """Raise a FastflowError that names the stage and array with an impossible shape, dtype or value."""
+    """Raise a FastflowError that names the stage and array at fault."""
     for position, stage in enumerate(stages):
-        _check_size(stage)
+        if stage.kind == "flow":
+            _check_settings(stage.settings)
+            levels, depth, count = stage.settings["levels"], stage.settings["depth"], len(stage.params)
+            if levels * depth > count:
+                said = f"{levels} x {depth} steps, and the file holds {count} arrays of it"
+                raise FastflowError(f"calibration flow, settings levels and depth: {said}")
         expected = list_shapes(stage, inputs)
         if set(expected) != set(stage.params):
             odd = sorted(set(expected) ^ set(stage.params))
@@ -127,17 +128,6 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
             raise FastflowError(f"calibration stage {position} (standardize), array deviation: must be above 0")
         if not (inputs := stage.dims(inputs)):
             raise FastflowError(f"calibration stage {position} ({stage.kind}), array matrix: leaves no dimension")
-
-
-def _check_size(stage: Stage) -> None:
-    if stage.kind == "flow":
-        _check_settings(stage.settings)
-        levels, depth = stage.settings["levels"], stage.settings["depth"]
-        if levels * depth > len(stage.params):
-            raise FastflowError(
-                f"calibration flow, settings levels and depth: {levels} x {depth} steps, and the file holds "
-                f"{len(stage.params)} arrays of it"
-            )
 
 
 def _check_array(what: str, array: NDArray[Any], shape: tuple[int | None, ...]) -> None:
@@ -238,14 +228,14 @@ class Density(NamedTuple):
 
 
 def log_normal(z: NDArray[Any], log_det: NDArray[Any]) -> Densities:
-    """Compute log N(z; 0, I) + ``log_det`` (B,) of z (B, D) in float64, for squares within float32."""
+    """Compute log N(z; 0, I) + ``log_det`` (B,) of z (B, D) in float64."""
     z = np.asarray(z, np.float64)
     constant = 0.5 * z.shape[1] * np.log(2 * np.pi)
     return np.asarray(log_det - constant - 0.5 * np.square(z).sum(axis=1), np.float64)
 
 
 def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
-    """Return the density of ``stages``; raises a UsageError that names ``model`` if there is none."""
+    """Return the density of ``stages``; raises a UsageError that names ``model`` if it has none."""
     flows = [number for number, stage in enumerate(stages) if stage.kind == "flow"]
     if not flows:
         raise UsageError(

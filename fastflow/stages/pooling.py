@@ -1,8 +1,7 @@
 """Pooling: hidden states of chosen layers -> one vector for each text.
 
-Layer 0 is the embedding layer and L the last one, as in ``hidden_states`` of transformers. Layer WORDS, -1, is the
-embedding layer with the mean position for every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR
-2017).
+Layer 0 is the embedding layer, L the last one. Layer WORDS, -1, is the embedding layer with the mean position for
+every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ _ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 class Pooling:
     """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32, LIGHTEST to HEAVIEST: token weights of the mean, by id. ``shares`` of the layers
-    have sum 1; None: equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+`` to
-    concatenate; their weights may be 0.
+    ``weights`` (vocabulary,) float32: token weights of the mean, by id. ``shares`` of the layers have sum 1; None:
+    equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; their weights may be 0.
     """
 
     mode: str
@@ -59,12 +57,11 @@ class Pooling:
 
     @property
     def plain(self) -> bool:
-        """Whether the mode is fastflow's own: mean, cls or pooler."""
         return self.mode == "mean" or (self.mode in ("cls", "pooler") and self.shares is None)
 
     @property
     def of_embeddings(self) -> bool:
-        """Whether only the embedding layer is pooled, so no encoder layer is computed."""
+        """Whether no encoder layer is computed."""
         return max(self.layers) <= 0
 
     @property
@@ -72,14 +69,13 @@ class Pooling:
         return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares
 
     def as_dict(self) -> dict[str, object]:
-        """Return the entry of ``fastflow.json``; weights are stored elsewhere, and change the mean's name."""
+        """Return the entry of ``fastflow.json``; weights change the mean's name."""
         mode = self.mode if self.weights is None else WEIGHTED
         if self.shares is None:
             return {"mode": mode, "layers": list(self.layers)}
         return {"mode": mode + BY_SHARES, "layers": list(self.layers), "shares": list(self.shares)}
 
     def describe(self) -> str:
-        """Describe the pooling, such as ``masked mean of layers 1 and 12``."""
         shares = dict.fromkeys(self.layers, "")
         if self.shares is not None:
             shares = {layer: f" ({share:.3g})" for layer, share in zip(self.layers, self.shares, strict=True)}
@@ -96,7 +92,7 @@ class Pooling:
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
     """Return ``weights`` of a Pooling; raises a FastflowError that names their place ``where``.
 
-    No weight may be near 0: the mean of a text divides by their sum.
+    No weight may be near 0: a mean divides by their sum.
     """
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model again")
@@ -110,23 +106,19 @@ def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> 
 def parse_pooling(name: str, depth: int) -> Pooling:
     """Return the pooling ``name`` of an encoder of ``depth`` layers; raises a UsageError for an unknown one.
 
-    ``first-last`` is the mean of layers 1 and L, the paper's default (its ``last2avg``). Historical names have the
-    layers of the official code:
-    avg = last; avg-last-1 = layer 1; avg-last-2 = layers 1, L; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N;
-    avg-last-last-N = layer L+1-N; first-last-avg = layers 0, L.
+    Historical names have the layers of the official code: avg = last; avg-last-1 = layer 1; avg-last-2 = last2avg =
+    first-last; avg-last-3 = 1, L, L-1; avg-last-concat-N = avg-last-N; avg-last-last-N = layer L+1-N.
     """
-    if name in ("last", "avg"):
-        return Pooling("mean", (depth,))
-    if name in ("first-last", "last2avg"):
-        return _mean(name, depth, 1, depth)
-    if name == "embedding-first-last":
-        return _mean(name, depth, 0, 1, depth)
-    if name == "words":
-        return Pooling("mean", (WORDS,))
-    if name == "words-first-last":
-        return _mean(name, depth, WORDS, 1, depth, least=WORDS)
-    if name == "first-last-avg":
-        return _mean(name, depth, 0, depth)
+    named = {
+        **dict.fromkeys(("last", "avg"), (depth,)),
+        **dict.fromkeys(("first-last", "last2avg"), (1, depth)),
+        "embedding-first-last": (0, 1, depth),
+        "words": (WORDS,),
+        "words-first-last": (WORDS, 1, depth),
+        "first-last-avg": (0, depth),
+    }
+    if name in named:
+        return _mean(name, depth, *named[name], least=WORDS)
     if name in ("cls", "pooler"):
         if name == "pooler" and depth == 0:
             raise UsageError("pooling 'pooler' is of the last layer, and this encoder has none")
@@ -136,7 +128,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     if match := re.fullmatch(r"avg-last-(?:concat-)?([1-9]\d*)", name):
         if int(match[1]) > depth:
             raise UsageError(f"pooling {name!r} asks for more layers than the {depth} of this encoder")
-        # the official loop indexes all_encoder_layers[-i] for i = 0..N-1, and -0 is the first layer
+        # the official loop indexes layers [-i] for i = 0..N-1, and -0 is the first layer
         return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
     if match := re.fullmatch(rf"mean-of-layers:({_ITEM}(?:,{_ITEM})*)", name):
         return _by_items(name, depth, match[1].split(","))
@@ -144,7 +136,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
 
 
 def pooling_name(pooling: Pooling) -> str:
-    """Return the name by which ``parse_pooling`` finds one of fastflow's poolings."""
+    """Return the name by which ``parse_pooling`` finds a pooling."""
     if pooling.mode != "mean":
         return pooling.mode
     items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]
@@ -159,7 +151,6 @@ def pooling_name(pooling: Pooling) -> str:
 
 
 def _by_items(name: str, depth: int, items: list[str]) -> Pooling:
-    """``items`` such as ``3``, ``words`` or ``2*words``, which counts twice."""
     counts, layers = [], []
     for item in items:
         count, _, layer = item.rpartition("*")
@@ -176,8 +167,4 @@ def _by_items(name: str, depth: int, items: list[str]) -> Pooling:
 def _mean(name: str, depth: int, *layers: int, least: int = 0) -> Pooling:
     if not layers or min(layers) < least or max(layers) > depth:
         raise UsageError(f"pooling {name!r} asks for a layer outside 0 to {depth}, the layers of this encoder")
-    return Pooling("mean", _unique(*layers))
-
-
-def _unique(*layers: int) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(layers))
+    return Pooling("mean", tuple(dict.fromkeys(layers)))

@@ -1,8 +1,7 @@
 """Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and the spread.
 
-A flow's dimensions are interchangeable. A model may store an orthogonal basis, ordered by the pooled vectors'
-variation; it is folded into the plan only for a cut. int8 and uint8 need a fixed range: calibrations that do not end in
-unit variance may store the measured spread of each dimension.
+A flow's dimensions are interchangeable: a model may store an orthogonal basis, used only for a cut. int8 and uint8 need
+a fixed range: calibrations that do not end in unit variance may store the spread of each dimension.
 """
 
 from __future__ import annotations
@@ -32,22 +31,19 @@ class Truncation(NamedTuple):
     deviation: NDArray[Any]
 
     def stage(self, k: int) -> Stage:
-        """Return the linear map (B, D') -> (B, k) on the first k columns as a stage."""
+        """Return the linear map (B, D') -> (B, k) on the first k columns."""
         return Stage("whiten", {}, {"mean": np.zeros_like(self.basis[:, 0]), "matrix": self.basis[:, :k]})
 
 
 def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
-    """Fit the basis on pooled vectors (n, D); None unless the last stage is a flow.
-
-    A rotation did not improve other calibrations (bench/results/verdicts.md).
-    """
+    """Fit the basis on pooled vectors (n, D); None unless the last stage is a flow (bench/results/verdicts.md)."""
     return leading_directions(stages, pooled) if stages and stages[-1].kind == "flow" else None
 
 
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
-    """Return left singular vectors of the covariance (D', D) of embedding and pooled vector, over SAMPLE of (n, D).
+    """Return left singular vectors of the covariance (D', D) of embedding and pooled vector.
 
-    The embedding's own variance would not do: after a whitening it is equal in all directions.
+    The embedding's own variance would not do: after a whitening all directions have one.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
@@ -63,7 +59,7 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
 
 
 def sample_embeddings(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield pooled vectors (b, D) and embeddings (b, D'), both float64, over at most SAMPLE of (n, D)."""
+    """Yield pooled vectors (b, D) and embeddings (b, D') in float64, over at most SAMPLE of (n, D)."""
     wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]
     for start in range(0, len(rows), BLOCK):
@@ -72,15 +68,12 @@ def sample_embeddings(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[N
 
 
 def write_truncation(truncation: Truncation) -> dict[str, NDArray[Any]]:
-    """Return the arrays that calibration.safetensors stores for ``truncation``."""
+    """Return the arrays of ``truncation`` to store."""
     return {f"truncation.{name}": np.ascontiguousarray(getattr(truncation, name)) for name in ("basis", "deviation")}
 
 
 def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> Truncation | None:
-    """Read the truncation from a model's ``arrays``; None if absent.
-
-    Raises a FastflowError that names file ``where`` and the array that does not fit ``dim`` dimensions.
-    """
+    """Read the truncation of ``dim`` dimensions from ``arrays`` of the file ``where``; None if absent."""
     shapes = {"truncation.basis": (dim, dim), "truncation.deviation": (dim,)}
     if not any(name in arrays for name in shapes):
         return None
@@ -101,10 +94,9 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
 
 
 def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
-    """Measure the (D',) root mean square of each dimension over a sample of pooled vectors (n, D).
+    """Measure the (D',) root mean square of each dimension over a sample of (n, D); a zero takes the largest.
 
-    A dimension that is always 0 gets the largest of the others. None if the calibration ends in unit variance, or if
-    the spread is 0 or not finite.
+    None if the calibration ends in unit variance, or if the spread is 0 or not finite.
     """
     if unit_variance(stages):
         return None
@@ -117,10 +109,7 @@ def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | N
 
 
 def read_spread(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) -> NDArray[np.float32] | None:
-    """Read the result of ``fit_spread`` from a model's ``arrays``; None if absent.
-
-    Raises a FastflowError that names the file ``where`` if the array does not fit ``dim`` dimensions.
-    """
+    """Read the spread of ``dim`` dimensions from ``arrays`` of the file ``where``; None if absent."""
     if SPREAD not in arrays:
         return None
     found = arrays[SPREAD]

@@ -14,14 +14,11 @@ if TYPE_CHECKING:
     from fastflow.stages.truncation import Truncation
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-INT8_SIGMAS = 4.0  # the spread is known beforehand, so a fixed range of 4 times it serves every text
+INT8_SIGMAS = 4.0
 
 
 def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Truncation | None = None) -> NDArray[Any]:
-    """Cut (B, D') to ``truncate`` columns (None: all), then divide by L2 norms if asked; zero rows stay zero.
-
-    Keeps the leading directions of ``order`` if given, else the first columns.
-    """
+    """Cut (B, D') to the first columns, or directions of ``order``; then divide by L2 norms if ``normalize``."""
     if order is not None and truncate is not None:
         z = z @ order.basis[:, :truncate].astype(z.dtype)
     z = z[:, :truncate]
@@ -31,7 +28,7 @@ def shorten(z: NDArray[Any], normalize: bool, truncate: int | None, order: Trunc
 
 
 def check_truncation(truncate: int | None, dim: int, name: str = "truncate_dim") -> None:
-    """Raise unless ``truncate``, the option ``name``, is None or 1 to ``dim``."""
+    """Raise unless the option ``name`` is None or 1 to ``dim``."""
     if truncate is not None and not _is_count(truncate, dim):
         raise UsageError(f"{name} must be 1 to {dim}, the width of this model, not {short(truncate)}")
 
@@ -53,14 +50,14 @@ def check_precision(precision: str) -> None:
 
 
 def first_bad(z: NDArray[Any]) -> int | None:
-    """Return the number of the first row of (B, D) or (B,) with NaN or infinity, or None."""
+    """Return the number of the first row of (B, D) or (B,) that is not finite, or None."""
     if np.isfinite(z).all():
         return None
     return int(np.flatnonzero(~np.isfinite(z.reshape(len(z), -1)).all(axis=1))[0])
 
 
 def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
-    """Return ``z`` (B, D') or (B,); raises naming the first row, counted from ``start``, that is not finite."""
+    """Return ``z`` (B, D') or (B,); raises naming the first row, from ``start``, that is not finite."""
     if (row := first_bad(z)) is not None:
         raise FastflowError(
             f"{what} {start + row} gives NaN or infinity: the model's numbers leave the range of its dtype; try "
@@ -70,10 +67,7 @@ def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
 
 
 def check_ranges(ranges: Any, precision: str, dim: int, name: str = "ranges") -> NDArray[np.float32] | None:
-    """Return ``ranges`` (2, ``dim``) as float32, or None; raises for another shape or precision.
-
-    Messages about one dimension begin with ``name``.
-    """
+    """Return ``ranges`` (2, ``dim``) as float32, or None; raises for another shape or precision."""
     if ranges is None:
         return None
     if precision not in ("int8", "uint8"):
@@ -108,10 +102,9 @@ def quantise(
 ) -> NDArray[Any]:
     """Convert (B, D') to ``precision``; names and packings are Sentence Transformers'.
 
-    int8 and uint8 cut ``ranges`` (2, D'), minimum and maximum of each dimension, into 256 steps, with the bits of
-    ``quantize_embeddings``. Otherwise they need ``spread`` (D',), the root mean square of each dimension before
-    normalisation: one range about 0 holds INT8_SIGMAS times the largest. binary and ubinary pack signs, eight to a
-    byte.
+    int8 and uint8 cut ``ranges`` (2, D'), minima and maxima, into 256 steps as ``quantize_embeddings``. Otherwise they
+    need ``spread`` (D',), the root mean square of each dimension before normalisation: one range about 0 holds
+    INT8_SIGMAS times the largest. binary and ubinary pack signs, eight to a byte.
     """
     if precision == "float32":
         return z
@@ -151,18 +144,31 @@ def _in_ranges(z: NDArray[Any], precision: str, ranges: NDArray[np.float32]) -> 
 
 
 def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDArray[Any]:
-    """Return ``x`` as (B, dim) floats; raises for a wrong shape and for the first row that is not finite.
-
-    Messages begin with ``method``, the caller's name.
-    """
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise FastflowError(f"{method} takes numbers of shape (B, {dim}), rows of one length: {error}") from error
+    """Return ``x`` as (B, dim) floats; raises for a wrong shape and for the first row that is not finite."""
+    array = _read_array(x, f"{method} takes numbers of shape (B, {dim}), rows of one length")
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(item, str) for item in array.flat)):
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}), not texts; texts go to encode()")
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.shape[1] != dim:
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}); got {array.dtype} of shape {array.shape}")
+    return _as_floats(array, dtype, method)
+
+
+def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
+    """Return ``x``, (D,) or (B, D), as (B, D) floats; raises for another shape or type, and for NaN."""
+    array = _read_array(x, "similarity takes texts, or vectors of one width")
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
+        raise FastflowError(f"similarity takes texts, or numbers of shape (B, D); got {array.dtype} of {array.shape}")
+    return _as_floats(np.atleast_2d(array), dtype, "similarity")
+
+
+def _read_array(x: Any, takes: str) -> NDArray[Any]:
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise FastflowError(f"{takes}: {error}") from error
+
+
+def _as_floats(array: NDArray[Any], dtype: Any, method: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):  # overflow becomes infinity, refused below
         array = array.astype(dtype, copy=False)
     if (row := first_bad(array)) is not None:
@@ -170,23 +176,8 @@ def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDA
     return array
 
 
-def check_vectors(x: Any, dtype: Any) -> NDArray[Any]:
-    """Return ``x``, (D,) or (B, D), as (B, D) floats; raises for another shape or type, and for NaN."""
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise FastflowError(f"similarity takes texts, or vectors of one width: {error}") from error
-    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
-        raise FastflowError(f"similarity takes texts, or numbers of shape (B, D); got {array.dtype} of {array.shape}")
-    with np.errstate(over="ignore"):
-        array = np.atleast_2d(array.astype(dtype, copy=False))
-    if (row := first_bad(array)) is not None:
-        raise FastflowError(f"similarity: row {row} holds NaN or infinity")
-    return array
-
-
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Compute (m, D), (n, D) -> (m, n) cosines, -1 to 1, 0 for zero vectors. Raises for different widths."""
+    """Compute (m, D), (n, D) -> (m, n) cosines, -1 to 1, 0 for zero vectors."""
     tiny = np.finfo(np.float32).tiny
     check_same_width(a, b)
     a = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), tiny)
@@ -196,7 +187,7 @@ def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:
-    """Raise a FastflowError unless (m, D) and (n, D') have one width."""
+    """Raise unless (m, D) and (n, D') have one width."""
     if a.shape[1:] != b.shape[1:]:
         raise FastflowError(f"similarity takes vectors of one width, not {a.shape[1]} and {b.shape[1]}")
 

@@ -10,7 +10,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.late import start_thread
+from fastflow.late import Loading, start_thread
 from fastflow.model.artifact import Opening, load_model, open_model
 from fastflow.model.encoder.int8 import FIELD
 from fastflow.model.hashing import Hashes, encoder_hash, file_hash
@@ -158,6 +158,14 @@ def test_without_a_thread_the_work_is_done_at_once(monkeypatch):
     assert done == [1]
     wait()
     assert done == [1]
+
+
+def test_a_tokenizer_that_is_loading_is_made_once_in_another_thread():
+    made = []
+    loading = Loading(lambda: made.append(threading.current_thread()) or "tokenizer", "t")
+    assert loading() == loading() == "tokenizer"
+    assert len(made) == 1
+    assert made[0] is not threading.current_thread()
 
 
 # ---- prompts

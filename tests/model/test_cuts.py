@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from fastflow.errors import FastflowError
-from fastflow.model.tokenizer import cuts, long_texts
-from fastflow.model.tokenizer.cuts import find_cuts
+from fastflow.model.tokenizer import cuts
+from fastflow.model.tokenizer.cuts import LongTexts, find_cuts, last
 from fastflow.model.tokenizer.encode import Tokenizer as Limited
-from fastflow.model.tokenizer.long_texts import LongTexts, last
 
 from support import builders
 from support.places import USERS
@@ -216,15 +215,12 @@ def directories(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAVED)
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(
-    texts=st.lists(TEXTS, min_size=1, max_size=6),
-    limit=st.integers(3, 20),
-)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=6), limit=st.integers(3, 20))
 def test_ids_and_cuts_are_those_of_the_whole(directories, name, texts, limit):
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SMALL.items():
-            patch.setattr(long_texts, constant, value)
-        patch.setattr(long_texts, "TOGETHER", 50)
+            patch.setattr(cuts, constant, value)
+        patch.setattr(cuts, "TOGETHER", 50)
         tokenizer = Limited(directories[name], limit)
         found = tokenizer(texts)
     whole = tokenizer._tokenizer.encode_batch_fast(texts)
@@ -245,8 +241,8 @@ def test_a_long_text_is_not_tokenized_beyond_its_head(directories, name):
 
 @pytest.mark.slow
 def test_a_text_without_an_end_of_its_words_is_refused_when_it_is_too_long(directories, monkeypatch):
-    monkeypatch.setattr(long_texts, "LONGEST", 5000)
-    monkeypatch.setattr(long_texts, "WINDOW", 1000)
+    monkeypatch.setattr(cuts, "LONGEST", 5000)
+    monkeypatch.setattr(cuts, "WINDOW", 1000)
     tokenizer = Limited(directories["roberta"], 8)
     assert tokenizer(["a" * 5000]).cut.tolist() == [0]
     with pytest.raises(FastflowError, match=r"5000 characters .*: shorten"):
@@ -259,7 +255,7 @@ def test_rules_that_are_not_known_take_a_text_whole(directories, monkeypatch, tm
     saved.pre_tokenizer.use_regex = False
     saved.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 1000}))
-    monkeypatch.setattr(long_texts, "LONGEST", 5000)
+    monkeypatch.setattr(cuts, "LONGEST", 5000)
     tokenizer = Limited(tmp_path, 8)
     assert tokenizer(["the dog " * 600]).cut.tolist() == [0]
     with pytest.raises(FastflowError, match="5000 characters"):
@@ -279,7 +275,7 @@ def test_the_last_place_is_found_wherever_it_is():
 
 
 def test_texts_are_joined_up_to_a_number_of_characters(monkeypatch):
-    monkeypatch.setattr(long_texts, "TOGETHER", 5)
+    monkeypatch.setattr(cuts, "TOGETHER", 5)
     long = LongTexts(builders.wordpiece(), 8)
     texts = ["aa", "aaa", "a", "aaaaaaa", "a", "aaaa", "a"]
     assert list(long.together(texts)) == [(0, 2), (2, 3), (3, 4), (4, 6), (6, 7)]

@@ -15,22 +15,18 @@ from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, warn_of_unsu
 
 from support.builders import make_sentences
 
-GERMAN = """
-Der Zug nach München fährt heute leider erst um halb neun vom Gleis sieben ab.
-Die Bundesregierung hat am Dienstag eine Erhöhung der Umsatzsteuer beschlossen.
-Zwei Hunde laufen über ein verschneites Feld.
-"""
-FRENCH = """
-Le train pour Paris part à huit heures et demie du quai numéro sept.
-J'ai oublié mon mot de passe, comment puis-je le réinitialiser ?
-Deux chiens courent à travers un champ enneigé.
-"""
-RUSSIAN = """
-Поезд в Москву отправляется в половине девятого от седьмой платформы.
-Две собаки бегут по заснеженному полю.
-Я забыл свой пароль, как его восстановить?
-"""
-CHINESE = "\n".join("开往北京的火车八点半发车，两只狗在雪地里奔跑。" for _ in range(30))
+GERMAN = [
+    "Der Zug nach München fährt heute leider erst um halb neun vom Gleis sieben ab.",
+    "Die Bundesregierung hat am Dienstag eine Erhöhung der Umsatzsteuer beschlossen.",
+    "Zwei Hunde laufen über ein verschneites Feld.",
+]
+FRENCH = [
+    "Le train pour Paris part à huit heures et demie du quai numéro sept.",
+    "J'ai oublié mon mot de passe, comment puis-je le réinitialiser ?",
+    "Deux chiens courent à travers un champ enneigé.",
+]
+RUSSIAN = ["Поезд в Москву отправляется в половине девятого от седьмой платформы.", "Я забыл свой пароль."]
+CHINESE = ["开往北京的火车八点半发车，两只狗在雪地里奔跑。"] * 30
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +36,14 @@ def english() -> Tokenizer:
     return Tokenizer(encoder, 128)
 
 
-@pytest.mark.parametrize("text", [GERMAN, FRENCH, RUSSIAN])
-def test_other_languages_fall_into_many_pieces(english, text):
-    assert "pieces on average, where up to 1.55 is usual" in warn_of_unsuited(english, text.splitlines())
+MANY, UNKNOWN = "pieces on average, where up to 1.55 is usual", "of the word pieces are unknown to the encoder"
 
 
-def test_a_script_without_spaces_is_judged_by_its_unknown_pieces(english):
-    assert "of the word pieces are unknown to the encoder" in warn_of_unsuited(english, CHINESE.splitlines())
+@pytest.mark.parametrize(
+    ("texts", "said"), [*((texts, MANY) for texts in (GERMAN, FRENCH, RUSSIAN)), (CHINESE, UNKNOWN)]
+)
+def test_other_languages_fall_into_many_or_unknown_pieces(english, texts, said):
+    assert said in warn_of_unsuited(english, texts)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +82,6 @@ def test_english_corpora_are_not_warned_of(english, shared_data, name):
 # ---- the note of ``Runtime.info()``
 
 
-@pytest.fixture(scope="module")
-def runtime():
-    with Runtime() as opened:
-        yield opened
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -106,16 +97,17 @@ def test_foreign_texts_are_noted(use):
     with Runtime() as runtime:
         assert runtime.info()["notes"] == []
         with pytest.warns(FastflowWarning, match="words fall into"):
-            use(runtime, GERMAN.splitlines())
+            use(runtime, GERMAN)
         (note,) = runtime.info()["notes"]
     assert note.startswith("texts embedded so far: words fall into ")
     assert note.endswith("use an encoder that was made for this language and field")
 
 
-def test_own_texts_and_vectors_are_not(runtime):
-    runtime.encode(["Two dogs run across a field.", "The tax was raised on Tuesday by the government."])
-    runtime.transform(runtime.pool(["A man plays a guitar."]))
-    assert runtime.info()["notes"] == []
+def test_own_texts_and_vectors_are_not():
+    with Runtime() as runtime:
+        runtime.encode(["Two dogs run across a field.", "The tax was raised on Tuesday by the government."])
+        runtime.transform(runtime.pool(["A man plays a guitar."]))
+        assert runtime.info()["notes"] == []
 
 
 def test_no_more_text_is_kept_than_is_looked_at():
@@ -130,7 +122,7 @@ def test_python_warns_once_and_says_that_the_packaged_model_is_english():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         runtime.encode("Straßenbahnhaltestelle")  # a name alone shows nothing
-    said, texts = r"pieces on average.*\(the model in the package is English only\)", GERMAN.splitlines()
+    said, texts = r"pieces on average.*\(the model in the package is English only\)", GERMAN
     with pytest.warns(FastflowWarning, match=said) as found:
         list(map(runtime.encode, [texts, texts]))
     assert len(found) == 1

@@ -130,6 +130,7 @@ def test_a_tokenizer_that_merges_at_random(tmp_path):
 def test_a_row_that_is_not_finite_names_the_text(tmp_path, backend):
     """Rows are not read when a table is opened: a text that needs one is refused, and ``verify`` reads all."""
     path = model2vec_dir(tmp_path / "m", dtype=np.float16)
+    assert verify(path)[0].startswith("token table of ")
     rows = numbers((SIZE, 37), 1, np.float16)
     rows[VOCABULARY.index("dog"), 5] = np.inf
     spoil(path, WEIGHTS, {"embeddings": rows})

@@ -13,7 +13,7 @@ from fastflow.backends.choose import open_backend
 from fastflow.model.artifact import load_model
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
-from fastflow.model.tokenizer.limits import GROWTH, check_rules
+from fastflow.model.tokenizer.files import GROWTH, check_rules
 
 from support.builders import VOCABULARY, vocabulary_only
 from support.gpu_standin import use_standin

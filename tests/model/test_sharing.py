@@ -83,10 +83,7 @@ def test_a_second_pull_compares(fastflow, hub, commit, revision):
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        (
-            lambda here: (here / "README.md").write_text("x"),
-            r"differs from someone/model@\w+: remove here, and",
-        ),
+        (lambda here: (here / "README.md").write_text("x"), r"differs from someone/model@\w+: remove here, and"),
         (lambda here: (here / "README.md").unlink(), "here/README.md is missing, a file of someone/model@"),
         (lambda here: (here / "modules.json").write_text("[]"), "here holds modules.json, which is not of someone/"),
         (lambda here: (here / "hub.json").write_text("{}"), "here/hub.json is damaged: remove here, and pull again"),

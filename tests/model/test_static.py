@@ -6,14 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import hashing
-from fastflow.model.artifact import load_model
 from fastflow.model.static.write import write_static
-from fastflow.model.verify import verify
 
 from support.builders import wordpiece
 from support.sentence_dirs import theirs
@@ -35,6 +32,8 @@ SHAPES = {
     "bytes-weights": {"dtype": I8, "weights": F32, "normalize": True},
     "wide": {"dtype": F64, "weights": F64},
     "one": {"width": 1},
+    "exact": {"weights": F64},
+    "wide-mapping": {"dtype": F64, "clusters": 20},
     "narrow": {"width": 7, "normalize": True},
     "256": {"width": 256},
     "short": {"max_length": 8, "normalize": True},
@@ -68,15 +67,7 @@ def test_a_mapping_of_any_whole_numbers(tmp_path, dtype):
     near(Runtime(path).encode(TEXTS), model2vec.StaticModel.from_pretrained(path).encode(TEXTS))
 
 
-LONG = {
-    "floats": {},
-    "one": {"width": 1},
-    "wide": {"dtype": F64},
-    "wide-mapping": {"dtype": F64, "clusters": 20},
-    "exact-weights": {"weights": F64},
-    "bytes": {"dtype": I8},
-    "bytes-weights": {"dtype": I8, "weights": F32},
-}
+LONG = ["plain", "one", "wide", "wide-mapping", "exact", "bytes", "bytes-weights"]
 LONG_TEXT = "the dog " * 60_000 + "the " * 120_000
 
 
@@ -86,17 +77,17 @@ LONG_TEXT = "the dog " * 60_000 + "the " * 120_000
 def test_a_long_text_has_the_vectors_of_model2vec(tmp_path, shape, backend):
     """One word again and again, so that no rounding of a sum makes up for another."""
     model2vec = pytest.importorskip("model2vec")
-    path = model2vec_dir(tmp_path / "m", **{"width": 3, "max_length": None, **LONG[shape]})
+    path = model2vec_dir(tmp_path / "m", **{"width": 3, "max_length": None, **SHAPES[shape]})
     want = model2vec.StaticModel.from_pretrained(path).encode([LONG_TEXT])
     near(Runtime(path, backend=backend).encode([LONG_TEXT]), want)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["floats", "wide", "exact-weights"])
+@pytest.mark.parametrize("shape", ["plain", "wide", "exact"])
 def test_a_long_text_has_the_vectors_of_sentence_transformers(tmp_path, shape):
     pytest.importorskip("sentence_transformers")
     path = static_embedding_dir(tmp_path / "m", width=3)
-    own = model2vec_dir(tmp_path / "own", width=3, **LONG[shape])
+    own = model2vec_dir(tmp_path / "own", width=3, **SHAPES[shape])
     shutil.copy(own / "model.safetensors", path / "0_StaticEmbedding" / "model.safetensors")
     near(Runtime(path).encode([LONG_TEXT]), theirs(path).encode([LONG_TEXT]).astype(F32))
 
@@ -118,6 +109,8 @@ BAGS = {
     "half": ([("Normalize", {})], {"dtype": F16}),
     "prompts": ([], {"prompts": {"query": "the dog "}, "default_prompt_name": "query"}),
     "cut": ([("Normalize", {})], {"truncate_dim": 9}),
+    "short": ([], {"limit": 5}),  # as tokenizer.json says
+    "tables": ([], {"own": True}),  # model2vec's tensors, which the library folds into one table
 }
 
 
@@ -126,9 +119,19 @@ BAGS = {
 def test_vectors_of_sentence_transformers(tmp_path, shape, kind):
     pytest.importorskip("sentence_transformers")
     after, settings = BAGS[shape]
-    path = static_embedding_dir(tmp_path / "m", after, tokenizer=TOKENIZERS[kind](), **settings)
-    want = theirs(path).float().encode(TEXTS)
-    near(Runtime(path).encode(TEXTS), want)
+    path = make_bag(tmp_path, TOKENIZERS[kind](), after, **settings)
+    near(Runtime(path).encode(TEXTS), theirs(path).float().encode(TEXTS))
+    assert shape != "short" or Runtime(path).info()["max_length"] == 5
+
+
+def make_bag(place, tokenizer, after, limit=None, own=False, **settings):
+    if limit is not None:
+        tokenizer.enable_truncation(limit)
+    path = static_embedding_dir(place / "m", after, tokenizer=tokenizer, **settings)
+    if own:
+        table = model2vec_dir(place / "own", tokenizer, clusters=9, weights=F32)
+        shutil.copy(table / "model.safetensors", path / "0_StaticEmbedding" / "model.safetensors")
+    return path
 
 
 def test_model2vec_without_a_model_type(tmp_path):
@@ -149,23 +152,6 @@ def test_sentence_transformers_keeps_unknown_tokens_and_texts_whole(tmp_path):
     assert one.tokenizer(texts).offsets.tolist() == [0, 3, 11]
     assert other.tokenizer(texts).offsets.tolist() == [0, 2, 5]  # of 4 tokens times 3 characters: "the dog sees"
     assert np.abs(one.encode(texts) - other.encode(texts)).max(axis=1).min() > 0.01
-
-
-def test_sentence_transformers_cuts_as_tokenizer_json_says(tmp_path):
-    pytest.importorskip("sentence_transformers")
-    tokenizer = wordpiece()
-    tokenizer.enable_truncation(5)
-    path = static_embedding_dir(tmp_path / "m", tokenizer=tokenizer)
-    near(Runtime(path).encode(TEXTS), theirs(path).encode(TEXTS))
-    assert Runtime(path).info()["max_length"] == 5
-
-
-def test_tables_of_model2vec_in_sentence_transformers_folders(tmp_path):
-    """A StaticEmbedding may hold model2vec's tensors, which that library folds into one table."""
-    pytest.importorskip("sentence_transformers")
-    path, own = static_embedding_dir(tmp_path / "m"), model2vec_dir(tmp_path / "own", clusters=9, weights=F32)
-    shutil.copy(own / "model.safetensors", path / "0_StaticEmbedding" / "model.safetensors")
-    near(Runtime(path).encode(TEXTS), theirs(path).encode(TEXTS))
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -241,7 +227,7 @@ def test_every_file_is_in_the_fingerprint(tmp_path):
     for i, changes in enumerate([{}, {"normalize": True}, {"max_length": 9}, {"weights": F32}, {"width": 38}]):
         seen.add(Runtime(model2vec_dir(tmp_path / f"{i}", **changes)).fingerprint)
     for i, (after, settings) in enumerate([*BAGS.values()]):
-        seen.add(Runtime(static_embedding_dir(tmp_path / f"bag{i}", after, **settings)).fingerprint)
+        seen.add(Runtime(make_bag(tmp_path / f"bag{i}", wordpiece(), after, **settings)).fingerprint)
     assert len(seen) == 5 + len(BAGS)
 
 
@@ -271,14 +257,3 @@ print(json.dumps({k: after[k] - before[k] for k in after}))
     grown = json.loads(done.stdout)
     assert grown["RssFile"] < 2048  # kB
     assert grown["RssAnon"] < 4096
-
-
-def test_verify_reads_every_row(tmp_path):
-    path = model2vec_dir(tmp_path / "m")
-    assert verify(path)[0].startswith("token table of ")
-    arrays = load_file(path / "model.safetensors")
-    arrays["embeddings"][70, 3] = np.nan
-    save_file(arrays, path / "model.safetensors")
-    assert load_model(path).pooled_dim == 37  # opening reads no rows
-    with pytest.raises(FastflowError, match="row 70 of the table holds NaN or infinity"):
-        verify(path)

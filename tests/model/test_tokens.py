@@ -6,7 +6,6 @@ tests/across/test_fields.py walks over every field of the files, with vectors; h
 from __future__ import annotations
 
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.late import Loading
 from fastflow.model.artifact import load_model
 from fastflow.model.hashing import encoder_hash
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
@@ -54,32 +52,22 @@ def test_ids_equal_transformers(encoders, family):
         assert tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() == want
 
 
-def test_vocab_txt_alone_gives_the_ids_of_tokenizer_json(bert, tmp_path):
-    ours = Tokenizer(vocabulary_only(tmp_path), 64)(TEXTS)
-    want = Tokenizer(bert, 64)(TEXTS)
-    assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
+BERTS = ("PreTrainedTokenizerFast", "BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizerFast")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        None,
-        "PreTrainedTokenizerFast",
-        "BertTokenizer",
-        "BertTokenizerFast",
-        "DistilBertTokenizer",
-        "ElectraTokenizerFast",
-    ],
-)
-def test_vocab_txt_of_a_class_that_cuts_as_bert_does(tmp_path, name):
+@pytest.mark.parametrize("name", [None, *BERTS])
+def test_vocab_txt_of_a_class_that_cuts_as_bert_does_gives_the_ids_of_tokenizer_json(bert, tmp_path, name):
     ours = Tokenizer(vocabulary_only(tmp_path, tokenizer_class=name, do_basic_tokenize=True), 64)(TEXTS)
-    assert ours.ids.tolist() == Tokenizer(vocabulary_only(tmp_path), 64)(TEXTS).ids.tolist()
+    assert all(np.array_equal(a, b) for a, b in zip(ours, Tokenizer(bert, 64)(TEXTS), strict=True))
 
 
-def test_vocab_txt_keeps_case_when_told_to(tmp_path):
+def test_settings_next_to_a_vocab_txt_are_obeyed(tmp_path):
+    unknown = [VOCABULARY.index("[UNK]")]
+    for change, text in (({"do_lower_case": False}, "The"), ({"additional_special_tokens": ["dog"]}, "dogruns")):
+        before, after = (Tokenizer(vocabulary_only(tmp_path, **each), 64)([text]).ids for each in ({}, change))
+        assert before.tolist() != after.tolist()
     cased = Tokenizer(vocabulary_only(tmp_path, do_lower_case=False), 64)(["the", "The"])
-    unknown = VOCABULARY.index("[UNK]")
-    assert [unknown in cased.select(np.array([i])).ids for i in (0, 1)] == [False, True]
+    assert ids(cased) == [[2, VOCABULARY.index("the"), 3], [2, *unknown, 3]]
 
 
 def test_a_vocabulary_line_that_python_would_split_is_one_piece(tmp_path):
@@ -118,11 +106,7 @@ def test_select_repeats_and_reorders_texts():
 
 
 @settings(deadline=None, derandomize=True)
-@given(
-    lengths=st.lists(st.integers(1, 130), max_size=80),
-    texts=st.integers(1, 40),
-    budget=st.integers(1, 600),
-)
+@given(lengths=st.lists(st.integers(1, 130), max_size=80), texts=st.integers(1, 40), budget=st.integers(1, 600))
 def test_batches_hold_every_row_once_within_budget(lengths, texts, budget):
     batches = list(pack(lengths).batches(texts, budget))
     rows = np.concatenate([*batches, np.empty(0, np.int64)])
@@ -160,15 +144,6 @@ def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(ours, want, strict=True))
 
 
-def test_a_tokenizer_that_is_loading_is_made_in_another_thread():
-    made = []
-    loading = Loading(lambda: made.append(threading.current_thread()) or "tokenizer", "t")
-    assert loading() == "tokenizer"
-    assert loading() == "tokenizer"
-    assert len(made) == 1
-    assert made[0] is not threading.current_thread()
-
-
 def test_an_error_of_a_tokenizer_goes_before_one_of_the_backend(bert_copy):
     (bert_copy / "tokenizer.json").write_text("{")
     with pytest.raises(FastflowError, match=r"tokenizer\.json cannot be read as a tokenizer"):
@@ -182,7 +157,7 @@ def test_an_error_of_a_tokenizer_goes_before_one_of_the_backend(bert_copy):
 
 # ---- the files next to tokenizer.json
 
-NEXT_TO = ["The Dog SINGS in PARIS", "Élan 東京 dog", "a <mask> dog [MASK] the", "dogruns", " the", "A  dog\tsings", ""]
+NEXT_TO = [*TEXTS[:6], "The Dog SINGS in PARIS", "Élan 東京 dog", "a <mask> dog [MASK] the", "dogruns", " the"]
 DOG = VOCABULARY.index("dog")
 BERT = {"tokenizer_class": "BertTokenizer"}
 CASED = {
@@ -263,11 +238,6 @@ def test_the_ids_are_those_of_transformers(changed, name):
 def test_what_is_not_obeyed_is_refused(changed, name):
     file, fault, sentence = REFUSED[name]
     refuses(Tokenizer, changed("bert", (file, fault)), sentence, max_length=64)
-
-
-def test_a_token_is_added_next_to_a_vocab_txt(tmp_path):
-    before = ids(Tokenizer(vocabulary_only(tmp_path), 64)(["dogruns"]))
-    assert ids(Tokenizer(vocabulary_only(tmp_path, additional_special_tokens=["dog"]), 64)(["dogruns"])) != before
 
 
 def test_a_saved_model_has_the_tokenizer_of_its_encoder(changed, tmp_path):

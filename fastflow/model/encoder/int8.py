@@ -1,7 +1,4 @@
-"""The recorded int8 trial of a saved model; with it int8 opens without a float32 pass.
-
-The manifest's hashes tie it to the weights, ``version`` to the kernels and the trial's texts.
-"""
+"""The recorded int8 trial of a saved model; with it int8 opens without a float32 pass."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ IDS = re.compile(r"exact\.\d{1,9}(,\d{1,9})*")
 class Int8(NamedTuple):
     """Findings of a trial: the least cosine of an embedding to float32, and its text.
 
-    ``largest``, by product: float32 magnitudes of each column of its operand. ``terms``: the same over more texts,
-    times the column's largest weight. ``exact``: float32 pooled vectors (P,), by ids, of texts that int8 would spoil.
+    ``version``: of kernels and texts. ``largest``: float32 magnitudes of each product's operand columns. ``terms``: the
+    same over more texts, times the largest weight. ``exact``: float32 vectors (P,) of texts that int8 would spoil.
     """
 
     version: int
@@ -48,7 +45,7 @@ class Int8(NamedTuple):
         return largest | terms | {EXACT + ",".join(map(str, ids)): array for ids, array in self.exact.items()}
 
     def restore(self, tokens: Tokens, pooled: NDArray[Any]) -> None:
-        """Replace rows of ``pooled`` (B, P) by the vectors of ``exact`` for the same texts."""
+        """Replace rows of ``pooled`` (B, P) for texts of ``exact``."""
         if not self.exact or tokens.skip:
             return
         lengths = np.diff(tokens.offsets)
@@ -58,13 +55,8 @@ class Int8(NamedTuple):
             pooled[rows[same]] = vector
 
 
-def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
-    """Read the recorded trial of a model; None if it has none.
-
-    Raises a FastflowError that names the field or array with an impossible value. The version is not compared.
-    """
-    if FIELD not in manifest:
-        return None
+def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8:
+    """Read the recorded trial of a model; its version is not compared."""
     where = f"{directory / MANIFEST}, field {FIELD}"
     if FILE not in manifest["files"]:
         _check_entry(manifest[FIELD], where)
@@ -73,25 +65,23 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8 | None:
 
 
 def build_record(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
-    """Build the record of ``entry`` and ``arrays``; raises as ``read_int8`` does."""
+    """Check ``entry`` and ``arrays``, and build their record."""
     _check_entry(entry, where)
-    found: dict[str, dict[str, NDArray[np.float32]]] = {}
-    for prefix in (LARGEST, TERMS):
-        named = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-        for name, array in named.items():
-            if array.ndim != 1 or array.dtype != np.float32 or not (np.isfinite(array) & (array >= 0)).all():
-                raise FastflowError(f"{file}, array {name}: must be one row of finite float32 from 0 up")
-        found[prefix] = {name.removeprefix(prefix): array for name, array in named.items()}
+    found: dict[str, dict[str, NDArray[np.float32]]] = {LARGEST: {}, TERMS: {}}
     exact = {}
     for name, array in arrays.items():
-        if not name.startswith(EXACT):
-            continue
-        if array.ndim != 1 or array.dtype != np.float32 or not np.isfinite(array).all() or not IDS.fullmatch(name):
-            raise FastflowError(f"{file}, array {name}: must be one row of finite float32, named by the ids of a text")
-        exact[tuple(map(int, name.removeprefix(EXACT).split(",")))] = array
-    return Int8(
-        entry["version"], float(entry["least_cosine"]), entry["text"], found[LARGEST], found[TERMS], exact
-    )  # fmt: skip
+        prefix = name.partition(".")[0] + "."
+        row = array.ndim == 1 and array.dtype == np.float32 and np.isfinite(array).all()
+        if prefix == EXACT:
+            if not row or not IDS.fullmatch(name):
+                said = "must be one row of finite float32, named by the ids of a text"
+                raise FastflowError(f"{file}, array {name}: {said}")
+            exact[tuple(map(int, name.removeprefix(EXACT).split(",")))] = array
+        elif prefix in found:
+            if not row or not (array >= 0).all():
+                raise FastflowError(f"{file}, array {name}: must be one row of finite float32 from 0 up")
+            found[prefix][name.removeprefix(prefix)] = array
+    return Int8(entry["version"], float(entry["least_cosine"]), entry["text"], found[LARGEST], found[TERMS], exact)
 
 
 def _check_entry(entry: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""The weights of an encoder as one canonical set of arrays, read from safetensors, never from a pickle."""
+"""An encoder's weights as one canonical set of arrays, from safetensors only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
 from fastflow.kernels.panels import LARGEST, usable, widen
 from fastflow.model.tensors import Arrays, MappedTensors
-from fastflow.values import read_object, short, whole_number
+from fastflow.values import flag, read_object, short, whole_number
 
 BAD = f"holds NaN or infinity, or a magnitude above {LARGEST:g}; no encoder can be computed with that"
 _BERT_LAYER = {
@@ -64,17 +64,16 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def has_pooler(directory: Path) -> bool:
-    """Return whether the weights hold BERT's pooler; transformers would fill a missing one randomly."""
+    """Return whether the weights hold BERT's pooler; transformers would draw a missing one."""
     return any(
         n.endswith("pooler.dense.weight") for path in weight_files(directory) for n in MappedTensors(path).arrays
     )
 
 
 class MappedWeights:
-    """The canonical weights of ``load_weights``, unread, as stored.
+    """The weights of ``load_weights``, unread, as stored.
 
-    ``stored`` is a ``cpu_layout.Stored`` with ``qkv`` in three parts. Its reader checks magnitudes and raises
-    ``not_finite``. Raises a FastflowError that names file and tensor for a missing or misshapen one.
+    ``stored`` is a ``cpu_layout.Stored`` with ``qkv`` in three parts; its reader checks magnitudes.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
@@ -101,21 +100,17 @@ class MappedWeights:
         return 0 if first is None or first.ndim != 2 else first.shape[1]
 
     def release(self) -> None:
-        """Release the memory of pages read so far; raises a FastflowError if a file was cut meanwhile."""
         for file in self._files:
             file.release()
 
     def not_finite(self, name: str, part: int) -> FastflowError:
-        """Return the error for part ``part`` of the weight ``name``; parts may share one tensor."""
+        """Return the error for a part of the weight ``name``."""
         names = self._names[name]
         return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
-    """Load the arrays that ``kernels.encoder.reference`` names in ``dtype``; the word table stays as stored.
-
-    Raises a FastflowError that names file and tensor for one that is missing, misshapen or not finite.
-    """
+    """Load the arrays that ``kernels.encoder.reference`` names in ``dtype``; the word table stays as stored."""
     mapped, out = MappedWeights(directory, config, shape), {}
     for name, stored in mapped.stored.items():
         parts = [widen(part) for part in (stored if isinstance(stored, tuple) else (stored,))]
@@ -154,10 +149,7 @@ def word_tensor(family: str) -> str:
 
 
 def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    """Yield all weights; lazily, since config.json may name any number of layers.
-
-    ``has`` tells whether the checkpoint holds a tensor. Raises a FastflowError for one that config.json denies.
-    """
+    """Yield each weight lazily: config.json may name any number of layers. ``has``: whether a tensor exists."""
     if config["model_type"] == "modernbert":
         yield from _modernbert(has, config, shape, where)
     else:
@@ -201,9 +193,12 @@ def _layer(stem: str, prefix: str, names: dict[str, str], shape: EncoderShape) -
         yield from _norm(f"{prefix}{part}", f"{stem}{names[part]}", hidden)
 
 
-def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    from fastflow.model.encoder.modernbert import biases
+def biases(config: dict[str, Any], where: Path) -> dict[str, bool]:
+    """Return which parts of a ModernBERT have biases; by default none."""
+    return {part: flag(config, f"{part}_bias", where) for part in ("attention", "mlp", "norm")}
 
+
+def _modernbert(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
     hidden, wide, given = shape.hidden, shape.intermediate, biases(config, where)
 
     def refuse_denied(name: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""A directory saved by Sentence Transformers -> its modules; an unknown setting is an error.
+"""Read a directory saved by Sentence Transformers.
 
 modules.json                        the modules in order, with folder and type
 sentence_bert_config.json           of the Transformer: max_seq_length, do_lower_case
@@ -40,7 +40,7 @@ KNOWN = (
     *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),
     *("WordWeights", "WeightedLayerPooling", "StaticEmbedding"),
 )
-# before 5.4: sentence_transformers.models.Pooling; later sentence_transformers.base.modules.dense.Dense and others
+# before 5.4 and since
 TYPE = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\."
     rf"(?:(\w+)\.)?({'|'.join(KNOWN)})"
@@ -71,10 +71,9 @@ After = DenseModule | LayerNormModule | NormalizeModule
 
 @dataclass(frozen=True)
 class Modules:
-    """Modules in order, prompts and similarity of a directory.
+    """Modules in order, prompts and similarity.
 
-    ``layers`` and ``word_weights`` precede the pooling, ``after`` follow it. ``dim``: width of an embedding before
-    ``truncate_dim``. ``folders``: of the modules after the Transformer.
+    ``dim``: width of an embedding before ``truncate_dim``. ``folders``: of the modules after the Transformer.
     """
 
     path: Path
@@ -95,7 +94,6 @@ class Modules:
         return [str(module) for module in (*before, self.pooling, *self.after)]
 
     def beyond_encoder(self) -> str:
-        """Name the modules and settings that the encoder lacks."""
         named = self.names()[isinstance(self.pooling, StaticModule) :]
         if self.transformer.do_lower_case:
             named.append("do_lower_case")
@@ -110,7 +108,6 @@ class Modules:
         return ", ".join(named)
 
     def warn_of_unused(self) -> str:
-        """Return the warning for a calibration fitted on the encoder only."""
         return (
             f"{self.path} was saved by Sentence Transformers: the calibration uses its encoder alone, without "
             f"{self.beyond_encoder()}"
@@ -118,10 +115,7 @@ class Modules:
 
 
 def read_modules(directory: Path) -> Modules | None:
-    """Read the modules; None without a modules.json, or if model2vec wrote it for other libraries.
-
-    Raises a FastflowError that names file and field for a module or setting that is unknown, missing or contradictory.
-    """
+    """Read the modules; None without a modules.json, or if model2vec wrote it."""
     if not is_file(directory / MODULES) or is_model2vec(directory):
         return None
     entries = _entries(directory)
@@ -189,7 +183,7 @@ def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[Afte
 
 
 def read_settings(directory: Path, width: int) -> dict[str, Any]:
-    """Read prompts, default_prompt, similarity and truncate_dim as Modules has them; an unknown field is an error."""
+    """Read prompts, default_prompt, similarity and truncate_dim as Modules has them."""
     where = directory / SETTINGS
     if not is_file(where):
         return {}
@@ -222,7 +216,7 @@ def read_settings(directory: Path, width: int) -> dict[str, Any]:
 
 
 def encoder_folder(directory: Path) -> Path:
-    """Return the folder of the Transformer in modules.json, else ``directory``."""
+    """Return the Transformer's folder, else ``directory``."""
     modules = read_modules(directory)
     return directory if modules is None else modules.transformer.directory
 

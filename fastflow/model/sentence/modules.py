@@ -1,4 +1,4 @@
-"""Read and check the settings of each module that Sentence Transformers saves, in its older and newer names."""
+"""Settings of each module of Sentence Transformers, in older and newer names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TRANSFORMER_EMPTY = (
 
 @dataclass(frozen=True)
 class TransformerModule:
-    """The encoder's folder, token limit (None: the encoder's own), and whether texts are lowercased."""
+    """The encoder's folder, token limit (None: its own), and whether texts are lowercased."""
 
     directory: Path
     max_seq_length: int | None
@@ -52,7 +52,7 @@ class TransformerModule:
 
 @dataclass(frozen=True)
 class PoolingModule:
-    """Hidden states of the last layer (N, D) -> (B, D * modes), concatenated in the order of ``modes``.
+    """Hidden states (N, D) -> (B, D * modes), concatenated.
 
     ``include_prompt`` false excludes the prompt's tokens.
     """
@@ -65,7 +65,7 @@ class PoolingModule:
 
 
 class StaticModule(PoolingModule):
-    """The mean of the rows of a token table, prompts included."""
+    """The mean of a token table's rows, prompts included."""
 
     def __str__(self) -> str:
         return "StaticEmbedding"
@@ -73,7 +73,7 @@ class StaticModule(PoolingModule):
 
 @dataclass(frozen=True)
 class DenseModule:
-    """y = activation(W x + b); ``residual`` adds x, or R x if the widths differ. Weights in ``directory``."""
+    """y = activation(W x + b); ``residual`` adds x, or R x if the widths differ."""
 
     directory: Path
     in_features: int
@@ -88,7 +88,7 @@ class DenseModule:
 
 @dataclass(frozen=True)
 class LayerNormModule:
-    """LayerNorm of ``width`` numbers; weights in ``directory``."""
+    """LayerNorm of ``width`` numbers."""
 
     directory: Path
     width: int
@@ -107,7 +107,7 @@ class NormalizeModule:
 
 @dataclass(frozen=True)
 class WordWeightsModule:
-    """Token weights by id: states are multiplied by them, and a mean divides by their sum."""
+    """Token weights by id; a mean divides by their sum."""
 
     directory: Path
 
@@ -117,7 +117,7 @@ class WordWeightsModule:
 
 @dataclass(frozen=True)
 class LayersModule:
-    """The weighted mean of the layers ``start`` to ``last``; weights in ``directory``."""
+    """The weighted mean of the layers ``start`` to ``last``."""
 
     directory: Path
     start: int
@@ -128,7 +128,7 @@ class LayersModule:
 
 
 def read_transformer(folder: Path) -> TransformerModule:
-    """Read a Transformer; raises if its encoder is missing, and for a setting of other modalities."""
+    """Read a Transformer; settings of other modalities are refused."""
     if not is_file(folder / "config.json"):
         raise FastflowError(
             f"{folder} is not an encoder: it has no config.json, and modules.json names it the Transformer"
@@ -166,7 +166,7 @@ def _check_width(found: dict[str, Any], hidden: int, place: str) -> None:
 
 
 def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
-    """Read the pooling of hidden states of width ``hidden``; returns it and its output width."""
+    """Read the pooling of states of width ``hidden``; returns it and its output width."""
     found, place = module_config(folder, "Pooling")
     check_fields(found, (*WIDTHS, "pooling_mode", "include_prompt", *LEGACY_MODES), place)
     _check_width(found, hidden, place)
@@ -183,7 +183,7 @@ def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
 
 
 def read_dense(folder: Path, width: int) -> DenseModule:
-    """Read a Dense on vectors of ``width`` numbers."""
+    """Read a Dense on ``width`` numbers."""
     found, place = module_config(folder, "Dense")
     names = ("module_input_name", "module_output_name")
     check_fields(found, ("in_features", "out_features", "bias", "activation_function", "use_residual", *names), place)
@@ -204,7 +204,7 @@ def read_dense(folder: Path, width: int) -> DenseModule:
 
 
 def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
-    """Read a LayerNorm on vectors of ``width`` numbers."""
+    """Read a LayerNorm of ``width`` numbers."""
     found, place = module_config(folder, "LayerNorm")
     check_fields(found, ("dimension",), place)
     if found.get("dimension") != width:
@@ -213,7 +213,7 @@ def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
 
 
 def read_normalize(folder: Path) -> None:
-    """Check the settings of a newer Normalize; an older one has no settings."""
+    """Check a newer Normalize; an older one has no settings."""
     if is_file(folder / "config.json"):
         found, place = module_config(folder, "Normalize")
         names = ("module_input_name", "module_output_name")
@@ -228,7 +228,7 @@ def _check_whole_embedding(found: dict[str, Any], names: tuple[str, ...], place:
 
 
 def module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
-    """Read a module's config.json; returns it and its name for messages."""
+    """Read a module's config.json and its name for messages."""
     path = folder / "config.json"
     if not is_file(path):
         raise FastflowError(f"{path} is missing: modules.json names its folder as a {kind}; copy the whole directory")
@@ -236,13 +236,13 @@ def module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
 
 
 def check_fields(found: dict[str, Any], known: tuple[str, ...], place: str) -> None:
-    """Raise a FastflowError for a field that is not ``known``."""
+    """Raise for a field that is not ``known``."""
     if odd := [name for name in found if name not in known]:
         raise FastflowError(f"{place}, field {short(odd[0])}: is unknown to this version of fastflow")
 
 
 def flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
-    """Return a boolean field; raises a FastflowError for another type."""
+    """Return a boolean field."""
     value = found.get(name, default)
     if not isinstance(value, bool):
         raise FastflowError(f"{place}, field {name}: must be true or false, not {short(value)}")
@@ -250,7 +250,7 @@ def flag(found: dict[str, Any], name: str, default: bool, place: str) -> bool:
 
 
 def read_layers(folder: Path, config: dict[str, Any], encoder: Path, hidden: int, depth: int) -> LayersModule:
-    """Read a WeightedLayerPooling for an encoder of ``depth`` layers of width ``hidden``."""
+    """Read a WeightedLayerPooling for ``depth`` layers of width ``hidden``."""
     found, place = module_config(folder, "WeightedLayerPooling")
     check_fields(found, (*WIDTHS, "layer_start", "num_hidden_layers"), place)
     _check_width(found, hidden, place)

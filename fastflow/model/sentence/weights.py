@@ -1,8 +1,9 @@
-"""The modules of Sentence Transformers, with weights, as a backend runs them."""
+"""Modules of Sentence Transformers with weights, as a backend runs them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,20 +34,22 @@ PICKLE = "pytorch_model.bin"
 
 
 def head_of(modules: Modules) -> Head:
-    """Read the modules after the pooling in float32; raises a FastflowError that names file and tensor."""
+    """Read the modules after the pooling, in float32."""
     head: list[Dense | Unit | Norm] = []
     for module in modules.after:
         if isinstance(module, DenseModule):
             head.append(_dense(module))
         elif isinstance(module, LayerNormModule):
-            head.append(_layer_norm(module))
+            size = (module.width,)
+            scale, bias = _read(module.directory, {"norm.weight": size, "norm.bias": size})
+            head.append(Norm(scale, bias))
         else:
             head.append(Unit())
     return tuple(head)
 
 
 def pooling_of(modules: Modules, depth: int) -> Pooling:
-    """Return the pooling for an encoder of ``depth`` layers, with weights of layers and tokens."""
+    """Return the pooling for ``depth`` layers, with weights of layers and tokens."""
     if isinstance(modules.pooling, StaticModule):
         return Pooling("mean", (WORDS,))
     mode, layers = "+".join(modules.pooling.modes), [depth]
@@ -66,11 +69,7 @@ def pooling_of(modules: Modules, depth: int) -> Pooling:
 
 
 def read_word_weights(folder: Path, vocabulary: int) -> NDArray[np.float32]:
-    """Read a WordWeights module; returns (vocabulary,) float32 weights by id.
-
-    Raises a FastflowError for a weight that is neither 0 nor LEAST to HEAVIEST: Sentence Transformers may round others
-    differently.
-    """
+    """Read (vocabulary,) float32 weights by id, each 0 or LEAST to HEAVIEST."""
     found, place = module_config(folder, "WordWeights")
     check_fields(found, ("vocab", "word_weights", "unknown_word_weight"), place)
     words, weights, other = found.get("vocab"), found.get("word_weights"), found.get("unknown_word_weight", 1)
@@ -96,7 +95,7 @@ def _usable(value: float) -> bool:
 
 
 def files_of(modules: Modules) -> list[Path]:
-    """List every file that decides an embedding, in a fixed order."""
+    """List the files that decide an embedding, in a fixed order."""
     encoder = modules.transformer.directory
     own = [modules.path / MODULES, modules.path / SETTINGS, *(encoder / name for name in TRANSFORMER_FILES)]
     for folder in modules.folders:
@@ -105,9 +104,8 @@ def files_of(modules: Modules) -> list[Path]:
 
 
 def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
-    arrays, count = _tensors(module.directory), module.last + 1 - module.start
-    weights = _take(arrays, module.directory, "layer_weights", (count,)).astype(np.float64)
-    _check_all_used(arrays, module.directory)
+    (found,) = _read(module.directory, {"layer_weights": (module.last + 1 - module.start,)})
+    weights = found.astype(np.float64)
     total = weights.sum()
     if not abs(total) > LIGHTEST:
         raise FastflowError(f"{module.directory / WEIGHTS}: the sum of layer_weights is 0")
@@ -115,22 +113,24 @@ def _shares(module: LayersModule) -> tuple[list[int], list[float]]:
     return [int(i) + module.start for i in kept], [float(weights[i] / total) for i in kept]
 
 
-def _layer_norm(module: LayerNormModule) -> Norm:
-    arrays, where, size = _tensors(module.directory), module.directory, (module.width,)
-    scale, bias = _take(arrays, where, "norm.weight", size), _take(arrays, where, "norm.bias", size)
-    _check_all_used(arrays, where)
-    return Norm(scale, bias)
-
-
 def _dense(module: DenseModule) -> Dense:
-    arrays, where = _tensors(module.directory), module.directory
     size = (module.out_features, module.in_features)
-    weight = _take(arrays, where, "linear.weight", size)
-    bias = _take(arrays, where, "linear.bias", size[:1]) if module.bias else np.zeros(size[0], np.float32)
-    projects = module.residual and size[0] != size[1]
-    projection = _take(arrays, where, "residual.weight", size) if projects else None
-    _check_all_used(arrays, where)
-    return Dense(weight, bias, module.activation, module.residual, projection)
+    names: dict[str, tuple[int, ...]] = {"linear.weight": size}
+    if module.bias:
+        names["linear.bias"] = size[:1]
+    if module.residual and size[0] != size[1]:
+        names["residual.weight"] = size
+    found = dict(zip(names, _read(module.directory, names), strict=True))
+    bias = found.get("linear.bias", np.zeros(size[0], np.float32))
+    return Dense(found["linear.weight"], bias, module.activation, module.residual, found.get("residual.weight"))
+
+
+def _read(folder: Path, sizes: Mapping[str, tuple[int, ...]]) -> list[NDArray[np.float32]]:
+    arrays = _tensors(folder)
+    found = [_take(arrays, folder, name, size) for name, size in sizes.items()]
+    if arrays:
+        raise FastflowError(f"{folder / WEIGHTS}: tensor {min(arrays)} is unknown to the module's config.json")
+    return found
 
 
 def _tensors(folder: Path) -> Arrays:
@@ -153,8 +153,3 @@ def _take(arrays: Arrays, folder: Path, name: str, size: tuple[int, ...]) -> NDA
     if not usable(array):
         raise FastflowError(f"{where} {BAD}")
     return array.astype(np.float32)
-
-
-def _check_all_used(arrays: Arrays, folder: Path) -> None:
-    if arrays:
-        raise FastflowError(f"{folder / WEIGHTS}: tensor {min(arrays)} is unknown to the module's config.json")

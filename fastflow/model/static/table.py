@@ -1,4 +1,4 @@
-"""A static encoder on disk, as model2vec or Sentence Transformers saves it.
+"""A static encoder on disk.
 
 model2vec        config.json with normalize and max_length; in model.safetensors ``embeddings`` (R, D), optional
                  ``weights`` (V,), and ``mapping`` (V,), the row of each token id
@@ -29,7 +29,7 @@ DEFAULT_LENGTH = 512
 NAMES = ("embeddings", "weights", "mapping")
 CHECKED = 4096
 BAG = "embedding.weight"
-# fields of config.json: the first two decide the vectors, the others describe the table's making
+# fields that decide vectors, and fields that describe the making
 DECIDING = ("normalize", "max_length")
 TOLD = (
     *("model_type", "architectures", "tokenizer_name", "apply_pca", "apply_zipf", "sif_coefficient", "hidden_dim"),
@@ -49,7 +49,7 @@ class Rules(NamedTuple):
 
 
 def read_rules(directory: Path) -> Rules:
-    """Read the rules of a static encoder; raises a FastflowError that names an unknown or invalid field."""
+    """Read the rules of a static encoder."""
     if not is_file(directory / CONFIG):
         return Rules(False, False, MOST)
     config, where = read_config(directory), f"{directory / CONFIG}, field"
@@ -64,7 +64,7 @@ def read_rules(directory: Path) -> Rules:
 
 
 def check_modules(directory: Path) -> None:
-    """Raise a FastflowError if model2vec's modules.json names modules other than StaticEmbedding and Normalize."""
+    """Raise if modules.json names modules that model2vec does not run."""
     if not is_file(directory / MODULES):
         return
     found = read_json(directory / MODULES)
@@ -80,7 +80,7 @@ def check_modules(directory: Path) -> None:
 def open_table(directory: Path) -> Table:
     """Open a static encoder's table; its rows stay in the mapped file.
 
-    Rows of float64 and bfloat16 become float32 in memory. Raises a FastflowError that names the tensor.
+    Rows of float64 and bfloat16 become float32 in memory.
     """
     path = directory / WEIGHTS
     if is_file(index := directory / WEIGHT_INDEX):
@@ -114,7 +114,7 @@ def _is_summed_exactly(arrays: Mapping[str, NDArray[Any]], rows: NDArray[Any], m
 
 
 def check_rows(directory: Path) -> int:
-    """Read the whole table and count its rows; raises a FastflowError for NaN or infinity."""
+    """Count the table's rows; raises for NaN or infinity in one."""
     rows = open_table(directory).rows
     for start in range(0, len(rows), CHECKED):
         bad = np.flatnonzero(~np.isfinite(rows[start : start + CHECKED]).all(axis=1))

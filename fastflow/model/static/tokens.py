@@ -1,4 +1,4 @@
-"""Tokenization for static encoders: no special tokens, so a text may have no token."""
+"""Tokenization for static encoders, without special tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fastflow.values import MOST, short
 
 
 class StaticTokenizer(Tokenizer):
-    """A saved tokenizer with a length limit, MOST for none, for the table in ``directory``.
+    """A saved tokenizer with a length limit, MOST for none.
 
-    model2vec cuts a text by characters, then by tokens, then drops unknown tokens. A StaticEmbedding keeps them, and
-    cuts only if tokenizer.json does.
+    model2vec cuts by characters, then by tokens, then drops unknown tokens. A StaticEmbedding keeps them, and cuts only
+    if tokenizer.json does.
     """
 
     ended = False
@@ -59,7 +59,7 @@ class StaticTokenizer(Tokenizer):
 
     @property
     def most_characters(self) -> int | None:
-        """The number of characters kept before tokenization; None: all."""
+        """The characters kept before tokenization; None: all."""
         return self._characters if self.longest < MOST else None
 
     def __call__(self, texts: Sequence[str]) -> Tokens:

@@ -39,9 +39,9 @@ def write_static(
         directory: Where to write; must not exist.
         tokenizer: The ``tokenizers.Tokenizer``; saved without padding and truncation.
         table: (V, D) finite floats, a row for each token id.
-        weights: (V,) factors of the rows in the mean, which is not divided by their sum; None for 1.
+        weights: (V,) factors of the rows in the mean; None for 1.
         normalize: Whether vectors are divided by their L2 norm.
-        dtype: Of the saved rows: float32, float16 or int8. Scales of int8 rows are multiplied into the weights.
+        dtype: Of the saved rows: float32, float16 or int8.
         max_length: The most tokens kept of a text; None for all.
         name: The encoder that the table was made from.
 

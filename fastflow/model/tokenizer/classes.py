@@ -1,7 +1,4 @@
-"""The changes that a transformers class makes to a tokenizer.json, given the settings next to it.
-
-``settle`` makes the changes of releases 4 and 5, and refuses a directory that they read differently.
-"""
+"""Changes that a class of transformers makes to a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ KEEP = (
 class Whole(NamedTuple):
     """A tokenizer without its vocabulary.
 
-    ``ends``: ids added at a text's ends; ``id_of``: content -> id, None if absent.
+    ``ends``: ids added at a text's ends; ``id_of``: content -> id or None.
     """
 
     tree: dict[str, Any]
@@ -46,7 +43,7 @@ class Whole(NamedTuple):
 def settle(settings: Settings, found: Whole) -> dict[str, Any]:
     """Return ``found.tree`` as transformers changes it; a new added token has no ``id`` yet.
 
-    Raises a FastflowError that names the field over which releases of transformers differ.
+    Raises for a field over which releases of transformers differ.
     """
     for part, field in (("truncation", "truncation_side"), ("padding", "padding_side")):
         side = (found.tree[part] or {}).get("direction", "Right")

@@ -1,16 +1,20 @@
-"""Places at which a text surely splits into tokens, found from a tokenizer's rules; None if a rule is unknown.
+"""Shorten long texts to their first tokens: the library tokenizes a whole text, in 320 times its bytes.
 
-Added tokens, normalization, splitting into words and into tokens each have to split there.
+A text is cut at a place at which it surely splits: by added tokens, normalization, words and tokens.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # ASCII without the underline, which other rules count as a letter
+from fastflow.errors import FastflowError
+from fastflow.late import late
+
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # without the underline, a letter to other rules
 IDEOGRAPHS = "\u4e00-\u9fff"
 SPACES = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 CONTROLS = "\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
@@ -20,7 +24,7 @@ WORD = (
     "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0621-\u063a\u3041-\u3096"
     "\u30a1-\u30fa\uac00-\ud7a3\U0001f300-\U0001f64f\U0001f680-\U0001f6c5\U0001f910-\U0001f9ff"
 )
-# letters and digits, without those that join the grapheme after them (U+0D4E) or before them
+# letters and digits, but not if they join the grapheme after (U+0D4E) or before them
 LETTERS = r"[^\W\u0d4e\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f\U00010000-\U0010ffff]"
 LATIN = "[0-9A-Za-z]"
 FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
@@ -28,11 +32,18 @@ GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "St
 MOST = 64
 AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}
 
+# long texts
+SHARE = 16  # characters tokenized first for each token of the limit; English has 4 to 5 a token
+LEAST = 1024
+WINDOW = 2**16  # characters read at a time if the first ones hold too few tokens
+GROW = 4
+LONGEST = 2**20
+TOGETHER = 2**18
+NEAR = (64, 2048)  # characters before the end, searched first for a cut
+
 
 class Cuts(NamedTuple):
-    """``at`` matches, with no width, a possible cut. ``runs`` matches repeated characters; the first ones, in the
-    matched group, give the same tokens.
-    """
+    """``at`` matches, with no width, a possible cut; the matched group of ``runs`` gives the tokens of the match."""
 
     at: re.Pattern[str]
     runs: re.Pattern[str] | None = None
@@ -133,3 +144,66 @@ def _keeps(normalizer: Any, letters: str) -> bool:
 @cache
 def _every(letters: str) -> list[str]:
     return re.findall(letters, "".join(map(chr, range(0x10000))))
+
+
+class LongTexts:
+    """Shorten texts of more than ``size`` characters for ``max_length`` tokens."""
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        self.size = max(LEAST, SHARE * max_length)
+        self._tokenizer = tokenizer
+
+    @late
+    def _cuts(self) -> Cuts | None:
+        return find_cuts(self._tokenizer)
+
+    def together(self, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """Yield (start, stop) of at most TOGETHER characters, or one text."""
+        start = held = 0
+        for i, text in enumerate(texts):
+            held += len(text)
+            if held > TOGETHER and i > start:
+                yield start, i
+                start, held = i, len(text)
+        if texts:
+            yield start, len(texts)
+
+    def head(self, text: str) -> str:
+        if self._cuts is None and len(text) <= LONGEST:
+            return text
+        return text[: last(self._cuts, text[: self.size])]
+
+    def enough(self, text: str, is_full: Callable[[str], bool]) -> str:
+        """Return a text with the tokens of ``text``, or its start with more than ``is_full`` allows.
+
+        Raises if LONGEST characters do not suffice.
+        """
+        have, tried = "", self.size
+        for start in range(0, len(text), WINDOW):
+            part = text[start : start + WINDOW]
+            have += self._shorten(part)
+            if len(have) > LONGEST:
+                raise FastflowError(
+                    f"a text holds {LONGEST} characters that make fewer tokens than the limit, or that the tokenizer "
+                    "cannot split safely: shorten the text"
+                )
+            if len(have) > tried and start + WINDOW < len(text):
+                tried = GROW * len(have)
+                if (end := last(self._cuts, have)) and is_full(have[:end]):
+                    return have[:end]
+        return have
+
+    def _shorten(self, part: str) -> str:
+        runs = self._cuts and self._cuts.runs
+        return runs.sub(lambda run: run[run.lastindex or 0], part) if runs else part
+
+
+def last(cuts: Cuts | None, text: str) -> int:
+    """Return the last possible cut in ``text``, or 0."""
+    if cuts is None:
+        return 0
+    for near in (*NEAR, len(text)):
+        places = [match.start() for match in cuts.at.finditer(text, max(1, len(text) - near))]
+        if places:
+            return places[-1]
+    return 0

@@ -1,4 +1,4 @@
-"""texts -> packed token ids, by the compiled WordPiece or the ``tokenizers`` library."""
+"""Texts -> packed token ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastflow.values import MOST, panics, reason
 
 if TYPE_CHECKING:
     from fastflow.kernels.tokens.cpu import WordPiece
-    from fastflow.model.tokenizer.long_texts import LongTexts
+    from fastflow.model.tokenizer.cuts import LongTexts
     from fastflow.model.tokenizer.wordpiece import Native
 
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -39,7 +39,6 @@ class Tokens(NamedTuple):
     skip: int = 0
 
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
-        """Return the texts numbered ``rows``, in that order."""
         if len(rows) == 1 == len(self.offsets) - 1:
             return self
         lengths = np.diff(self.offsets)[rows]
@@ -49,16 +48,12 @@ class Tokens(NamedTuple):
         return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)), self.skip)
 
     def check(self, vocabulary: int) -> None:
-        """Raise a FastflowError for an id outside an embedding table of ``vocabulary`` rows."""
         if len(self.ids) and not (self.ids.min() >= 0 and self.ids.max() < vocabulary):
             odd = self.ids[(self.ids < 0) | (self.ids >= vocabulary)][0]
             raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
 
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
-        """Yield row numbers, longest text first, in batches of at most ``texts`` texts and ``tokens`` tokens.
-
-        Tokens are counted with padding to the batch's longest text.
-        """
+        """Yield row numbers, longest text first; ``tokens`` are counted with padding."""
         lengths = np.diff(self.offsets)
         order = np.argsort(-lengths, kind="stable")
         start = 0
@@ -69,7 +64,7 @@ class Tokens(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A token and its characters ``start`` to ``stop`` of the text; an added special token has none."""
+    """A token and its characters ``start`` to ``stop``; an added special token has none."""
 
     id: int
     text: str
@@ -81,8 +76,8 @@ class Piece(NamedTuple):
 class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
-    ``lower``: lowercase texts first. ``proved``: the files match an export's hashes, so ids are not checked again.
-    ``threads``: of the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
+    ``lower``: lowercase texts first. ``proved``: hashes match an export, so ids are not checked again. ``threads``: of
+    the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
     """
 
     threads: int | None = None
@@ -117,9 +112,12 @@ class Tokenizer:
         self._saved: Saved = read_saved(directory)
         self._native: Native | None = None
         try:
-            self._native, self.runs = _natively(self._saved, lower), "native"
-        except NotNativeError as error:
-            self.runs = f"tokenizers: {error}"
+            from fastflow.model.tokenizer.wordpiece import read_native
+
+            self._native, self.runs = read_native(self._saved.data, lower, self._saved.settings), "native"
+        except (ImportError, NotNativeError) as error:
+            absent = isinstance(error, ImportError)
+            self.runs = f"tokenizers: {'the compiled kernels are not installed' if absent else error}"
             _ = self._library
 
     @late
@@ -147,7 +145,7 @@ class Tokenizer:
 
     @late
     def _long(self) -> LongTexts:
-        from fastflow.model.tokenizer.long_texts import LongTexts
+        from fastflow.model.tokenizer.cuts import LongTexts
 
         return LongTexts(self._tokenizer, self.max_length)
 
@@ -179,7 +177,6 @@ class Tokenizer:
 
     @property
     def special(self) -> list[str]:
-        """The special tokens as they are written, ordered by id."""
         return list(self._specials.values())
 
     def _check_dropout(self) -> None:
@@ -197,7 +194,6 @@ class Tokenizer:
             raise FastflowError(f"{self._directory}: the tokenizer gives token ids up to {largest:,}, {said}")
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize ``texts``, with special tokens; raises a FastflowError for a text that the tokenizer cannot take."""
         if self._native is None:
             return self._by_library(texts)
         try:
@@ -241,20 +237,17 @@ class Tokenizer:
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
     def tokenize_prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
-        """Tokenize ``texts`` with ``prompt`` before each; ``pooled`` false excludes its tokens from the pooling."""
+        """``pooled`` false excludes the tokens of ``prompt`` from the pooling."""
         tokens = self([prompt + text for text in texts])
         return tokens._replace(skip=self.prompt_tokens(prompt)) if prompt and not pooled else tokens
 
     def prompt_tokens(self, prompt: str) -> int:
-        """Count the tokens of ``prompt`` with the special tokens before it, without one after it."""
+        """Count the tokens of ``prompt`` and the special tokens before it."""
         ids = self([prompt]).ids
         return len(ids) - int(ids[-1] in self._specials)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
-        """Return the uncut tokens of each text, with special tokens at its ends if ``special``.
-
-        Raises as a call does.
-        """
+        """Return the uncut tokens of each text; ``special``: also at its ends."""
         encodings = self._check(self._uncut.encode_batch, texts, special)
         return [
             [
@@ -265,7 +258,7 @@ class Tokenizer:
         ]
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """Count the pieces of ``words``, each tokenized as inside a text, and the unknown tokens among them."""
+        """Count all and the unknown pieces of ``words``, each tokenized as inside a text."""
         texts = [f" {word[:LONGEST_WORD]}" for word in words]
         if self._native is not None:
             ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)
@@ -277,16 +270,8 @@ class Tokenizer:
         return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())
 
 
-def _natively(saved: Saved, lower: bool) -> Native:
-    try:
-        from fastflow.model.tokenizer.wordpiece import read_native
-    except ImportError as error:
-        raise NotNativeError("the compiled kernels are not installed") from error
-    return read_native(saved.data, lower, saved.settings)
-
-
 def no_utf8(texts: Sequence[str]) -> FastflowError:
-    """Return the error for the first text that holds half a surrogate pair."""
+    """Return the error for a text with half a surrogate pair."""
     found = next((half, text) for text in texts if (half := SURROGATE.search(text)))
     shown = found[1][max(0, found[0].start() - 20) :]
     return FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {shown[:80]!r:.80}")

@@ -1,37 +1,31 @@
-"""Find texts that do not suit a vocabulary: their words fall into many pieces or are unknown."""
+"""Find texts that do not suit a vocabulary: many or unknown pieces."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastflow.model.tokenizer.encode import Tokenizer
 
 WORD = re.compile(r"[^\W\d_]+")
 # scripts without spaces between words
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
 LOOKED_AT = 20_000
-ENOUGH = 100  # characters from which it judges by itself; a short name may fall into many pieces
+ENOUGH = 100  # characters: a short name may fall into many pieces
 FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
-SHARED = 100_000  # entries of a multilingual vocabulary, which has fewer for each language
+SHARED = 100_000  # entries of a multilingual vocabulary
 UNKNOWN = 0.05
 
 
-class Vocabulary(Protocol):
-    """The part of a tokenizer that is used here."""
+def warn_of_unsuited(vocabulary: Tokenizer, texts: Sequence[str]) -> str | None:
+    """Return a sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
 
-    @property
-    def size(self) -> int: ...
-
-    def pieces(self, words: Sequence[str]) -> tuple[int, int]: ...
-
-
-def warn_of_unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None:
-    """Return one sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
-
-    At most SAMPLE words are judged, letters only; fewer than FEWEST pieces are not judged.
+    At most SAMPLE words are judged, and at least FEWEST pieces.
     """
     words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
     total, unknown = vocabulary.pieces(words)
@@ -56,7 +50,7 @@ def warn_of_unsuited(vocabulary: Vocabulary, texts: Sequence[str]) -> str | None
 
 
 class Seen:
-    """The first texts of a Runtime, up to a limit, judged on request."""
+    """The first texts of a Runtime, judged on request."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -66,7 +60,7 @@ class Seen:
     def add(self, texts: Iterable[str]) -> bool:
         """Keep ``texts`` while there is room; returns whether ENOUGH is reached now.
 
-        No lock, which a fork could copy held: threads may keep a little more.
+        No lock, which a fork could copy held.
         """
         for text in texts:
             if self._left <= 0:
@@ -77,6 +71,6 @@ class Seen:
         few, self._few = self._few, LOOKED_AT - self._left < ENOUGH
         return few and not self._few
 
-    def notes(self, vocabulary: Vocabulary) -> list[str]:
+    def notes(self, vocabulary: Tokenizer) -> list[str]:
         warning = warn_of_unsuited(vocabulary, list(self.texts))
         return [f"texts embedded so far: {warning}"] if warning else []

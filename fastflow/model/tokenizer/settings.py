@@ -49,7 +49,7 @@ def show_json(value: Any) -> str:
 
 
 class Special(NamedTuple):
-    """A special token, and the field and file that name it; the file of a class's default is empty."""
+    """A special token, and the field and file that name it, "" for a class's default."""
 
     field: str
     file: str
@@ -59,8 +59,7 @@ class Special(NamedTuple):
 class Settings(NamedTuple):
     """The tokenizer class, a key of NAMED, or "" if tokenizer.json is used unchanged.
 
-    ``added``: tokens of added_tokens_decoder or added_tokens.json, ordered by id. ``vocabulary``: rows of the encoder's
-    table, None if config.json does not say.
+    ``added``: tokens of added_tokens_decoder or added_tokens.json by id. ``vocabulary``: rows of the table, if known.
     """
 
     directory: Path
@@ -85,7 +84,7 @@ class Settings(NamedTuple):
 
 
 def read_settings(directory: Path) -> Settings:
-    """Read the settings of a directory; raises a FastflowError that names an invalid or unsupported field."""
+    """Read the settings of a directory."""
     fields, config = (_read(directory / name) for name in (CONFIG, "config.json"))
     name = fields.get("tokenizer_class") or config.get("tokenizer_class") or ""
     kind = re.sub("Tokenizer(Fast)?$", "", name) if isinstance(name, str) else ""

@@ -1,6 +1,6 @@
 """tokenizer.json -> the compiled WordPiece, if it holds no other rules.
 
-The library reads every other file, and reports the errors of malformed ones.
+The library reads every other file, and reports errors.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ class Native(NamedTuple):
 
 
 def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> Native:
-    """Compile a tokenizer.json changed by ``settings``; ``lower``: texts are lowercased first.
-
-    Raises NotNativeError.
-    """
+    """Compile a tokenizer.json changed by ``settings``, or raise NotNativeError; ``lower``: lowercase texts first."""
     places = _vocabularies(data)
     if len(places) != 1:
         raise NotNativeError("its model is not WordPiece")
@@ -204,7 +201,7 @@ def _check_limits(truncation: Any, padding: Any) -> None:
 
 
 def kind(value: Any, place: str, name: str, **types: type | None) -> None:
-    """Raise ValueError unless ``value`` is an object of the type ``name`` with exactly these fields."""
+    """Raise ValueError unless ``value`` is of the type ``name`` with exactly these fields."""
     found = value.get("type") if isinstance(value, dict) else None
     if found != name:
         raise ValueError(f"its {place} is {found if is_a(found, str) else 'none'!s:.40}, not {name}")
@@ -212,7 +209,7 @@ def kind(value: Any, place: str, name: str, **types: type | None) -> None:
 
 
 def fields(value: Any, place: str, **types: type | None) -> None:
-    """Raise ValueError unless ``value`` is an object with exactly these fields and types; None: any type."""
+    """Raise ValueError unless ``value`` has exactly these fields and types; None: any type."""
     if not isinstance(value, dict) or set(value) != set(types):
         raise ValueError(f"the fields of its {place} are not the usual ones")
     for name, wanted in types.items():
@@ -221,7 +218,7 @@ def fields(value: Any, place: str, **types: type | None) -> None:
 
 
 def is_a(value: Any, wanted: type) -> bool:
-    """Return whether a JSON value has a type; bool is not int, and int has 31 bits."""
+    """Return whether a JSON value has a type; an int has 31 bits."""
     if wanted is int:
         return type(value) is int and 0 <= value < 2**31
     return type(value) is wanted
