@@ -1,4 +1,3 @@
-/* Run a flow over blocks of rows, one thread a block. */
 #include <stdatomic.h>
 
 #include "flow.h"

@@ -11,7 +11,7 @@ enum { FF_INPUT = -1 };
 
 typedef struct {
     int32_t kind;
-    int32_t to;       /* first column written */
+    int32_t to;
     int32_t columns;  /* columns written, rounded up to whole vectors */
     int32_t weights;  /* offset into weights: m (centre), S (gather), panels (product) */
     int32_t bias;     /* offset into weights: s (centre), t (gather), start value (product) */
@@ -24,9 +24,9 @@ typedef struct {
     const float *weights;  /* 64-byte aligned */
     const ff_op *ops;
     const int32_t *table;
-    int32_t count;   /* number of ops */
-    int32_t inputs;  /* columns of x */
-    int32_t outputs; /* columns of z */
+    int32_t count;
+    int32_t inputs;
+    int32_t outputs;
     int32_t result;  /* first column of z in scratch */
     int32_t stride;  /* floats in a row of scratch, a multiple of 16 */
     int32_t block;   /* rows taken through all operations at once */

@@ -1,4 +1,4 @@
-/* Scan blocks of rows, one thread a block. Large scans are limited by memory. */
+/* Large scans are limited by memory. */
 #include <stdatomic.h>
 
 #include "search.h"

@@ -1,4 +1,3 @@
-/* Compare rows with queries. */
 #ifndef FASTFLOW_SEARCH_H
 #define FASTFLOW_SEARCH_H
 

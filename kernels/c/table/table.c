@@ -1,4 +1,3 @@
-/* Share texts among threads. */
 #include <stdatomic.h>
 #include <string.h>
 

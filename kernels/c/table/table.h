@@ -16,7 +16,7 @@ typedef struct {
     int32_t stored, isa;
 } ff_table;
 
-int ff_row_size(int stored);  /* bytes of a number */
+int ff_row_size(int stored);
 /* Returns the first text with an id outside the vocabulary; -1: none. ids (offsets[texts]), offsets (texts + 1). */
 int64_t ff_table_check(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts);
 /* out (texts, width) = means of ids[offsets[i]] ... ids[offsets[i + 1] - 1]; 0 for a text without ids. */
