@@ -192,7 +192,7 @@ def add_head(program: EncoderProgram, head: Head) -> None:
             program.step(_cpu.UNIT, target=here, width=width)
         else:
             _norm(program, module, here, width)
-        width = module.width(width)
+        width = head_width([module], width)
     program.step(_cpu.OUTPUT, source=here, width=width)
 
 

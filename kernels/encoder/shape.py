@@ -52,17 +52,9 @@ class Dense(NamedTuple):
     residual: bool = False
     projection: NDArray[np.floating] | None = None
 
-    def width(self, inputs: int) -> int:
-        """Return the width of results for ``inputs`` columns."""
-        return len(self.weight)
-
 
 class Unit:
     """x / max(|x|, LEAST_NORM) of x (B, D)."""
-
-    def width(self, inputs: int) -> int:
-        """Return the width of results for ``inputs`` columns."""
-        return inputs
 
 
 class Norm(NamedTuple):
@@ -71,10 +63,6 @@ class Norm(NamedTuple):
     scale: NDArray[np.floating]
     bias: NDArray[np.floating]
     eps: float = 1e-5
-
-    def width(self, inputs: int) -> int:
-        """Return the width of results for ``inputs`` columns."""
-        return inputs
 
 
 Head = Sequence[Dense | Unit | Norm]
@@ -108,9 +96,8 @@ PLAIN = Outliers()
 
 def head_width(head: Head, inputs: int) -> int:
     """Return the width that ``head`` makes of ``inputs`` columns."""
-    for module in head:
-        inputs = module.width(inputs)
-    return inputs
+    widths = [len(module.weight) for module in head if isinstance(module, Dense)]
+    return widths[-1] if widths else inputs
 
 
 def fold_head(head: Head) -> tuple[Dense | Unit | Norm, ...]:

@@ -39,9 +39,7 @@ typedef struct {
 int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int32_t keep, int normalize, int threads);
 
 /* The same in this thread for at most flow->block rows; scratch (block, stride). */
-typedef void (*ff_flow_body)(const ff_flow *, const float *x, float *z, int rows, int keep, int normalize, float *scratch);
-void ff_flow_portable(const ff_flow *, const float *, float *, int, int, int, float *);
-void ff_flow_avx2(const ff_flow *, const float *, float *, int, int, int, float *);
-void ff_flow_avx512(const ff_flow *, const float *, float *, int, int, int, float *);
+typedef void ff_flow_body(const ff_flow *, const float *x, float *z, int rows, int keep, int normalize, float *scratch);
+ff_flow_body ff_flow_portable, ff_flow_avx2, ff_flow_avx512;
 
 #endif

@@ -23,9 +23,7 @@ int64_t ff_table_check(const ff_table *, const int32_t *ids, const int64_t *offs
 void ff_table_run(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts, float *out, int threads);
 
 /* out (width) = the mean of ids (tokens), tokens >= 1. */
-typedef void (*ff_table_body)(const ff_table *, const int32_t *ids, int64_t tokens, float *out);
-void ff_table_portable(const ff_table *, const int32_t *, int64_t, float *);
-void ff_table_avx2(const ff_table *, const int32_t *, int64_t, float *);
-void ff_table_avx512(const ff_table *, const int32_t *, int64_t, float *);
+typedef void ff_table_body(const ff_table *, const int32_t *ids, int64_t tokens, float *out);
+ff_table_body ff_table_portable, ff_table_avx2, ff_table_avx512;
 
 #endif
