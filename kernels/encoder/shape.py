@@ -18,10 +18,7 @@ LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights that neither vanish nor overfl
 
 
 class EncoderShape(NamedTuple):
-    """Parameters of the equations. BERT's family keeps the defaults of the last four.
-
-    Parts without weights are left out: positions, segments, biases, a projection, LayerNorms, MPNet's bias.
-    """
+    """Parameters of the equations. BERT's family keeps the defaults of the last four."""
 
     layers: int
     hidden: int
@@ -71,8 +68,8 @@ Head = Sequence[Dense | Unit | Norm]
 class Pooling(NamedTuple):
     """How hidden states become vectors, and the modules after it.
 
-    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings, WORDS with the mean position. shares:
-    of layers; None: equal. token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
+    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings. shares: of layers; None: equal.
+    token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
     """
 
     mode: str

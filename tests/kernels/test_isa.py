@@ -116,8 +116,9 @@ def write(path, text):
 
 
 SECOND = {"cpu.max": "max 100000", "a/cpu.max": "250000 100000", "a/b/cpu.max": "400000 100000"}
-PERIODS = {f"{{}}/{folder}cpu.cfs_period_us": "100000" for folder in ("", "docker/abc/")}
+PERIODS = {f"{{}}/{folder}cpu.cfs_period_us": "100000" for folder in ("", "docker/abc/", "x/")}
 FIRST = PERIODS | {"{}/cpu.cfs_quota_us": "-1", "{}/docker/abc/cpu.cfs_quota_us": "300000"}
+FIRST |= {"{}/x/cpu.cfs_quota_us": "200000"}  # of a group for memory
 MEMBERSHIP = "3:memory:/x\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/\n"
 
 
