@@ -3,7 +3,7 @@
 
 # A process a core, for most of the time goes into compiling. The models come first: they are missed most.
 export OMP_NUM_THREADS=2
-checks=$(echo tests/triton_interpret/check_{models,runtime,encoder,flow}.py)
+checks=$(echo tests/triton_interpret/check_{models,encoder,flow}.py)
 workers=$("$python" -c 'import importlib.util as u; print("-n auto" if u.find_spec("xdist") else "")')
 tests=(-m pytest --noconftest -p no:cacheprovider -rfE --tb=short --durations=8)
 
@@ -31,7 +31,7 @@ export -f sanitize
 # shellcheck disable=SC2086 # several files
 if [ -n "$dry" ]; then
   step small 120 "$python" tests/triton_interpret/small_launches.py flow float32
-  TAIL=12 step models 120 "$python" "${tests[@]}" -s tests/triton_interpret/check_models.py
+  TAIL=12 step models 120 "$python" "${tests[@]}" -s tests/triton_interpret/check_models.py -k reference
   step tests 60 "$python" "${tests[@]}" -q --collect-only $checks
 else
   (step sanitizer 120 bash -c sanitize && exit "${#failed[@]}") >"$out/beside.txt" 2>&1 &

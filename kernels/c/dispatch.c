@@ -1,4 +1,3 @@
-/* Names and checks of instruction sets. */
 #include <stdatomic.h>
 #include <string.h>
 

@@ -1,4 +1,3 @@
-/* Ask the processor and the operating system which instructions can run. */
 #define _GNU_SOURCE
 #include "cpu.h"
 #if defined(__x86_64__)

@@ -1,4 +1,3 @@
-/* Bits of single floats. */
 #ifndef FASTFLOW_SCALAR_H
 #define FASTFLOW_SCALAR_H
 

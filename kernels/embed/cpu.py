@@ -20,14 +20,10 @@ MOST = 2**62  # ids of a text without a limit
 
 
 class Texts:
-    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit``, pool, calibrate.
+    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit`` ids, pool, calibrate.
 
-    Args:
-        words: the tokenizer.
-        pooling: a table, or an encoder without layers.
-        limit: the most ids of a text, start and end ids included; MOST for no limit.
-        special: whether texts get start and end ids.
-        left_out: an id that is removed after the cut, or None.
+    ``pooling``: a table, or an encoder without layers. ``limit`` includes start and end ids, which texts get if
+    ``special``; MOST: no limit. ``left_out``: an id that is removed after the cut.
     """
 
     def __init__(
@@ -45,9 +41,8 @@ class Texts:
     ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
         """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
 
-        ``normalize`` divides rows by their L2 norms, after truncation; ``pooled`` (B, D) receives the pooled vectors.
-
-        Raises ValueError for half a surrogate pair or an id without a vector; TypeError for an item that is not a str.
+        ``normalize`` divides rows by their L2 norms; ``pooled`` (B, D) receives the pooled vectors. Raises ValueError
+        for half a surrogate pair or an id without a vector; TypeError for an item that is not a str.
         """
         out = np.empty((len(texts), flow.outputs if truncate is None else truncate), np.float32)
         cut = self.compiled.run(flow.compiled, list(texts), out, normalize, flow.threads, pooled)

@@ -81,9 +81,8 @@ def multiplies_bfloat16() -> bool:
 def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
     """Return {product: factors that divide its operand and multiply its weights, for int8}.
 
-    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root.
-    Without factors, columns that are always large leave the others few of 255 values (SmoothQuant, Xiao et al. 2023,
-    eq. 4).
+    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root, so
+    that large columns leave the others enough of 255 values (SmoothQuant, Xiao et al. 2023, eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
@@ -92,7 +91,7 @@ def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
 def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
     """Return {product: the _cpu.APART columns with the largest ``terms``, ascending}, to multiply in float32.
 
-    A term is a column's largest operand times its largest weight: smoothing does not help if both are large.
+    A term is a column's largest operand times its largest weight.
     """
     return {name: np.sort(np.argsort(-x, kind="stable")[: _cpu.APART]).astype(np.int32) for name, x in terms.items()}
 
@@ -100,20 +99,12 @@ def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
 class CpuEncoder:
     """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
 
-    A text's bits do not depend on other texts or threads. Safe from several threads, and after fork.
+    A text's bits do not depend on other texts or threads. Safe from several threads, and after fork. Weights are
+    copied; ``release`` is called repeatedly, to free weights already read. ``dtype``: of the layers' products.
+    ``threads``: the most; None: ``default_threads()``. ``isa``: as in ``choose``. ``outliers``: for int8, of ``smooth``
+    and ``find_outlying``.
 
-    Args:
-        weights: as ``cpu_layout.Stored``; all are copied.
-        shape: the parameters of the equations.
-        pooling: the pooled layers, their pooling, and the modules after it.
-        dtype: of the products in the layers.
-        threads: the most threads; None: ``default_threads()``.
-        isa: as in ``choose``.
-        outliers: for int8, of ``smooth`` and ``find_outlying``.
-        release: called repeatedly, to free weights already read.
-
-    Raises:
-        ValueError: for arguments that cannot run; NotFinite for weights with NaN or huge magnitudes.
+    Raises ValueError for arguments that cannot run; NotFinite for weights with NaN or huge magnitudes.
     """
 
     def __init__(

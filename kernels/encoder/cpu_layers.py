@@ -1,7 +1,7 @@
 """An encoder as steps for the compiled kernels.
 
-Buffers: x, the states; y and z, sums and normalised states; context, attention's results; wide, queries, keys and
-values by head, or hidden values; heads, the same in bfloat16.
+Buffers: x, states; y and z, sums and normalised states; context, attention's results; wide, queries, keys and values by
+head, or hidden values; heads, the same in bfloat16.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def add_head(program: EncoderProgram, head: Head) -> None:
             program.step(_cpu.UNIT, target=here, width=width)
         else:
             _norm(program, module, here, width)
-        width = module.width(width)
+        width = head_width([module], width)
     program.step(_cpu.OUTPUT, source=here, width=width)
 
 

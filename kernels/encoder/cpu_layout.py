@@ -90,7 +90,7 @@ class EncoderProgram:
         return name
 
     def choose_buffer(self, buffer: str) -> str:
-        """Return the buffer for rows that only the next product reads: in bfloat16, its operand's."""
+        """Return the buffer for rows that only the next product reads."""
         return self._operand(buffer) if self.format == BF16 else buffer
 
     def halves(self, name: str, columns: int) -> str:
@@ -134,7 +134,7 @@ class EncoderProgram:
         self.step(_cpu.NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
 
     def norm(self, name: str, width: int) -> dict[str, int]:
-        """Return the offsets of a LayerNorm's scale and bias."""
+        """Return offsets of a LayerNorm."""
         scale, bias = self.vector(f"{name}.scale"), self.bias(f"{name}.bias", width)
         return {"scale": self.put(scale), "bias": self.put(bias)}
 
@@ -156,7 +156,7 @@ class EncoderProgram:
     ) -> None:  # fmt: skip
         """Add target = activation(source W^T + b) + add.
 
-        ``by_head``: results are [head][q, k, v]; ``from_heads``: the operand is by head; ``rows``: order of W's rows.
+        ``by_head``: results are [head][q, k, v]; ``from_heads``: so is the operand; ``rows``: order of W's rows.
         """
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))

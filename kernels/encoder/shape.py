@@ -18,10 +18,7 @@ LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights that neither vanish nor overfl
 
 
 class EncoderShape(NamedTuple):
-    """Parameters of the equations. BERT's family keeps the defaults of the last four.
-
-    Parts without weights are left out: positions, segments, biases, a projection, LayerNorms, MPNet's bias.
-    """
+    """Parameters of the equations. BERT's family keeps the defaults of the last four."""
 
     layers: int
     hidden: int
@@ -52,17 +49,9 @@ class Dense(NamedTuple):
     residual: bool = False
     projection: NDArray[np.floating] | None = None
 
-    def width(self, inputs: int) -> int:
-        """Return the width of results for ``inputs`` columns."""
-        return len(self.weight)
-
 
 class Unit:
     """x / max(|x|, LEAST_NORM) of x (B, D)."""
-
-    def width(self, inputs: int) -> int:
-        """Return the width of results for ``inputs`` columns."""
-        return inputs
 
 
 class Norm(NamedTuple):
@@ -72,10 +61,6 @@ class Norm(NamedTuple):
     bias: NDArray[np.floating]
     eps: float = 1e-5
 
-    def width(self, inputs: int) -> int:
-        """Return the width of results for ``inputs`` columns."""
-        return inputs
-
 
 Head = Sequence[Dense | Unit | Norm]
 
@@ -83,8 +68,8 @@ Head = Sequence[Dense | Unit | Norm]
 class Pooling(NamedTuple):
     """How hidden states become vectors, and the modules after it.
 
-    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings, WORDS with the mean position. shares:
-    of layers; None: equal. token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
+    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings. shares: of layers; None: equal.
+    token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
     """
 
     mode: str
@@ -108,9 +93,8 @@ PLAIN = Outliers()
 
 def head_width(head: Head, inputs: int) -> int:
     """Return the width that ``head`` makes of ``inputs`` columns."""
-    for module in head:
-        inputs = module.width(inputs)
-    return inputs
+    widths = [len(module.weight) for module in head if isinstance(module, Dense)]
+    return widths[-1] if widths else inputs
 
 
 def fold_head(head: Head) -> tuple[Dense | Unit | Norm, ...]:

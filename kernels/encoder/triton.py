@@ -30,10 +30,10 @@ Array = NDArray[Any]
 
 
 class TritonEncoder(Launcher):
-    """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype`` float32, float16 or bfloat16.
+    """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype``.
 
-    ``weights``, ``shape``: as in ``reference.encode``. ``device``: CUDA, or cpu under Triton's interpreter. Products
-    are PyTorch's. Raises ValueError if torch, triton or a GPU is missing.
+    ``weights``, ``shape``: as in ``reference.encode``. ``device``: CUDA, or cpu under Triton's interpreter. Raises
+    ValueError if torch, triton or a GPU is missing.
     """
 
     def __init__(

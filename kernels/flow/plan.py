@@ -1,11 +1,9 @@
 """The plan, a calibration folded for execution, and its definition in NumPy.
 
-Fast kernels execute plans and are tested against ``execute``. Letters: D input, M state and N output channels, K
-coupling steps, w their width.
+Letters: D input, M state and N output channels, K coupling steps, w their width. Both forms begin with v = (x - m) * s,
+then u = L v, or u = v without the prologue L.
 
-Both forms begin with v = (x - m) * s, then u = L v with a dense prologue L, else u = v.
-
-``hidden`` (additive couplings and linear maps; K may be 0), for k = 0 .. K-1 in order:
+``hidden`` (additive couplings and linear maps), for k = 0 .. K-1 in order:
     a_k = U_k u + c_k + sum_{j<k} G_kj h_j;   h_k = relu(B_k relu(a_k) + d_k);   at the end z = S u + V h + t.
 ``state`` (affine couplings, or additive ones) updates u in place on the range writes[k]:
     a_k = U_k u + c_k;   h_k = relu(B_k relu(a_k) + d_k);

@@ -35,9 +35,8 @@ UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 class TritonFlow(Launcher):
     """Folded plans in order, in the memory of one GPU.
 
-    Products are exact for few rows, else tf32x3. ``device``: CUDA, or cpu under Triton's interpreter. ``weights``:
-    (vocabulary,) float32 of tokens. ``shares``: of pooled layers. Raises ValueError if torch, triton or a GPU is
-    missing.
+    ``device``: CUDA, or cpu under Triton's interpreter. ``weights``: (vocabulary,) float32 of tokens. ``shares``: of
+    pooled layers. Raises ValueError if torch, triton or a GPU is missing.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Configurations of the Triton flow, by kind of plan and number of rows.
 
-``hidden`` was timed on an H100 (``bench/research/triton_table.py``); thresholds are estimated. ``dense`` and ``state``
-come from the compiler's resource report on sm_80 and sm_90.
+``hidden`` was timed on an H100 (``bench/research/triton_table.py``); others come from the compiler's report.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ def hammings(
 def products(
     rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.float32]:
-    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), C-contiguous.
+    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), C-contiguous, D <= 2^22.
 
-    The error is at most D 2^-23 times both lengths, if D <= 2^22, no number overflows, and lengths are at least 2^-40.
+    The error is at most D 2^-23 times both lengths, if no number overflows, and lengths are at least 2^-40.
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)

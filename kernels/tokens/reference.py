@@ -1,8 +1,4 @@
-"""The definition of WordPiece with BERT's normalizer, with the ids of Hugging Face's ``tokenizers``.
-
-Added tokens are found first. Text between them is normalized, whole words are found, and the rest is split at spaces
-and punctuation. Each word is cut into pieces, the longest first.
-"""
+"""The definition of WordPiece with BERT's normalizer, with the ids of Hugging Face's ``tokenizers``."""
 
 from __future__ import annotations
 

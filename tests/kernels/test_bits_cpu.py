@@ -53,9 +53,11 @@ def flow(stages, dim, count, sizes=(), normalize=True):
 
 def encoder(made, pooling, texts, dtype="float32", **how):
     return Subject(
-        lambda threads, isa: CpuEncoder(*made, pooling, dtype, threads, isa=isa), partial(select, *texts),
-        len(texts[1]) - 1, **how,
-    )  # fmt: skip
+        lambda threads, isa: CpuEncoder(*made, pooling, dtype, threads, isa=isa),
+        partial(select, *texts),
+        len(texts[1]) - 1,
+        **how,
+    )
 
 
 def mean_of_rows():
@@ -101,8 +103,11 @@ def scan(name, count, width, queries=1):
         rows, asked = rows.astype(np.float32), asked.astype(np.float32)
     return Subject(
         lambda threads, isa: lambda some: getattr(search, name)(some, asked, threads, isa).T,
-        lambda some: (rows[some],), count, (1, 2, 5), range(min(count, 50)),
-    )  # fmt: skip
+        lambda some: (rows[some],),
+        count,
+        (1, 2, 5),
+        range(min(count, 50)),
+    )
 
 
 def draw(*size):
@@ -123,21 +128,23 @@ ENCODERS = {  # name -> an encoder, its pooling, its texts, and the law's argume
     "windows": (with_windows(2, 72, 3, 100, (20, 7)), MEAN, pack([17, 130, 1, 64, 2, 100], 5), {}),
     "every pooling": (random_encoder(5, 3, 72, 3, 130), EVERY, texts_of(LONG, 2), {}),
     # hidden values exceed a cache, so products run by depths
-    "a long reduction": (
-        random_encoder(3, 1, 32, 2, 3072), ONE, pack([63, 1, 64, 62], 4), {"threads": (1,)}
-    ),
+    "a long reduction": (random_encoder(3, 1, 32, 2, 3072), ONE, pack([63, 1, 64, 62], 4), {"threads": (1,)}),
     "mean": (MADE, MEAN, texts_of([*range(1, 26), *LONG], 4), {"alone": (0, 3, 9)}),
     "pooler": (MADE, Pooling("pooler", (2,)), texts_of(LONG, 4), {"alone": (0, 3, 9)}),
     "mpnet": (random_mpnet(1, 2, 104, 4, 300), MEAN, texts_of(LONG, 4), {"alone": (0, 3, 9)}),
     "modernbert": (random_modernbert(1, 2, 104, 4, 300), MEAN, texts_of(LONG, 4), {"alone": (0, 3, 9)}),
     "long texts": (  # single texts are shared by all threads; two are in a group
-        with_windows(2, 32, 2, 64, (300, 300), 1100), MEAN, pack([193, 200, 5, 1100, 192, 700], 5),
+        with_windows(2, 32, 2, 64, (300, 300), 1100),
+        MEAN,
+        pack([193, 200, 5, 1100, 192, 700], 5),
         {"threads": (1, 2, 5)},
     ),
     # threads share rows
-    **{str(shared): (MADE, MEAN, pack(shared, 5), {"threads": (2, 3), "alone": ()})
-       for shared in ([95], [96], [120, 65, 120], [45] * 17, [130] + [40] * 6)},
-}  # fmt: skip
+    **{
+        str(shared): (MADE, MEAN, pack(shared, 5), {"threads": (2, 3), "alone": ()})
+        for shared in ([95], [96], [120, 65, 120], [45] * 17, [130] + [40] * 6)
+    },
+}
 QUICK = [("windows", "float32"), ("every pooling", "float32")]
 QUICK += [(name, dtype) for name in ENCODERS if name[0] == "[" or name == "a long reduction" for dtype in DTYPES]
 SLOW = [(name, dtype) for name in ENCODERS for dtype in DTYPES if (name, dtype) not in QUICK]
@@ -151,10 +158,12 @@ SUBJECTS = {
     "embed, table": embed(lambda isa: CpuTable(Table(20 * draw(24, 24)), isa=isa)),
     "embed, words": embed(lambda isa: CpuEncoder(*random_encoder(0, 1, 24, 4, 32), Pooling("mean", (WORDS,)), isa=isa)),
     **{f"dots {count}, {width}": scan("dots", count, width) for count, width in ((1, 5), (20_000, 61), (3, 65536))},
-    **{f"products {count}, {queries}, {width}": scan("products", count, width, queries)
-       for count, queries, width in ((1, 1, 5), (5000, 1, 61), (5000, 3, 61), (3, 2, 70_000))},
+    **{
+        f"products {count}, {queries}, {width}": scan("products", count, width, queries)
+        for count, queries, width in ((1, 1, 5), (5000, 1, 61), (5000, 3, 61), (3, 2, 70_000))
+    },
     "small encoder": encoder(random_encoder(2, 1, 64, 2, 128), ONE, pack([30, 7, 64, 1, 60, 5, 130], 3)),
-}  # fmt: skip
+}
 
 
 def opened(subject, isa):

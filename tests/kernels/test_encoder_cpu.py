@@ -10,7 +10,7 @@ from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 
-from support.encoders import assert_near, assert_pools, assert_states, with_windows
+from support.encoders import assert_pools, assert_states, with_windows
 from support.exact import exact_and_plain
 from support.packed import (
     VOCABULARY,
@@ -199,43 +199,6 @@ def test_only_ratios_of_weights_count(isa):
     assert np.array_equal(encode(np.full(VOCABULARY, 0.25, np.float32)), plain)
     for extreme in (1e-30, 1e30):
         assert np.abs(encode(np.full(VOCABULARY, extreme, np.float32)) - plain).max() <= FUSED_FLOOR
-
-
-def define_words(weights, start, ids):
-    """(N, D) in float64: the mean of the position table from row ``start`` on for every token."""
-    w = {name: array.astype(np.float64) for name, array in weights.items()}
-    x = w["word"][ids] + w["position"][start:].sum(axis=0) / (len(w["position"]) - start) + w["segment"]
-    x = x - x.mean(axis=1, keepdims=True)
-    x = x / x.std(axis=1, keepdims=True) * w["embed_norm.scale"] + w["embed_norm.bias"]
-    return x @ w["projection.weight"].T + w["projection.bias"] if "projection.weight" in w else x
-
-
-@pytest.mark.parametrize(
-    ("hidden", "form", "layers"),
-    [
-        (104, {}, (0, WORDS, 2)),
-        (7, {"pad_id": 1}, (WORDS,)),
-        (104, {"width": 40}, (0, WORDS, 2)),
-        (7, {"width": 9, "half": True}, (0, WORDS, 2)),
-    ],
-)
-def test_words_have_the_mean_position(isa, hidden, form, layers):
-    weights, shape = random_encoder(3, 2, hidden, 1, 130, **form)
-    weights["position"][: shape.position_start] = 1000  # rows of padding, which no text uses
-    ids, offsets = TEXTS
-    found = CpuEncoder(weights, shape, Pooling("mean", layers), isa=isa).states(ids, offsets)
-    want = define_words(weights, shape.position_start, ids)
-    exact, plain = exact_and_plain(weights, shape, ids, offsets, layers)
-    assert np.abs(exact[WORDS] - want).max() <= 1e-10
-    assert_near(found[WORDS], want, plain[WORDS])
-    same = [found[WORDS][ids == token] for token in np.unique(ids)]
-    assert all((rows == rows[0]).all() for rows in same)  # in every place
-    assert np.abs(want - exact.get(0, 0)).max() > 0.5
-
-
-def test_without_a_position_table_words_are_layer_0(isa):
-    states = CpuEncoder(*random_modernbert(5, 2, 64, 4, 97), Pooling("mean", (WORDS, 0)), isa=isa).states(*TEXTS)
-    assert np.array_equal(states[WORDS], states[0])
 
 
 def test_the_table_is_copied():

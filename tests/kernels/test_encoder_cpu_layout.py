@@ -107,9 +107,12 @@ MPNET, MODERNBERT = random_mpnet(5, 2, 64, 4, 97), random_modernbert(5, 2, 64, 4
 PLACES = [  # an encoder, its weight, part of the weight
     *((SMALL, name, 0) for name in ("word", "position", "layer.1.down.weight")),
     *((SMALL, name, 0) for name in ("pooler.weight", "layer.1.up.weight")),  # not used by the mean over layer 1
-    (SMALL, "layer.0.qkv.weight", 2), (SMALL, "layer.0.qkv.bias", 1), (MPNET, "relative", 0),
-    (MODERNBERT, "final_norm.scale", 0), (MODERNBERT, "layer.1.norm1.scale", 0),
-]  # fmt: skip
+    (SMALL, "layer.0.qkv.weight", 2),
+    (SMALL, "layer.0.qkv.bias", 1),
+    (MPNET, "relative", 0),
+    (MODERNBERT, "final_norm.scale", 0),
+    (MODERNBERT, "layer.1.norm1.scale", 0),
+]
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf, 2e6])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,39 +14,55 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles
-from fastflow.kernels.encoder.shape import Dense, Norm, Unit, fold_head, head_width
+from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Unit, fold_head, head_width
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, apply_head, pool
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
 
 from support.builders import FAMILIES, make_encoder
+from support.packed import pack, random_encoder
 from support.states import assert_same, ours, random_tokens
-from support.tolerances import COMPANY
 
 LENGTHS = (65, 1, 2, 3, 7, 8, 9, 9, 15, 16, 17, 31, 32, 33, 63, 64)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_layer_equals_transformers(encoders, family, dtype):
-    assert_same(encoders(family), random_tokens(encoders(family), LENGTHS), dtype)
+VARIANTS = [  # family, its settings
+    *((family, {}) for family in FAMILIES),
+    ("bert", {"hidden_act": "gelu_new"}),
+    ("bert", {"hidden_act": "relu"}),
+    ("roberta", {"hidden_act": "gelu_pytorch_tanh"}),
+    ("distilbert", {"activation": "relu"}),
+    ("electra", {"embedding_size": 32}),
+    ("bert", {"layer_norm_eps": 1e-3}),
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("family", "setting"),
-    [
-        ("bert", {"hidden_act": "gelu_new"}),
-        ("bert", {"hidden_act": "relu"}),
-        ("roberta", {"hidden_act": "gelu_pytorch_tanh"}),
-        ("distilbert", {"activation": "relu"}),
-        ("electra", {"embedding_size": 32}),
-        ("bert", {"layer_norm_eps": 1e-3}),
-    ],
-)
-def test_variants_equal_transformers(tmp_path, family, setting, dtype):
+@pytest.mark.parametrize(("family", "setting"), VARIANTS)
+def test_every_layer_equals_transformers(tmp_path, family, setting, dtype):
     make_encoder(tmp_path, family, **setting)
-    assert_same(tmp_path, random_tokens(tmp_path, (17, 3, 8)), dtype)
+    assert_same(tmp_path, random_tokens(tmp_path, LENGTHS), dtype)
+
+
+def define_words(weights, start, ids):
+    """(N, D) in float64: the mean of the position table from row ``start`` on for every token."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    x = w["word"][ids] + w["position"][start:].sum(axis=0) / (len(w["position"]) - start) + w["segment"]
+    x = x - x.mean(axis=1, keepdims=True)
+    x = x / x.std(axis=1, keepdims=True) * w["embed_norm.scale"] + w["embed_norm.bias"]
+    return x @ w["projection.weight"].T + w["projection.bias"] if "projection.weight" in w else x
+
+
+@pytest.mark.parametrize("form", [{}, {"pad_id": 1}, {"width": 40}, {"width": 9, "half": True}], ids=str)
+def test_words_have_the_mean_position(form):
+    weights, shape = random_encoder(3, 2, 104, 1, 130, **form)
+    weights["position"][: shape.position_start] = 1000  # rows of padding, which no text uses
+    ids, offsets = pack([17, 3], 2)
+    wide = {name: array.astype(np.float64) for name, array in weights.items()}
+    found = reference.encode(wide, ids, offsets, shape, (WORDS, 0), np.dtype(np.float64))
+    want = define_words(weights, shape.position_start, ids)
+    assert np.abs(found[WORDS] - want).max() <= 1e-10
+    assert np.abs(want - found[0]).max() > 0.5
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("roberta", "float32"), ("mpnet", "float64")])
@@ -53,17 +70,6 @@ def test_a_literal_padding_token_in_a_text_is_numbered_as_the_family_does(encode
     tokens = random_tokens(encoders(family), (6, 9))
     tokens.ids[[2, 8, 14]] = 1
     assert_same(encoders(family), tokens, dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_text_alone_equals_the_text_in_company(encoders, family, dtype):
-    directory = encoders(family)
-    tokens = random_tokens(directory, LENGTHS)
-    together = ours(directory, tokens, dtype, (3,))[3]
-    for i, (start, stop) in enumerate(zip(tokens.offsets, tokens.offsets[1:], strict=False)):
-        alone = ours(directory, tokens.select(np.array([i])), dtype, (3,))[3]
-        assert np.abs(alone - together[start:stop]).max() <= COMPANY[dtype]
 
 
 def test_only_wanted_layers_are_kept_and_no_argument_changes(bert):
@@ -83,14 +89,6 @@ def test_erf_is_as_exact_as_it_says(dtype, bound):
     x = np.r_[np.linspace(-7, 7, 20001), 0.0, 1e-30, -1e-30, 1e6, -1e6].astype(dtype)
     assert reference.erf(x).dtype == dtype
     assert np.abs(reference.erf(x) - np.array([math.erf(v) for v in x])).max() <= bound
-
-
-@pytest.mark.parametrize("kind", ["gelu", "gelu_tanh", "relu"])
-def test_activations_equal_pytorch(kind):
-    x = torch.linspace(-12, 12, 4001, dtype=torch.float64)
-    gelu = torch.nn.functional.gelu
-    wanted = {"gelu": gelu(x), "gelu_tanh": gelu(x, approximate="tanh"), "relu": torch.relu(x)}
-    assert np.abs(reference.activate(x.numpy(), kind) - wanted[kind].numpy()).max() <= 1e-12
 
 
 AT_THE_EDGES = (200, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 65, 128, 129, 130)  # vectors' widths and windows' edges
@@ -203,12 +201,13 @@ def test_pooling(states, mode):
 
 def test_activations_equal_torchs():
     assert set(NAMES) == set(ACTIVATIONS)
-    x = np.linspace(-30, 30, 2001)
-    for name, kind in NAMES.items():
+    x, gelu = np.linspace(-30, 30, 2001), torch.nn.functional.gelu
+    pairs = {name: (ACTIVATIONS[name], getattr(torch.nn, kind)()) for name, kind in NAMES.items()}
+    for kind, want in (("gelu", gelu), ("gelu_tanh", partial(gelu, approximate="tanh")), ("relu", torch.relu)):
+        pairs[f"of layers: {kind}"] = partial(reference.activate, kind=kind), want
+    for name, (found, want) in pairs.items():
         with np.errstate(over="ignore"):
-            found = ACTIVATIONS[name](x)
-        want = getattr(torch.nn, kind)()(torch.from_numpy(x)).numpy()
-        np.testing.assert_allclose(found, want, rtol=1e-11, atol=1e-11, err_msg=name)
+            np.testing.assert_allclose(found(x), want(torch.from_numpy(x)).numpy(), 1e-11, 1e-11, err_msg=name)
 
 
 def dense(out, inputs, activation="identity", residual=False, projected=False):

@@ -115,29 +115,29 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_quotas_of_the_second_version(tmp_path):
-    write(tmp_path / "cpu.max", "max 100000\n")
-    write(tmp_path / "a" / "cpu.max", "250000 100000\n")
-    write(tmp_path / "a" / "b" / "cpu.max", "400000 100000\n")
-    assert list(quotas(tmp_path, "0::/a/b\n")) == [2.5, 4.0]
-    assert list(quotas(tmp_path, "0::/\n")) == []
-    write(tmp_path / "cpu.max", "150000 100000\n")
-    assert list(quotas(tmp_path, "0::/elsewhere/not/seen\n")) == [1.5]
-    assert list(quotas(tmp_path, "")) == [1.5]
+SECOND = {"cpu.max": "max 100000", "a/cpu.max": "250000 100000", "a/b/cpu.max": "400000 100000"}
+PERIODS = {f"{{}}/{folder}cpu.cfs_period_us": "100000" for folder in ("", "docker/abc/", "x/")}
+FIRST = PERIODS | {"{}/cpu.cfs_quota_us": "-1", "{}/docker/abc/cpu.cfs_quota_us": "300000"}
+FIRST |= {"{}/x/cpu.cfs_quota_us": "200000"}  # of a group for memory
+MEMBERSHIP = "3:memory:/x\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/\n"
 
 
-@pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
-def test_quotas_of_the_first_version(tmp_path, mount):
-    def group(name, quota):
-        write(tmp_path / mount / name / "cpu.cfs_quota_us", f"{quota}\n")
-        write(tmp_path / mount / name / "cpu.cfs_period_us", "100000\n")
-
-    group("", -1)
-    group("docker/abc", 300000)
-    membership = "3:memory:/x\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/\n"
-    assert list(quotas(tmp_path, membership)) == [3.0]
-    group("", 100000)  # as a container sees its own group
-    assert min(quotas(tmp_path, "1:cpu:/docker/unseen\n")) == 1.0
+@pytest.mark.parametrize(
+    ("files", "membership", "allowed"),
+    [
+        (SECOND, "0::/a/b\n", [2.5, 4.0]),
+        (SECOND, "0::/\n", []),
+        ({"cpu.max": "150000 100000"}, "0::/elsewhere/not/seen\n", [1.5]),
+        ({"cpu.max": "150000 100000"}, "", [1.5]),
+        (FIRST, MEMBERSHIP, [3.0]),
+        (PERIODS | {"{}/cpu.cfs_quota_us": "100000"}, "1:cpu:/docker/unseen\n", [1.0]),  # as in a container
+    ],
+)
+def test_quotas(tmp_path, files, membership, allowed):
+    for root, mount in ((tmp_path / "a", "cpu"), (tmp_path / "b", "cpu,cpuacct")):
+        for name, text in files.items():
+            write(root / name.format(mount), f"{text}\n")
+        assert list(quotas(root, membership)) == allowed
 
 
 def test_a_quota_below_one_processor_leaves_one_thread(tmp_path, monkeypatch):

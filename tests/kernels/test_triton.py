@@ -32,7 +32,7 @@ FRONTS = {
 
 @NEEDS
 @pytest.mark.whole
-@pytest.mark.parametrize(("files", "least"), [(["check_encoder.py", "check_runtime.py"], 55), (["check_flow.py"], 100)])
+@pytest.mark.parametrize(("files", "least"), [(["check_encoder.py", "check_models.py"], 55), (["check_flow.py"], 100)])
 def test_the_kernels_in_the_interpreter(tmp_path, files, least):
     """And a whole Runtime on the kernels."""
     assert interpreted(tmp_path, *files) >= least

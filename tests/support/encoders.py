@@ -6,7 +6,7 @@ import numpy as np
 
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import Pooling
+from fastflow.kernels.encoder.shape import WORDS, Pooling
 from fastflow.kernels.encoder.texts import apply_head, pool
 
 from support.exact import exact_and_plain
@@ -23,7 +23,7 @@ def assert_near(found, exact, plain):
 
 
 def assert_states(made, texts, isa=None, threads=1):
-    layers = tuple(range(made[1].layers + 1))
+    layers = tuple(range(WORDS, made[1].layers + 1))
     found = CpuEncoder(*made, Pooling("mean", layers), threads=threads, isa=isa).states(*texts)
     exact, plain = exact_and_plain(*made, *texts, layers)
     assert found.keys() == exact.keys()

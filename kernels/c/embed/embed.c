@@ -23,12 +23,12 @@ typedef struct {
 
 typedef struct {
     int32_t *ids;
-    int64_t room;  /* capacity of `ids` */
+    int64_t room;
     int64_t offsets[TEXTS + 1];
     float *pooled;
 } desk;
 
-/* Make `ids` large enough for `count` texts. Returns 0 if memory is short. */
+/* Returns 0 if memory is short. */
 static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count)
 {
     int64_t room = 1, ends = e->special ? e->words->before_count + e->words->after_count : 0;

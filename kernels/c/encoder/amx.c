@@ -1,4 +1,3 @@
-/* Attention in bfloat16 with AMX tiles, summed in float32. */
 #include "encoder.h"
 
 #if FF_HAS_AMX

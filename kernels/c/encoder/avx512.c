@@ -1,4 +1,3 @@
-/* The encoder with AVX-512. */
 #if defined(__x86_64__)
 #include <math.h>
 #include <string.h>

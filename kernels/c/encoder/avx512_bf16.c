@@ -1,4 +1,4 @@
-/* bfloat16 products and attention with AVX512-BF16 dot products. */
+/* Products and attention with AVX512-BF16. */
 #if defined(__x86_64__)
 #include <math.h>
 #include <string.h>

@@ -55,7 +55,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 /* at most 0.45: a term of 255.03 still fits a byte */
 #define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)
 #define FOUR_OFFSETS(i) OFFSET(i), OFFSET((i) + 1), OFFSET((i) + 2), OFFSET((i) + 3)
-#define MOST_ERR 0.03f  /* bound on the error of power_of_2 at 255 */
+#define MOST_ERR 0.03f
 #define FAR 24   /* log2 distance from the largest score that is too small to matter */
 
 INLINE vec load_bfloat16(const char *p)
@@ -184,7 +184,7 @@ INLINE vec power_of_2(const vec x)
 }
 
 typedef struct {          /* one query against a block of keys */
-    int64_t from, to;     /* keys of the block that the query sees */
+    int64_t from, to;     /* keys of the block within the query's window */
     int64_t first;        /* index of the block's first key in the text */
     int64_t distance;     /* position of the first key minus the query's */
     float *scores;        /* (padded) int32 scores, later replaced by byte terms */

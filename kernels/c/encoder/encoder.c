@@ -28,7 +28,7 @@ typedef struct {
     ff_shares shares;
     int threads;
     phase *phases;       /* (shared groups, steps) */
-    char *workspace;     /* scratch of the calling thread */
+    char *workspace;
     size_t attention, own;  /* bytes of scratch per thread: attention, and buffers of its own groups */
     _Atomic int64_t next;
 } job;

@@ -23,7 +23,7 @@ enum {  /* FF_MAP: activations as in torch.nn, with default arguments */
     FF_MAP_SOFTPLUS, FF_MAP_SOFTSIGN, FF_MAP_RELU6, FF_MAP_HARDTANH, FF_MAP_MISH
 };
 
-void ff_trim(void);  /* return freed memory to the system */
+void ff_trim(void);
 
 /* Steps: all fields are int64.
      source, target  indices of buffers; without source, target is changed in place
@@ -38,7 +38,7 @@ typedef struct {
     int64_t kind, source, target, texts;
     int64_t product;     /* index into the encoder's `linears` */
     int64_t activation;
-    int64_t add;         /* buffer added to the result; -1: none */
+    int64_t add;         /* buffer added to the result, or -1 */
 } ff_linear_step;
 typedef struct {         /* FF_ATTEND, and FF_PACK before it */
     int64_t kind, source, target;
@@ -55,7 +55,7 @@ typedef struct {
     int64_t kind, source, target, width;
     int64_t format;      /* FF_BF16 or a byte format */
     int64_t factors;     /* bytes: offset of float32 factors (width); < 0: none */
-    int64_t apart;       /* bytes: offset of int32 (FF_APART), columns kept in float32; < 0: none */
+    int64_t apart;       /* bytes: offset of int32 (FF_APART) columns kept in float32, or < 0 */
 } ff_convert_step;
 typedef struct {
     int64_t kind, target;
@@ -66,19 +66,19 @@ typedef struct {
     int64_t kind, source;
     int64_t target;      /* -1: the caller's pooled vectors */
     int64_t width, slot; /* slot: number of the layer among `layers` */
-    int64_t mode;        /* FF_MEAN ... */
+    int64_t mode;
     int64_t column;      /* first column written */
     int64_t share;       /* offset of one float32, the layer's weight */
     int64_t first;       /* 1: set the sum; 0: add to it */
 } ff_pool_step;
-typedef struct { int64_t kind, source, target, width, slot; } ff_first_step;  /* copy each text's first row */
+typedef struct { int64_t kind, source, target, width, slot; } ff_first_step;
 typedef struct { int64_t kind, target, width; } ff_unit_step;
 typedef struct {
     int64_t kind, target, width;
     int64_t activation;
-    int64_t add;         /* buffer added to the result; -1: none */
+    int64_t add;         /* buffer added to the result, or -1 */
 } ff_map_step;
-typedef struct { int64_t kind, source, width; } ff_output_step;  /* copy rows to the caller's pooled vectors */
+typedef struct { int64_t kind, source, width; } ff_output_step;  /* rows to the caller's pooled vectors */
 typedef union {
     int64_t kind;
     ff_embed_step embed;
@@ -110,7 +110,7 @@ typedef struct {
     int32_t hidden, outputs;  /* columns of states and pooled vectors */
     int32_t position_start, pad_id;  /* tokens with pad_id get position pad_id; others count from position_start */
     int32_t vocabulary, position_rows;  /* position_rows also limits the tokens of a text */
-    int32_t layers;           /* layers that are averaged */
+    int32_t layers;
     int32_t isa;
     float eps;
 } ff_encoder;

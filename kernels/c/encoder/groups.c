@@ -8,7 +8,7 @@
 #define TILE_WEIGHTS_ROWS 64  /* the same with AMX */
 #define MOST_TAILS 8       /* divisions tried, with 0 to 8 shared texts at the end */
 #define MOST_LIMITS 4      /* sizes of groups tried for each division */
-#define MOST_LANES 64      /* most threads in the model */
+#define MOST_LANES 64
 
 /* End of the group that begins with `text`: at most `limit` tokens, or one longer text. */
 static int64_t group_end(const ff_texts *in, int64_t text, int64_t stop, int64_t limit)

@@ -1,4 +1,3 @@
-/* The encoder with the compiler's vector extension. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,3 @@
-/* Run one step of the encoder on a group of texts. */
 #include <string.h>
 
 #include "encoder.h"

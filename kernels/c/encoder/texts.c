@@ -1,4 +1,3 @@
-/* Pooling, unit length and activations of whole texts. */
 #include <math.h>
 
 #include "encoder.h"

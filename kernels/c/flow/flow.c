@@ -1,4 +1,3 @@
-/* Run a flow over blocks of rows, one thread a block. */
 #include <stdatomic.h>
 
 #include "flow.h"
@@ -19,7 +18,7 @@ typedef struct {
 
 static void run_blocks(void *context, int thread)
 {
-    static const ff_flow_body bodies[FF_ISAS] = {
+    static ff_flow_body *const bodies[FF_ISAS] = {
         [FF_PORTABLE] = ff_flow_portable,
 #if defined(__x86_64__)
         [FF_AVX2] = ff_flow_avx2, [FF_AVX512] = ff_flow_avx512, [FF_AMX] = ff_flow_avx512, [FF_AMX_EMULATED] = ff_flow_avx512,

@@ -11,7 +11,7 @@ enum { FF_INPUT = -1 };
 
 typedef struct {
     int32_t kind;
-    int32_t to;       /* first column written */
+    int32_t to;
     int32_t columns;  /* columns written, rounded up to whole vectors */
     int32_t weights;  /* offset into weights: m (centre), S (gather), panels (product) */
     int32_t bias;     /* offset into weights: s (centre), t (gather), start value (product) */
@@ -24,9 +24,9 @@ typedef struct {
     const float *weights;  /* 64-byte aligned */
     const ff_op *ops;
     const int32_t *table;
-    int32_t count;   /* number of ops */
-    int32_t inputs;  /* columns of x */
-    int32_t outputs; /* columns of z */
+    int32_t count;
+    int32_t inputs;
+    int32_t outputs;
     int32_t result;  /* first column of z in scratch */
     int32_t stride;  /* floats in a row of scratch, a multiple of 16 */
     int32_t block;   /* rows taken through all operations at once */
@@ -39,9 +39,7 @@ typedef struct {
 int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int32_t keep, int normalize, int threads);
 
 /* The same in this thread for at most flow->block rows; scratch (block, stride). */
-typedef void (*ff_flow_body)(const ff_flow *, const float *x, float *z, int rows, int keep, int normalize, float *scratch);
-void ff_flow_portable(const ff_flow *, const float *, float *, int, int, int, float *);
-void ff_flow_avx2(const ff_flow *, const float *, float *, int, int, int, float *);
-void ff_flow_avx512(const ff_flow *, const float *, float *, int, int, int, float *);
+typedef void ff_flow_body(const ff_flow *, const float *x, float *z, int rows, int keep, int normalize, float *scratch);
+ff_flow_body ff_flow_portable, ff_flow_avx2, ff_flow_avx512;
 
 #endif

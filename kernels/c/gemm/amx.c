@@ -1,4 +1,3 @@
-/* AMX products: bfloat16 summed in float32, bytes summed exactly in int32. */
 #include "gemm.h"
 
 #if FF_HAS_AMX

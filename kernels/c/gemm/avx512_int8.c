@@ -1,4 +1,3 @@
-/* int8 products with AVX512-VNNI, exact in int32. */
 #if defined(__x86_64__)
 #include <math.h>
 

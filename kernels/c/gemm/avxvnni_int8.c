@@ -1,4 +1,3 @@
-/* int8 products with AVX-VNNI, exact in int32. */
 #include "gemm.h"
 
 #if FF_HAS_AVXVNNI

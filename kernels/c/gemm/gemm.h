@@ -37,8 +37,9 @@ typedef struct {      /* offsets are in bytes from the encoder's memory, 64-byte
 
 /* Write panels [from, to) of c (rows, columns; rows ldc bytes apart) from a (rows, steps; rows lda bytes apart). add
    (rows, columns; rows ldadd floats apart), or NULL. */
-typedef void (*ff_product)(const char *memory, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
-                           int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
+typedef void ff_multiply(const char *memory, const ff_linear *, const char *a, ptrdiff_t lda, int64_t rows, int64_t from,
+                         int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
+typedef ff_multiply *ff_product;
 ff_product ff_find_product(int isa, int format);  /* NULL: this machine cannot run it */
 ff_product ff_product_of(int isa, int format);    /* the same; NULL also if its self-test failed */
 int ff_slow_dots(int isa);  /* 1: FF_BF16_WIDE is faster than FF_BF16 */
@@ -46,24 +47,9 @@ void ff_switch_tiles(int isa, int on);  /* configure this thread's AMX tiles, or
 /* c += a b for tiles of (16, 64) bytes: int8 in int32 if `whole`, else bfloat16 in float32. */
 void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c);
 
-#define FF_DECLARE(name) \
-    void name(const char *, const ff_linear *, const char *, ptrdiff_t, int64_t, int64_t, int64_t, char *, ptrdiff_t, int, \
-              const float *, ptrdiff_t)
-FF_DECLARE(ff_float_portable);
-FF_DECLARE(ff_float_avx2);
-FF_DECLARE(ff_float_avx512);
-FF_DECLARE(ff_wide_portable);
-FF_DECLARE(ff_wide_avx2);
-FF_DECLARE(ff_wide_avx512);
-FF_DECLARE(ff_bf16_avx512);
-FF_DECLARE(ff_int8_portable);
-FF_DECLARE(ff_int8_avx2);
-FF_DECLARE(ff_int8_avx512);
-FF_DECLARE(ff_int8_avxvnni);
-FF_DECLARE(ff_bf16_amx);
-FF_DECLARE(ff_int8_amx);
-FF_DECLARE(ff_bf16_amx_emulated);
-FF_DECLARE(ff_int8_amx_emulated);
+ff_multiply ff_float_portable, ff_float_avx2, ff_float_avx512, ff_wide_portable, ff_wide_avx2, ff_wide_avx512, ff_bf16_avx512,
+    ff_int8_portable, ff_int8_avx2, ff_int8_avx512, ff_int8_avxvnni, ff_bf16_amx, ff_int8_amx, ff_bf16_amx_emulated,
+    ff_int8_amx_emulated;
 void ff_switch_tiles_amx(int on);
 void ff_switch_tiles_amx_emulated(int on);
 void ff_try_tile_amx(int whole, const void *a, const void *b, void *c);

@@ -21,7 +21,7 @@ typedef struct {
     int64_t count;
     int panel;
     int32_t *bad;
-    char *workspace;             /* scratch of the calling thread */
+    char *workspace;
     size_t space;
     _Atomic int64_t next;        /* next panel, counted over all matrices */
     _Atomic int32_t *flags;

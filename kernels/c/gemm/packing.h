@@ -6,7 +6,7 @@
 
 enum { FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16, FF_STORED_KINDS };  /* little-endian, any alignment */
 enum { FF_PARTS = 3 };         /* most matrices stacked into one: queries, keys and values */
-int ff_stored_size(int stored);  /* bytes of a number */
+int ff_stored_size(int stored);
 #define FF_NOT_FINITE 0x7f800000  /* bits of infinity; NaN has larger ones */
 #define FF_LARGEST 0x49742400     /* bits of 1e6 (panels.LARGEST), the largest weight */
 

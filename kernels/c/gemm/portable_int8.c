@@ -1,4 +1,3 @@
-/* int8 products in portable C. */
 #include <math.h>
 
 #include "gemm.h"

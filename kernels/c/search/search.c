@@ -1,4 +1,4 @@
-/* Scan blocks of rows, one thread a block. Large scans are limited by memory. */
+/* Large scans are limited by memory. */
 #include <stdatomic.h>
 
 #include "search.h"
@@ -6,7 +6,7 @@
 #define SCAN_BYTES (1 << 18)  /* bytes of a block, an eighth of a 2 MB L2; fewer do not pay a thread */
 
 typedef struct {
-    ff_scan_body body;
+    ff_scan_body *body;
     const ff_scanned *what;
     int64_t block;
     _Atomic int64_t next;
@@ -24,7 +24,7 @@ static void scan_blocks(void *context, int thread)
     }
 }
 
-static ff_scan_body body_of(int isa, int scan)
+static ff_scan_body *body_of(int isa, int scan)
 {
 #if defined(__x86_64__)
     if (scan == FF_HAMMINGS && isa != FF_PORTABLE && __builtin_cpu_supports("popcnt"))

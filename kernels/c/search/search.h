@@ -1,4 +1,3 @@
-/* Compare rows with queries. */
 #ifndef FASTFLOW_SEARCH_H
 #define FASTFLOW_SEARCH_H
 
@@ -18,14 +17,8 @@ typedef struct {
 void ff_scan(int isa, int scan, const ff_scanned *what, int threads);
 
 /* One query in this thread: codes (rows, width) and query (width) in bytes -> out (rows). */
-typedef void (*ff_scan_body)(const void *codes, const void *query, void *out, int64_t rows, int64_t width);
-void ff_dots_portable(const void *, const void *, void *, int64_t, int64_t);
-void ff_dots_avx2(const void *, const void *, void *, int64_t, int64_t);
-void ff_dots_avx512(const void *, const void *, void *, int64_t, int64_t);
-void ff_products_portable(const void *, const void *, void *, int64_t, int64_t);
-void ff_products_avx2(const void *, const void *, void *, int64_t, int64_t);
-void ff_products_avx512(const void *, const void *, void *, int64_t, int64_t);
-void ff_hammings_portable(const void *, const void *, void *, int64_t, int64_t);
-void ff_hammings_popcnt(const void *, const void *, void *, int64_t, int64_t);
+typedef void ff_scan_body(const void *codes, const void *query, void *out, int64_t rows, int64_t width);
+ff_scan_body ff_dots_portable, ff_dots_avx2, ff_dots_avx512, ff_products_portable, ff_products_avx2, ff_products_avx512,
+    ff_hammings_portable, ff_hammings_popcnt;
 
 #endif

@@ -4,7 +4,7 @@
 #include "flow/flow.h"
 #include "parts.h"
 
-enum { WIDE = 20, ROWS = 3, SLOT = 64, INPUT = 0, HIDDEN = SLOT, RESULT = 2 * SLOT };  /* columns in a row of scratch */
+enum { WIDE = 20, ROWS = 3, SLOT = 64, INPUT = 0, HIDDEN = SLOT, RESULT = 2 * SLOT };
 enum { HEAD = 12 };        /* columns in the first of two chains */
 enum { MOST = 40 * WIDE };  /* most packed weights of a product */
 

@@ -1,4 +1,3 @@
-/* Self-tests of tables, scans and functions of an encoder's rows. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@ static int whole(int r, int i) { return (int)(8 * ff_try_number(r, i)); }
 
 static uint16_t half_of(int r, int i)
 {
-    static const uint16_t halves[] = {0xc200, 0xc000, 0xbc00, 0, 0x3c00, 0x4000, 0x4200};  /* -3 to 3 */
+    static const uint16_t halves[] = {0xc200, 0xc000, 0xbc00, 0, 0x3c00, 0x4000, 0x4200};
     return halves[whole(r, i) + 3];
 }
 

@@ -10,6 +10,6 @@ uint32_t ff_wrong(int isa);
 uint32_t ff_wrong_so_far(int isa);  /* the same, but 0 if they have not run */
 /* Run them again, with changed results for self-test `broken`; `keep`: use the answer in this process. */
 uint32_t ff_try(int isa, int broken, int keep);
-const char *ff_selftest_name(int test);  /* description of a self-test */
+const char *ff_selftest_name(int test);
 
 #endif

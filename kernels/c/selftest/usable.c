@@ -1,4 +1,3 @@
-/* Choose functions that this machine has and that passed their self-tests. */
 #include "encoder/encoder.h"
 #include "selftest.h"
 

@@ -1,4 +1,3 @@
-/* Share texts among threads. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 #define WORTH (1 << 17)  /* additions that take as long as waking a thread */
 
 typedef struct {
-    ff_table_body body;
+    ff_table_body *body;
     const ff_table *table;
     const int32_t *ids;
     const int64_t *offsets;
@@ -52,7 +51,7 @@ static void pool_texts(void *context, int thread)
     ff_set_mxcsr(before);
 }
 
-static ff_table_body body_of(int isa)
+static ff_table_body *body_of(int isa)
 {
 #if defined(__x86_64__)
     if (isa != FF_PORTABLE)

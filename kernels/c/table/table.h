@@ -16,16 +16,14 @@ typedef struct {
     int32_t stored, isa;
 } ff_table;
 
-int ff_row_size(int stored);  /* bytes of a number */
+int ff_row_size(int stored);
 /* Returns the first text with an id outside the vocabulary; -1: none. ids (offsets[texts]), offsets (texts + 1). */
 int64_t ff_table_check(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts);
 /* out (texts, width) = means of ids[offsets[i]] ... ids[offsets[i + 1] - 1]; 0 for a text without ids. */
 void ff_table_run(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts, float *out, int threads);
 
 /* out (width) = the mean of ids (tokens), tokens >= 1. */
-typedef void (*ff_table_body)(const ff_table *, const int32_t *ids, int64_t tokens, float *out);
-void ff_table_portable(const ff_table *, const int32_t *, int64_t, float *);
-void ff_table_avx2(const ff_table *, const int32_t *, int64_t, float *);
-void ff_table_avx512(const ff_table *, const int32_t *, int64_t, float *);
+typedef void ff_table_body(const ff_table *, const int32_t *ids, int64_t tokens, float *out);
+ff_table_body ff_table_portable, ff_table_avx2, ff_table_avx512;
 
 #endif

@@ -1,4 +1,4 @@
-/* Read the vocabulary in a tokenizer's JSON file, and refuse all that is not strict JSON. */
+/* Read the vocabulary in a tokenizer's JSON file, and accept only strict JSON. */
 #include <stdlib.h>
 
 #include "vocabulary.h"

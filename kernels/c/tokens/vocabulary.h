@@ -1,4 +1,3 @@
-/* A vocabulary as a hash table of pieces. */
 #ifndef FASTFLOW_VOCABULARY_H
 #define FASTFLOW_VOCABULARY_H
 
@@ -22,7 +21,7 @@ typedef struct {
     uint64_t *slots;    /* (mask + 1) upper half of a hash, and the piece's number + 1; 0: free */
     uint64_t mask;
     int64_t count;      /* different pieces */
-    int32_t largest;    /* largest id */
+    int32_t largest;
     int32_t longest[2]; /* most bytes of each kind of piece */
 } ff_vocabulary;
 

@@ -26,7 +26,7 @@ static unsigned row_of(uint32_t c)
 /* Write character c without accents to `to` (FF_EACH). Returns the number of characters; 0 if c is an accent. */
 static int without_accents(uint32_t c, unsigned flags, uint32_t *to)
 {
-    if (c - 0xac00 < 11172) {  /* a Hangul syllable */
+    if (c - 0xac00 < 11172) {  /* Hangul */
         uint32_t s = c - 0xac00;
         to[0] = 0x1100 + s / 588, to[1] = 0x1161 + s % 588 / 28, to[2] = 0x11a7 + s % 28;
         return 2 + (s % 28 > 0);
