@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import signal
@@ -18,15 +19,16 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files import embed
-from fastflow.files.run import write
+from fastflow.files import embed, transform
+from fastflow.files.run import Settings, Summary, write
+from fastflow.files.transform import transform_file
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
 from fastflow.stages.vectors import PRECISIONS
 
 from support.commands import assert_one_sentence, run
-from support.matrices import make_vector_model
+from support.matrices import make_vector_model, make_vectors
 from support.outputs import block
 from support.runs import SIZE, SUBJECTS, TEXTS, VECTORS, Desk, before_block, cases, desk_of, interrupted
 from support.written import read_back
@@ -136,30 +138,25 @@ def test_the_options_shape_the_rows_as_those_of_the_runtime(desk, options):
 
 
 @each_subject
-def test_an_end_before_the_first_row_leaves_nothing(desk):
+def test_a_run_that_begins_again_says_what_it_replaces_and_an_earlier_output_stays_meanwhile(desk):
+    whole = desk.whole()
     said = interrupted(desk, 0).stderr
     assert f"no rows of {desk.target} were finished; the same command begins again" in said
     assert desk.left() == []
-
-
-@each_subject
-def test_without_resume_a_run_begins_again_and_says_what_it_replaces(desk):
-    whole = desk.whole()
-    interrupted(desk, 2)
-    done = desk.run()
-    assert f"starts again and replaces {2 * SIZE} finished rows in {desk.partial}; --resume would" in done.stderr
-    assert desk.target.read_bytes() == whole
-    assert desk.left() == [desk.target.name]
-
-
-@each_subject
-def test_an_earlier_output_stays_until_the_new_one_is_whole(desk):
     desk.target.write_bytes(b"of an earlier run")
     for stop in (0, 2):
         interrupted(desk, stop)
         assert desk.target.read_bytes() == b"of an earlier run"
+    with pytest.MonkeyPatch.context() as patch:
+        before_block(patch, lambda number: number == 2 and desk.partial.unlink())  # somebody removes it
+        done = desk.run()
+    assert f"starts again and replaces {2 * SIZE} finished rows in {desk.partial}; --resume would" in done.stderr
+    assert f"{desk.target} is whole" not in done.stderr
+    interrupted(desk, 2)
+    desk.target.write_bytes(b"of an earlier run")
     assert desk.run("--resume").exit_code == 0
-    assert np.array_equal(read_back(desk.target)[0], desk.subject.wanted(desk.model))
+    assert desk.target.read_bytes() == whole
+    assert desk.left() == [desk.target.name]
 
 
 def again(desk, *options):
@@ -287,15 +284,6 @@ def test_an_interruption_after_the_file_got_its_name_says_that_it_is_whole(desk,
     assert desk.left() == [desk.target.name]
 
 
-@each_subject
-def test_a_partial_file_that_somebody_removed_is_no_whole_one(desk):
-    desk.target.write_bytes(b"of an earlier run")
-    with pytest.MonkeyPatch.context() as patch:
-        before_block(patch, lambda number: number == 2 and desk.partial.unlink())
-        done = desk.run()
-    assert f"{desk.target} is whole" not in done.stderr
-
-
 KILLED = f"""
 import os, signal, sys
 import fastflow.files.embed, fastflow.files.transform
@@ -347,3 +335,83 @@ def test_standard_output_keeps_no_state_and_progress_follows(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 17
     assert "rows: 4 of 17 rows (24 %)" in shown.getvalue()
     assert "rows: 17 of 17 rows (100 %)" in shown.getvalue()
+
+
+X = make_vectors(5000, seed=2)  # more than a block of transform.ROWS
+
+
+@pytest.fixture
+def npy(tmp_path):
+    np.save(tmp_path / "v.npy", X)
+    return tmp_path / "v.npy"
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "out.npy"
+
+
+@pytest.fixture(scope="module")
+def runtime(vector_model):
+    return Runtime(vector_model)
+
+
+def test_the_model_is_named_once_nothing_else_is_wrong(vector_model, npy, target, tmp_path):
+    np.save(tmp_path / "wide.npy", np.zeros((3, 999), np.float32))
+    refused = run("transform", tmp_path / "wide.npy", "-m", vector_model, "-o", target)
+    assert refused.exit_code == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert run("transform", npy, "-m", vector_model, "-o", target).stderr.startswith("fastflow: model ")
+
+
+def test_a_mapped_file_of_several_blocks_is_what_transform_gives(vector_model, runtime, npy, target):
+    result = run("transform", npy, "-m", vector_model, "-o", target)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "fastflow: 5,000 vectors, " in result.stderr
+    assert len(X) > transform.ROWS
+    assert np.array_equal(np.load(target), runtime.transform(X))
+
+
+@pytest.mark.parametrize("form", ["float16", "float64", ">f4", "fortran"])
+def test_every_form_of_a_matrix(runtime, tmp_path, target, form):
+    exact = X.astype(np.float16).astype(np.float32)
+    np.save(tmp_path / "v.npy", np.asfortranarray(exact) if form == "fortran" else exact.astype(form))
+    transform_file(runtime, str(tmp_path / "v.npy"), target, Settings())
+    assert np.array_equal(np.load(target), runtime.transform(exact))
+
+
+def test_float64_is_for_computing_only(vector_model, npy, target):
+    assert run("transform", npy, "-m", vector_model, "-o", target, "--dtype", "float64", "--quiet").exit_code == 0
+    exact = Runtime(vector_model, dtype="float64").transform(X).astype(np.float32)
+    assert np.load(target).dtype == np.float32
+    assert np.abs(np.load(target) - exact).max() <= 1e-6 * np.abs(exact).max()
+
+
+def test_pooled_vectors_of_a_model_with_an_encoder(weighted_model, sentences, tmp_path, target):
+    runtime = Runtime(weighted_model)
+    np.save(tmp_path / "pooled.npy", runtime.pool(sentences))
+    assert run("transform", tmp_path / "pooled.npy", "-m", weighted_model, "-o", target, "--quiet").exit_code == 0
+    assert np.array_equal(np.load(target), runtime.transform(runtime.pool(sentences)))
+
+
+def test_no_rows_give_a_file_of_the_right_width(runtime, tmp_path, target):
+    np.save(tmp_path / "none.npy", X[:0])
+    assert transform_file(runtime, str(tmp_path / "none.npy"), target, Settings(dim=7)) == Summary()
+    assert np.load(target).shape == (0, 7)
+
+
+def test_a_row_that_overflows_is_named_by_its_range(tmp_path, target):
+    runtime = Runtime(make_vector_model(tmp_path / "m", "whiten"))
+    far = X.copy()
+    far[4500] = 3e38
+    np.save(tmp_path / "far.npy", far)
+    with pytest.raises(FastflowError, match=r"far\.npy, rows 4096 to 4999: transform: row 404 gives NaN or infinity"):
+        transform_file(runtime, str(tmp_path / "far.npy"), target, Settings())
+
+
+def test_info_and_verify_describe_a_model_of_vectors(vector_model):
+    info = run("info", vector_model)
+    assert (info.exit_code, json.loads(info.stdout)["takes"]) == (0, "vectors")
+    checked = run("verify", vector_model)
+    assert checked.exit_code == 0
+    assert "2 files match their sha256" in checked.stdout

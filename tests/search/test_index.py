@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import fastflow
 from fastflow import Runtime
-from fastflow.errors import FastflowError, UsageError
-from fastflow.search import Hit, Index
+from fastflow.errors import FastflowError
+from fastflow.search import Index
 from fastflow.stages.vectors import cosine
 
 from support.builders import make_model
 from support.commands import run
 from support.databases import make
+from support.refusals import refuses
 from support.sentence_dirs import make_directory, pooling
 
 
@@ -55,11 +55,6 @@ def test_texts_and_vectors_find_the_same_rows(runtime, made, sentences, suffix):
         assert np.allclose([hit.score for hit in of_one], np.sort(scores)[::-1][:5], atol=1e-6)
         assert [hit.text for hit in of_one] == [sentences[hit.row] if suffix == ".db" else None for hit in of_one]
     assert found[1][0].row == 0
-
-
-def test_texts_of_an_npy(runtime, made, corpus, sentences):
-    with Index(made(".npy"), runtime, texts=corpus) as index:
-        assert index.search(sentences[4], 1)[0].text == sentences[4]
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "binary", "ubinary"])
@@ -105,12 +100,13 @@ def test_a_query_is_embedded_as_the_rows_were(made, ordered, sentences, options,
             assert np.isclose(index.search(sentences[9], 1)[0].score, 1, atol=1e-6)
 
 
-def test_conditions_choose_rows(runtime, made, sentences):
+def test_texts_of_an_npy_and_conditions_that_choose_rows(runtime, made, corpus, sentences):
+    with Index(made(".npy"), runtime, texts=corpus) as index:
+        assert index.search(sentences[4], 1)[0].text == sentences[4]
+    want = {i for i, text in enumerate(sentences) if i % 2 and "dog" in text.lower()}
     with Index(made(), runtime) as index:
         found = index.search(sentences[:2], 300, where="row % 2 = 1 AND text LIKE '%dog%'")
-    want = {i for i, text in enumerate(sentences) if i % 2 and "dog" in text.lower()}
-    assert [{hit.row for hit in of_one} for of_one in found] == [want, want]
-    with Index(made(), runtime) as index:
+        assert [{hit.row for hit in of_one} for of_one in found] == [want, want]
         assert index.search("dog", where="0") == []
 
 
@@ -121,33 +117,6 @@ def test_another_model_is_refused(runtime, made, bert, model_copy):
     assert said in str(caught.value)
     assert "give the model that made it with -m" in str(caught.value)
     Index(made(), Runtime(model_copy)).close()  # the same files elsewhere are the same model
-
-
-def test_an_npy_is_checked_by_its_width(runtime, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((3, 33), np.float32))
-    with pytest.raises(FastflowError, match=r"x\.npy has 33 dimensions, and .* gives 32: give the model"):
-        Index(tmp_path / "x.npy", runtime)
-
-
-@pytest.mark.parametrize(
-    ("query", "k", "message"),
-    [
-        (np.zeros(3), 10, "has 32 dimensions, and the query 3"),
-        ("a text", 10, r"was opened without a model: search with vectors, or give runtime="),
-        (np.full(32, np.nan), 10, "NaN"),
-        (np.zeros(32), 0, "k must be a whole number of at least 1"),
-    ],
-)
-def test_queries_that_do_not_fit(made, query, k, message):
-    with Index(made()) as index, pytest.raises(FastflowError, match=message):
-        index.search(query, k)
-
-
-def test_a_runtime_that_is_a_name_is_refused(made):
-    with pytest.raises(UsageError, match=r"^Index takes the path of a .db or .npy file, not ndarray$"):
-        Index(np.zeros((3, 4), np.float32))
-    with pytest.raises(UsageError, match=r"runtime must be a fastflow.Runtime, not str; give Runtime\(MODEL\)"):
-        Index(made(), "default")
 
 
 def test_prompt_and_similarity_of_a_sentence_transformers_model(bert, tmp_path, corpus, sentences):
@@ -167,13 +136,22 @@ def test_prompt_and_similarity_of_a_sentence_transformers_model(bert, tmp_path, 
         assert index.query_options() == {"normalize_embeddings": False, "truncate_dim": None}
 
 
-def test_int8_has_cosines_alone(bert, tmp_path):
-    runtime = Runtime(make_directory(tmp_path / "st", bert, [pooling("mean")], similarity_fn_name="euclidean"))
-    path = make(tmp_path / "x.db", np.zeros((3, 32), np.int8), {"precision": "int8"})
-    with pytest.raises(FastflowError, match=r"holds int8, of which cosines can be computed, .* compares by euclidean"):
-        Index(path, runtime)
-
-
-def test_it_is_there_from_the_start():
-    assert fastflow.Index is Index
-    assert Hit(1, 0.5) == (1, 0.5, None, None, {})
+def test_what_does_not_fit_is_refused(runtime, made, bert, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 33), np.float32))
+    far = Runtime(make_directory(tmp_path / "st", bert, [pooling("mean")], similarity_fn_name="euclidean"))
+    whole = make(tmp_path / "x.db", np.zeros((3, 32), np.int8), {"precision": "int8"})
+    for path, model, sentence in (
+        (tmp_path / "x.npy", runtime, "x.npy has 33 dimensions, and …gives 32: give the model"),
+        (whole, far, "holds int8, of which cosines can be computed, …compares by euclidean"),
+        (np.zeros((3, 4)), None, "Index takes the path of a .db or .npy file, not ndarray"),
+        (made(), "default", "runtime must be a fastflow.Runtime, not str; give Runtime(MODEL)"),
+    ):
+        refuses(lambda path, model: Index(path, model), path, sentence, model=model)
+    with Index(made()) as index:
+        for query, k, sentence in (
+            (np.zeros(3), 10, "has 32 dimensions, and the query 3"),
+            ("a text", 10, "was opened without a model: search with vectors, or give runtime="),
+            (np.full(32, np.nan), 10, "NaN"),
+            (np.zeros(32), 0, "k must be a whole number of at least 1"),
+        ):
+            refuses(index.search, query, sentence, k=k)

@@ -89,12 +89,6 @@ def test_numbers_of_every_kind_by_every_similarity(kind, similarity):
         assert np.allclose([[score for _, score in of_one] for of_one in found], -np.sort(-scores)[:, :k], rtol=1e-9)
 
 
-def test_zero_vectors_have_cosine_zero():
-    vectors = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
-    assert searched(np.array([[1.0, 0]]), vectors, 3, "cosine", 2) == [[(1, 1.0), (0, 0.0), (2, -1.0)]]
-    assert [score for _, score in searched(np.zeros((1, 2)), vectors, 3, "cosine", 2)[0]] == [0, 0, 0]
-
-
 @pytest.mark.parametrize("dim", [8, 13, 256])
 def test_bits_are_compared_by_the_cosine_of_their_signs(dim):
     x = np.random.default_rng(2).normal(size=(100, dim))
@@ -150,13 +144,6 @@ def test_rows_with_nan_are_not_found_and_hide_no_others(similarity):
     assert sorted(row for row, _ in found[0]) == [row for row in range(100) if row not in (3, 50)]
 
 
-def test_rows_with_infinity():
-    vectors = KINDS["random"][:100].copy()
-    vectors[7, 2], query = np.inf, np.ones((1, DIM), np.float32)
-    assert searched(query, vectors, 3, "dot")[0][0] == (7, np.inf)
-    assert 7 not in [row for row, _ in searched(query, vectors, 200, "cosine")[0]]
-
-
 def test_lengths_hold_over_the_range_of_float32():
     for x in KINDS.values():
         want = np.linalg.norm(x.astype(np.float64), axis=1)
@@ -166,7 +153,13 @@ def test_lengths_hold_over_the_range_of_float32():
     assert far(lengths).tolist() == [False, True, True, False, False, True, True, True]
 
 
-def test_without_the_extension(monkeypatch):
+def test_numbers_that_end_the_range_and_no_extension(monkeypatch):
+    vectors = KINDS["random"][:100].copy()
+    vectors[7, 2], query = np.inf, np.ones((1, DIM), np.float32)
+    assert searched(query, vectors, 3, "dot")[0][0] == (7, np.inf)
+    assert 7 not in [row for row, _ in searched(query, vectors, 200, "cosine")[0]]
+    few = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
+    assert searched(np.array([[1.0, 0]]), few, 3, "cosine", 2) == [[(1, 1.0), (0, 0.0), (2, -1.0)]]
+    assert [score for _, score in searched(np.zeros((1, 2)), few, 3, "cosine", 2)[0]] == [0, 0, 0]
     monkeypatch.setattr(codes, "cpu", None)
-    vectors = KINDS["everything"]
-    assert searched(BASE, vectors, 20, "dot") == [brute(BASE[0], vectors, 20, "dot")]
+    assert searched(BASE, KINDS["everything"], 20, "dot") == [brute(BASE[0], KINDS["everything"], 20, "dot")]

@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import UsageError
 from fastflow.files.write.database_schema import TABLE, read_only
 from fastflow.search import database as module
 from fastflow.search import matrix
@@ -23,6 +23,7 @@ from fastflow.search.source import Hit
 
 from support.databases import make
 from support.outputs import vectors_of
+from support.refusals import refuses
 from support.rows import data
 
 VECTORS = vectors_of("float32", rows=20)
@@ -94,48 +95,28 @@ def test_conditions_that_cannot_be_used(path, where, why):
     assert path.read_bytes() == before
 
 
-def test_a_file_that_was_changed_since(path):
-    source = Database(path)
+def test_what_was_changed_or_damaged_is_named(path):
+    source, whole = Database(path), path.read_bytes()
     make(path, VECTORS[:19])
-    with pytest.raises(FastflowError, match=r"x\.db was changed since it was opened"):
-        list(source.blocks())
+    refuses(lambda source: list(source.blocks()), source, "x.db was changed since it was opened")
     path.unlink()
-    with pytest.raises(FastflowError, match=r"x\.db cannot be read: No such file"):
-        source.numbers("1")
-
-
-def change(path, statement, *values):
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute(statement, values)
-
-
-@pytest.mark.parametrize(
-    ("vector", "why"),
-    [
-        (b"\0", "its vector is not 5 numbers"),
-        (np.full(5, np.nan, "<f4").tobytes(), "its vector holds NaN or infinity; make it again"),
-    ],
-)
-def test_a_vector_that_is_damaged_is_named(path, vector, why):
-    change(path, "UPDATE texts SET vector = ? WHERE row = 4", vector)
-    with pytest.raises(FastflowError, match=rf"x\.db is damaged: row 4: {why}"):
-        list(Database(path).blocks())
-
-
-def test_a_page_that_is_damaged(path):
-    data = bytearray(path.read_bytes())
-    data[2 * 16384 - 8000 :] = b"\xff" * len(data[2 * 16384 - 8000 :])
-    path.write_bytes(data)
-    with pytest.raises(FastflowError, match=r"x\.db (cannot be read|is no \.db|is damaged)"):
-        list(Database(path).blocks())
-
-
-def test_an_id_of_bytes_is_named(tmp_path):
-    path = make(tmp_path / "ids.db", VECTORS[:3], id=["a", "b", "c"])
-    change(path, "UPDATE texts SET id = x'00ff' WHERE row = 1")
-    assert [hit.id for hit in Database(path).hits([(0, 1.0), (2, 0.5)])] == ["a", "c"]
-    with pytest.raises(FastflowError, match="row 1: its id is bytes"):
-        Database(path).hits([(0, 1.0), (1, 0.5)])
+    refuses(source.numbers, "1", "x.db cannot be read: No such file")
+    path.write_bytes(whole[:-8000] + b"\xff" * 8000)
+    refuses(lambda path: list(Database(path).blocks()), path, "x.db ")
+    for column, value, why in (
+        ("vector", b"\0", "its vector is not 5 numbers"),
+        ("vector", np.full(5, np.nan, "<f4").tobytes(), "its vector holds NaN or infinity; make it again"),
+        ("id", b"\0\xff", "its id is bytes"),
+    ):
+        path.write_bytes(whole)
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute(f"UPDATE texts SET {column} = ? WHERE row = 4", [value])
+        source = Database(path)
+        if column == "id":
+            assert [hit.id for hit in source.hits([(0, 1.0), (2, 0.5)])] == [0, 2]
+            refuses(source.hits, [(0, 1.0), (4, 0.5)], f"row 4: {why}")
+        else:
+            refuses(lambda source: list(source.blocks()), source, f"x.db is damaged: row 4: {why}")
 
 
 @pytest.mark.slow
@@ -156,27 +137,6 @@ def test_a_condition_without_end_hears_signals(path, number, code):
         process.send_signal(number)
         _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (code, f"fastflow: {'interrupted' if code == 130 else 'terminated'}\n")
-
-
-@pytest.mark.parametrize(
-    "where",
-    ["row < 3", "(row) or (row)", "text = ')'", "text = 'it''s (' -- )", '"od""d" = 1', '"lang" = 1', "/* ( */ 1"],
-)
-def test_one_condition(where):
-    """What is none is in test_database.py."""
-    assert check_condition(where, ["row", "text", 'od"d', "Lang"]) == f"(\n{where}\n)"
-
-
-def test_many_columns_are_cut():
-    for count, end in ((20, "18, 19"), (21, "18, 19, …"), (30, "18, 19, …")):
-        assert str(refuse("x", "why", [str(n) for n in range(count)])).endswith(end)
-
-
-@pytest.mark.parametrize(("where", "why"), [("'de", "a quote is not closed"), ("#", "unrecognized token: ")])
-def test_the_end_that_is_put_after_a_condition_is_not_quoted(where, why):
-    with pytest.raises(sqlite3.DatabaseError) as error:
-        sqlite3.connect(":memory:").execute(f"SELECT 1 WHERE {check_condition(where, [])}")
-    assert f"cannot be used: {why}" in str(refuse(where, error.value, []))
 
 
 @pytest.mark.parametrize(
@@ -201,38 +161,35 @@ def test_only_the_table_can_be_read(tmp_path, monkeypatch, sql):
     db.close()
 
 
-@pytest.fixture
-def npy(tmp_path):
-    np.save(tmp_path / "x.npy", data(10))
-    (tmp_path / "x.txt").write_text("".join(f"line {i}\n" for i in range(10)))
-    return tmp_path / "x.npy"
+def test_one_condition_and_its_refusal():
+    for where in (
+        "row < 3", "(row) or (row)", "text = ')'", "text = 'it''s (' -- )", '"od""d" = 1', '"lang" = 1', "/* ( */ 1",
+    ):  # fmt: skip
+        assert check_condition(where, ["row", "text", 'od"d', "Lang"]) == f"(\n{where}\n)"
+    for where, why in {"'de": "a quote is not closed", "#": "unrecognized token: "}.items():
+        with pytest.raises(sqlite3.DatabaseError) as error:  # the end that is put after a condition is not quoted
+            sqlite3.connect(":memory:").execute(f"SELECT 1 WHERE {check_condition(where, [])}")
+        assert f"cannot be used: {why}" in str(refuse(where, error.value, []))
+    for count, end in ((20, "18, 19"), (21, "18, 19, …"), (30, "18, 19, …")):
+        assert str(refuse("x", "why", [str(n) for n in range(count)])).endswith(end)
 
 
-def test_blocks_and_rows_of_a_npy(npy, monkeypatch):
+def test_a_npy_and_the_texts_of_its_input(tmp_path, monkeypatch):
     monkeypatch.setattr(matrix, "ROWS", 4)
-    source = MatrixSource(npy)
-    assert (source.dim, source.precision, source.fingerprint) == (16, "float32", None)
-    rows, vectors = zip(*source.blocks(), strict=True)
-    assert [each.tolist() for each in rows] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert np.array_equal(np.concatenate(vectors), data(10).astype(np.float32))
-    assert np.array_equal(source.vectors(np.array([7, 2])), data(10)[[7, 2]].astype(np.float32))
-    assert source.hits([(7, 0.5)]) == [Hit(7, 0.5)]
-    source.close()
-
-
-def test_texts_of_the_input(npy):
-    source = MatrixSource(npy, npy.with_suffix(".txt"))
-    assert source.hits([(7, 0.5), (0, 0.1)]) == [Hit(7, 0.5, "line 7"), Hit(0, 0.1, "line 0")]
-    for text in ("one\n" * 9, "one\n" * 11):
-        npy.with_suffix(".txt").write_text(text)
-        with pytest.raises(FastflowError, match=r"x\.txt has (9|11) texts, and .*x\.npy has 10 vectors"):
-            source.hits([(7, 0.5)])
-    source.close()
-
-
-def test_no_conditions(npy):
-    source = MatrixSource(npy)
-    for read in (lambda: list(source.blocks("1")), lambda: source.numbers("1")):
-        with pytest.raises(UsageError, match=r"x\.npy has no columns, so no condition can choose its rows"):
-            read()
-    source.close()
+    path, texts = tmp_path / "x.npy", tmp_path / "x.txt"
+    np.save(path, data(10))
+    texts.write_text("".join(f"line {i}\n" for i in range(10)))
+    with closing(MatrixSource(path)) as source:
+        assert (source.dim, source.precision, source.fingerprint) == (16, "float32", None)
+        rows, vectors = zip(*source.blocks(), strict=True)
+        assert [each.tolist() for each in rows] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        assert np.array_equal(np.concatenate(vectors), data(10).astype(np.float32))
+        assert np.array_equal(source.vectors(np.array([7, 2])), data(10)[[7, 2]].astype(np.float32))
+        assert source.hits([(7, 0.5)]) == [Hit(7, 0.5)]
+        for read in (lambda where: list(source.blocks(where)), source.numbers):
+            refuses(read, "1", "x.npy has no columns, so no condition can choose its rows")
+    with closing(MatrixSource(path, texts)) as source:
+        assert source.hits([(7, 0.5), (0, 0.1)]) == [Hit(7, 0.5, "line 7"), Hit(0, 0.1, "line 0")]
+        for lines in (9, 11):
+            texts.write_text("one\n" * lines)
+            refuses(source.hits, [(7, 0.5)], f"x.txt has {lines} texts, and …x.npy has 10 vectors")
