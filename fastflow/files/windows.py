@@ -37,9 +37,9 @@ class Window(NamedTuple):
 
 
 class Pace:
-    """The number of rows of the next window: ``most``, or if it ``varies``, the rows that take about SECONDS.
+    """The rows of the next window: ``most``, or if it ``varies``, the rows of about SECONDS.
 
-    Small windows show progress early and lose little at an interruption. Their bits are equal on the CPU.
+    Small windows show progress early and lose little at an interruption; on the CPU their bits are equal.
     """
 
     def __init__(self, most: int, varies: bool = False) -> None:
@@ -48,7 +48,6 @@ class Pace:
         self._since = time.monotonic()
 
     def done(self, rows: int) -> None:
-        """Note that a window of ``rows`` is computed."""
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
         if not self.steady and rows >= self.size and seconds < SECONDS / 2:
             self.size = min(self._most, 2 * self.size)
@@ -57,9 +56,9 @@ class Pace:
 
 
 def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, pace: Pace) -> Iterator[Window]:
-    """Yield windows of ``pace.size`` rows, fewer if texts are long or a pipe has no more yet.
+    """Yield windows of ``pace.size`` rows, fewer if texts are long or a pipe waits.
 
-    Raises a RowFault for a text that is too long, if truncation is an error.
+    Raises a RowFault for a text that is too long.
     """
     for window in _cut_windows(rows, source, pace):
         texts = [one_text(row) for row in window]
@@ -76,7 +75,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
 def warn_if_unsuited(
     windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
 ) -> Iterator[Window]:
-    """Yield ``windows``; warn if the texts of the first do not suit the vocabulary, and judge it by ``unlike``."""
+    """Yield ``windows``; warn if the first does not suit the vocabulary, and judge it by ``unlike``."""
     for number, window in enumerate(windows):
         if number == 0 and (warning := runtime.session.warn_of(window.texts)):
             say(f"fastflow: WARNING: {warning}")
@@ -92,13 +91,13 @@ class Unlike:
         self._usual, self.seen, self.below = usual, 0, 0
 
     def look(self, texts: Sequence[str], log_probs: NDArray[np.float64]) -> None:
-        """Count the non-empty ``texts``, and those less likely than ``usual``."""
+        """Count the non-empty ``texts``, and those below the usual log-density."""
         judged = log_probs[np.array([bool(text.strip()) for text in texts], bool)]
         self.seen += len(judged)
         self.below += int((judged < self._usual.log_prob).sum())
 
     def warning(self) -> str | None:
-        """Return a sentence with the share of unlike texts; None if the share is usual."""
+        """Return the warning; None if the share is usual."""
         if self.seen < FEWEST_JUDGED or self.below < TIMES * self._usual.share * self.seen:
             return None
         return (

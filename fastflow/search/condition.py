@@ -19,7 +19,7 @@ TOKEN = re.compile(
 def check_condition(where: str, columns: Sequence[str]) -> str:
     """Put ``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
 
-    SQLite takes an unknown name in double quotes as a text, and would find every row or none.
+    SQLite takes an unknown name in double quotes as a text.
     """
     depth, known = 0, {fold_case(name) for name in columns}
     for token in TOKEN.finditer(where):

@@ -37,7 +37,7 @@ FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest 
 
 
 def find_model(path: Path) -> str | None:
-    """Find the model's directory that the .db names, or None; raises if the directory is missing."""
+    """Find the model's directory that the .db names, or None; raises if it is missing."""
     with reading(path) as db:
         name = run_of(db, path).get("model")
     if name in PACKAGED:
@@ -50,7 +50,7 @@ def find_model(path: Path) -> str | None:
 
 
 class Database(Source):
-    """A .db; every call opens it anew, so calls may come from any thread and after fork."""
+    """A .db; every call opens it anew: any thread may call, and forks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,7 +137,6 @@ class Database(Source):
 
     @contextmanager
     def _open(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
-        """Open the database for reads of the table only; errors become sentences."""
         try:
             with reading(self.path) as db:
                 if self._stat() != self._identity:

@@ -17,7 +17,7 @@ from fastflow.kernels.threads import resolve_threads
 def dots(
     codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.int32]:
-    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), both C-contiguous, D at most 65536."""
+    """Compute exact dot products (n,) of ``codes`` (n, D) and ``query`` (D,), D at most 65536."""
     check(codes, query, np.int8)
     return _scan(codes, query, DOTS, threads, isa)
 
@@ -25,7 +25,7 @@ def dots(
 def hammings(
     codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.int32]:
-    """Return (n,) numbers of differing bits between ``codes`` (n, bytes) and ``query`` (bytes,), as ``dots``."""
+    """Count differing bits (n,) between ``codes`` (n, bytes) and ``query`` (bytes,)."""
     check(codes, query, np.uint8)
     return _scan(codes, query, HAMMINGS, threads, isa)
 
@@ -33,10 +33,10 @@ def hammings(
 def products(
     rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.float32]:
-    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), both C-contiguous, D at least 1.
+    """Compute (q, n) dot products of ``queries`` (q, D) and ``rows`` (n, D) in float32, in any order.
 
-    In float32 in any order: an error of at most D 2^-23 times the lengths of row and query, if D is at most 2^22, no
-    number overflows, and no length is below 2^-40.
+    The error is at most D 2^-23 times both lengths, if D is at most 2^22, no number overflows, and no length is below
+    2^-40.
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)

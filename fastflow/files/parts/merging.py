@@ -1,4 +1,4 @@
-"""``fastflow merge``: join the parts of --shard to the file of one run, in constant memory."""
+"""``fastflow merge``: join parts to the file of one run, in constant memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ ROWS = 4096
 
 
 def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
-    """Join the parts in ``folder`` into ``target``, which has the bytes of one run; returns their manifests.
+    """Join the parts in ``folder`` to the bytes of one run; returns their manifests.
 
-    ``shown``: with progress. Raises a FastflowError for a part that is missing, changed or of another run, before
-    anything is written.
+    Raises a FastflowError for a part that is missing, changed or of another run, before any byte is written.
     """
     kind, found = writer_for(target), manifests(folder)
     check_complete(folder, found)
@@ -106,7 +105,6 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
 
 
 def _npy_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
-    """Yield ROWS rows at a time, first a block of no rows, which has width and dtype."""
     (rows, width), dtype = _npy_shape(handle)
     yield Block([], [], None, np.zeros((0, width), dtype))
     for first in range(0, rows, ROWS):

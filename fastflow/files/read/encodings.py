@@ -16,7 +16,7 @@ DOMAINS = ("idna", "punycode")  # codecs of names, which cannot decode pieces
 
 
 def parse_encoding(given: str | None) -> str | None:
-    """Return Python's codec of ``--encoding``, None for UTF-8; raises a UsageError for an unknown one."""
+    """Return Python's codec of ``--encoding``, None for UTF-8; raises a UsageError."""
     if given is None:
         return None
     try:
@@ -30,7 +30,7 @@ def parse_encoding(given: str | None) -> str | None:
 
 
 class Recoded:
-    """The content of ``file`` as UTF-8, with BAD for bytes that ``encoding`` does not have."""
+    """The content of ``file`` as UTF-8, with BAD for bytes that ``encoding`` lacks."""
 
     def __init__(self, file: Readable, encoding: str) -> None:
         self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)(MARK)

@@ -38,9 +38,9 @@ LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
 class VectorCache(Store):
-    """The cache at ``path``, made if absent, for one run: rows of ``size`` bytes, keyed by ``decided``.
+    """The cache at ``path``, made if absent, for rows of ``size`` bytes keyed by ``decided``.
 
-    Raises a FastflowError for a file that is not such a cache, is damaged, stays locked, or cannot be read and written.
+    Raises a FastflowError for another file, and one that is damaged, locked or cannot be read and written.
     """
 
     def __init__(self, path: Path, decided: Mapping[str, Any], size: int) -> None:
@@ -110,13 +110,12 @@ class VectorCache(Store):
         self._db.close()
 
     def describe(self) -> str:
-        """Return vectors and size in words."""
         with _plain(self.path):
             return f"{self.path} holds {_count(self._db, self.path)}"
 
 
 def report(path: Path) -> list[str]:
-    """Return the cache at ``path`` in lines: size, then vectors by model. Raises as ``VectorCache``."""
+    """Return the cache in lines: size, then vectors by model."""
     found = contents(path)
     if not found["version"]:
         return [f"{path}: empty"]
@@ -128,7 +127,7 @@ def report(path: Path) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Return the runs of a cache as data for JSON; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
+    """Return the runs of a cache for JSON; ``version`` 0 is an empty file."""
     with contextlib.closing(_open(path, "ro")) as db, _plain(path):
         version = _version(db, path)
         held = db.execute("SELECT settings, vectors FROM runs").fetchall() if version else []
@@ -155,7 +154,7 @@ def _line(settings: dict[str, Any], vectors: int) -> str:
 
 
 def describe_damage(path: Path) -> FastflowError:
-    """Return the error for a file that SQLite or a check refuses; only our own cache may be removed for it."""
+    """Return the error for a file that SQLite or a check refuses; only our own may be removed."""
     try:
         with path.open("rb") as file:
             head = file.read(APPLICATION_AT.stop)
@@ -173,7 +172,6 @@ def _foreign(path: Path) -> FastflowError:
 
 
 def _open(path: Path, mode: str) -> Any:
-    """Open a connection without transactions of its own; ``mode``: ro, or rwc to make the file."""
     try:
         import sqlite3
     except ImportError as error:
@@ -187,7 +185,6 @@ def _open(path: Path, mode: str) -> Any:
 
 
 def _version(db: Any, path: Path) -> int:
-    """Return the version of a cache, 0 for an empty file; raises a FastflowError for another file."""
     (application,), (version,), (tables,) = (
         db.execute(f"{query}").fetchone()
         for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")

@@ -1,7 +1,6 @@
 """Parquet columns of JSON values: text while they grow, and typed when all values are known.
 
-``Kinds`` remembers the kinds of values in constant memory. The columns of a part stay text and carry their kinds in the
-schema, so that joined parts equal one run.
+Columns of a part stay text and carry their kinds in the schema, so that joined parts equal one run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def look(kinds: Kinds, name: str, values: Iterable[Any]) -> None:
 
 
 def as_text(values: Iterable[Any]) -> list[str | None]:
-    """Return values as text: other values as JSON, null as None."""
+    """Return values as text: null as None, others as JSON."""
     return [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)]
 
 
@@ -44,7 +43,7 @@ def mark_kinds(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
 
 
 def join_schemas(schemas: Sequence[Any]) -> Any | None:
-    """Return the schema of one run from the schemas of its parts; None if they do not belong together."""
+    """Return the schema of one run from its parts; None if they do not belong together."""
     kinds: Kinds = {}
     for schema in schemas:
         for field in schema:
