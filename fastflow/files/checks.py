@@ -43,20 +43,16 @@ def check_target(
     asked = {"ids": layout.id_field is not None, "fields": bool(layout.keep), "log_prob": settings.log_prob}
     options = {"ids": "--id-field", "fields": "--keep", "log_prob": "--log-prob"}
     if not kind.keeps_fields and (absent := [name for name in asked if asked[name]]):
+        part = "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for {absent[0]}; write .jsonl, .parquet or .db, or leave "
-            f"out {options[absent[0]]}{name_part(target, settings)}"
+            f"out {options[absent[0]]}{part}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
         check_output(target, path)
     if resume and settings.shard is None:
         check_known(target)
-
-
-def name_part(target: Path, settings: Settings) -> str:
-    """Return the hint that names a part of another format."""
-    return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
 
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:

@@ -51,8 +51,9 @@ def embed_file(
             split = split_rows(sources, settings.layout, settings.shard)
         embedded = Embedded(runtime, sources, settings, split, run)
         if target is None:
+            printer = Terminal if sys.stdout is not None and sys.stdout.isatty() else StandardOutput
             with open_store(runtime, settings, run.cache, None) as store:
-                return embedded.into(_standard_output(), None, 0, store)
+                return embedded.into(printer(), None, 0, store)
         return embedded.into_file(target, types)
 
 
@@ -72,10 +73,6 @@ def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, A
         "precision": precision,
         "normalized": normalize,
     }
-
-
-def _standard_output() -> StandardOutput:
-    return Terminal() if sys.stdout is not None and sys.stdout.isatty() else StandardOutput()
 
 
 class Embedded:

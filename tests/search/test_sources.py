@@ -16,8 +16,7 @@ from fastflow.errors import UsageError
 from fastflow.files.write.database_schema import TABLE, read_only
 from fastflow.search import database as module
 from fastflow.search import matrix
-from fastflow.search.condition import check_condition, refuse
-from fastflow.search.database import Database
+from fastflow.search.database import Database, check_condition, refuse
 from fastflow.search.matrix import MatrixSource
 from fastflow.search.source import Hit
 

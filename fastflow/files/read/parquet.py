@@ -93,18 +93,15 @@ def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
     """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError for a conflict."""
     file = _open_file(source)
     with _readable(source.path):
-        add_schema_types(found, source.path, file.schema_arrow, layout)
-
-
-def add_schema_types(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
-    """Do the same for a schema."""
-    columns_of(path, schema, layout)
-    for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
-        kind = plain_type(schema.field(name).type)
-        if found.setdefault(name, kind) != kind:
-            raise FastflowError(
-                f"{path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one type"
-            )
+        schema = file.schema_arrow
+        columns_of(source.path, schema, layout)
+        for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
+            kind = plain_type(schema.field(name).type)
+            if found.setdefault(name, kind) != kind:
+                raise FastflowError(
+                    f"{source.path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one "
+                    "type"
+                )
 
 
 def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:

@@ -28,6 +28,7 @@ SQLITE = b"SQLite format 3\0"  # the first bytes of a file
 APPLICATION_AT = slice(68, 72)
 WAIT = 60.0  # seconds to wait for another process
 ASKED = 500
+HEADER = (f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}")
 TABLES = """
 CREATE TABLE runs (number INTEGER PRIMARY KEY, settings TEXT UNIQUE NOT NULL, vectors INTEGER NOT NULL);
 CREATE TABLE vectors (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
@@ -49,7 +50,8 @@ class VectorCache(Store):
         try:
             with self._changing():
                 if not _version(self._db, path):
-                    _create(self._db)
+                    for statement in (*HEADER, *TABLES.strip().splitlines()):
+                        self._db.execute(statement)
                 self._db.execute(KNOWN)  # a cache of an earlier version lacks it: its runs count as finished
                 self._db.execute(f"INSERT INTO known SELECT ({LAST}) WHERE NOT EXISTS (SELECT * FROM known)")  # noqa: S608
                 (self.since,) = self._db.execute("SELECT last FROM known").fetchone()
@@ -111,7 +113,8 @@ class VectorCache(Store):
 
     def describe(self) -> str:
         with _plain(self.path):
-            return f"{self.path} holds {_count(self._db, self.path)}"
+            (vectors,) = self._db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
+            return f"{self.path} holds {vectors:,} vectors, {bytes_for_people(self.path.stat().st_size)}"
 
 
 def report(path: Path) -> list[str]:
@@ -138,11 +141,6 @@ def contents(path: Path) -> dict[str, Any]:
     vectors = sum(run["vectors"] for run in runs)
     about = {"place": str(path), "version": version, "bytes": path.stat().st_size}
     return {**about, "vectors": vectors, "runs": runs}
-
-
-def _count(db: Any, path: Path) -> str:
-    (vectors,) = db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
-    return f"{vectors:,} vectors, {bytes_for_people(path.stat().st_size)}"
 
 
 def _line(settings: dict[str, Any], vectors: int) -> str:
@@ -198,13 +196,6 @@ def _version(db: Any, path: Path) -> int:
             f"{path} is of version {version} of the cache, and this fastflow reads {VERSION}; name another file"
         )
     return int(version)
-
-
-def _create(db: Any) -> None:
-    db.execute(f"PRAGMA application_id = {APPLICATION}")
-    db.execute(f"PRAGMA user_version = {VERSION}")
-    for statement in TABLES.strip().splitlines():
-        db.execute(statement)
 
 
 @contextlib.contextmanager

@@ -97,10 +97,6 @@ def cannot_write(path: Path, error: OSError) -> FastflowError:
     return FastflowError(f"{path} cannot be written: {error.strerror}; {help}")
 
 
-def _may_pass(cause: BaseException | None) -> bool:
-    return (isinstance(cause, OSError) and cause.errno is not None) or "sqlite3" in type(cause).__module__
-
-
 def _loosen(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     out = dict(saved)
     for name in saved.keys() & now.keys():
@@ -198,10 +194,8 @@ class State:
 
     def _read(self, path: Path) -> tuple[dict[str, Any], int, bool]:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        return saved, int(saved["rows"]), self._continues(saved["run"])
-
-    def _continues(self, saved: Any) -> bool:
-        return isinstance(saved, dict) and _loosen(saved, self._run) == self._run
+        run = saved["run"]
+        return saved, int(saved["rows"]), isinstance(run, dict) and _loosen(run, self._run) == self._run
 
     def _difference(self, other: Any) -> str:
         names = {"input": "input", "options": "set of options", "fingerprint": "model"}
@@ -237,7 +231,9 @@ class State:
         if isinstance(error, RowFault):
             skip = ", or with --errors skip to leave such rows out" * (error.option == "--errors replace")
             return f"{where}; the same command with {error.option} --resume continues after them{skip}"
-        if isinstance(error, FastflowError) and not _may_pass(error.__cause__):
+        cause = error.__cause__
+        may_pass = (isinstance(cause, OSError) and cause.errno is not None) or "sqlite3" in type(cause).__module__
+        if isinstance(error, FastflowError) and not may_pass:
             return f"{where}, but a mended input is another one, whose run begins again"
         again = "the same command with --resume continues after them"
         return f"{where}; {again}, if input, model and options stay as they are"
