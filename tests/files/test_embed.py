@@ -96,7 +96,6 @@ def test_a_resumed_run_may_have_another_size_of_batch(runtime, corpus, target, s
 
 
 def test_an_input_that_is_replaced_is_not_joined_with_its_successor(runtime, tmp_path, target, sentences, during):
-    """The open file is what was read: the run's rows belong to it, whatever its name names now."""
     source, other = tmp_path / "in.txt", tmp_path / "other.txt"
     write(source, sentences)
     write(other, [text.upper() for text in sentences])
@@ -154,7 +153,6 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
 
 
 def knowing(model, log_prob: float, **options) -> Runtime:
-    """A Runtime whose model records that one text in a hundred of its corpus is below ``log_prob``."""
     rt = Runtime(model, **options)
     rt.session.model = replace(rt.session.model, likelihood=Likelihood(log_prob, 0.01))
     return rt

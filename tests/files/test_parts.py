@@ -291,7 +291,6 @@ def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
     ],
 )
 def test_parts_that_cannot_be_joined_are_named(model, bert, desk, shard, which, options, source, sentence):
-    """Before such a part is made where the others are, and again where it was put."""
     make(model, "1/2")
     (desk / "other.txt").write_text("a\nb\n")
     given = ["embed", source, "-m", model if which == "model" else bert, "--shard", shard, "--quiet", *options, "-o"]

@@ -54,7 +54,6 @@ def test_everything_that_decides_a_pooled_vector_is_in_the_key(runtime, model, b
 
 
 def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
-    """Bits differ between them, and a file may move to another machine."""
     forced = decides(Runtime(model, backend="cpu"), None)
     assert forced["arithmetic"]
     other = "portable" if forced_isa != "portable" else "avx2"
@@ -133,7 +132,6 @@ def test_rows_come_back_and_nothing_lies_in_the_folder(tmp_path):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_texts(tmp_path, monkeypatch):
-    """Bytes that the interpreter and NumPy allocate, counted; four times as many texts, and the table grows twice."""
     monkeypatch.setattr(repeats, "FIRST_SLOTS", 1 << 10)
 
     def peak(windows: int) -> int:

@@ -39,7 +39,6 @@ each_format = pytest.mark.parametrize("desk", cases(SUBJECTS), indirect=True)
 
 @pytest.fixture
 def desk(request, tmp_path, monkeypatch, model, vector_model) -> Desk:
-    """Runs of the subject and format that the case asks for; of a subject alone, its first format."""
     subject, suffix = request.param if isinstance(request.param, tuple) else (request.param, request.param.suffixes[0])
     return desk_of(tmp_path, subject, vector_model if subject.name == "transform" else model, suffix, monkeypatch)
 
@@ -160,7 +159,6 @@ def test_a_run_that_begins_again_says_what_it_replaces_and_an_earlier_output_sta
 
 
 def again(desk, *options):
-    """The command without --quiet."""
     return run(*desk.subject.command(desk.model, desk.target), "--resume", *options)
 
 

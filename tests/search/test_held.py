@@ -132,7 +132,6 @@ def test_rows_in_memory_give_what_the_file_gives(tmp_path, monkeypatch, kind, wh
 
 @pytest.mark.slow
 def test_without_comparing_in_full_bytes_would_miss_rows(path, monkeypatch):
-    """The order of codes is not that of the vectors: the factor is what mends it."""
     with Index(path) as read, Index(path, hold="int8") as kept:
         want = [[hit.row for hit in of_one] for of_one in read.search(X, 10)]
         assert [[hit.row for hit in of_one] for of_one in kept.search(X, 10)] == want

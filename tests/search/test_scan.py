@@ -18,14 +18,12 @@ BASE = RNG.normal(size=(1, DIM)).astype(np.float32)
 
 
 def near(rows):
-    """Rows that differ from BASE in their last bits."""
     return np.nextafter(np.repeat(BASE, rows, 0), np.float32(np.inf) * RNG.choice([-1, 1], (rows, DIM))).astype(
         np.float32
     )
 
 
 def scaled(rows, low, high):
-    """Random rows of lengths from 10^low to 10^high."""
     x = RNG.normal(size=(rows, DIM)) * 10 ** RNG.uniform(low, high, (rows, 1))
     return x.clip(-3e38, 3e38).astype(np.float32)
 
@@ -120,7 +118,6 @@ def test_products_as_wrong_as_they_may_be_change_nothing(monkeypatch, similarity
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_few_rows_are_compared_in_float64(monkeypatch, similarity):
-    """Not that all rows are candidates: the float32 products choose."""
     compared, vectors = [], data(20_000, DIM, 2).astype(np.float32)
     monkeypatch.setattr(scan, "exact", lambda q, x, how: compared.append(len(x)) or exact(q, x, how))
     searched(vectors[:1], vectors, 10, similarity, 4096)
