@@ -58,16 +58,13 @@ def test_empty_lines_are_texts_and_counted(runtime, tmp_path, target):
     assert np.array_equal(np.load(target), runtime.encode(["the dog", "", "  ", "a cat"]))
 
 
-def test_precision_says_what_is_stored_even_of_float64_arithmetic(model, corpus, target, sentences):
+def test_no_lines_and_float64_have_the_width_and_type(runtime, model, corpus, tmp_path, target, sentences):
+    embed(runtime, write(tmp_path / "in.txt", []), target, precision="float16", dim=6)
+    assert (np.load(target).shape, np.load(target).dtype) == ((0, 6), np.float16)
     exact = Runtime(model, dtype="float64")
     embed(exact, corpus, target)
     assert np.load(target).dtype == np.float32
     assert np.array_equal(np.load(target), exact.encode(sentences).astype(np.float32))
-
-
-def test_no_lines_give_a_file_of_the_right_width(runtime, tmp_path, target):
-    embed(runtime, write(tmp_path / "in.txt", []), target, precision="float16", dim=6)
-    assert (np.load(target).shape, np.load(target).dtype) == ((0, 6), np.float16)
 
 
 @pytest.fixture

@@ -103,10 +103,8 @@ def test_a_fault_of_the_input_promises_no_resume(tmp_path, monkeypatch, model):
     words = ["embed", "in.jsonl", "-m", model, "--quiet", "-o", "x.npy"]
     fault, hint = run(*words).stderr.splitlines()
     assert "in.jsonl, line 21: is not JSON" in fault
-    assert (
-        hint
-        == "fastflow: 16 finished rows are in x.npy.partial, but a mended input is another one, whose run begins again"
-    )
+    kept = "16 finished rows are in x.npy.partial, but a mended input is another one, whose run begins again"
+    assert hint == f"fastflow: {kept}"
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     said = "starts again and replaces 16 finished rows in x.npy.partial, of a run with another input"
     assert f"fastflow: {said}\n" in run(*words[:-2], "-o", "x.npy").stderr
@@ -335,81 +333,40 @@ def test_standard_output_keeps_no_state_and_progress_follows(capsys):
     assert "rows: 17 of 17 rows (100 %)" in shown.getvalue()
 
 
-X = make_vectors(5000, seed=2)  # more than a block of transform.ROWS
-
-
-@pytest.fixture
-def npy(tmp_path):
-    np.save(tmp_path / "v.npy", X)
-    return tmp_path / "v.npy"
-
-
-@pytest.fixture
-def target(tmp_path):
-    return tmp_path / "out.npy"
-
-
-@pytest.fixture(scope="module")
-def runtime(vector_model):
-    return Runtime(vector_model)
-
-
-def test_the_model_is_named_once_nothing_else_is_wrong(vector_model, npy, target, tmp_path):
-    np.save(tmp_path / "wide.npy", np.zeros((3, 999), np.float32))
-    refused = run("transform", tmp_path / "wide.npy", "-m", vector_model, "-o", target)
-    assert refused.exit_code == 1
-    assert len(refused.stderr.splitlines()) == 1
-    assert run("transform", npy, "-m", vector_model, "-o", target).stderr.startswith("fastflow: model ")
-
-
-def test_a_mapped_file_of_several_blocks_is_what_transform_gives(vector_model, runtime, npy, target):
-    result = run("transform", npy, "-m", vector_model, "-o", target)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "fastflow: 5,000 vectors, " in result.stderr
-    assert len(X) > transform.ROWS
-    assert np.array_equal(np.load(target), runtime.transform(X))
-
-
-@pytest.mark.parametrize("form", ["float16", "float64", ">f4", "fortran"])
-def test_every_form_of_a_matrix(runtime, tmp_path, target, form):
-    exact = X.astype(np.float16).astype(np.float32)
-    np.save(tmp_path / "v.npy", np.asfortranarray(exact) if form == "fortran" else exact.astype(form))
-    transform_file(runtime, str(tmp_path / "v.npy"), target, Settings())
-    assert np.array_equal(np.load(target), runtime.transform(exact))
-
-
-def test_float64_is_for_computing_only(vector_model, npy, target):
-    assert run("transform", npy, "-m", vector_model, "-o", target, "--dtype", "float64", "--quiet").exit_code == 0
-    exact = Runtime(vector_model, dtype="float64").transform(X).astype(np.float32)
-    assert np.load(target).dtype == np.float32
+def test_transform_of_several_blocks_of_none_and_of_pooled_texts(
+    vector_model, weighted_model, sentences, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    runtime, pooled = Runtime(vector_model), Runtime(weighted_model).pool(sentences)
+    x, target = make_vectors(5000, seed=2), tmp_path / "out.npy"
+    np.save("x.npy", x)
+    done = run("transform", "x.npy", "-m", vector_model, "-o", target)
+    assert (done.exit_code, done.stdout, len(x) > transform.ROWS) == (0, "", True)
+    assert done.stderr.startswith("fastflow: model ")
+    assert "fastflow: 5,000 vectors, " in done.stderr
+    assert np.array_equal(np.load(target), runtime.transform(x))
+    assert run("transform", "x.npy", "-m", vector_model, "-o", target, "--dtype", "float64", "-q").exit_code == 0
+    exact = Runtime(vector_model, dtype="float64").transform(x).astype(np.float32)
+    assert np.load(target).dtype == np.float32  # float64 is for computing only
     assert np.abs(np.load(target) - exact).max() <= 1e-6 * np.abs(exact).max()
-
-
-def test_pooled_vectors_of_a_model_with_an_encoder(weighted_model, sentences, tmp_path, target):
-    runtime = Runtime(weighted_model)
-    np.save(tmp_path / "pooled.npy", runtime.pool(sentences))
-    assert run("transform", tmp_path / "pooled.npy", "-m", weighted_model, "-o", target, "--quiet").exit_code == 0
-    assert np.array_equal(np.load(target), runtime.transform(runtime.pool(sentences)))
-
-
-def test_no_rows_give_a_file_of_the_right_width(runtime, tmp_path, target):
-    np.save(tmp_path / "none.npy", X[:0])
-    assert transform_file(runtime, str(tmp_path / "none.npy"), target, Settings(dim=7)) == Summary()
+    np.save("none.npy", x[:0])
+    assert transform_file(runtime, "none.npy", target, Settings(dim=7)) == Summary()
     assert np.load(target).shape == (0, 7)
+    np.save("pooled.npy", pooled)
+    assert run("transform", "pooled.npy", "-m", weighted_model, "-o", target, "--quiet").exit_code == 0
+    assert np.array_equal(np.load(target), Runtime(weighted_model).transform(pooled))
 
 
-def test_a_row_that_overflows_is_named_by_its_range(tmp_path, target):
-    runtime = Runtime(make_vector_model(tmp_path / "m", "whiten"))
-    far = X.copy()
+def test_vectors_that_the_model_cannot_take_are_one_line(vector_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("wide.npy", np.zeros((3, 999), np.float32))
+    refused = run("transform", "wide.npy", "-m", vector_model, "-o", "out.npy")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+    far = make_vectors(5000)
     far[4500] = 3e38
-    np.save(tmp_path / "far.npy", far)
+    np.save("far.npy", far)
+    runtime = Runtime(make_vector_model(tmp_path / "m", "whiten"))
     with pytest.raises(FastflowError, match=r"far\.npy, rows 4096 to 4999: transform: row 404 gives NaN or infinity"):
-        transform_file(runtime, str(tmp_path / "far.npy"), target, Settings())
-
-
-def test_info_and_verify_describe_a_model_of_vectors(vector_model):
-    info = run("info", vector_model)
-    assert (info.exit_code, json.loads(info.stdout)["takes"]) == (0, "vectors")
-    checked = run("verify", vector_model)
-    assert checked.exit_code == 0
-    assert "2 files match their sha256" in checked.stdout
+        transform_file(runtime, "far.npy", tmp_path / "out.npy", Settings())
+    assert json.loads(run("info", vector_model).stdout)["takes"] == "vectors"
+    assert "2 files match their sha256" in run("verify", vector_model).stdout
