@@ -20,7 +20,7 @@ from fastflow.files.write.printing import StandardOutput
 def check_target(
     target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
 ) -> None:
-    """Raise a UsageError for inputs of two formats, or an output or cache that cannot hold the ``settings``."""
+    """Raise a UsageError if output or cache cannot hold the ``settings``, or formats differ."""
     check_formats(paths, settings.layout)
     check_cache(cache, target, paths)
     if settings.only_new and cache is None:
@@ -97,7 +97,7 @@ def check_types(sources: Sources, target: Path | None, settings: Settings) -> di
 
 
 def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
-    """Raise if the first row cannot be read, or an input cannot be read as often as needed; pipes are not read."""
+    """Raise if the first row of a file cannot be read, or an input cannot be read twice."""
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:
             from fastflow.files.parts.counting import not_countable

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class VectorBlock(NamedTuple):
-    """Vectors (b, D') of texts, and log-densities (b,) if the run needs them."""
+    """Vectors (b, D'), and log-densities (b,) or None."""
 
     vectors: NDArray[Any]
     log_probs: NDArray[np.float64] | None

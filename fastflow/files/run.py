@@ -118,7 +118,7 @@ def write(
         if not isinstance(writer, StandardOutput):
             for block in source.before(finished):
                 writer.skip(block)
-        writer.write(source.empty())  # an empty input still gives a file of the right width and dtype
+        writer.write(source.empty())  # gives width and dtype, also of an empty input
         progress.begin()  # the rate counts new rows only
         for block in source.blocks():
             writer.write(block)

@@ -1,7 +1,4 @@
-"""Windows of rows that are embedded together, and warnings about texts that do not suit the model.
-
-bench/results/verdicts.md has the study of the warning about texts unlike the corpus of a flow.
-"""
+"""Windows of rows, and warnings about unsuited texts; bench/results/verdicts.md has their study."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ TIMES = 5  # times the share of the corpus is too many
 
 
 class Window(NamedTuple):
-    """Rows that are embedded together, and their texts."""
+    """Rows that are embedded together."""
 
     rows: list[Row]
     texts: list[str]
@@ -113,7 +110,7 @@ def one_text(row: Row) -> str:
 
 
 def characters(row: Row) -> int:
-    """Count the characters of a row's texts and kept strings."""
+    """Count the characters of texts and kept strings."""
     return sum(len(value) for value in (*row.record.texts, *row.record.kept) if isinstance(value, str))
 
 

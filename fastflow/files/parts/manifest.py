@@ -124,7 +124,7 @@ def manifest_of(
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest; raises a FastflowError for one that is damaged or of another version."""
+    """Read a manifest; raises a FastflowError for a damaged one."""
     try:
         found = read_object(path, LARGEST)
     except FastflowError as error:
@@ -201,7 +201,7 @@ def is_whole(folder: Path, manifest: Manifest) -> bool:
 
 
 def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], None] = lambda read: None) -> None:
-    """Raise a FastflowError unless every part has its sha256; ``count`` takes the bytes read."""
+    """Raise a FastflowError unless every part has its sha256."""
     for manifest in found:
         part = folder / manifest.part
         if file_sha256(part, count) != manifest.sha256:
@@ -212,7 +212,7 @@ def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], 
 
 
 def file_sha256(path: Path, count: Callable[[int], None] = lambda read: None) -> str:
-    """Return the sha256 of a file; ``count`` takes the length of each piece."""
+    """Return the sha256 of a file."""
     digest = hashlib.sha256()
     try:
         with open_regular(path) as handle:

@@ -92,7 +92,7 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
                 writer.write(block)
                 rows += len(block.rows)
                 count(len(block.rows))
-    except Exception as error:  # the libraries raise anything for a body that was spoilt before it was hashed
+    except Exception as error:  # the libraries raise anything for a spoilt body
         disk_failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
         if disk_failed or isinstance(error, FastflowError):
             raise

@@ -11,7 +11,7 @@ from fastflow.errors import missing_extra
 MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # the first bytes of a packed file
 CUT_SHORT = "the file is cut short; fetch it again"
 PIECE = 1024  # bytes unpacked at once: zstd makes at most 32,768 of each
-LARGEST_WINDOW = 1 << 27  # bytes that a zstd frame may look back: the limit of the zstd command
+LARGEST_WINDOW = 1 << 27  # bytes that a zstd frame may look back, as in the zstd command
 
 
 class Readable(Protocol):

@@ -10,7 +10,7 @@ from fastflow.errors import UsageError
 if TYPE_CHECKING:
     from fastflow.files.read.compressed import Readable
 
-MARK = "fastflow.mark"  # the handler of errors that puts BAD in place of bytes that cannot be read
+MARK = "fastflow.mark"  # the handler of errors that writes BAD for unreadable bytes
 BAD = b"\xff"  # not a byte of UTF-8
 DOMAINS = ("idna", "punycode")  # codecs of names, which cannot decode pieces
 

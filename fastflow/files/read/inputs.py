@@ -31,7 +31,7 @@ class Input:
     def __init__(self, path: str) -> None:
         self.path = path
         self._waiting = 0  # lines read and not yielded
-        self.digest: Any = None  # a hash of hashlib that takes the content as it is read
+        self.digest: Any = None  # a hash that takes the content
         self.skipped = Skipped()
         try:
             self._file = self._open(path)

@@ -1,4 +1,4 @@
-"""A matrix of vectors (n, D): a mapped .npy file or an array, read a few rows at a time."""
+"""A matrix of vectors (n, D), mapped or in memory, read a few rows at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An input that is read twice: a file itself, or a temporary copy of a pipe."""
+"""An input that is read twice: a file, or a copy of a pipe."""
 
 from __future__ import annotations
 

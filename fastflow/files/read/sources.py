@@ -17,7 +17,7 @@ from fastflow.files.read.records import Layout, Record, Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
-COUNT_S, CHECKED = 0.25, 1024  # seconds of counting before a run; rows between two looks at the clock
+COUNT_S, CHECKED = 0.25, 1024  # seconds of counting; rows between looks at the clock
 
 
 class Row(NamedTuple):

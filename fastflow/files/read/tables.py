@@ -19,7 +19,7 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
     ``lines`` keep a final \r, which a quoted field may hold. Raises a FastflowError for a file with two readings: by
     its header, its delimiter or a repeated column.
     """
-    # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
+    # a stray quote in STS and GLUE files would swallow the rows after it
     csv.field_size_limit(LONGEST)
     first, path = next(lines, None), source.path
     if first is None:
@@ -42,7 +42,7 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
         for values in rows:
             skipped = ended.skips()
             ended.begin()
-            if not values and len(names) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
+            if not values and len(names) > 1:  # an empty line is forgiven at the end of the file
                 blank = blank or rows.line_num
                 continue
             if skipped:

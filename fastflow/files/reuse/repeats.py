@@ -21,7 +21,7 @@ from fastflow.files.write.partial import cannot_write
 
 ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # place 0: the slot is free
 FIRST_SLOTS = 1 << 16
-FULLEST = 2 / 3  # the largest share of taken slots: beyond it probes get long
+FULLEST = 2 / 3  # the largest share of taken slots
 MOVED = 1 << 16  # entries that move into more slots at a time
 
 

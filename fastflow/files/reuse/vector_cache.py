@@ -52,7 +52,7 @@ class VectorCache(Store):
                 if not _version(self._db, path):
                     for statement in (*HEADER, *TABLES.strip().splitlines()):
                         self._db.execute(statement)
-                self._db.execute(KNOWN)  # a cache of an earlier version lacks it: its runs count as finished
+                self._db.execute(KNOWN)  # absent from earlier versions: their runs count as finished
                 self._db.execute(f"INSERT INTO known SELECT ({LAST}) WHERE NOT EXISTS (SELECT * FROM known)")  # noqa: S608
                 (self.since,) = self._db.execute("SELECT last FROM known").fetchone()
         except BaseException:
@@ -76,7 +76,7 @@ class VectorCache(Store):
     def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(keys), ASKED):
             some = keys[start : start + ASKED]
-            # fetched at once: a cursor dropped at a damaged row would complain of the closed file
+            # fetched at once: a cursor dropped at a damaged row complains of the closed file
             yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some).fetchall()
 
     def _check(self, key: bytes, data: Any) -> bytes:
@@ -89,7 +89,7 @@ class VectorCache(Store):
         if not rows:
             return
         with self._changing():
-            # another run may have been faster; sorted keys are written together
+            # another run may have been faster
             there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
             new = sorted(rows.keys() - there)
             (last,) = self._db.execute(LAST).fetchone()
@@ -118,7 +118,7 @@ class VectorCache(Store):
 
 
 def report(path: Path) -> list[str]:
-    """Return the cache in lines: size, then vectors by model."""
+    """Return size and vectors by model, in lines."""
     found = contents(path)
     if not found["version"]:
         return [f"{path}: empty"]

@@ -76,7 +76,7 @@ class DatabaseFile(OutputFile):
         records = self._records()
         names, first = next(records)  # an empty input has one too
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            # the file is not read before it has its name, so SQLite need not guard it against a crash
+            # nobody reads the file before it has its name, so SQLite need not guard it
             for pragma in (f"page_size = {PAGE}", "encoding = 'UTF-8'", "journal_mode = off", "synchronous = off"):
                 db.execute(f"PRAGMA {pragma}")
             db.execute("BEGIN")

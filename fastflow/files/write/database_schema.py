@@ -17,10 +17,10 @@ from fastflow.files.write.printing import Block
 from fastflow.values import open_regular, short
 
 FORMAT = 1
-PAGE = 16_384  # bytes; a row of 768 floats takes 3.3 kB, with SQLite's 4,096 it takes 4.1 kB
+PAGE = 16_384  # bytes; rows of 768 floats waste less than in SQLite's 4,096
 TABLE = "texts"
 RUN = "run"
-STEPS = 10_000  # steps of SQLite between two looks for a signal: about a millisecond
+STEPS = 10_000  # between two looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
 ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # fields of a run that a manifest lacks
 ROWS = 512  # read at a time: more would leave the caches
@@ -40,9 +40,9 @@ def fold_case(name: str) -> str:
 
 
 class Heard:
-    """Signals that arrive while SQLite runs a statement; ``error``: of their handler.
+    """Signals that arrive while SQLite runs a statement.
 
-    SQLite steps a generator now and then; Python runs handlers inside its ``try``, and the statement ends.
+    SQLite steps a generator, which runs their handlers; the statement ends with their ``error``.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:

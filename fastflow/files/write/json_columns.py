@@ -29,14 +29,14 @@ def as_text(values: Iterable[Any]) -> list[str | None]:
 
 
 def set_types(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """Return ``schema`` with the type of each column in ``kinds``."""
+    """Return ``schema`` with typed columns."""
     pa, _ = arrow("writing Parquet")
     fields = [pa.field(f.name, _type(kinds[f.name])) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
 def mark_kinds(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """Return ``schema`` with the kinds as metadata of their columns."""
+    """Return ``schema`` with kinds as metadata."""
     pa, _ = arrow("writing Parquet")
     fields = [f.with_metadata({KEY: " ".join(sorted(kinds[f.name]))}) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
@@ -50,7 +50,7 @@ def join_schemas(schemas: Sequence[Any]) -> Any | None:
             if KEY in (field.metadata or {}):
                 kinds.setdefault(field.name, set()).update(field.metadata[KEY].decode().split())
     found = [set_types(schema, kinds) for schema in schemas]
-    # if the field of a column records its JSON types in one part, it must do so in all
+    # a column with kinds in one part must have them in all
     marks = [[field.name for field in schema if KEY in (field.metadata or {})] for schema in schemas]
     same = all(each.equals(found[0], check_metadata=True) for each in found)
     return found[0] if same and all(each == marks[0] for each in marks) else None

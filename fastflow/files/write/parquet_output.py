@@ -68,7 +68,7 @@ class ParquetOutput(OutputFile):
         fields = [(name, self.types.get(name, pa.string())) for name in block.columns()]
         fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
         kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
-        # Parquet's name for the numbers of a list, so that the schema read back is equal
+        # Parquet's name, so that the schema read back is equal
         fields.append(("embedding", pa.list_(pa.field("element", kind), block.vectors.shape[1])))
         return pa.schema(fields, metadata={"fastflow": json.dumps(self.meta)})
 
@@ -88,7 +88,7 @@ class ParquetOutput(OutputFile):
 def write_groups(path: Path, schema: Any, batches: Iterable[Any]) -> None:
     """Write ``batches`` in groups of GROUP rows; equal rows give equal bytes."""
     pa, parquet = arrow(f"{path}: writing Parquet")
-    # a dictionary stores int8 in one byte a number, plain integers of Parquet take four
+    # a dictionary stores int8 in one byte, plain integers take four
     texts = [field.name for field in schema if field.name != "embedding"]
     small = schema.field("embedding").type.value_type.bit_width == 8
     packed = [*texts, *["embedding.list.element"] * small]

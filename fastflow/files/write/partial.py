@@ -224,7 +224,7 @@ class State:
         self.rows = rows
 
     def kept(self, written: int, error: BaseException) -> str:
-        """Describe finished rows and how to continue; ``written`` counts rows of a pipe."""
+        """Describe finished rows and how to continue."""
         if not self._again:
             return f"{written:,} finished rows are in {self._partial}, but a pipe cannot be read again to continue them"
         where = f"{self.rows:,} finished rows are in {self._partial}"

@@ -1,4 +1,4 @@
-"""Print embeddings: JSON Lines to standard output, short lines to a terminal."""
+"""Print embeddings: JSON Lines, or short lines to a terminal."""
 
 from __future__ import annotations
 
