@@ -199,6 +199,7 @@ def test_a_file_that_is_replaced_before_it_is_locked_is_not_taken_for_the_new_on
     def lock_late(handle):
         if not (tmp_path / "first").exists():
             path.rename(tmp_path / "first")
+            path.touch()
         return lock(handle)
 
     with monkeypatch.context() as patch:
