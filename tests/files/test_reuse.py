@@ -200,8 +200,8 @@ def write_array(path, rows=3):
 
 
 def test_an_age_is_in_its_largest_whole_unit():
-    for seconds, age in ((-9, "just now"), (59.9, "just now"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1 hour"),
-                         (DAYS, "1 day")):  # fmt: skip
+    ages = {-9: "just now", 59.9: "just now", 60: "1 minute", 3599: "59 minutes", 3600: "1 hour", DAYS: "1 day"}
+    for seconds, age in ages.items():
         assert cache._age(seconds) == age
 
 

@@ -292,8 +292,8 @@ def test_without_comparing_in_full_bytes_would_miss_rows(path, monkeypatch):
 def test_refusals(path, monkeypatch):
     source = Index(path)._source
     refuses(lambda hold: Index(path, hold=hold), "all", "hold is vectors, int8 or None, not 'all'")
-    refuses(lambda how: held.Held(source, "int8", how, None), "euclidean",
-            "int8 codes cannot rank by euclidean: open …with hold='vectors'")  # fmt: skip
+    said = "int8 codes cannot rank by euclidean: open …with hold='vectors'"
+    refuses(lambda how: held.Held(source, "int8", how, None), "euclidean", said)
     for rows in (399, 401):
         monkeypatch.setattr(type(source), "count", lambda self, rows=rows: rows)
         refuses(lambda how: held.Held(source, "vectors", how, None), "cosine", "x.db was changed while it was read")
