@@ -20,7 +20,7 @@ from fastflow.files.write.printing import StandardOutput
 def check_target(
     target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
 ) -> None:
-    """Raise a UsageError for inputs of two formats, or an output or cache that cannot hold the asked ``settings``."""
+    """Raise a UsageError if output or cache cannot hold the ``settings``, or formats differ."""
     check_formats(paths, settings.layout)
     check_cache(cache, target, paths)
     if settings.only_new and cache is None:
@@ -43,9 +43,10 @@ def check_target(
     asked = {"ids": layout.id_field is not None, "fields": bool(layout.keep), "log_prob": settings.log_prob}
     options = {"ids": "--id-field", "fields": "--keep", "log_prob": "--log-prob"}
     if not kind.keeps_fields and (absent := [name for name in asked if asked[name]]):
+        part = "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
         raise UsageError(
             f"{target}: a {target.suffix} file has no place for {absent[0]}; write .jsonl, .parquet or .db, or leave "
-            f"out {options[absent[0]]}{name_part(target, settings)}"
+            f"out {options[absent[0]]}{part}"
         )
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
@@ -54,13 +55,8 @@ def check_target(
         check_known(target)
 
 
-def name_part(target: Path, settings: Settings) -> str:
-    """Return the hint that names a part of another format; empty without --shard."""
-    return "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
-
-
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
-    """Raise a UsageError for a --cache that is another file of the run, or has the suffix of texts or vectors."""
+    """Raise a UsageError for a --cache that is another file of the run, or has the suffix of another format."""
     if cache is None:
         return
     from fastflow.files.write.partial import partial_path
@@ -77,10 +73,7 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
 
 
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
-    """Raise a UsageError for an id or a field to keep if the output or another field uses its name.
-
-    ``same`` maps equal names of the format to one name.
-    """
+    """Raise a UsageError for a name that the output or another field uses; ``same`` maps equal names to one."""
     layout = settings.layout
     absent = set() if settings.log_prob else {"log_prob"}
     ids = () if layout.id_field is None else (layout.id_field,)
@@ -104,10 +97,7 @@ def check_types(sources: Sources, target: Path | None, settings: Settings) -> di
 
 
 def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
-    """Raise if the first row cannot be read with ``settings``, or an input cannot be read as often as needed.
-
-    The run itself checks a pipe, which is read once.
-    """
+    """Raise if the first row of a file cannot be read, or an input cannot be read twice."""
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:
             from fastflow.files.parts.counting import not_countable
@@ -130,6 +120,6 @@ def check_resumable(sources: Sources) -> None:
 
 
 def not_resumable(path: str) -> UsageError:
-    """Return the error for a pipe that --resume would have to read again."""
+    """Return the error for a pipe with --resume."""
     what = "standard input" if path == "-" else f"{path}, which is not a file,"
     return UsageError(f"--resume cannot reread {what}; give a file")

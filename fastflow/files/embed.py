@@ -1,4 +1,4 @@
-"""``fastflow embed``: files of texts in, a file of embeddings out, in constant memory and resumable."""
+"""``fastflow embed``: embed files of texts, in constant memory and resumable."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 def embed_file(
     runtime: Runtime, source: str | Sequence[str], target: Path | None, settings: Settings, run: Run | None = None
 ) -> Summary:
-    """Embed the texts of ``source``, one path or several, into ``target`` (None: JSON Lines on standard output).
+    """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
-    The target appears only when whole. Rows finished before an error stay in NAME.partial for a ``run`` with
-    ``resume``. A warning at the end reports many texts unlike the corpus of the model, if the model can judge them.
+    The target appears only when whole. Rows finished before an error stay in NAME.partial for ``resume``.
     """
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
@@ -52,20 +51,21 @@ def embed_file(
             split = split_rows(sources, settings.layout, settings.shard)
         embedded = Embedded(runtime, sources, settings, split, run)
         if target is None:
+            printer = Terminal if sys.stdout is not None and sys.stdout.isatty() else StandardOutput
             with open_store(runtime, settings, run.cache, None) as store:
-                return embedded.into(_standard_output(), None, 0, store)
+                return embedded.into(printer(), None, 0, store)
         return embedded.into_file(target, types)
 
 
 def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
-    """Yield the texts as they are embedded, each after the prompt; empty texts are left out."""
+    """Yield the texts that are not empty, each after the prompt."""
     for row in sources.rows(settings.layout):
         if (text := one_text(row)).strip():
             yield (settings.prompt or "") + text
 
 
 def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
-    """Return the settings that decide the numbers of a row; outputs record them."""
+    """Return the settings that decide the numbers of a row."""
     return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
@@ -75,12 +75,8 @@ def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, A
     }
 
 
-def _standard_output() -> StandardOutput:
-    return Terminal() if sys.stdout is not None and sys.stdout.isatty() else StandardOutput()
-
-
 class Embedded:
-    """The rows of ``source``, or of one shard, with their embeddings, as a ``BlockSource``."""
+    """The rows of ``source`` or of one shard, with their embeddings, as a ``BlockSource``."""
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
@@ -94,7 +90,7 @@ class Embedded:
     def into(
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
     ) -> Summary:
-        """Write the rows after the first ``finished`` rows; pooled vectors are kept in ``store``."""
+        """Write the rows after the first ``finished``."""
         if self._settings.only_new and store is not None:
             self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.session.backend.overlaps)
@@ -114,7 +110,6 @@ class Embedded:
         return counts
 
     def into_file(self, target: Path, types: dict[str, Any]) -> Summary:
-        """Write all rows to ``target``; ``types`` are the Arrow types of the columns."""
         from fastflow.files.write.outputs import growing
         from fastflow.files.write.partial import State
         from fastflow.files.write.writers import writer_for

@@ -1,4 +1,4 @@
-"""Vectors of windows of texts with the options of a run: precision, dimensions, reuse, log-densities."""
+"""Vectors of windows of texts with the options of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class VectorBlock(NamedTuple):
-    """Vectors (b, D') of texts, and log-densities (b,) if the run needs them."""
+    """Vectors (b, D'), and log-densities (b,) or None."""
 
     vectors: NDArray[Any]
     log_probs: NDArray[np.float64] | None
@@ -35,7 +35,6 @@ class VectorBlock(NamedTuple):
         return VectorBlock(np.concatenate([self.vectors, more.vectors]), scores)
 
     def split(self, count: int) -> tuple[VectorBlock, VectorBlock | None]:
-        """Split off the first ``count`` rows."""
         if count == len(self.vectors):
             return self, None
         scores = (None, None) if self.log_probs is None else (self.log_probs[:count], self.log_probs[count:])
@@ -45,7 +44,7 @@ class VectorBlock(NamedTuple):
 class Encoder:
     """Embed texts with the options of a run; pooled vectors in ``store`` are not computed again.
 
-    ``scored``: with log-densities. ``window``: the number of texts computed together.
+    ``scored``: with log-densities. ``window``: texts that are computed together.
     """
 
     def __init__(
@@ -59,13 +58,13 @@ class Encoder:
 
     @property
     def cut(self) -> int:
-        """The number of texts that were cut at the model's limit, reused ones included."""
+        """The number of cut texts, reused ones included."""
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
     def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, VectorBlock]]:
-        """Yield (window, vectors).
+        """Yield each window with its vectors.
 
-        Without a store, a file in ``steady`` windows is one stream: tokenising overlaps with computing.
+        Without a store, ``steady`` windows are one stream: tokenising overlaps with computing.
         """
         if self._store is not None or source.identity is None or not steady:
             yield from ((window, self(window.texts)) for window in windows)
@@ -85,7 +84,7 @@ class Encoder:
                 yield coming.popleft(), first
 
     def __call__(self, texts: Sequence[str]) -> VectorBlock:
-        """Return vectors and log-densities of ``texts``; shapes (0, D') and (0,) for no texts."""
+        """Return vectors (b, D') and log-densities (b,) of ``texts``."""
         if self._store is not None:
             return self._finish(self._pool(texts, self._store))
         s = self._settings
@@ -134,9 +133,7 @@ class Encoder:
 
 @contextmanager
 def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None) -> Iterator[Store | None]:
-    """Open the store of vectors that are reused: ``cache``, or with --dedupe files next to ``target``; None without
-    both.
-    """
+    """Open the store of reused vectors, ``cache`` or for --dedupe files next to ``target``; None without both."""
     if cache is None and not settings.dedupe:
         yield None
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of ``fastflow embed`` that shape rows: all must agree for a run to be resumed."""
+    """The options that shape rows: all must agree for a run to be resumed."""
 
     layout: Layout = field(default_factory=Layout)
     precision: str = "float32"
@@ -35,7 +35,6 @@ class Settings:
     only_new: bool = False
 
     def to_record(self) -> dict[str, Any]:
-        """Return the options in JSON, as a run records them."""
         return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # an earlier version recorded ranges
 
 
@@ -56,7 +55,7 @@ class Summary:
 
 
 def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields that ``--keep a,b --keep c`` names; raises a UsageError for a repeated one."""
+    """Return the fields of ``--keep a,b --keep c``; raises a UsageError for a repeated one."""
     names = [name for each in given for name in each.split(",")]
     for name in names:
         if not name or names.count(name) > 1:
@@ -73,7 +72,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def check_delimiter(given: str | None) -> str | None:
-    """Return the character that ``--delimiter`` means, ``\\t`` and ``tab`` for a tab; raises a UsageError."""
+    """Return the character of ``--delimiter``; raises a UsageError."""
     if given is None or given in ("\\t", "tab"):
         return given and "\t"
     if len(given) != 1 or given in '"\r\n':
@@ -85,9 +84,8 @@ def check_delimiter(given: str | None) -> str | None:
 class Run:
     """The options of a run that leave its rows as they are.
 
-    ``resume`` continues an interrupted run. ``judge`` allows the warning about texts unlike the corpus. ``opened``
-    opens an input. ``given``: the arguments of the command, for the manifest of a shard. ``cache``: a file of vectors
-    that runs share. ``started`` is called after the first texts are read.
+    ``judge`` allows the warning about unlike texts. ``given``: the arguments, for the manifest of a shard. ``cache``:
+    vectors that runs share. ``started`` is called after the first texts are read.
     """
 
     resume: bool = False
@@ -103,24 +101,24 @@ class BlockSource(Protocol):
     """The rows of a run in order, with their vectors."""
 
     def before(self, rows: int) -> Iterator[Block]:
-        """Yield the first ``rows`` rows, which an earlier run wrote, without vectors."""
+        """Yield the first ``rows`` rows of an earlier run, without vectors."""
 
     def empty(self) -> Block:
-        """Return a block of no rows; its vectors (0, D') have the width and dtype of the run."""
+        """Return a block of no rows: vectors (0, D') of the run's width and dtype."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows after the rows of ``before``."""
+        """Yield the other rows."""
 
 
 def write(
     source: BlockSource, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
 ) -> None:
-    """Write every block of ``source`` after the first ``finished`` rows; ``state`` records each block."""
+    """Write the blocks of ``source`` after ``finished`` rows; ``state`` records each."""
     with progress:
         if not isinstance(writer, StandardOutput):
             for block in source.before(finished):
                 writer.skip(block)
-        writer.write(source.empty())  # an empty input still gives a file of the right width and dtype
+        writer.write(source.empty())  # gives width and dtype, also of an empty input
         progress.begin()  # the rate counts new rows only
         for block in source.blocks():
             writer.write(block)

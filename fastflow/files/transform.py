@@ -1,4 +1,4 @@
-"""``fastflow transform``: the run of ``fastflow embed`` over the vectors of a .npy file instead of texts."""
+"""``fastflow transform``: the run of ``fastflow embed`` over vectors of a .npy file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ ROWS = 4096
 
 
 def transform_file(runtime: Runtime, source: str, target: Path, settings: Settings, run: Run | None = None) -> Summary:
-    """Calibrate the vectors of ``source``, a .npy file, into ``target``, another, which appears only when whole.
+    """Calibrate the vectors of ``source`` (.npy) into ``target``, which appears only when whole.
 
-    ``settings`` are precision, dim and normalize. Raises a FastflowError for vectors of another width than the
-    model's, and for NaN or infinity, naming the row.
+    Raises a FastflowError for vectors of another width than the model's, and for NaN or infinity, naming the row.
     """
     run = run or Run()
     if writer_for(target) is not NpyFile:

@@ -1,7 +1,4 @@
-"""Windows of rows that are embedded together, and warnings about texts that do not suit the model.
-
-bench/results/verdicts.md has the study of the warning about texts unlike the corpus of a flow.
-"""
+"""Windows of rows, and warnings about unsuited texts; bench/results/verdicts.md has their study."""
 
 from __future__ import annotations
 
@@ -30,16 +27,16 @@ TIMES = 5  # times the share of the corpus is too many
 
 
 class Window(NamedTuple):
-    """Rows that are embedded together, and their texts."""
+    """Rows that are embedded together."""
 
     rows: list[Row]
     texts: list[str]
 
 
 class Pace:
-    """The number of rows of the next window: ``most``, or if it ``varies``, the rows that take about SECONDS.
+    """The rows of the next window: ``most``, or if it ``varies``, the rows of about SECONDS.
 
-    Small windows show progress early and lose little at an interruption. Their bits are equal on the CPU.
+    Small windows show progress early and lose little at an interruption; on the CPU their bits are equal.
     """
 
     def __init__(self, most: int, varies: bool = False) -> None:
@@ -48,7 +45,6 @@ class Pace:
         self._since = time.monotonic()
 
     def done(self, rows: int) -> None:
-        """Note that a window of ``rows`` is computed."""
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
         if not self.steady and rows >= self.size and seconds < SECONDS / 2:
             self.size = min(self._most, 2 * self.size)
@@ -57,9 +53,9 @@ class Pace:
 
 
 def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, pace: Pace) -> Iterator[Window]:
-    """Yield windows of ``pace.size`` rows, fewer if texts are long or a pipe has no more yet.
+    """Yield windows of ``pace.size`` rows, fewer if texts are long or a pipe waits.
 
-    Raises a RowFault for a text that is too long, if truncation is an error.
+    Raises a RowFault for a text that is too long.
     """
     for window in _cut_windows(rows, source, pace):
         texts = [one_text(row) for row in window]
@@ -76,7 +72,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
 def warn_if_unsuited(
     windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
 ) -> Iterator[Window]:
-    """Yield ``windows``; warn if the texts of the first do not suit the vocabulary, and judge it by ``unlike``."""
+    """Yield ``windows``; warn if the first does not suit the vocabulary, and judge it by ``unlike``."""
     for number, window in enumerate(windows):
         if number == 0 and (warning := runtime.session.warn_of(window.texts)):
             say(f"fastflow: WARNING: {warning}")
@@ -92,13 +88,13 @@ class Unlike:
         self._usual, self.seen, self.below = usual, 0, 0
 
     def look(self, texts: Sequence[str], log_probs: NDArray[np.float64]) -> None:
-        """Count the non-empty ``texts``, and those less likely than ``usual``."""
+        """Count the non-empty ``texts``, and those below the usual log-density."""
         judged = log_probs[np.array([bool(text.strip()) for text in texts], bool)]
         self.seen += len(judged)
         self.below += int((judged < self._usual.log_prob).sum())
 
     def warning(self) -> str | None:
-        """Return a sentence with the share of unlike texts; None if the share is usual."""
+        """Return the warning; None if the share is usual."""
         if self.seen < FEWEST_JUDGED or self.below < TIMES * self._usual.share * self.seen:
             return None
         return (
@@ -114,7 +110,7 @@ def one_text(row: Row) -> str:
 
 
 def characters(row: Row) -> int:
-    """Count the characters of a row's texts and kept strings."""
+    """Count the characters of texts and kept strings."""
     return sum(len(value) for value in (*row.record.texts, *row.record.kept) if isinstance(value, str))
 
 

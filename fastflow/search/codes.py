@@ -16,12 +16,12 @@ from fastflow.kernels.search import reference
 
 LEVELS = 127
 TINY = np.finfo(np.float32).tiny
-SHORT, LONG = 2.0**-40, 2.0**60  # between these lengths squares and products of float32 neither vanish nor overflow
+SHORT, LONG = 2.0**-40, 2.0**60  # between these lengths float32 products neither vanish nor overflow
 MANY = 16  # from so many queries a BLAS is faster: it packs the rows first
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
-    """Compute (n,) dot products, compiled if possible; raises as ``kernels.search.reference.dots`` does."""
+    """Compute (n,) dot products, compiled if possible."""
     return reference.dots(codes, query) if cpu is None else cpu.dots(codes, query, threads)
 
 
@@ -39,7 +39,7 @@ def products(
 
 
 class Codes(ABC):
-    """Codes of ``rows`` rows in memory. ``factor``: how many times k rows are compared again in full."""
+    """Codes of ``rows`` rows; ``factor`` times k rows are compared in full."""
 
     factor: int
 
@@ -49,11 +49,11 @@ class Codes(ABC):
 
     @abstractmethod
     def put(self, at: int, vectors: NDArray[Any]) -> None:
-        """Store the vectors (b, D) of row ``at`` and the next ones."""
+        """Store vectors (b, D) from row ``at`` on."""
 
     @abstractmethod
     def scores(self, query: NDArray[Any]) -> NDArray[Any]:
-        """Score each row, (rows,): higher is more similar to ``query`` (D,)."""
+        """Score each row (rows,) against ``query`` (D,)."""
 
 
 class Bytes(Codes):
@@ -93,13 +93,13 @@ class Bits(Codes):
 
 
 def encode_bytes(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round float rows (n, D) to int8 codes (n, D) and the scale (n,) that restores each row."""
+    """Round float rows (n, D) to int8 codes (n, D) and scales (n,)."""
     scale = np.maximum(np.abs(vectors).max(axis=1, initial=0), TINY).astype(np.float32) / LEVELS
     return np.rint(vectors / scale[:, None]).astype(np.int8), scale
 
 
 def find_largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Find the places of the ``count`` largest ``scores``, ascending; of equal ones the first."""
+    """Find the places of the ``count`` largest ``scores``, ascending; ties to the first."""
     if count >= len(scores):
         return np.arange(len(scores))
     size = max(1, len(scores) // (4 * count))  # at least `count` pieces hold their largest
@@ -119,5 +119,5 @@ def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def far(lengths: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Mark rows (n,) whose float32 sums are unreliable: too short, too long, or NaN; zeros are not marked."""
+    """Mark rows (n,) with unreliable float32 sums; zeros are not marked."""
     return ~((lengths >= SHORT) & (lengths <= LONG)) & (lengths != 0)

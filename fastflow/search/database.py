@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write.database_schema import (
     DTYPES,
     ROWS,
@@ -20,6 +21,7 @@ from fastflow.files.write.database_schema import (
     check_rows,
     check_texts,
     columns_of,
+    fold_case,
     matrix,
     quote_name,
     read_only,
@@ -28,16 +30,21 @@ from fastflow.files.write.database_schema import (
     width_of,
 )
 from fastflow.model.locate import PACKAGED
-from fastflow.search.condition import check_condition, refuse
 from fastflow.search.source import Hit, Rows, Source
+from fastflow.values import short
 
 AT_ONCE = 500  # values in a list of SQL
 KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # by precision; others are floats
 FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit of each byte is inverted
+TOKEN = re.compile(
+    r"""'(?:[^']|'')*' | "(?P<name>(?:[^"]|"")*)" | `[^`]*` | \[[^\]]*\] | --[^\n]* | /\*.*?\*/
+    | (?P<round>[()]) | .""",
+    re.S | re.X,
+)
 
 
 def find_model(path: Path) -> str | None:
-    """Find the model's directory that the .db names, or None; raises if the directory is missing."""
+    """Find the model's directory that the .db names, or None; raises if it is missing."""
     with reading(path) as db:
         name = run_of(db, path).get("model")
     if name in PACKAGED:
@@ -50,7 +57,7 @@ def find_model(path: Path) -> str | None:
 
 
 class Database(Source):
-    """A .db; every call opens it anew, so calls may come from any thread and after fork."""
+    """A .db; every call opens it anew: any thread may call, and forks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,7 +144,6 @@ class Database(Source):
 
     @contextmanager
     def _open(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
-        """Open the database for reads of the table only; errors become sentences."""
         try:
             with reading(self.path) as db:
                 if self._stat() != self._identity:
@@ -155,3 +161,34 @@ class Database(Source):
         except OSError as error:
             raise FastflowError(f"{self.path} cannot be read: {error.strerror}") from error
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_condition(where: str, columns: Sequence[str]) -> str:
+    """Put ``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
+
+    SQLite takes an unknown name in double quotes as a text.
+    """
+    depth, known = 0, {fold_case(name) for name in columns}
+    for token in TOKEN.finditer(where):
+        depth += {"(": 1, ")": -1}.get(token["round"] or "", 0)
+        if depth < 0:
+            break
+        name = token["name"]
+        if name is not None and fold_case(name.replace('""', '"')) not in known:
+            raise refuse(where, f"no column is called {name!r} (a text needs single quotes)", columns)
+    if depth or not where.strip():
+        raise refuse(where, "its parentheses do not match" if depth else "it is empty", columns)
+    return f"(\n{where}\n)"  # the line end closes a comment
+
+
+def refuse(where: str, why: object, columns: Sequence[str]) -> UsageError:
+    """Make the error for a condition that SQLite cannot run."""
+    names = ", ".join(columns[:20]) + ", …" * (len(columns) > 20)
+    why = " ".join(str(why).split())  # SQLite quotes our line end
+    if why.startswith("unrecognized token: ") and why[20:22] in ("\"'", '""', '"`', '"['):  # SQLite quotes our ending
+        why = "a quote is not closed"
+    if why.startswith("no such column: "):
+        why += " (a text needs single quotes)"
+    if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis is ours
+        why = "it ends too soon"
+    return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")

@@ -18,7 +18,7 @@ BLOCK = 16_384  # rows of a product
 
 
 class Held:
-    """All rows of ``source`` in memory: float32 (``hold`` vectors), int8 codes, or stored int8 and bits."""
+    """All rows of ``source`` in memory: float32, int8 codes, or stored int8 and bits."""
 
     def __init__(self, source: Source, hold: str, similarity: str, threads: int | None) -> None:
         if hold not in HOLDS:
@@ -70,7 +70,6 @@ class Held:
     def _find_by_codes(
         self, codes: Codes, query: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None
     ) -> list[tuple[int, float]]:
-        """Compare the rows of the best codes in full; a .db of bits has only these codes."""
         if not len(self._rows):
             return []
         scores = codes.scores(query)

@@ -20,7 +20,7 @@ ROWS = 8192  # read at a time
 
 
 class MatrixSource(Source):
-    """A .npy of floats; ``texts``: the file with the text of row i as its row i."""
+    """A .npy of floats; ``texts``: the file of its texts."""
 
     def __init__(self, path: Path, texts: Path | None = None) -> None:
         self.path, self._texts = path, texts

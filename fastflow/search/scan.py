@@ -37,9 +37,9 @@ class Best:
         self._threads = threads
 
     def add(self, rows: Rows, vectors: NDArray[Any], lengths: NDArray[np.float32] | None = None) -> None:
-        """Add candidates ``rows`` (b,) with ``vectors`` (b, D) of any dtype, or packed bits (b, ceil(D / 8)).
+        """Add candidates ``rows`` (b,) with ``vectors`` (b, D) or packed bits (b, ceil(D / 8)).
 
-        ``lengths`` (b,): the ``norms`` of the vectors; None: computed here.
+        ``lengths`` (b,): their ``norms``, None to compute them.
         """
         if self._similarity not in ("cosine", "dot"):
             for at, query in enumerate(self._queries):
@@ -61,7 +61,7 @@ class Best:
     def _score_roughly(
         self, floats: NDArray[np.float32], lengths: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | np.float32]:
-        """Score rows (q, b) roughly, with a bound of the error by row (b,) or for all."""
+        """Return rough scores (q, b) and the bound of their error, (b,) or for all."""
         rough = products(floats, self._rough, self._threads)
         slack: Any = np.float32(SLACK * (floats.shape[1] + 8))
         cosine = self._similarity == "cosine"
@@ -97,7 +97,7 @@ class Best:
 
 
 def exact(query: Floats, vectors: NDArray[Any], similarity: str) -> Floats:
-    """Compute similarities (n,) of ``query`` (D,) with ``vectors`` (n, D) in float64, each row by itself."""
+    """Compute similarities (n,) of ``query`` (D,) with ``vectors`` (n, D) in float64."""
     if similarity == SIGNS:
         packed = np.packbits(query > 0)
         return 1 - 2 * hammings(np.ascontiguousarray(vectors), packed) / len(query)

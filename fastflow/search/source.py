@@ -16,7 +16,7 @@ SHOWN = 80  # characters of a text in the repr of a Hit
 
 
 class Hit(NamedTuple):
-    """A found row. ``text`` and ``id`` are None if the file has none; ``fields`` holds the kept fields."""
+    """A found row; ``text`` and ``id`` are None if the file has none; ``fields``: the kept fields."""
 
     row: int
     score: float
@@ -31,10 +31,10 @@ class Hit(NamedTuple):
 
 
 class Source(ABC):
-    """Rows of a file: numbers and vectors of ``dim`` numbers, stored in ``precision``.
+    """Rows of a file: numbers, and vectors of ``dim`` numbers in ``precision``.
 
-    ``kind``: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte. ``fingerprint``: of the model, None if not
-    recorded. ``id_column``: None without ids. ``truncated``: shortened to ``dim``. ``normalized``: by the L2 norm.
+    ``kind``: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte. ``fingerprint``: of the model. ``truncated``:
+    shortened to ``dim``. ``normalized``: by the L2 norm.
     """
 
     path: Path
@@ -52,19 +52,19 @@ class Source(ABC):
 
     @abstractmethod
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        """Yield row numbers (b,), ascending, and vectors (b, width) of rows that meet the SQL condition ``where``."""
+        """Yield ascending row numbers (b,) and vectors (b, width) that meet the SQL condition ``where``."""
 
     @abstractmethod
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """Read the vectors (n, width) of ``rows``, in their order."""
+        """Read the vectors (n, width) of ``rows``, in order."""
 
     @abstractmethod
     def numbers(self, where: str) -> Rows:
-        """Read the numbers of the rows that meet the SQL condition, ascending."""
+        """Read the ascending numbers of rows that meet ``where``."""
 
     @abstractmethod
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
-        """Read text, id and fields of ``found``, row and score each."""
+        """Describe ``found``, (row, score) each."""
 
     @abstractmethod
     def close(self) -> None:

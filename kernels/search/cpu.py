@@ -17,7 +17,7 @@ from fastflow.kernels.threads import resolve_threads
 def dots(
     codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.int32]:
-    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,), C-contiguous, D <= 65536."""
+    """Compute exact dot products (n,) of ``codes`` (n, D) and ``query`` (D,), D at most 65536."""
     check(codes, query, np.int8)
     return _scan(codes, query, DOTS, threads, isa)
 
@@ -25,7 +25,7 @@ def dots(
 def hammings(
     codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.int32]:
-    """Return (n,) numbers of differing bits of ``codes`` (n, bytes) and ``query`` (bytes,)."""
+    """Count differing bits (n,) between ``codes`` (n, bytes) and ``query`` (bytes,)."""
     check(codes, query, np.uint8)
     return _scan(codes, query, HAMMINGS, threads, isa)
 
@@ -33,9 +33,10 @@ def hammings(
 def products(
     rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None, isa: str | None = None
 ) -> NDArray[np.float32]:
-    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D), C-contiguous, D <= 2^22.
+    """Compute (q, n) dot products of ``queries`` (q, D) and ``rows`` (n, D) in float32, in any order.
 
-    The error is at most D 2^-23 times both lengths, if no number overflows, and lengths are at least 2^-40.
+    The error is at most D 2^-23 times both lengths, if D is at most 2^22, no number overflows, and no length is below
+    2^-40.
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)

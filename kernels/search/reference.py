@@ -10,7 +10,7 @@ ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
-    """Return (n,) exact dot products of ``codes`` (n, D) with ``query`` (D,)."""
+    """Compute exact dot products (n,) of ``codes`` (n, D) and ``query`` (D,), D at most 65536."""
     check(codes, query, np.int8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
     exact = query.astype(np.float64)  # exact below 2^53
@@ -20,7 +20,7 @@ def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
 
 
 def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return (n,) numbers of differing bits of ``codes`` (n, bytes) and ``query`` (bytes,)."""
+    """Count differing bits (n,) between ``codes`` (n, bytes) and ``query`` (bytes,)."""
     check(codes, query, np.uint8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
     for at in range(0, len(codes), step):
@@ -29,7 +29,7 @@ def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.i
 
 
 def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (q, n) dot products of ``queries`` (q, D) with ``rows`` (n, D)."""
+    """Compute (q, n) dot products, as exact as ``cpu.products``."""
     check_floats(rows, queries)
     with np.errstate(over="ignore", invalid="ignore"):
         return queries @ rows.T

@@ -50,7 +50,6 @@ def inputs(tmp_path_factory, sentences):
 
 
 def command(name, inputs, model, encoder, vector_model, out):
-    """The words of a command that makes ``out``."""
     return {
         "transform": ("transform", inputs / "in.npy", "-m", vector_model, "--quiet", "-o", out / "x.npy"),
         "cache": ("embed", inputs / "in.txt", "-m", model, "--quiet", "--cache", out / "c.db", "-o", out / "x.npy"),
@@ -61,7 +60,6 @@ def command(name, inputs, model, encoder, vector_model, out):
 
 
 def last_line(done):
-    """What a run that failed plainly says at the end."""
     assert "Traceback" not in done.stderr, done.stderr
     assert "please report it" not in done.stderr, done.stderr
     said = done.stderr.splitlines()[-1]
@@ -80,7 +78,6 @@ def made(out):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, inputs, model, bert, vector_model):
-    """``whole(name)``: the folder that a command fills when nothing is in its way, run once."""
     found = {}
 
     def of(name):

@@ -58,16 +58,13 @@ def test_empty_lines_are_texts_and_counted(runtime, tmp_path, target):
     assert np.array_equal(np.load(target), runtime.encode(["the dog", "", "  ", "a cat"]))
 
 
-def test_precision_says_what_is_stored_even_of_float64_arithmetic(model, corpus, target, sentences):
+def test_no_lines_and_float64_have_the_width_and_type(runtime, model, corpus, tmp_path, target, sentences):
+    embed(runtime, write(tmp_path / "in.txt", []), target, precision="float16", dim=6)
+    assert (np.load(target).shape, np.load(target).dtype) == ((0, 6), np.float16)
     exact = Runtime(model, dtype="float64")
     embed(exact, corpus, target)
     assert np.load(target).dtype == np.float32
     assert np.array_equal(np.load(target), exact.encode(sentences).astype(np.float32))
-
-
-def test_no_lines_give_a_file_of_the_right_width(runtime, tmp_path, target):
-    embed(runtime, write(tmp_path / "in.txt", []), target, precision="float16", dim=6)
-    assert (np.load(target).shape, np.load(target).dtype) == ((0, 6), np.float16)
 
 
 @pytest.fixture
@@ -96,7 +93,6 @@ def test_a_resumed_run_may_have_another_size_of_batch(runtime, corpus, target, s
 
 
 def test_an_input_that_is_replaced_is_not_joined_with_its_successor(runtime, tmp_path, target, sentences, during):
-    """The open file is what was read: the run's rows belong to it, whatever its name names now."""
     source, other = tmp_path / "in.txt", tmp_path / "other.txt"
     write(source, sentences)
     write(other, [text.upper() for text in sentences])
@@ -154,7 +150,6 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
 
 
 def knowing(model, log_prob: float, **options) -> Runtime:
-    """A Runtime whose model records that one text in a hundred of its corpus is below ``log_prob``."""
     rt = Runtime(model, **options)
     rt.session.model = replace(rt.session.model, likelihood=Likelihood(log_prob, 0.01))
     return rt

@@ -63,8 +63,8 @@ def count(path, layout=Layout()):  # noqa: B008 (immutable)
 def test_texts_and_their_count_are_those_of_the_plain_file_however_it_is_packed(tmp_path, name, data, texts):
     gz, zst = gzip.compress, zstandard.compress
     halves = data[: len(data) // 2], data[len(data) // 2 :]  # two members or frames, one after the other
-    forms = {"": data, ".gz": gz(data), ".zst": zst(data), "2.gz": b"".join(map(gz, halves)),
-             "2.zst": b"".join(map(zst, halves))}  # fmt: skip
+    forms = {"": data, ".gz": gz(data), ".zst": zst(data)}
+    forms |= {"2.gz": b"".join(map(gz, halves)), "2.zst": b"".join(map(zst, halves))}
     for suffix, content in forms.items():
         path = tmp_path / f"{suffix[:1]}{name}{suffix.removeprefix('2')}"
         path.write_bytes(content)
@@ -291,7 +291,6 @@ def test_a_file_of_a_run_without_shards_is_not_taken_for_a_part(model, desk):
     ],
 )
 def test_parts_that_cannot_be_joined_are_named(model, bert, desk, shard, which, options, source, sentence):
-    """Before such a part is made where the others are, and again where it was put."""
     make(model, "1/2")
     (desk / "other.txt").write_text("a\nb\n")
     given = ["embed", source, "-m", model if which == "model" else bert, "--shard", shard, "--quiet", *options, "-o"]

@@ -212,7 +212,6 @@ for seed, how in (1, []), (2, ["--dedupe"]), (3, ["--cache", "c.db"]):
 def test_whatever_the_moment_the_bytes_are_those_of_one_run(
     model, tmp_path, sentences, run_python, monkeypatch, suffix
 ):
-    """The seeds take turns with --dedupe and --cache, of which a text comes again in each part and in the other."""
     monkeypatch.chdir(tmp_path)
     lines = [f'{{"text": "{text}", "n": {at}}}\n' for at, text in enumerate([*sentences[:40], *sentences[15:25]])]
     (tmp_path / "in.jsonl").write_text("".join(lines))

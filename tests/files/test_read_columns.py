@@ -66,7 +66,6 @@ def test_rows_are_skipped_by_row_groups(path, skip, monkeypatch):
 
 @pytest.mark.slow
 def test_only_the_columns_asked_for_are_read_and_one_group_at_a_time(tmp_path, path, run_python):
-    """The column that is not asked for is far larger than the memory that reading the file takes."""
     rows, noise = 2_000, np.random.default_rng(0)
     schema = pa.schema([("text", pa.string()), ("blob", pa.binary())])
     with pq.ParquetWriter(tmp_path / "big.parquet", schema) as writer:
@@ -113,7 +112,6 @@ def test_fields_keep_their_types_from_parquet_to_parquet(model, tmp_path):
 
 
 def test_a_repeated_text_is_held_once(tmp_path):
-    """3,000 rows of one megabyte each are more than an array of Arrow can hold, and 3 GB as text."""
     text = "word " * 200_000
     repeated = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 1000, pa.int32()), pa.array([text, "other"]))
     pq.write_table(pa.table({"text": repeated}), tmp_path / "in.parquet")

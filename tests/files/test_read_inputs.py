@@ -42,7 +42,6 @@ def test_lines_do_not_depend_on_where_a_read_ends(tmp_path_factory, data, chunk)
 
 @pytest.fixture
 def pipe(tmp_path):
-    """(Input, its writing end) of a named pipe."""
     os.mkfifo(tmp_path / "fifo")
     reading = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)  # else opening would wait for the other end
     with open(tmp_path / "fifo", "wb", buffering=0) as end, Input(str(tmp_path / "fifo")) as source:
@@ -112,7 +111,6 @@ def test_a_zst_is_unpacked_in_pieces(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_line_without_end_is_refused_while_it_is_read(tmp_path, suffix, run_python):
-    """64 MB of one letter: a few kB of a file that would take twice that as text."""
     pack = zstandard.compress if suffix == ".zst" else gzip.compress
     (tmp_path / f"x.txt{suffix}").write_bytes(pack(b"short\n") + pack(b"a" * (64 << 20)))
     before = "from fastflow.errors import FastflowError; from fastflow.files.read.texts import read_records"

@@ -54,7 +54,6 @@ def test_everything_that_decides_a_pooled_vector_is_in_the_key(runtime, model, b
 
 
 def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
-    """Bits differ between them, and a file may move to another machine."""
     forced = decides(Runtime(model, backend="cpu"), None)
     assert forced["arithmetic"]
     other = "portable" if forced_isa != "portable" else "avx2"
@@ -133,7 +132,6 @@ def test_rows_come_back_and_nothing_lies_in_the_folder(tmp_path):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_texts(tmp_path, monkeypatch):
-    """Bytes that the interpreter and NumPy allocate, counted; four times as many texts, and the table grows twice."""
     monkeypatch.setattr(repeats, "FIRST_SLOTS", 1 << 10)
 
     def peak(windows: int) -> int:
@@ -202,8 +200,8 @@ def write_array(path, rows=3):
 
 
 def test_an_age_is_in_its_largest_whole_unit():
-    for seconds, age in ((-9, "just now"), (59.9, "just now"), (60, "1 minute"), (3599, "59 minutes"), (3600, "1 hour"),
-                         (DAYS, "1 day")):  # fmt: skip
+    ages = {-9: "just now", 59.9: "just now", 60: "1 minute", 3599: "59 minutes", 3600: "1 hour", DAYS: "1 day"}
+    for seconds, age in ages.items():
         assert cache._age(seconds) == age
 
 

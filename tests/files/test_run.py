@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import signal
@@ -18,15 +19,16 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files import embed
-from fastflow.files.run import write
+from fastflow.files import embed, transform
+from fastflow.files.run import Settings, Summary, write
+from fastflow.files.transform import transform_file
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
 from fastflow.stages.vectors import PRECISIONS
 
 from support.commands import assert_one_sentence, run
-from support.matrices import make_vector_model
+from support.matrices import make_vector_model, make_vectors
 from support.outputs import block
 from support.runs import SIZE, SUBJECTS, TEXTS, VECTORS, Desk, before_block, cases, desk_of, interrupted
 from support.written import read_back
@@ -37,7 +39,6 @@ each_format = pytest.mark.parametrize("desk", cases(SUBJECTS), indirect=True)
 
 @pytest.fixture
 def desk(request, tmp_path, monkeypatch, model, vector_model) -> Desk:
-    """Runs of the subject and format that the case asks for; of a subject alone, its first format."""
     subject, suffix = request.param if isinstance(request.param, tuple) else (request.param, request.param.suffixes[0])
     return desk_of(tmp_path, subject, vector_model if subject.name == "transform" else model, suffix, monkeypatch)
 
@@ -102,10 +103,8 @@ def test_a_fault_of_the_input_promises_no_resume(tmp_path, monkeypatch, model):
     words = ["embed", "in.jsonl", "-m", model, "--quiet", "-o", "x.npy"]
     fault, hint = run(*words).stderr.splitlines()
     assert "in.jsonl, line 21: is not JSON" in fault
-    assert (
-        hint
-        == "fastflow: 16 finished rows are in x.npy.partial, but a mended input is another one, whose run begins again"
-    )
+    kept = "16 finished rows are in x.npy.partial, but a mended input is another one, whose run begins again"
+    assert hint == f"fastflow: {kept}"
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     said = "starts again and replaces 16 finished rows in x.npy.partial, of a run with another input"
     assert f"fastflow: {said}\n" in run(*words[:-2], "-o", "x.npy").stderr
@@ -136,34 +135,28 @@ def test_the_options_shape_the_rows_as_those_of_the_runtime(desk, options):
 
 
 @each_subject
-def test_an_end_before_the_first_row_leaves_nothing(desk):
+def test_a_run_that_begins_again_says_what_it_replaces_and_an_earlier_output_stays_meanwhile(desk):
+    whole = desk.whole()
     said = interrupted(desk, 0).stderr
     assert f"no rows of {desk.target} were finished; the same command begins again" in said
     assert desk.left() == []
-
-
-@each_subject
-def test_without_resume_a_run_begins_again_and_says_what_it_replaces(desk):
-    whole = desk.whole()
-    interrupted(desk, 2)
-    done = desk.run()
-    assert f"starts again and replaces {2 * SIZE} finished rows in {desk.partial}; --resume would" in done.stderr
-    assert desk.target.read_bytes() == whole
-    assert desk.left() == [desk.target.name]
-
-
-@each_subject
-def test_an_earlier_output_stays_until_the_new_one_is_whole(desk):
     desk.target.write_bytes(b"of an earlier run")
     for stop in (0, 2):
         interrupted(desk, stop)
         assert desk.target.read_bytes() == b"of an earlier run"
+    with pytest.MonkeyPatch.context() as patch:
+        before_block(patch, lambda number: number == 2 and desk.partial.unlink())  # somebody removes it
+        done = desk.run()
+    assert f"starts again and replaces {2 * SIZE} finished rows in {desk.partial}; --resume would" in done.stderr
+    assert f"{desk.target} is whole" not in done.stderr
+    interrupted(desk, 2)
+    desk.target.write_bytes(b"of an earlier run")
     assert desk.run("--resume").exit_code == 0
-    assert np.array_equal(read_back(desk.target)[0], desk.subject.wanted(desk.model))
+    assert desk.target.read_bytes() == whole
+    assert desk.left() == [desk.target.name]
 
 
 def again(desk, *options):
-    """The command without --quiet."""
     return run(*desk.subject.command(desk.model, desk.target), "--resume", *options)
 
 
@@ -287,15 +280,6 @@ def test_an_interruption_after_the_file_got_its_name_says_that_it_is_whole(desk,
     assert desk.left() == [desk.target.name]
 
 
-@each_subject
-def test_a_partial_file_that_somebody_removed_is_no_whole_one(desk):
-    desk.target.write_bytes(b"of an earlier run")
-    with pytest.MonkeyPatch.context() as patch:
-        before_block(patch, lambda number: number == 2 and desk.partial.unlink())
-        done = desk.run()
-    assert f"{desk.target} is whole" not in done.stderr
-
-
 KILLED = f"""
 import os, signal, sys
 import fastflow.files.embed, fastflow.files.transform
@@ -347,3 +331,42 @@ def test_standard_output_keeps_no_state_and_progress_follows(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 17
     assert "rows: 4 of 17 rows (24 %)" in shown.getvalue()
     assert "rows: 17 of 17 rows (100 %)" in shown.getvalue()
+
+
+def test_transform_of_several_blocks_of_none_and_of_pooled_texts(
+    vector_model, weighted_model, sentences, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    runtime, pooled = Runtime(vector_model), Runtime(weighted_model).pool(sentences)
+    x, target = make_vectors(5000, seed=2), tmp_path / "out.npy"
+    np.save("x.npy", x)
+    done = run("transform", "x.npy", "-m", vector_model, "-o", target)
+    assert (done.exit_code, done.stdout, len(x) > transform.ROWS) == (0, "", True)
+    assert done.stderr.startswith("fastflow: model ")
+    assert "fastflow: 5,000 vectors, " in done.stderr
+    assert np.array_equal(np.load(target), runtime.transform(x))
+    assert run("transform", "x.npy", "-m", vector_model, "-o", target, "--dtype", "float64", "-q").exit_code == 0
+    exact = Runtime(vector_model, dtype="float64").transform(x).astype(np.float32)
+    assert np.load(target).dtype == np.float32  # float64 is for computing only
+    assert np.abs(np.load(target) - exact).max() <= 1e-6 * np.abs(exact).max()
+    np.save("none.npy", x[:0])
+    assert transform_file(runtime, "none.npy", target, Settings(dim=7)) == Summary()
+    assert np.load(target).shape == (0, 7)
+    np.save("pooled.npy", pooled)
+    assert run("transform", "pooled.npy", "-m", weighted_model, "-o", target, "--quiet").exit_code == 0
+    assert np.array_equal(np.load(target), Runtime(weighted_model).transform(pooled))
+
+
+def test_vectors_that_the_model_cannot_take_are_one_line(vector_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("wide.npy", np.zeros((3, 999), np.float32))
+    refused = run("transform", "wide.npy", "-m", vector_model, "-o", "out.npy")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+    far = make_vectors(5000)
+    far[4500] = 3e38
+    np.save("far.npy", far)
+    runtime = Runtime(make_vector_model(tmp_path / "m", "whiten"))
+    with pytest.raises(FastflowError, match=r"far\.npy, rows 4096 to 4999: transform: row 404 gives NaN or infinity"):
+        transform_file(runtime, "far.npy", tmp_path / "out.npy", Settings())
+    assert json.loads(run("info", vector_model).stdout)["takes"] == "vectors"
+    assert "2 files match their sha256" in run("verify", vector_model).stdout

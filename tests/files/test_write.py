@@ -44,7 +44,6 @@ each_format = pytest.mark.parametrize("suffix", WRITERS)
 
 
 def rows(dtype: str) -> np.ndarray:
-    """Eight rows, with the least and the largest numbers of the dtype."""
     vectors = vectors_of(dtype, rows=8)
     limits = np.finfo(dtype) if vectors.dtype.kind == "f" else np.iinfo(dtype)
     vectors[0, :2] = limits.min, limits.max
@@ -137,7 +136,6 @@ def test_the_bytes_do_not_depend_on_the_blocks_and_name_the_run(tmp_path, suffix
 
 @each_format
 def test_a_file_gets_its_name_when_it_is_whole_or_leaves_an_earlier_one(tmp_path, suffix):
-    """A run that is killed right after the renaming must leave the whole file."""
     path, named = tmp_path / f"x{suffix}", []
 
     def begun():
@@ -179,7 +177,6 @@ def test_the_suffix_decides():
 
 
 def test_the_record_of_a_run_that_was_killed_after_its_last_step_is_removed(tmp_path):
-    """The target had its name, and the record was still there; --resume has nothing to do."""
     target = tmp_path / "x.npy"
     target.write_bytes(b"whole")
     state_path(target).write_text("{}")
@@ -202,6 +199,7 @@ def test_a_file_that_is_replaced_before_it_is_locked_is_not_taken_for_the_new_on
     def lock_late(handle):
         if not (tmp_path / "first").exists():
             path.rename(tmp_path / "first")
+            path.touch()
         return lock(handle)
 
     with monkeypatch.context() as patch:

@@ -231,7 +231,6 @@ def test_schemas_of_parts():
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch, sentences):
-    """40 rows: whole numbers at first, then others."""
     monkeypatch.chdir(tmp_path)
     rows = [
         {"text": text, "id": i, "n": i if i < 30 else i + 0.5, "mixed": i if i < 30 else "?", "year": 1990 + i}
@@ -267,7 +266,6 @@ def test_a_run_writes_numbers_as_numbers(model, desk):
 @pytest.mark.slow
 @pytest.mark.parametrize("of", [2, 4, 50])
 def test_parts_are_text_and_joined_to_the_columns_of_one_run(model, desk, monkeypatch, of):
-    """The last part alone has seen that a column is mixed."""
     monkeypatch.setattr(merging, "ROWS", 4)
     monkeypatch.setattr(parquet_output, "GROUP", 16)
     check_parts(".parquet", of, "embed", "in.jsonl", "-m", model, *OPTIONS)

@@ -1,4 +1,4 @@
-"""Count the rows of inputs before a run is split, and identify their content on any machine."""
+"""Count the rows of inputs before a run is split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastflow.files.read.texts import format_of, rows_so_far
 
 
 class Counted(NamedTuple):
-    """Rows and bytes of an input, and the sha256 of its unpacked content; of a Parquet file, of its footer."""
+    """Rows and bytes of an input, and the sha256 of its unpacked content or Parquet footer."""
 
     rows: int
     size: int
@@ -22,10 +22,7 @@ class Counted(NamedTuple):
 
 
 def count_rows(source: Input, layout: Layout) -> Counted:
-    """Read ``source`` to its end, or the footer of Parquet, and count its rows.
-
-    Raises a UsageError for a pipe and a FastflowError naming a damaged line.
-    """
+    """Count the rows; raises a UsageError for a pipe and a FastflowError naming a damaged line."""
     if source.identity is None:
         raise not_countable(source.path)
     size = source.identity[0]
@@ -36,7 +33,7 @@ def count_rows(source: Input, layout: Layout) -> Counted:
 
 
 def not_countable(path: str) -> UsageError:
-    """Return the error for a pipe that --shard would have to read twice."""
+    """Return the error for a pipe with --shard."""
     what = "standard input" if path == "-" else f"{path}, which is not a file,"
     return UsageError(f"--shard counts the rows before it takes its part, and cannot read {what} twice; give a file")
 
@@ -50,17 +47,16 @@ class Split(NamedTuple):
 
     @property
     def counts(self) -> list[int]:
-        """The rows of each input."""
         return [each.rows for each in self.inputs]
 
 
 def split_rows(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
-    """Count the inputs and find the rows of ``shard``; raises as ``counted`` does."""
+    """Count the inputs and find the rows of ``shard``; raises as ``count_rows``."""
     found = [count_rows(sources.open(at), layout) for at in range(len(sources.paths))]
     return Split(found, *span(sum(each.rows for each in found), shard))
 
 
 def span(rows: int, shard: tuple[int, int]) -> tuple[int, int]:
-    """Return first row and end of shard I of N: contiguous, and equal counts or one more."""
+    """Return first row and end of shard I of N; counts differ by at most one."""
     number, of = shard
     return rows * (number - 1) // of, rows * number // of

@@ -14,7 +14,7 @@ MOST_PARTS = 1_000_000
 
 
 def find_wrong_field(found: dict[str, Any]) -> str | None:
-    """Describe the first wrong field of a manifest; None if all are right."""
+    """Describe the first wrong field of a manifest, or None."""
     for name, fits in _FIELDS.items():
         if name not in found:
             return f"{name}: missing"

@@ -1,7 +1,7 @@
-"""The manifest next to each part of a run: which rows of which inputs, by which model and options.
+"""The manifest next to each part of a run, PART.shard.json: rows, inputs, model and options.
 
-PART.shard.json is written before the first rows, and with the hash of the part just before the part is renamed. So a
-part with a hash in its manifest is whole, and one without is not.
+It is written before the first rows, and with the hash of the part just before the part is renamed: a part with a hash
+in its manifest is whole.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ LARGEST = 1 << 26
 class Manifest:
     """The description of a part; ``bytes`` and ``sha256`` are None until the part is whole.
 
-    ``inputs``: name, rows, size and sha256 of each. ``run``: model and options. ``arguments``: of the command, without
-    --shard and -o.
+    ``arguments``: of the command, without --shard and -o.
     """
 
     part: str
@@ -48,7 +47,6 @@ class Manifest:
     sha256: str | None = None
 
     def write(self, part: Path) -> None:
-        """Write the manifest of ``part`` atomically."""
         target = manifest_path(part)
         text = json.dumps({"fastflow_shard": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
         try:
@@ -57,17 +55,15 @@ class Manifest:
             raise cannot_write(target, error) from error
 
     def describe(self) -> str:
-        """Return number and rows in words."""
         (number, of), (start, stop) = self.shard, self.rows
         rows = f"rows {start:,} to {stop - 1:,} of {self.total:,}" if stop > start else f"none of {self.total:,} rows"
         return f"part {number} of {of}, {rows}"
 
     def add_hash(self, whole: Path) -> Manifest:
-        """Return the manifest with size and hash of the part at ``whole``."""
         return replace(self, bytes=whole.stat().st_size, sha256=file_sha256(whole))
 
     def difference(self, other: Manifest) -> str | None:
-        """Return the first reason in words why the parts cannot be joined; None if they can."""
+        """Say why the parts cannot be joined; None if they can."""
         mine, others = ([(i["rows"], i["size"], i["sha256"]) for i in m.inputs] for m in (self, other))
         if len(mine) != len(others):
             return f"{len(mine)} inputs, and of {len(others)}"
@@ -93,12 +89,12 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
-    """Return ``output``, or the part's file in it if it is a folder or has no suffix."""
+    """Return ``output``, or the part's file in the folder ``output``."""
     return output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
 
 
 def make_folder(part: Path) -> None:
-    """Make the folder of ``part`` if it is absent; raises a FastflowError."""
+    """Make the folder of ``part``; raises a FastflowError."""
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -128,7 +124,7 @@ def manifest_of(
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest; raises a FastflowError for one that is damaged or of another version."""
+    """Read a manifest; raises a FastflowError for a damaged one."""
     try:
         found = read_object(path, LARGEST)
     except FastflowError as error:
@@ -145,11 +141,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def manifests(folder: Path) -> list[Manifest]:
-    """Return the manifests in ``folder``, by the number of their part.
-
-    Raises a FastflowError if there are none, two are of one part, two cannot belong together, or a part has a former
-    format.
-    """
+    """Return the manifests in ``folder`` by part; raises a FastflowError unless all are of one run."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
     except OSError as error:
@@ -175,7 +167,7 @@ def manifests(folder: Path) -> list[Manifest]:
 
 
 def is_done(part: Path, manifest: Manifest) -> bool:
-    """Whether ``part`` is finished as ``manifest`` describes; raises a FastflowError if another run made it."""
+    """Whether ``part`` is finished; raises a FastflowError if another run made it."""
     if not part.exists() or is_unfinished(part):
         return False
     if not manifest_path(part).exists():
@@ -193,7 +185,7 @@ def is_done(part: Path, manifest: Manifest) -> bool:
 
 
 def check_beside(part: Path, manifest: Manifest) -> None:
-    """Raise a FastflowError if a part in the folder could not be merged with ``part``."""
+    """Raise a FastflowError if ``part`` could not be merged with a part in its folder."""
     for path in sorted(part.parent.glob(f"*{ENDING}")):
         if path != manifest_path(part) and (difference := manifest.difference(other := read_manifest(path))):
             raise FastflowError(
@@ -209,7 +201,7 @@ def is_whole(folder: Path, manifest: Manifest) -> bool:
 
 
 def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], None] = lambda read: None) -> None:
-    """Raise a FastflowError unless every part has its sha256; ``count`` takes the bytes read."""
+    """Raise a FastflowError unless every part has its sha256."""
     for manifest in found:
         part = folder / manifest.part
         if file_sha256(part, count) != manifest.sha256:
@@ -220,7 +212,7 @@ def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], 
 
 
 def file_sha256(path: Path, count: Callable[[int], None] = lambda read: None) -> str:
-    """Return the sha256 of a file; ``count`` takes the length of each piece."""
+    """Return the sha256 of a file."""
     digest = hashlib.sha256()
     try:
         with open_regular(path) as handle:

@@ -1,4 +1,4 @@
-"""``fastflow merge``: join the parts of --shard to the file of one run, in constant memory."""
+"""``fastflow merge``: join parts to the file of one run, in constant memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ ROWS = 4096
 
 
 def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
-    """Join the parts in ``folder`` into ``target``, which has the bytes of one run; returns their manifests.
+    """Join the parts in ``folder`` to the bytes of one run; returns their manifests.
 
-    ``shown``: with progress. Raises a FastflowError for a part that is missing, changed or of another run, before
-    anything is written.
+    Raises a FastflowError for a part that is missing, changed or of another run, before any byte is written.
     """
     kind, found = writer_for(target), manifests(folder)
     check_complete(folder, found)
@@ -52,10 +51,8 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
             if isinstance(writer, ParquetOutput):
                 try:
                     _join_parquet(writer, paths, progress.advance)
-                except FastflowError:
-                    raise
                 except Exception as error:
-                    if isinstance(error, OSError) and error.errno is not None:
+                    if isinstance(error, FastflowError) or (isinstance(error, OSError) and error.errno is not None):
                         raise
                     raise FastflowError(
                         f"{folder}: the parts cannot be joined: {reason(error)}; make them again"
@@ -95,10 +92,9 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
                 writer.write(block)
                 rows += len(block.rows)
                 count(len(block.rows))
-    except FastflowError:
-        raise
-    except Exception as error:  # the libraries raise anything for a body that was spoilt before it was hashed
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # the disk failed
+    except Exception as error:  # the libraries raise anything for a spoilt body
+        disk_failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+        if disk_failed or isinstance(error, FastflowError):
             raise
         raise FastflowError(f"{path} cannot be joined: {reason(error)}; make the part again") from error
     if rows != stop - start:
@@ -106,22 +102,16 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
 
 
 def _npy_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
-    """Yield ROWS rows at a time, first a block of no rows, which has width and dtype."""
-    (rows, width), dtype = _npy_shape(handle)
+    if npy.read_magic(handle) != (1, 0):
+        raise ValueError("its .npy header is of another version")
+    (rows, width), fortran, dtype = npy.read_array_header_1_0(handle)
+    if fortran:
+        raise ValueError("it is stored column by column")
     yield Block([], [], None, np.zeros((0, width), dtype))
     for first in range(0, rows, ROWS):
         count = min(ROWS, rows - first)
         vectors = np.frombuffer(handle.read(count * width * dtype.itemsize), dtype).reshape(count, width)
         yield Block(range(start + first, start + first + count), [], None, vectors)
-
-
-def _npy_shape(handle: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if npy.read_magic(handle) != (1, 0):
-        raise ValueError("its .npy header is of another version")
-    shape, fortran, dtype = npy.read_array_header_1_0(handle)
-    if fortran:
-        raise ValueError("it is stored column by column")
-    return shape, dtype
 
 
 def _join_parquet(writer: ParquetOutput, paths: list[Path], count: Callable[[int], None]) -> None:

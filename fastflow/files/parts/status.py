@@ -1,4 +1,4 @@
-"""``fastflow status``: the parts in a folder, and the commands that make the missing ones."""
+"""``fastflow status``: the parts in a folder, and the commands that make missing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRESENT = "present"  # in full, by its size; its bytes are not read
 
 
 class Status(NamedTuple):
-    """The parts of a run: ``first`` is the manifest of one, ``parts`` have file and state of each, in order."""
+    """The parts of a run: the manifest of one, and file and state of each in order."""
 
     folder: Path
     first: Manifest
@@ -24,7 +24,7 @@ class Status(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> Status:
-        """Read the parts in ``folder``; sizes are compared, not bytes. Raises as ``manifests`` does."""
+        """Read the parts in ``folder``, by their sizes; raises as ``manifests``."""
         found = {manifest.shard[0]: manifest for manifest in manifests(folder)}
         first = next(iter(found.values()))
         count, suffix, parts = first.shard[1], Path(first.part).suffix, []
@@ -35,7 +35,6 @@ class Status(NamedTuple):
 
     @property
     def present(self) -> int:
-        """The number of whole parts."""
         return sum(state == PRESENT for _, state in self.parts)
 
     def commands(self) -> dict[int, str]:
@@ -47,7 +46,6 @@ class Status(NamedTuple):
         }
 
     def lines(self) -> list[str]:
-        """Return a line a part, then the commands, or the command that joins them."""
         first, of, commands = self.first, len(self.parts), self.commands()
         names = ", ".join(each["name"] for each in first.inputs[:3]) + ", …" * (len(first.inputs) > 3)
         model = str(first.run.get("fingerprint"))[:12]
@@ -61,7 +59,6 @@ class Status(NamedTuple):
         return [head, *rows]
 
     def json(self) -> dict[str, Any]:
-        """Return the facts of ``lines`` as data for JSON."""
         commands = self.commands()
         parts = [
             {"part": number, "file": part.name, "state": state, "command": commands.get(number)}
@@ -72,7 +69,7 @@ class Status(NamedTuple):
 
 
 def command(first: Manifest, part: Path, number: int) -> str:
-    """Return the command that makes a part, to be typed in the folder of the first command."""
+    """Return the command that makes a part, for the folder of the first command."""
     words = ["fastflow", "embed", *first.arguments, "--shard", f"{number}/{first.shard[1]}", "-o", str(part)]
     return shlex.join([*words, *["--resume"] * is_unfinished(part)])
 

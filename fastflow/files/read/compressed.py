@@ -11,7 +11,7 @@ from fastflow.errors import missing_extra
 MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # the first bytes of a packed file
 CUT_SHORT = "the file is cut short; fetch it again"
 PIECE = 1024  # bytes unpacked at once: zstd makes at most 32,768 of each
-LARGEST_WINDOW = 1 << 27  # bytes that a zstd frame may look back: the limit of the zstd command
+LARGEST_WINDOW = 1 << 27  # bytes that a zstd frame may look back, as in the zstd command
 
 
 class Readable(Protocol):
@@ -22,7 +22,7 @@ class Readable(Protocol):
 
 
 def unpack(path: str, file: BinaryIO) -> Readable:
-    """Return ``file``, unpacked if ``path`` has the suffix of a packed file."""
+    """Return ``file``, unpacked by the suffix of ``path``."""
     if path.endswith(".gz"):
         return Gzip(file)
     return Zstd(path, file) if path.endswith(".zst") else file  # type: ignore[return-value]
@@ -39,7 +39,7 @@ def _not_packed(suffix: str, file: BinaryIO) -> OSError:
 
 
 class Gzip:
-    """The content of a .gz; raises OSError for a file that is not one, cut short or damaged."""
+    """The content of a .gz; raises OSError if it is not a .gz, cut short or damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._unpacker = file, gzip.GzipFile(fileobj=file)
@@ -54,9 +54,9 @@ class Gzip:
 
 
 class Zstd:
-    """The content of a .zst; raises OSError for a file that is not one, cut short or damaged.
+    """The content of a .zst; raises OSError if it is not a .zst, cut short or damaged.
 
-    The ``stream_reader`` of zstandard ends quietly if a file was cut off. Raises a FastflowError without zstandard.
+    ``zstandard.stream_reader`` ends quietly if a file was cut off.
     """
 
     def __init__(self, path: str, file: BinaryIO) -> None:
@@ -71,7 +71,6 @@ class Zstd:
         self._made = memoryview(b"")  # unpacked and not given
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Return at most ``size`` bytes, a whole piece if it is negative; b"" at the end."""
         if not self._made:
             self._made = memoryview(self._content())
         given = self._made if size < 0 else self._made[:size]

@@ -10,13 +10,13 @@ from fastflow.errors import UsageError
 if TYPE_CHECKING:
     from fastflow.files.read.compressed import Readable
 
-MARK = "fastflow.mark"  # the handler of errors that puts BAD in place of bytes that cannot be read
+MARK = "fastflow.mark"  # the handler of errors that writes BAD for unreadable bytes
 BAD = b"\xff"  # not a byte of UTF-8
 DOMAINS = ("idna", "punycode")  # codecs of names, which cannot decode pieces
 
 
 def parse_encoding(given: str | None) -> str | None:
-    """Return Python's codec of ``--encoding``, None for UTF-8; raises a UsageError for an unknown one."""
+    """Return Python's codec of ``--encoding``, None for UTF-8; raises a UsageError."""
     if given is None:
         return None
     try:
@@ -30,7 +30,7 @@ def parse_encoding(given: str | None) -> str | None:
 
 
 class Recoded:
-    """The content of ``file`` as UTF-8, with BAD for bytes that ``encoding`` does not have."""
+    """The content of ``file`` as UTF-8, with BAD for bytes that ``encoding`` lacks."""
 
     def __init__(self, file: Readable, encoding: str) -> None:
         self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)(MARK)

@@ -24,14 +24,14 @@ PATIENCE = 50  # milliseconds to wait for the next line of a pipe
 class Input:
     """An open file, or standard input for ``-``; raises a FastflowError naming it.
 
-    ``identity``: size and modification time of a regular file at opening, None of other inputs. A file that is moved or
-    deleted meanwhile is read to its end.
+    ``identity``: size and modification time of a regular file at opening, else None. A moved or deleted file is read to
+    its end.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._waiting = 0  # lines read and not yielded
-        self.digest: Any = None  # a hash of hashlib that takes the content as it is read
+        self.digest: Any = None  # a hash that takes the content
         self.skipped = Skipped()
         try:
             self._file = self._open(path)
@@ -55,11 +55,10 @@ class Input:
     def lines(
         self, errors: str = "strict", null: bool = False, encoding: str | None = None, whole: bool = False
     ) -> Iterator[str]:
-        """Yield lines without their ends; \\n and \\r\\n end a line, and a byte-order mark is dropped.
+        r"""Yield lines without their ends \n or \r\n, and without a byte-order mark.
 
-        ``errors``: for bytes that ``encoding`` (None: UTF-8) does not have. ``null``: texts end with NUL and hold line
-        ends. ``whole``: lines keep a final \\r. Raises a FastflowError naming the line, also for a file that changed
-        meanwhile.
+        ``errors``: for bytes that ``encoding`` (None: UTF-8) lacks. ``null``: texts end with NUL. ``whole``: lines keep
+        a final \r. Raises a FastflowError naming the line, also if the file changed.
         """
         number, unit, end = 0, "text" if null else "line", b"" if null or whole else b"\r"
         try:
@@ -83,12 +82,12 @@ class Input:
         self.check_unchanged()
 
     def share(self) -> float | None:
-        """Return the share of a file's bytes that is read; None for a pipe or an empty file."""
+        """Return the share of bytes that is read; None for a pipe or empty file."""
         size = self.identity[0] if self.identity else 0
         return min(1.0, self._file.tell() / size) if size else None
 
     def waits(self) -> bool:
-        """Whether the next line of a pipe has not arrived within PATIENCE; False for a file."""
+        """Whether the next line of a pipe has not arrived within PATIENCE."""
         if self._waiting or self.identity is not None or not hasattr(select, "poll"):
             return False
         try:
@@ -99,25 +98,21 @@ class Input:
         return not poll.poll(PATIENCE)
 
     def check_unchanged(self) -> None:
-        """Raise a FastflowError if size or modification time changed since opening."""
         if self._stat() != self.identity:
             raise self.changed()
 
     def changed(self) -> FastflowError:
-        """Return the error for a file that changed."""
         return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
 
     @property
     def file(self) -> BinaryIO:
-        """The open file on disk, for a reader that seeks."""
         return self._file
 
     def read_raw(self, size: int) -> bytes:
-        """Return at most ``size`` bytes as they are in the file, compressed or not."""
         return self._file.read(size)
 
     def raw_lines(self, end: bytes = b"\n", encoding: str | None = None) -> Iterator[bytes]:
-        """Yield the unpacked bytes between ``end`` and ``end``, and a rest; UTF-8 if an ``encoding`` is given."""
+        """Yield the unpacked bytes between ``end`` and ``end``, and a rest; recoded to UTF-8 with an ``encoding``."""
         handle = self._handle
         if encoding is not None:
             from fastflow.files.read.encodings import Recoded

@@ -1,4 +1,4 @@
-"""A matrix of vectors (n, D): a mapped .npy file or an array, read a few rows at a time."""
+"""A matrix of vectors (n, D), mapped or in memory, read a few rows at a time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ FLOATS = ("float16", "float32", "float64")
 
 
 class Matrix:
-    """Float32 rows of ``array`` (n, D) in any memory and byte order.
+    """Float32 rows of ``array`` (n, D) in any memory and byte order; ``index`` (m,) selects rows.
 
-    ``index`` (m,) selects rows. ``pages`` is the map of the file; its pages are returned to the system now and then, so
-    memory stays constant. Raises a FastflowError that begins with ``name`` for another array, and for a row with NaN,
-    infinity or a number beyond float32 when it is read.
+    Pages of the map ``pages`` return to the system now and then, so memory stays constant. Raises a FastflowError
+    beginning with ``name`` for another array, and when it reads a row with NaN, infinity or a number beyond float32.
     """
 
     def __init__(
@@ -60,21 +59,18 @@ class Matrix:
         return block
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
-        """Yield ``size`` rows at a time from row ``start`` on."""
         for first in range(start, len(self), size):
             yield self[first : first + size]
 
     def number(self, row: int) -> int:
-        """Return the number of ``row`` in the whole array."""
         return row if self._index is None else int(self._index[row])
 
     def take(self, rows: NDArray[np.int64]) -> Matrix:
-        """Return the matrix of ``rows``; messages keep the numbers of the whole array."""
         return Matrix(self.array, self.name, rows if self._index is None else self._index[rows], self._pages)
 
 
 class MatrixFile(Input):
-    """``with MatrixFile(path) as source``: an open .npy file; ``source.matrix`` its mapped rows."""
+    """An open .npy file; ``matrix``: its mapped rows."""
 
     def __init__(self, path: str) -> None:
         if not is_matrix_file(path):
@@ -92,7 +88,7 @@ class MatrixFile(Input):
         return self
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
-        """Yield ``matrix.blocks(size, start)``; raises a FastflowError after a block if the file changed."""
+        """Yield blocks of rows; raises a FastflowError after a block if the file changed."""
         for block in self.matrix.blocks(size, start):
             yield block
             self.check_unchanged()

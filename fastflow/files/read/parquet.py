@@ -1,4 +1,4 @@
-"""Read texts from Parquet, row group after row group, in constant memory."""
+"""Read texts from Parquet by row groups, in constant memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BYTES = 1 << 24  # in a batch: fewer rows if they are long
 
 
 def arrow(purpose: str) -> Any:
-    """Return (pyarrow, pyarrow.parquet); raises a FastflowError that names the command to install them."""
+    """Return (pyarrow, pyarrow.parquet); raises a FastflowError if they are not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -27,9 +27,9 @@ def arrow(purpose: str) -> Any:
 
 
 def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """Yield the records after the first ``skip``; their row groups are not read. ``line`` counts rows from 0.
+    """Yield the records after the first ``skip``; kept fields are Arrow scalars, ``line`` counts from 0.
 
-    Kept fields are Arrow scalars, which have a type. Raises a FastflowError naming file and row.
+    Raises a FastflowError naming file and row.
     """
     file = _open_file(source)
     with _readable(source.path):
@@ -56,20 +56,20 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
 
 
 def _rows_at_once(group: Any) -> int:
-    """Return the rows of ``group`` that have about BYTES unpacked, at most BATCH.
+    """Return the rows that have about BYTES unpacked, at most BATCH.
 
-    All columns count: asking for a column with a damaged description ends the process (pyarrow 26).
+    All columns count: asking for a damaged column ends the process (pyarrow 26).
     """
     return max(1, min(BATCH, BYTES * group.num_rows // max(1, group.total_byte_size)))
 
 
 def row_count(source: Input) -> int:
-    """Count the rows of the file from its footer."""
+    """Return the rows that the footer counts."""
     return sum(counts_of(_open_file(source), source.path))
 
 
 def counts_of(file: Any, path: str) -> list[int]:
-    """Return the rows of each group; raises a FastflowError if they do not sum to the file's."""
+    """Return the rows of each group; raises a FastflowError if the file has another sum."""
     metadata = file.metadata
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
@@ -80,7 +80,7 @@ def counts_of(file: Any, path: str) -> list[int]:
 
 
 def footer(source: Input) -> bytes:
-    """Return the bytes of the footer, which has places, sizes and statistics of all columns."""
+    """Return the footer: places, sizes and statistics of all columns."""
     _open_file(source)
     file = source.file
     file.seek(-8, 2)
@@ -90,25 +90,22 @@ def footer(source: Input) -> bytes:
 
 
 def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
-    """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError for another type there."""
+    """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError for a conflict."""
     file = _open_file(source)
     with _readable(source.path):
-        add_schema_types(found, source.path, file.schema_arrow, layout)
-
-
-def add_schema_types(found: dict[str, Any], path: str, schema: Any, layout: Layout) -> None:
-    """Do the same for a schema."""
-    columns_of(path, schema, layout)
-    for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
-        kind = plain_type(schema.field(name).type)
-        if found.setdefault(name, kind) != kind:
-            raise FastflowError(
-                f"{path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one type"
-            )
+        schema = file.schema_arrow
+        columns_of(source.path, schema, layout)
+        for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
+            kind = plain_type(schema.field(name).type)
+            if found.setdefault(name, kind) != kind:
+                raise FastflowError(
+                    f"{source.path}: the column {name!r} is {kind}, and {found[name]} in an input before; give it one "
+                    "type"
+                )
 
 
 def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
-    """Raise a UsageError for a kept column with a type that JSON does not have."""
+    """Raise a UsageError for a kept column with a type that JSON lacks."""
     for name in layout.keep:
         if not _fits_json(types[name]):
             raise UsageError(
@@ -118,7 +115,7 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
 
 
 def _open_file(source: Input, dictionaries: Sequence[str] = ()) -> Any:
-    """Open the ParquetFile of ``source``; text columns ``dictionaries`` are read as dictionaries.
+    """Open the ParquetFile; columns ``dictionaries`` are read as dictionaries.
 
     Raises a UsageError for a pipe, a FastflowError for a damaged footer.
     """
@@ -131,7 +128,6 @@ def _open_file(source: Input, dictionaries: Sequence[str] = ()) -> Any:
 
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Turn errors of a damaged footer into a FastflowError; names in it are read only when asked for."""
     import pyarrow
 
     try:
@@ -142,7 +138,7 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
-    """Return (text columns, all columns to read); raises for one that is absent, double or of another type."""
+    """Return (text columns, all columns to read); raises a FastflowError naming a wrong one."""
     names, key = schema.names, layout.id_field
     texts = text_fields(names, path, None, layout.field)
     wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))
@@ -189,7 +185,7 @@ def _values(column: Any) -> list[Any]:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the type of a column's values, whether or not it is a dictionary."""
+    """Return the type of a column's values, dictionary or not."""
     return getattr(kind, "value_type", kind) if str(kind).startswith("dictionary<") else kind
 
 

@@ -1,4 +1,4 @@
-"""The record that every reader yields, and the options for finding the texts of a file."""
+"""The record that every reader yields, and how to find texts in a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Identity = str | int | float | bool | None  # an id as in JSON; ids of tables ar
 
 
 class Record(NamedTuple):
-    """Texts (two of a pair), id, line number from 1 (Parquet: row from 0), and values of the kept fields."""
+    """Texts (two of a pair), id, line from 1 (Parquet: row from 0), and kept values."""
 
     texts: tuple[str, ...]
     id: Identity
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class RowFault(FastflowError):
-    """A row that cannot be embedded; with ``option`` it can, and earlier rows stay as they are."""
+    """A row that only the ``option`` can embed; it leaves earlier rows as they are."""
 
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
@@ -37,7 +37,6 @@ class Skipped:
         self.count, self.places = 0, list[str]()
 
     def add(self, path: str, unit: str, number: int) -> None:
-        """Count the row ``unit`` ``number`` of the input ``path``."""
         self.count += 1
         if len(self.places) < MOST_PLACES:
             self.places.append(f"{path}, {unit} {number}")
@@ -51,10 +50,9 @@ class Skipped:
 class Layout(NamedTuple):
     """The options for finding the texts of an input.
 
-    ``field``: the text column; None takes ``text`` or ``sentence``, the only field of a JSON object, or the pair
-    ``sentence1`` and ``sentence2``. ``errors``: strict, replace or skip, for bytes that ``encoding`` (None: UTF-8) does
-    not have. ``delimiter`` and ``header``: of csv and tsv; without a header columns are called 1, 2, 3. ``null``: texts
-    of a txt end with NUL. ``keep``: fields to carry along.
+    ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
+    ``sentence1``, ``sentence2``. ``errors``: strict, replace or skip bytes that ``encoding`` (None: UTF-8) lacks.
+    Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL. ``keep``: fields to carry along.
     """
 
     format: str | None = None
@@ -69,7 +67,7 @@ class Layout(NamedTuple):
 
 
 def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:
-    """Return the text columns among ``names``; raises a FastflowError that lists them."""
+    """Return the text columns; raises a FastflowError that lists ``names``."""
     where = path if line is None else f"{path}, line {line}"
     if field is not None:
         if field not in names:
@@ -83,14 +81,14 @@ def text_fields(names: list[str], path: str, line: int | None, field: str | None
 
 
 def find_text_fields(names: list[str]) -> tuple[str, ...]:
-    """Return the text columns with a known name, () if there are none."""
+    """Return the text columns with a known name, or ()."""
     if all(name in names for name in PAIR):
         return PAIR
     return next(((name,) for name in TEXT_FIELDS if name in names), ())
 
 
 def list_names(names: list[str]) -> str:
-    """List column names on one line for a message; long ones, and more than twenty, are cut."""
+    """List names on one line for a message; long ones, and more than twenty, are cut."""
     shown = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in name) for name in names[:20]]
     return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in shown) + ", …" * (len(names) > 20)
 

@@ -1,4 +1,4 @@
-"""An input that is read twice: a file itself, or a temporary copy of a pipe."""
+"""An input that is read twice: a file, or a copy of a pipe."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Spooled(Input):
 
 
 class Rereadable:
-    """``with Rereadable(path) as opened``: ``opened(path)`` is the input from its start, any number of times.
+    """``with Rereadable(path) as opened``: ``opened(path)`` reads the input from its start, any number of times.
 
-    Raises a FastflowError for a pipe of more than LIMIT bytes, and for a file that changes between two readings.
+    Raises a FastflowError for a pipe of more than LIMIT bytes, or a file that changes between.
     """
 
     def __init__(self, path: str) -> None:

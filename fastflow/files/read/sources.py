@@ -1,4 +1,4 @@
-"""The inputs of a run, files and patterns, read in sequence as one."""
+"""The inputs of a run, read in sequence as one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fastflow.files.read.records import Layout, Record, Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
-COUNT_S, CHECKED = 0.25, 1024  # seconds of counting before a run; rows between two looks at the clock
+COUNT_S, CHECKED = 0.25, 1024  # seconds of counting; rows between looks at the clock
 
 
 class Row(NamedTuple):
-    """A record, its number over all inputs from 0, and the path of its input."""
+    """A record, its number over all inputs from 0, and its path."""
 
     number: int
     path: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 def expand_patterns(given: Sequence[str]) -> list[str]:
-    """Replace patterns by the files that match, sorted; a name that a file has is not a pattern.
+    """Replace patterns by the sorted files that match, unless a file has that name.
 
     Raises a UsageError for a pattern without files and for a file named twice.
     """
@@ -65,11 +65,10 @@ def check_formats(paths: Sequence[str], layout: Layout) -> None:
 
 
 class Sources:
-    """``with Sources(paths) as sources``: the first input is open; later ones are opened when needed.
+    """The inputs ``paths``: the first is open, later ones are opened when needed.
 
-    ``identities``: size and modification time of each at the start, None for an input that is not a regular file.
-    ``opened`` opens an input. ``skipped`` counts rows that --errors skip left out. Raises a FastflowError naming an
-    input that cannot be opened or changed meanwhile.
+    ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` counts rows
+    that --errors skip left out. Raises a FastflowError naming an input that cannot be opened or changed.
     """
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
@@ -90,20 +89,17 @@ class Sources:
 
     @property
     def identity(self) -> list[Identity] | None:
-        """Size and modification time of every input; None if the run cannot be repeated."""
+        """Size and modification time of every input; None if one cannot be read again."""
         found = [identity for identity in self.identities if identity is not None]
         return found if len(found) == len(self.identities) else None
 
     @property
     def name(self) -> str:
-        """The inputs in a message."""
         more = len(self.paths) - 1
         return self.paths[0] if not more else f"{self.paths[0]} and {more} more input{'s' * (more > 1)}"
 
     def rows(self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None) -> Iterator[Row]:
-        """Yield the rows after the first ``skip``; with ``counts``, the rows of each input, earlier inputs are not
-        read.
-        """
+        """Yield the rows after the first ``skip``; ``counts``, the rows of each input, spare reading earlier ones."""
         number = 0
         for at, path in enumerate(self.paths):
             if counts is not None and number + counts[at] <= skip:
@@ -128,11 +124,10 @@ class Sources:
         return self._current
 
     def check_unchanged(self) -> None:
-        """Raise a FastflowError if the open input changed."""
         self._current.check_unchanged()
 
     def types(self, layout: Layout) -> dict[str, Any]:
-        """Return the Arrow types of id and kept fields of Parquet inputs, {} of others; raises if two inputs differ."""
+        """Return the Arrow types of id and kept fields of Parquet; raises if two inputs differ."""
         if format_of(self.paths[0], layout.format) != "parquet":
             return {}
         from fastflow.files.read.parquet import add_types
@@ -144,9 +139,9 @@ class Sources:
         return found
 
     def expected(self, layout: Layout) -> tuple[int | None, bool]:
-        """Return (rows of all inputs, whether that is an estimate); (None, True) if an input is a pipe.
+        """Return (rows of all inputs, whether that is an estimate); (None, True) for a pipe.
 
-        Rows are counted for COUNT_S at most, or up to a damaged line; the bytes read until then represent the rest.
+        It counts for COUNT_S at most; the bytes read until then represent the rest.
         """
         sizes = [size for size, _ in self.identity or []]
         if not sizes or ("-" in self.paths and sys.stdin.buffer.tell()):
@@ -174,7 +169,6 @@ class Sources:
         return found, share
 
     def waits(self) -> bool:
-        """Whether the next line of a pipe has not arrived yet; False for a file."""
         return self._current.waits()
 
 

@@ -14,12 +14,12 @@ DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 
 
 def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout) -> Iterator[Record]:
-    """Yield the records of a csv, or of a tsv, which has no quoting; ids are strings.
+    r"""Yield the records of a csv or tsv; ids are strings.
 
-    ``lines`` keep a final \\r, which a quoted field may hold. Raises a FastflowError for a file with two readings: a
-    first line that may be header or text, two possible delimiters, a used column that is there twice.
+    ``lines`` keep a final \r, which a quoted field may hold. Raises a FastflowError for a file with two readings: by
+    its header, its delimiter or a repeated column.
     """
-    # a tsv has no quoting: a stray quote in STS and GLUE files would swallow the rows after it
+    # a stray quote in STS and GLUE files would swallow the rows after it
     csv.field_size_limit(LONGEST)
     first, path = next(lines, None), source.path
     if first is None:
@@ -42,7 +42,7 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
         for values in rows:
             skipped = ended.skips()
             ended.begin()
-            if not values and len(names) > 1:  # csv gives [] for an empty line: forgiven at the end of the file
+            if not values and len(names) > 1:  # an empty line is forgiven at the end of the file
                 blank = blank or rows.line_num
                 continue
             if skipped:
@@ -63,7 +63,7 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
 class _Ended:
     """Lines with their ends for csv.reader; raises a FastflowError for a row of more than LONGEST.
 
-    ``looks``: for lines with bytes that cannot be read.
+    ``looks``: for unreadable bytes.
     """
 
     def __init__(self, lines: Iterator[str], source: Input, looks: bool) -> None:
@@ -71,11 +71,10 @@ class _Ended:
         self.begin()
 
     def begin(self) -> None:
-        """Begin another row."""
         self._held, self._unreadable = 0, False
 
     def skips(self) -> bool:
-        """Whether the row has a line that cannot be read; ``source`` counts it then."""
+        """Whether the row has an unreadable line; ``source`` counts it then."""
         if self._unreadable:
             self._source.skipped.add(self._source.path, "line", self._number)
         return self._unreadable

@@ -1,4 +1,4 @@
-"""Read texts from txt, tsv, csv, jsonl, packed or not, from Parquet and from standard input."""
+"""Read texts from every format, packed or not, and from standard input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHERS = {
 
 
 def format_of(path: str, given: str | None = None) -> str:
-    """Return the format of an input by its suffix, unless ``given``; standard input is txt."""
+    """Return the format of an input by its suffix, unless ``given``."""
     if given is not None:
         if given not in FORMATS:
             raise UsageError(f"unknown format {given!r}; known are {', '.join(FORMATS)}")
@@ -43,21 +43,18 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 def unit_of(path: str, layout: Layout) -> str:
-    """Name the unit of a record's place in messages: line, row or text."""
+    """Name the unit of a record's place in messages."""
     return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
 
 
 def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
-    """Yield the records of the file ``path``, ``-`` for standard input.
-
-    Raises a FastflowError naming file and line, also for a file that changes meanwhile.
-    """
+    """Yield the records of ``path``, ``-`` for standard input; raises a FastflowError naming file and line."""
     with Input(path) as source:
         yield from records_of(source, layout)
 
 
 def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """Yield the records of an open input after the first ``skip``."""
+    """Yield the records of an open input after ``skip``."""
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
     if kind == "parquet":
@@ -68,9 +65,9 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]
 
 
 def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
-    """Yield the number of rows read so far; for Parquet only the total, from its footer.
+    """Yield the number of rows read so far; for Parquet only the total.
 
-    Lines are counted, not parsed, except if quoted texts may hold line ends or rows are skipped.
+    Lines are parsed only if quoted texts may hold line ends or rows are skipped.
     """
     kind = format_of(source.path, layout.format)
     if kind == "parquet":
@@ -113,7 +110,7 @@ def _without_unreadable(lines: Iterator[tuple[int, str]], source: Input, unit: s
 
 
 def check_layout(path: str, kind: str, layout: Layout) -> None:
-    """Raise a UsageError for an option that a file of the format ``kind`` does not have."""
+    """Raise a UsageError for an option that the format ``kind`` lacks."""
     fields = {"--text-field": layout.field, "--id-field": layout.id_field, "--keep": ",".join(layout.keep)}
     if kind == "txt" and (asked := [f"{option} {name}" for option, name in fields.items() if name]):
         raise UsageError(f"{path}: a txt file has no fields, so {asked[0]} cannot be read from it")
@@ -154,7 +151,6 @@ def _json_record(line: str, path: str, number: int, layout: Layout) -> Record:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object; raises ValueError for a repeated key."""
     made = dict(pairs)
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
@@ -164,7 +160,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _without_blank_end(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Drop blank lines at the end; one before a filled line is yielded, and is an error later."""
     blank: tuple[int, str] | None = None
     for number, line in lines:
         if not line.strip():
@@ -185,7 +180,6 @@ def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -
 
 
 def _pair(text: str, errors: str, name: str, path: str, line: int) -> str:
-    """Return ``text``; half a surrogate pair, which UTF-8 cannot spell, becomes U+FFFD or is a RowFault."""
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace" if errors == "replace" else "strict")
     except UnicodeDecodeError as error:

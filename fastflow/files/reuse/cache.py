@@ -43,7 +43,7 @@ def bytes_for_people(size: int) -> str:
 def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
     """Open ``path`` unbuffered for reading and writing, made if absent, locked; waits for another holder.
 
-    ``waiting`` is called once before it waits. Raises OSError if a file cannot be made or locked.
+    ``waiting`` is called before it waits. Raises OSError.
     """
     handle = open_locked(path, OWN)
     if handle is None:
@@ -56,7 +56,7 @@ def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
-    """Write the origin of the array at ``path`` next to it, for ``entries``."""
+    """Write the origin of the array at ``path`` next to it."""
     replace_text(path.with_suffix(".json"), json.dumps({"fastflow_cache": 1, **about}), OWN)
 
 
@@ -77,7 +77,6 @@ class Entry:
         return self.path.suffix == ".npy"
 
     def describe(self, now: float) -> str:
-        """Return one line: key, size, age, state, encoder and corpus."""
         size, age = bytes_for_people(self.size), _age(now - self.made)
         state = ("finished" if self.finished else "unfinished") + ", in use" * self.in_use
         of = "of an unknown corpus"
@@ -88,7 +87,6 @@ class Entry:
         return f"{self.path.name[:12]}  {size:>8}  {age:>10}  {state:18}  {of}"
 
     def json(self) -> dict[str, Any]:
-        """Return the facts of ``describe`` as data for JSON."""
         kind = {".npy": "embeddings", ".int8": "trial of int8"}.get(self.path.suffix, "unfinished embeddings")
         facts = {"file": self.path.name, "kind": kind, "bytes": self.size, "made": self.made, "in_use": self.in_use}
         return facts | {"about": self.about}
@@ -107,7 +105,7 @@ def counted(found: list[Entry]) -> str:
 
 
 def entries(directory: Path) -> list[Entry]:
-    """Return the entries of ``directory``, oldest first; other files are left out."""
+    """Return the entries of ``directory``, oldest first."""
     try:
         paths = sorted(directory.iterdir()) if directory.exists() else []
     except OSError as error:
@@ -170,7 +168,7 @@ def _about_trial(path: Path) -> dict[str, Any]:
 
 
 def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Remove the entries ``found``; returns (removed, kept because in use)."""
+    """Remove entries; returns (removed, kept because in use)."""
     removed: list[Entry] = []
     kept: list[Entry] = []
     for entry in found:

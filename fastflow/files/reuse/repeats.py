@@ -1,7 +1,6 @@
-"""``--dedupe``: the vectors of all texts of a run in unnamed files, which end with the process.
+"""``--dedupe``: the vectors of a run in unnamed files, which end with the process.
 
-A table of places is mapped into memory; its pages are the system's to write and drop, so the memory of the process
-stays constant. The rows are in sequence in a second file.
+A mapped table leads to the rows; the system writes and drops its pages, so memory stays constant.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fastflow.files.write.partial import cannot_write
 
 ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # place 0: the slot is free
 FIRST_SLOTS = 1 << 16
-FULLEST = 2 / 3  # the largest share of taken slots: beyond it probes get long
+FULLEST = 2 / 3  # the largest share of taken slots
 MOVED = 1 << 16  # entries that move into more slots at a time
 
 
@@ -30,7 +29,7 @@ class Slots:
     """key -> place, from 0, in a mapped file: open addressing with linear probing, many keys in one call."""
 
     def __init__(self, folder: Path | None, slots: int = FIRST_SLOTS) -> None:
-        """``slots``: a power of two. Raises OSError if the disk has no room."""
+        """Map ``slots``, a power of two; raises OSError if the disk has no room."""
         self._folder, self._mask, self.entries = folder, np.uint64(slots - 1), 0
         with open_unnamed(folder) as handle:
             os.posix_fallocate(
@@ -53,7 +52,7 @@ class Slots:
         return found
 
     def add(self, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> None:
-        """Enter ``keys``, distinct and absent. Raises OSError if the disk is full."""
+        """Enter distinct, absent ``keys``; raises OSError if the disk is full."""
         while self.entries + len(keys) > FULLEST * len(self._slots):
             self._grow()
         entries = np.empty(len(keys), ENTRY)
@@ -76,7 +75,6 @@ class Slots:
         self._map, self._slots, self._mask = larger._map, larger._slots, larger._mask
 
     def close(self) -> None:
-        """Unmap the file."""
         del self._slots
         self._map.close()
 
@@ -117,7 +115,7 @@ class Repeats(Store):
 
 
 def open_unnamed(folder: Path | None) -> IO[bytes]:
-    """Open a file in ``folder`` that has no name and ends with the process."""
+    """Open a file in ``folder`` that has no name."""
     return tempfile.TemporaryFile(prefix="fastflow-", dir=folder)
 
 

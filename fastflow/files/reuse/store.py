@@ -1,7 +1,6 @@
-"""Pooled vectors that are used again: keys of texts, rows of bytes, and the interface of both stores.
+"""Pooled vectors that are used again: keys, rows of bytes, and the interface of both stores.
 
-A key is a hash of 128 bits of the text and of everything else that decides its pooled vector: model, arithmetic,
-prompt, version of fastflow. Dimensions, length, precision and log-density are computed from the pooled vector later.
+A key is a 128-bit hash of the text and of everything else that decides its pooled vector. Later options are not in it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ CHECK = 8  # bytes that bind a kept vector to its key
 class Store(ABC):
     """Rows of bytes by key, all of one size.
 
-    ``since``: the number of the last row that a finished run stored, None if runs share no rows.
+    ``since``: the last row that a finished run stored; None if runs share no rows.
     """
 
     since: int | None = None
@@ -39,11 +38,10 @@ class Store(ABC):
         """Keep ``rows``, new keys that ``find`` did not find."""
 
     def describe(self) -> str:
-        """Return the content in words; empty if it ends with the run."""
         return ""
 
     def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
-        """Return the ``keys`` of rows with a number up to ``since``."""
+        """Return the ``keys`` of rows up to ``since``."""
         return set()
 
     def finish(self) -> None:  # noqa: B027 (nothing to note, if runs share no rows)
@@ -55,7 +53,7 @@ class Store(ABC):
 
 
 def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
-    """Return everything except the text that decides the bits of a pooled vector."""
+    """Return everything but the text that decides a pooled vector."""
     info = runtime.info()
     return {
         "fastflow": __version__,
@@ -75,13 +73,13 @@ def keys_of(texts: Iterable[str], decided: Mapping[str, Any]) -> list[bytes]:
 
 
 def pack_rows(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
-    """Return a row for each vector of (B, D); ``cut``: the numbers of texts cut at the model's limit."""
+    """Return a row for each vector of (B, D); ``cut``: the numbers of cut texts."""
     numbers = set(cut)
     return [bytes([at in numbers]) + vector.tobytes() for at, vector in enumerate(np.ascontiguousarray(pooled))]
 
 
 def unpack_rows(rows: Sequence[bytes], dim: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
-    """Return (B, D) pooled vectors of ``rows``, and the number of texts that were cut."""
+    """Return pooled vectors (B, D), and the number of cut texts."""
     data = bytearray().join(memoryview(row)[1:] for row in rows)  # torch would warn of an array it may not write
     pooled = np.frombuffer(data, dtype).reshape(len(rows), dim)
     return pooled, sum(row[0] for row in rows)

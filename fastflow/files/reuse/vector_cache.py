@@ -28,6 +28,7 @@ SQLITE = b"SQLite format 3\0"  # the first bytes of a file
 APPLICATION_AT = slice(68, 72)
 WAIT = 60.0  # seconds to wait for another process
 ASKED = 500
+HEADER = (f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}")
 TABLES = """
 CREATE TABLE runs (number INTEGER PRIMARY KEY, settings TEXT UNIQUE NOT NULL, vectors INTEGER NOT NULL);
 CREATE TABLE vectors (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
@@ -38,9 +39,9 @@ LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
 class VectorCache(Store):
-    """The cache at ``path``, made if absent, for one run: rows of ``size`` bytes, keyed by ``decided``.
+    """The cache at ``path``, made if absent, for rows of ``size`` bytes keyed by ``decided``.
 
-    Raises a FastflowError for a file that is not such a cache, is damaged, stays locked, or cannot be read and written.
+    Raises a FastflowError for another file, and one that is damaged, locked or cannot be read and written.
     """
 
     def __init__(self, path: Path, decided: Mapping[str, Any], size: int) -> None:
@@ -49,8 +50,9 @@ class VectorCache(Store):
         try:
             with self._changing():
                 if not _version(self._db, path):
-                    _create(self._db)
-                self._db.execute(KNOWN)  # a cache of an earlier version lacks it: its runs count as finished
+                    for statement in (*HEADER, *TABLES.strip().splitlines()):
+                        self._db.execute(statement)
+                self._db.execute(KNOWN)  # absent from earlier versions: their runs count as finished
                 self._db.execute(f"INSERT INTO known SELECT ({LAST}) WHERE NOT EXISTS (SELECT * FROM known)")  # noqa: S608
                 (self.since,) = self._db.execute("SELECT last FROM known").fetchone()
         except BaseException:
@@ -74,7 +76,7 @@ class VectorCache(Store):
     def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(keys), ASKED):
             some = keys[start : start + ASKED]
-            # fetched at once: a cursor dropped at a damaged row would complain of the closed file
+            # fetched at once: a cursor dropped at a damaged row complains of the closed file
             yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some).fetchall()
 
     def _check(self, key: bytes, data: Any) -> bytes:
@@ -87,7 +89,7 @@ class VectorCache(Store):
         if not rows:
             return
         with self._changing():
-            # another run may have been faster; sorted keys are written together
+            # another run may have been faster
             there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
             new = sorted(rows.keys() - there)
             (last,) = self._db.execute(LAST).fetchone()
@@ -110,13 +112,13 @@ class VectorCache(Store):
         self._db.close()
 
     def describe(self) -> str:
-        """Return vectors and size in words."""
         with _plain(self.path):
-            return f"{self.path} holds {_count(self._db, self.path)}"
+            (vectors,) = self._db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
+            return f"{self.path} holds {vectors:,} vectors, {bytes_for_people(self.path.stat().st_size)}"
 
 
 def report(path: Path) -> list[str]:
-    """Return the cache at ``path`` in lines: size, then vectors by model. Raises as ``VectorCache``."""
+    """Return size and vectors by model, in lines."""
     found = contents(path)
     if not found["version"]:
         return [f"{path}: empty"]
@@ -128,7 +130,7 @@ def report(path: Path) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Return the runs of a cache as data for JSON; ``version`` 0 is an empty file. Raises as ``VectorCache`` does."""
+    """Return the runs of a cache for JSON; ``version`` 0 is an empty file."""
     with contextlib.closing(_open(path, "ro")) as db, _plain(path):
         version = _version(db, path)
         held = db.execute("SELECT settings, vectors FROM runs").fetchall() if version else []
@@ -141,11 +143,6 @@ def contents(path: Path) -> dict[str, Any]:
     return {**about, "vectors": vectors, "runs": runs}
 
 
-def _count(db: Any, path: Path) -> str:
-    (vectors,) = db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
-    return f"{vectors:,} vectors, {bytes_for_people(path.stat().st_size)}"
-
-
 def _line(settings: dict[str, Any], vectors: int) -> str:
     prompt = f", prompt {settings['prompt']!r}" if settings.get("prompt") else ""
     return (
@@ -155,7 +152,7 @@ def _line(settings: dict[str, Any], vectors: int) -> str:
 
 
 def describe_damage(path: Path) -> FastflowError:
-    """Return the error for a file that SQLite or a check refuses; only our own cache may be removed for it."""
+    """Return the error for a file that SQLite or a check refuses; only our own may be removed."""
     try:
         with path.open("rb") as file:
             head = file.read(APPLICATION_AT.stop)
@@ -173,7 +170,6 @@ def _foreign(path: Path) -> FastflowError:
 
 
 def _open(path: Path, mode: str) -> Any:
-    """Open a connection without transactions of its own; ``mode``: ro, or rwc to make the file."""
     try:
         import sqlite3
     except ImportError as error:
@@ -187,7 +183,6 @@ def _open(path: Path, mode: str) -> Any:
 
 
 def _version(db: Any, path: Path) -> int:
-    """Return the version of a cache, 0 for an empty file; raises a FastflowError for another file."""
     (application,), (version,), (tables,) = (
         db.execute(f"{query}").fetchone()
         for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
@@ -201,13 +196,6 @@ def _version(db: Any, path: Path) -> int:
             f"{path} is of version {version} of the cache, and this fastflow reads {VERSION}; name another file"
         )
     return int(version)
-
-
-def _create(db: Any) -> None:
-    db.execute(f"PRAGMA application_id = {APPLICATION}")
-    db.execute(f"PRAGMA user_version = {VERSION}")
-    for statement in TABLES.strip().splitlines():
-        db.execute(statement)
 
 
 @contextlib.contextmanager

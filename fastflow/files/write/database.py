@@ -1,7 +1,6 @@
 """Write embeddings to a SQLite database: records grow in sequence, and become a table at the end.
 
-A resumed run cuts the records after the last whole window, so its output has the bytes of an uninterrupted run. At the
-end the rows are on the disk twice for a while.
+A resumed run cuts the records after the last whole window. At the end the rows are on the disk twice for a while.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ WHOLE = range(-(2**63), 2**63)
 
 
 class DatabaseFile(OutputFile):
-    """.db: a table ``texts`` with ``row``, ``text``, id, kept fields, ``log_prob`` and ``vector``, a little-endian
-    BLOB.
+    """A .db with a table ``texts``: row, text, id, kept fields, ``log_prob``, and vector as a little-endian BLOB.
 
-    A table ``run`` describes the run. A column of text, of whole numbers or of floats only is declared so; a mixed one
-    has no type.
+    Table ``run`` describes the run. A column of one type is declared so; a mixed one has no type.
     """
 
     own = ("row", "text", "log_prob", "vector")
@@ -49,14 +46,13 @@ class DatabaseFile(OutputFile):
         return fold_case(name)
 
     def note(self, block: Block) -> None:
-        """Record value types; they declare the columns when the table is made."""
         for name, values in _columns(block).items():
             self._kinds.setdefault(name, set()).update(type(v) for v in values if v is not None)
         if block.log_probs is not None:
             self._kinds["log_prob"] = {float}
 
     def encode(self, block: Block) -> bytes:
-        """Return a record: two sizes, all columns except the vectors as JSON, and the vectors."""
+        """Return a record: two sizes, columns as JSON, and vectors."""
         self._numbers, self._width = block.vectors.dtype.name, block.vectors.shape[1]
         columns = {"row": list(block.rows), "text": list(block.texts)} | _columns(block)
         if block.log_probs is not None:
@@ -65,7 +61,6 @@ class DatabaseFile(OutputFile):
         return HEAD.pack(len(text), block.vectors.nbytes) + text + block.vectors.tobytes()
 
     def finish(self) -> None:
-        """Build the table from the records, and give it the final name."""
         self.sync()
         try:
             with self.apart() as path:
@@ -81,7 +76,7 @@ class DatabaseFile(OutputFile):
         records = self._records()
         names, first = next(records)  # an empty input has one too
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            # the file is not read before it has its name, so SQLite need not guard it against a crash
+            # nobody reads the file before it has its name, so SQLite need not guard it
             for pragma in (f"page_size = {PAGE}", "encoding = 'UTF-8'", "journal_mode = off", "synchronous = off"):
                 db.execute(f"PRAGMA {pragma}")
             db.execute("BEGIN")

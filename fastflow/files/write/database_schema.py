@@ -1,4 +1,4 @@
-"""Read a SQLite file of embeddings: open it read-only, check its schema, and yield its rows."""
+"""Read a .db of embeddings: open it read-only, check its schema, and yield its rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fastflow.files.write.printing import Block
 from fastflow.values import open_regular, short
 
 FORMAT = 1
-PAGE = 16_384  # bytes; a row of 768 floats takes 3.3 kB, with SQLite's 4,096 it takes 4.1 kB
+PAGE = 16_384  # bytes; rows of 768 floats waste less than in SQLite's 4,096
 TABLE = "texts"
 RUN = "run"
-STEPS = 10_000  # steps of SQLite between two looks for a signal: about a millisecond
+STEPS = 10_000  # between two looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
 ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # fields of a run that a manifest lacks
 ROWS = 512  # read at a time: more would leave the caches
@@ -35,14 +35,14 @@ def quote_name(name: str) -> str:
 
 
 def fold_case(name: str) -> str:
-    """Lower the ASCII letters of ``name``, because SQLite ignores their case."""
+    """Lower ASCII letters, which SQLite does not distinguish."""
     return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 class Heard:
-    """Signals that arrive while SQLite runs a statement: ``error`` is the exception of their handler.
+    """Signals that arrive while SQLite runs a statement.
 
-    SQLite calls the step of a generator now and then; Python runs handlers inside its ``try``, and the statement ends.
+    SQLite steps a generator, which runs their handlers; the statement ends with their ``error``.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -65,9 +65,9 @@ class Heard:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database at ``path``, which may be hostile, for reading the tables ``texts`` and ``run`` only.
+    """Open ``path``, which may be hostile, for reading the tables ``texts`` and ``run`` only.
 
-    Raises a FastflowError if the file is absent, or one of the names is a view or virtual table.
+    Raises a FastflowError if it is absent, or a table is a view or virtual.
     """
     try:
         with open_regular(path):  # SQLite would call any failure 'unable to open', and wait for a pipe
@@ -103,10 +103,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_only(db: sqlite3.Connection, *tables: str) -> None:
-    """Allow ``db`` from now on only to read ``tables`` and call functions.
-
-    Names of columns can be listed only as long as RUN can be read: not by the condition of a user.
-    """
+    """Restrict ``db`` to reading ``tables`` and calling functions; names of columns need RUN."""
 
     def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
         reads = action == sqlite3.SQLITE_READ and first in tables
@@ -119,7 +116,7 @@ def read_only(db: sqlite3.Connection, *tables: str) -> None:
 
 
 def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Return the table ``run``; raises a FastflowError for a file that is damaged or not of fastflow embed."""
+    """Return the table ``run``; raises a FastflowError for a damaged or foreign file."""
     try:
         run = dict(db.execute("SELECT name, value FROM run"))
         columns_of(db)
@@ -140,7 +137,7 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 def columns_of(db: sqlite3.Connection) -> list[str]:
-    """Return the names of the columns except ``vector``."""
+    """Return the columns except ``vector``."""
     names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({TABLE})")]
     for own in ("row", "text", "vector"):
         if own not in names:
@@ -149,21 +146,21 @@ def columns_of(db: sqlite3.Connection) -> list[str]:
 
 
 def width_of(run: dict[str, Any]) -> int:
-    """Return the numbers of a stored vector; its bytes if it holds bits."""
+    """Return the numbers, or bytes of bits, of a stored vector."""
     return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """Return the fields of a part's table ``run`` that its manifest does not have."""
+    """Return the fields of ``run`` that a manifest lacks."""
     with reading(path) as db:
         run = run_of(db, path)
         return {name: run.get(name) for name in ABOUT}
 
 
 def blocks(path: Path, scored: bool) -> Iterator[Block]:
-    """Yield all rows, ROWS at a time, first a block of no rows, which has width and dtype.
+    """Yield a block of no rows, then all rows, ROWS at a time; raises ValueError for a damaged table.
 
-    ``scored``: the column ``log_prob`` is of the run and not a kept field. Raises ValueError for a damaged table.
+    ``scored``: ``log_prob`` is of the run, not a kept field.
     """
     with reading(path) as db:
         run = run_of(db, path)
@@ -185,7 +182,7 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
 
 
 def check_rows(numbers: Sequence[Any], last: int) -> int:
-    """Return the last of ``numbers``; raises ValueError unless each is an int above the one before, ``last`` first."""
+    """Return the last of ``numbers``; raises ValueError unless they grow from ``last``."""
     for number in numbers:
         if type(number) is not int or number <= last:
             raise ValueError(f"row {short(number)} comes after row {last}, and rows are whole numbers that grow")
@@ -201,7 +198,7 @@ def check_texts(numbers: Sequence[int], texts: Sequence[Any]) -> None:
 
 
 def matrix(numbers: Sequence[int], vectors: Sequence[Any], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
-    """Return stored vectors as (n, width); raises ValueError for another length, NaN or infinity."""
+    """Return vectors (n, width); raises ValueError for another length, NaN or infinity."""
     for number, vector in zip(numbers, vectors, strict=True):
         if type(vector) is not bytes or len(vector) != width * dtype.itemsize:
             raise ValueError(f"row {number}: its vector is not {width} numbers of {dtype}")

@@ -1,7 +1,6 @@
 """Parquet columns of JSON values: text while they grow, and typed when all values are known.
 
-``Kinds`` remembers the kinds of values in constant memory. The columns of a part stay text and carry their kinds in the
-schema, so that joined parts equal one run.
+Columns of a part stay text and carry their kinds in the schema, so that joined parts equal one run.
 """
 
 from __future__ import annotations
@@ -25,33 +24,33 @@ def look(kinds: Kinds, name: str, values: Iterable[Any]) -> None:
 
 
 def as_text(values: Iterable[Any]) -> list[str | None]:
-    """Return values as text: other values as JSON, null as None."""
+    """Return values as text: null as None, others as JSON."""
     return [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)]
 
 
 def set_types(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """Return ``schema`` with the type of each column in ``kinds``."""
+    """Return ``schema`` with typed columns."""
     pa, _ = arrow("writing Parquet")
     fields = [pa.field(f.name, _type(kinds[f.name])) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
 def mark_kinds(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """Return ``schema`` with the kinds as metadata of their columns."""
+    """Return ``schema`` with kinds as metadata."""
     pa, _ = arrow("writing Parquet")
     fields = [f.with_metadata({KEY: " ".join(sorted(kinds[f.name]))}) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
 def join_schemas(schemas: Sequence[Any]) -> Any | None:
-    """Return the schema of one run from the schemas of its parts; None if they do not belong together."""
+    """Return the schema of one run from its parts; None if they do not belong together."""
     kinds: Kinds = {}
     for schema in schemas:
         for field in schema:
             if KEY in (field.metadata or {}):
                 kinds.setdefault(field.name, set()).update(field.metadata[KEY].decode().split())
     found = [set_types(schema, kinds) for schema in schemas]
-    # if the field of a column records its JSON types in one part, it must do so in all
+    # a column with kinds in one part must have them in all
     marks = [[field.name for field in schema if KEY in (field.metadata or {})] for schema in schemas]
     same = all(each.equals(found[0], check_metadata=True) for each in found)
     return found[0] if same and all(each == marks[0] for each in marks) else None

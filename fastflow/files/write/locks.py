@@ -1,4 +1,4 @@
-"""Locks of files (flock): one run at a time holds one, and it ends with the process."""
+"""Locks of files (flock), which end with the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 
 
 def try_lock(handle: IO[bytes] | FileIO) -> bool:
-    """Lock an open file against other processes and threads; False if one holds it."""
+    """Lock an open file; False if another holds it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -21,7 +21,7 @@ def try_lock(handle: IO[bytes] | FileIO) -> bool:
 def open_locked(path: Path, mode: int = 0o666) -> FileIO | None:
     """Open ``path`` for reading and writing, locked, made with ``mode`` if absent; None if another holds it.
 
-    Links are not followed. Raises OSError if the file cannot be made or locked.
+    Links are not followed. Raises OSError.
     """
     while True:
         handle = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "r+b")

@@ -1,6 +1,6 @@
-"""Write embeddings to a .npy or .jsonl file, and the base of all output files.
+"""Write a .npy or .jsonl file, and the base of all outputs.
 
-A file grows as NAME.partial next to the target and is renamed when whole. Memory does not grow with the input.
+A file grows as NAME.partial next to the target and is renamed when whole, in constant memory.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fastflow.files.write.printing import FIELDS, Block, json_lines
 
 
 class OutputFile:
-    """A growing NAME.partial, locked for this run; subclasses encode rows and write header and end."""
+    """A growing, locked NAME.partial; subclasses encode rows and write header and end."""
 
     header_bytes = 0
     keeps_fields = True  # whether it has a place for ids, fields and log_prob
     own: tuple[str, ...] = ()  # fields that the output has itself
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
-        """Open and lock NAME.partial; ``meta`` describes the run. ``begin`` makes the first change."""
+        """Open and lock NAME.partial; ``meta`` describes the run."""
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
         self.named = False
@@ -41,15 +41,14 @@ class OutputFile:
 
     @classmethod
     def check_extra(cls, target: Path) -> None:
-        """Raise a FastflowError if a library that the format needs is absent."""
+        """Raise a FastflowError if the format's library is absent."""
 
     @staticmethod
     def same(name: str) -> str:
-        """Return the form of a field's name that is unique in the format."""
         return name
 
     def begin(self, resume_at: int | None = None) -> None:
-        """Start empty, or after ``resume_at`` bytes of an interrupted run."""
+        """Start empty, or after ``resume_at`` bytes."""
         try:
             self._handle.truncate(resume_at or 0)
             self._handle.seek(resume_at or self.header_bytes)
@@ -57,7 +56,6 @@ class OutputFile:
             raise cannot_write(self.partial, error) from error
 
     def write(self, block: Block) -> None:
-        """Append the rows of ``block``."""
         if len(block.rows) and self.started is not None:
             self.started()
             self.started = None
@@ -66,7 +64,6 @@ class OutputFile:
         self.note(block)
 
     def append(self, data: bytes) -> None:
-        """Append encoded rows."""
         try:
             self._handle.write(data)
             self._handle.flush()
@@ -74,15 +71,15 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def skip(self, block: Block) -> None:
-        """Count rows that an interrupted run has written; ``block`` has no vectors."""
+        """Count rows of an interrupted run; ``block`` has no vectors."""
         self.rows += len(block.rows)
         self.note(block)
 
     def note(self, block: Block) -> None:
-        """Note values that the end of the format needs, of this run or an earlier one; none by default."""
+        """Note values that the end of the format needs."""
 
     def sync(self) -> int:
-        """Flush the rows to the disk; returns the size in bytes."""
+        """Flush to the disk; returns the size in bytes."""
         try:
             self._handle.flush()  # a patched header may be in Python's buffer
             os.fsync(self._handle.fileno())
@@ -91,7 +88,6 @@ class OutputFile:
         return self._handle.tell()
 
     def finish(self) -> None:
-        """Complete the file and give it its final name."""
         try:
             self.complete(self._handle)
             self.sync()
@@ -100,7 +96,6 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def name(self, whole: Path) -> None:
-        """Give the file ``whole`` the name of the target."""
         if self.seal is not None:
             self.seal(whole)
         whole.replace(self.target)
@@ -108,7 +103,7 @@ class OutputFile:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
-        """Give a path for the whole file next to the partial one; it is renamed after the block."""
+        """Give a path for the whole file, which is renamed after the block."""
         path = archive_path(self.target)
         try:
             path.unlink(missing_ok=True)  # a killed run left it
@@ -128,7 +123,6 @@ class OutputFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the partial file, which stays unless it was finished or removed."""
         with contextlib.suppress(OSError):  # write() has reported the full disk
             self._handle.close()
 
@@ -136,7 +130,7 @@ class OutputFile:
         raise NotImplementedError
 
     def complete(self, handle: BinaryIO) -> None:
-        """Patch headers; none by default."""
+        """Patch headers."""
 
 
 class JsonLinesFile(OutputFile):
@@ -149,7 +143,7 @@ class JsonLinesFile(OutputFile):
 
 
 class NpyFile(OutputFile):
-    """.npy of shape (rows, D'): little-endian rows after a header that is written at the end."""
+    """.npy of shape (rows, D'), little-endian; its header is written at the end."""
 
     header_bytes = 128
     keeps_fields = False
@@ -164,17 +158,17 @@ class NpyFile(OutputFile):
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
-    """Return a version 1.0 .npy header of exactly ``size`` bytes (a multiple of 64)."""
+    """Return a version 1.0 header of ``size`` bytes, a multiple of 64."""
     fields = f"{{'descr': {npy.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     return npy.magic(1, 0) + struct.pack("<H", size - 10) + fields.ljust(size - 11).encode("latin1") + b"\n"
 
 
 @contextlib.contextmanager
 def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
-    """Begin ``writer``, or continue it with ``resume``; gives the number of rows that an earlier run finished.
+    """Begin ``writer``, or continue it with ``resume``; gives the number of finished rows.
 
-    If the block fails, the finished rows stay in NAME.partial, and a note of the error names them. A finished file that
-    is not a part gets a record, so that the same command with --resume has no work.
+    If the block fails, finished rows stay in NAME.partial, and a note of the error names them. A finished file that is
+    not a part gets a record for --resume.
     """
     if not resume:
         run_path(writer.target).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Write embeddings to Parquet: rows grow as an Arrow stream, and become row groups at the end.
 
-A Parquet file cannot be continued without its footer; an Arrow stream can be cut after the last whole window. So a
-resumed run gives the bytes of an uninterrupted one. At the end the rows are on the disk twice for a while.
+Parquet cannot be continued without its footer; a stream can be cut after the last whole window. At the end the rows are
+on the disk twice for a while.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ GROUP = 16_384
 
 
 class ParquetOutput(OutputFile):
-    """.parquet: id, kept fields, ``log_prob`` and ``embedding``, a list of fixed size; the run is JSON in the metadata.
+    """.parquet: id, kept fields, ``log_prob`` and ``embedding``, a list of fixed size; the metadata describe the run.
 
-    Columns of a Parquet input keep their types. A column of JSON values gets int64, float64, bool or null at the end if
-    that holds every value, else text. In a part of a run it stays text until the parts are joined.
+    A column of JSON values gets int64, float64, bool or null if that holds every value, else text; in a part it stays
+    text.
     """
 
     own = ("log_prob", "embedding")
@@ -40,7 +40,6 @@ class ParquetOutput(OutputFile):
         arrow(f"{target}: writing Parquet")
 
     def note(self, block: Block) -> None:
-        """Note the kinds of values in columns without a type."""
         for name, values in block.columns().items():
             if name not in self.types:
                 json_columns.look(self._kinds, name, values)
@@ -54,7 +53,6 @@ class ParquetOutput(OutputFile):
         return head + (self._batch(block).serialize().to_pybytes() if len(block.rows) else b"")
 
     def finish(self) -> None:
-        """Write the stream in row groups, and give them the final name."""
         self.sync()
         self._handle.seek(0)
         with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
@@ -62,7 +60,6 @@ class ParquetOutput(OutputFile):
             self.put(schema, (json_columns.cast(batch, schema) for batch in stream))
 
     def put(self, schema: Any, batches: Iterable[Any]) -> None:
-        """Write ``batches`` in row groups to another file, and give it the final name."""
         with self.apart() as path:
             write_groups(path, schema, batches)
 
@@ -71,7 +68,7 @@ class ParquetOutput(OutputFile):
         fields = [(name, self.types.get(name, pa.string())) for name in block.columns()]
         fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
         kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
-        # Parquet's name for the numbers of a list, so that the schema read back is equal
+        # Parquet's name, so that the schema read back is equal
         fields.append(("embedding", pa.list_(pa.field("element", kind), block.vectors.shape[1])))
         return pa.schema(fields, metadata={"fastflow": json.dumps(self.meta)})
 
@@ -89,9 +86,9 @@ class ParquetOutput(OutputFile):
 
 
 def write_groups(path: Path, schema: Any, batches: Iterable[Any]) -> None:
-    """Write ``batches`` of any sizes in row groups of GROUP rows; equal rows give equal bytes."""
+    """Write ``batches`` in groups of GROUP rows; equal rows give equal bytes."""
     pa, parquet = arrow(f"{path}: writing Parquet")
-    # a dictionary stores int8 in one byte a number, plain integers of Parquet take four
+    # a dictionary stores int8 in one byte, plain integers take four
     texts = [field.name for field in schema if field.name != "embedding"]
     small = schema.field("embedding").type.value_type.bit_width == 8
     packed = [*texts, *["embedding.list.element"] * small]

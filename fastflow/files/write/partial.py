@@ -1,4 +1,4 @@
-"""NAME.partial, the file that grows next to NAME until it is whole, and the record of its progress."""
+"""NAME.partial, which grows until it is whole, and the record of its progress."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ STRICT = {"errors": "strict", "truncate": "error"}  # options of a run -> the va
 
 
 def partial_path(target: Path) -> Path:
-    """Return the path of the growing ``target``."""
+    """Return the path of the growing file."""
     return target.with_name(target.name + ".partial")
 
 
 def state_path(target: Path) -> Path:
-    """Return the path of the progress of ``partial_path``."""
+    """Return the path of the progress."""
     return target.with_name(target.name + ".partial.json")
 
 
 def run_path(target: Path) -> Path:
-    """Return the path of the record of a finished ``target``."""
+    """Return the path of the record of a finished file."""
     return target.with_name(target.name + ".run.json")
 
 
 def is_unfinished(target: Path) -> bool:
-    """Whether an interrupted run left rows of ``target`` for --resume."""
+    """Whether an interrupted run left rows for --resume."""
     return state_path(target).is_file() and partial_path(target).is_file()
 
 
@@ -53,10 +53,7 @@ def check_known(target: Path) -> None:
 
 
 def open_partial(target: Path) -> BinaryIO:
-    """Open ``partial_path(target)``, locked, made if absent.
-
-    Raises a FastflowError if another run holds it or it cannot be written.
-    """
+    """Open NAME.partial, locked; raises a FastflowError if another run holds it or it cannot be written."""
     path = partial_path(target)
     try:
         handle = open_locked(path)
@@ -72,7 +69,7 @@ def open_partial(target: Path) -> BinaryIO:
 
 
 def check_output(target: Path, source: str) -> None:
-    """Raise a UsageError if the input ``source`` is ``target`` or a file on the way to it."""
+    """Raise a UsageError if ``source`` is ``target`` or a file on the way to it."""
     written = (target, partial_path(target), state_path(target), archive_path(target))
     try:
         if source == "-" or not os.path.exists(source):
@@ -86,22 +83,18 @@ def check_output(target: Path, source: str) -> None:
 
 
 def archive_path(target: Path) -> Path:
-    """Return the path at which a .parquet or .db is put together."""
+    """Return the path at which a .parquet or .db is built."""
     return target.with_name(target.name + ".partial.zip")
 
 
 def cannot_write(path: Path, error: OSError) -> FastflowError:
-    """Return the error for a file that could not be written, with a remedy for the cause."""
+    """Return the error for a failed write, with a remedy."""
     help = "choose another place with -o"
     if error.errno in NO_ROOM:
         help = f"free some space or {help}"
     elif error.errno == errno.ENOENT:
         help = f"make the folder {path.parent} or {help}"
     return FastflowError(f"{path} cannot be written: {error.strerror}; {help}")
-
-
-def _may_pass(cause: BaseException | None) -> bool:
-    return (isinstance(cause, OSError) and cause.errno is not None) or "sqlite3" in type(cause).__module__
 
 
 def _loosen(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -126,10 +119,10 @@ def _identity(path: Path) -> list[int]:
 
 
 class State:
-    """NAME.partial.json: progress, input, model and options of the run that holds NAME.partial.
+    """NAME.partial.json: progress, input, model and options of a run.
 
-    ``source``: the identity of the input, a list for several ``paths``, None for a pipe, which cannot be continued.
-    ``run``: everything else that must be equal to continue. ``rows`` counts recorded rows.
+    ``source``: the identity of the input, or of several ``paths``; None for a pipe, which cannot be continued. ``run``:
+    everything else that must be equal.
     """
 
     def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
@@ -158,10 +151,7 @@ class State:
         return rows, position
 
     def is_done(self) -> int | None:
-        """Return the rows of the target if an equal run finished it, None if it is not finished.
-
-        Raises a UsageError if another run made it or it was changed since.
-        """
+        """Return the rows of the target, None if it is not finished; raises a UsageError if another run made it."""
         target = self.target
         if not target.exists() or is_unfinished(target):
             return None
@@ -180,7 +170,7 @@ class State:
         return rows
 
     def done(self, whole: Path, rows: int) -> None:
-        """Record the run of the file ``whole`` just before it gets the target's name."""
+        """Record the run just before ``whole`` gets its name."""
         if not self._again:
             return
         path = run_path(self.target)
@@ -190,10 +180,7 @@ class State:
             raise cannot_write(path, error) from error
 
     def left(self) -> str:
-        """Describe the finished rows that an earlier run left; empty if its record cannot be read.
-
-        An equal run that begins again takes the same vectors of a cache as known.
-        """
+        """Describe the rows that an earlier run left; an equal run takes the same vectors of a cache as known."""
         try:
             saved, rows, same = self._read(self.path)
         except FAULTS:
@@ -206,12 +193,9 @@ class State:
         return f"{rows:,} finished rows in {self._partial}{whose}" if rows else ""
 
     def _read(self, path: Path) -> tuple[dict[str, Any], int, bool]:
-        """Return (record, rows, whether this run may follow); raises one of FAULTS for a damaged record."""
         saved = json.loads(path.read_text(encoding="utf-8"))
-        return saved, int(saved["rows"]), self._continues(saved["run"])
-
-    def _continues(self, saved: Any) -> bool:
-        return isinstance(saved, dict) and _loosen(saved, self._run) == self._run
+        run = saved["run"]
+        return saved, int(saved["rows"]), isinstance(run, dict) and _loosen(run, self._run) == self._run
 
     def _difference(self, other: Any) -> str:
         names = {"input": "input", "options": "set of options", "fingerprint": "model"}
@@ -229,7 +213,6 @@ class State:
         return " and another ".join(found) or "file, of which a part is missing"
 
     def save(self, rows: int, position: int) -> None:
-        """Record that ``rows`` rows, ``position`` bytes, are safely written."""
         if not self._again:
             return
         try:
@@ -241,20 +224,21 @@ class State:
         self.rows = rows
 
     def kept(self, written: int, error: BaseException) -> str:
-        """Describe the finished rows of a failed run and how to continue; ``written`` counts the rows of a pipe."""
+        """Describe finished rows and how to continue."""
         if not self._again:
             return f"{written:,} finished rows are in {self._partial}, but a pipe cannot be read again to continue them"
         where = f"{self.rows:,} finished rows are in {self._partial}"
         if isinstance(error, RowFault):
             skip = ", or with --errors skip to leave such rows out" * (error.option == "--errors replace")
             return f"{where}; the same command with {error.option} --resume continues after them{skip}"
-        if isinstance(error, FastflowError) and not _may_pass(error.__cause__):
+        cause = error.__cause__
+        may_pass = (isinstance(cause, OSError) and cause.errno is not None) or "sqlite3" in type(cause).__module__
+        if isinstance(error, FastflowError) and not may_pass:
             return f"{where}, but a mended input is another one, whose run begins again"
         again = "the same command with --resume continues after them"
         return f"{where}; {again}, if input, model and options stay as they are"
 
     def forget(self) -> tuple[int, None]:
-        """Remove the record."""
         self.path.unlink(missing_ok=True)
         self.rows = 0
         return 0, None

@@ -1,4 +1,4 @@
-"""Print embeddings: JSON Lines to standard output, short lines to a terminal."""
+"""Print embeddings: JSON Lines, or short lines to a terminal."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ FIRST = 3  # numbers of a vector that a terminal shows
 
 
 class Block:
-    """Consecutive rows to write: row numbers, texts, ids, vectors (b, D'), log-densities (b,), kept fields by name.
-
-    ``id_field`` names the column of the ids. None: not asked for.
-    """
+    """Consecutive rows: numbers, texts, ids, vectors (b, D'), log-densities (b,), kept fields by name."""
 
     def __init__(
         self,
@@ -39,7 +36,6 @@ class Block:
         self.named_ids = {} if ids is None else {id_field: ids}
 
     def columns(self) -> dict[str, Sequence[Any]]:
-        """Return the values of ids and kept fields by column."""
         return {**self.named_ids, **self.kept}
 
 
@@ -60,7 +56,7 @@ def json_lines(block: Block) -> str:
 
 
 class StandardOutput:
-    """JSON Lines on standard output, in UTF-8 whatever the locale."""
+    """JSON Lines in UTF-8 whatever the locale."""
 
     own = FIELDS
 
@@ -68,7 +64,7 @@ class StandardOutput:
         check_stdout()
 
     def write(self, block: Block) -> None:
-        """Print the rows; raises BrokenPipeError if the reader left (``| head``)."""
+        """Print the rows; raises BrokenPipeError if the reader left."""
         try:
             sys.stdout.buffer.write(self.encode(block).encode("utf-8"))
             sys.stdout.buffer.flush()
@@ -85,7 +81,7 @@ class StandardOutput:
 
 
 class Terminal(StandardOutput):
-    """A short line a row: its number, text, first numbers and log-density."""
+    """A short line for each row."""
 
     def encode(self, block: Block) -> str:
         rest = f"… {block.vectors.shape[1]} numbers]"
