@@ -62,7 +62,7 @@ GROUPS = {
         ("tests/across/test_packaging.py", "tests/across/test_release.py"),
     ),
     "pages": Group(
-        ("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py", "tests/across/test_notebook.py")
+        ("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py",)
     ),
     "server": Group(
         ("fastflow/serve/*",), ("tests/serve", "tests/across/test_clients.py", "tests/across/test_attacks.py")

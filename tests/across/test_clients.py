@@ -195,34 +195,6 @@ def test_mteb_encodes(mteb_model):
     assert not found[2048].any()
 
 
-@pytest.mark.slow
-def test_mteb_evaluates_a_task(mteb_model):
-    import mteb
-    from datasets import Dataset, DatasetDict
-    from mteb.abstasks import AbsTaskSTS
-    from mteb.abstasks.task_metadata import TaskMetadata
-    from scipy.stats import spearmanr
-
-    left = ["A man plays a guitar.", "A cat sleeps.", "The sun is bright.", "Two dogs run.", "He cooks rice."]
-    right = ["Someone makes music.", "A kitten naps.", "Snow falls at night.", "Dogs are running.", "She reads a map."]
-    scores = [3.5, 4.0, 0.5, 4.5, 0.0]
-
-    class Pairs(AbsTaskSTS):
-        metadata = TaskMetadata(
-            name="Pairs", description="Five pairs.", type="STS", category="t2t", eval_splits=["test"],
-            eval_langs=["eng-Latn"], main_score="cosine_spearman", dataset={"path": "none", "revision": "1"},
-        )  # fmt: skip
-
-    task = Pairs()
-    rows = {"sentence1": left, "sentence2": right, "score": scores}
-    task.dataset, task.data_loaded = DatasetDict({"test": Dataset.from_dict(rows)}), True
-    found = mteb.evaluate(mteb_model, task, cache=None, co2_tracker=False, show_progress_bar=False)
-    runtime = fastflow.Runtime(None, "cpu")
-    a, b = (runtime.encode(side, normalize_embeddings=True) for side in (left, right))
-    expected = spearmanr((a * b).sum(axis=1), scores).statistic
-    assert found.task_results[0].get_score() == pytest.approx(expected, abs=1e-6)
-
-
 def curl(*arguments: str, data: bytes | None = None) -> bytes:
     found = shutil.which("curl")
     if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from importlib.util import find_spec
@@ -37,6 +38,14 @@ def test_the_corpora_are_small_and_of_targets():
     assert all(inputs(path.stem) for path in files)
     said = [line for path in files for line in lines_of(path.stem) if line.startswith("#")]
     assert len(set(said)) == len(said) >= 8
+
+
+def test_every_module_that_a_target_or_an_attack_imports_is_there():
+    files = [path for folder in ("fuzz", "attacks") for path in (TESTS / folder).rglob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    modules = set(re.findall(r"^ *from (fastflow[\w.]*) import", text, re.M))
+    assert len(modules) > 30
+    assert [name for name in modules if find_spec(name) is None] == []
 
 
 @pytest.mark.whole

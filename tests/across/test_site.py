@@ -29,18 +29,7 @@ def test_the_page_of_commands_has_every_extra_of_a_user():
 
 @pytest.mark.slow
 def test_the_site_is_built_and_every_link_and_anchor_in_it_leads_somewhere(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "-q",
-        "-f",
-        str(ROOT / "mkdocs.yml"),
-        "-d",
-        str(tmp_path),
-    ]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f", ROOT / "mkdocs.yml", "-d", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
     home = (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Draw small calibrations and encoders of every form."""
+"""Draw small encoders of every form, and calibrations of ``DIMS`` and ``WIDTHS``."""
 
 from __future__ import annotations
 
@@ -9,36 +9,10 @@ import numpy as np
 
 from fastflow.kernels.encoder.reference import WORDS
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, Dense, Norm, Unit
-from fastflow.stages.calibration import Stage
 
-from support import stages
 from support.packed import VOCABULARY, random_encoder, random_modernbert, random_mpnet
 
-DIMS = (2, 8, 12, 16, 24, 34, 48, 80)
-
-
-def draw_chain(rng: Random) -> tuple[list[Stage], int]:
-    """Return up to three stages, and their input width."""
-    numbers = np.random.default_rng(rng.getrandbits(16))
-    dim = inputs = rng.choice(DIMS)
-    made: list[Stage] = []
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        kind = rng.choice(("flow", "flow", "whiten", *stages.LINEAR))
-        if kind == "flow":
-            most = min(3, (dim & -dim).bit_length() - 1)
-            if most:
-                shape = rng.randint(1, most), rng.randint(1, 3), rng.choice((1, 3, 8, 17, 33, 40))
-                coupling = rng.choice(("additive", "affine"))
-                made.append(stages.flow(numbers, dim, *shape, coupling, rng.choice(("reversal", "random", "lu"))))
-        elif kind == "whiten":
-            outputs = rng.choice((dim, max(2, dim // 2 & ~1)))
-            made.append(stages.whiten(numbers, dim, outputs))
-            dim = outputs
-        elif kind == "nullspace":
-            made.append(stages.nullspace(numbers, dim, 1))
-        else:
-            made.append(stages.LINEAR[kind](numbers, dim))
-    return made or [stages.standardize(numbers, dim)], inputs
+DIMS, WIDTHS = (2, 8, 12, 16, 24, 34, 48, 80), (1, 3, 8, 17, 33, 40)  # of calibrations
 
 
 def _draw_head(rng: Random, numbers: np.random.Generator, width: int) -> list[Any]:

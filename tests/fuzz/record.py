@@ -15,13 +15,15 @@ from unittest.mock import patch
 
 import harness  # noqa: F401 - the path of support
 import numpy as np
-from drawn import draw_chain, draw_encoder
+from drawn import DIMS, WIDTHS, draw_encoder
 
 from fastflow.kernels import isa as instructions
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow import cpu as cpu_flow
 from fastflow.plan.fold import fold
+
+from support.stages import draw_chain
 
 FLOWS, ENCODERS = 12, 24  # for each instruction set, and of encoders for each dtype in turn
 FLOW_NUMBERS = ("inputs", "outputs", "result", "stride", "block", "cost", "isa")
@@ -47,9 +49,9 @@ def write_arrays(out: BinaryIO, *values: Any) -> None:
 
 
 def write_flow(out: BinaryIO, isa: str, rng: Random) -> None:
-    stages, dim = draw_chain(rng)
+    chain = draw_chain(rng, DIMS, WIDTHS)
     (weights, ops, table), given = catch_call(
-        cpu_flow, "Flow", lambda: cpu_flow.CpuFlow(fold(stages, dim, rng.random() < 0.5), 1, isa)
+        cpu_flow, "Flow", lambda: cpu_flow.CpuFlow(fold(chain.stages, chain.dim, rng.random() < 0.5), 1, isa)
     )
     write_arrays(out, weights, ops, table)
     write_numbers(out, len(ops), *(given[name] for name in FLOW_NUMBERS))

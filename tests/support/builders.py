@@ -36,17 +36,18 @@ def make_sentences(count: int, seed: int = 0) -> list[str]:
     return list(out)
 
 
-def wordpiece() -> Tokenizer:
+def wordpiece(
+    pieces: list[str] = VOCABULARY, special: list[str] = SPECIAL, first: str = "[CLS]", last: str = "[SEP]"
+) -> Tokenizer:
     """BERT's uncased tokenizer on ``VOCABULARY``."""
-    ids = {piece: i for i, piece in enumerate(VOCABULARY)}
+    ids = {piece: i for i, piece in enumerate(pieces)}
     out = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     out.normalizer = normalizers.BertNormalizer()
     out.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     out.decoder = decoders.WordPiece()
-    out.add_special_tokens(SPECIAL)
-    out.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[(t, ids[t]) for t in ("[CLS]", "[SEP]")]
-    )
+    out.add_special_tokens(special)
+    ends = [(token, ids[token]) for token in (first, last)]
+    out.post_processor = processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ends)
     return out
 
 
@@ -66,14 +67,8 @@ def byte_level() -> Tokenizer:
 
 def fairseq_wordpiece() -> Tokenizer:
     """MPNet's tokenizer: BERT's pieces after RoBERTa's special tokens."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *VOCABULARY]
-    out = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    out.normalizer = normalizers.BertNormalizer()
-    out.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    out.decoder = decoders.WordPiece()
-    out.add_special_tokens([*pieces[:4], "[UNK]"])
-    out.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    return out
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    return wordpiece([*names, *VOCABULARY], [*names, "[UNK]"], "<s>", "</s>")
 
 
 def unigram() -> Tokenizer:

@@ -12,6 +12,8 @@ from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import parse_method
 from fastflow.train.ship.export import export
 
+from support import stages
+
 DIM = 16
 SHAPE = {"levels": 2, "depth": 2, "width": 8, "coupling": "additive", "permutation": "reversal"}
 
@@ -38,12 +40,7 @@ def pooled(rows: int, dtype=np.float64):
 
 def linear_stages() -> list[Stage]:
     rng = np.random.default_rng(1)
-    directions = np.linalg.qr(rng.normal(size=(DIM, 3)))[0].T
-    return [
-        Stage("standardize", {}, {"mean": rng.normal(size=DIM), "deviation": rng.uniform(0.5, 2, DIM)}),
-        Stage("nullspace", {}, {"mean": rng.normal(size=DIM), "directions": directions}),
-        Stage("whiten", {}, {"mean": rng.normal(size=DIM), "matrix": rng.normal(size=(DIM, 12))}),
-    ]
+    return [stages.standardize(rng, DIM), stages.nullspace(rng, DIM), stages.whiten(rng, DIM, 12)]
 
 
 def fitted_by(method, pooled, **shape):

@@ -24,15 +24,11 @@ def of_script(source: str) -> list[str]:
     return re.findall(r"(?:^|\s)#(.*)", source)
 
 
-def of_page(source: str) -> list[str]:
-    return [source]
-
-
 KINDS = {  # a file's ending -> its prose
     **dict.fromkeys((".py",), of_python),
     **dict.fromkeys((".c", ".h", ".inc"), of_c),
     **dict.fromkeys((".pyx", ".pxi", ".sh", ".toml", ".yml", "justfile", ".ci/run", "MANIFEST.in"), of_script),
-    **dict.fromkeys((".md",), of_page),
+    **dict.fromkeys((".md",), lambda source: [source]),
 }
 
 

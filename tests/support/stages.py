@@ -1,6 +1,7 @@
 """Calibration stages with random parameters: well conditioned, and no array of zeros."""
 
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -99,24 +100,30 @@ def every_operation() -> list[Stage]:
 LINEAR = {"standardize": standardize, "nullspace": nullspace, "recolour": recolour}
 
 
-@st.composite
-def chains(draw: st.DrawFn, widths: tuple[int, ...] = (8, 17, 32, 64, 100, 256)) -> Chain:
-    """Up to three stages in any order, one a flow at least."""
-    seed = draw(st.integers(0, 2**32 - 1))
-    rng = np.random.default_rng(seed)
-    dim = inputs = draw(st.sampled_from((16, 48, 80, 112, 272, 384, 768)))
-    kinds = draw(st.permutations(("flow", *draw(st.lists(st.sampled_from(KINDS), max_size=2)))))
-    stages = []
-    for kind in kinds:
-        if kind == "flow":
-            levels = draw(st.integers(1, min(4, (dim & -dim).bit_length() - 1)))
-            shape = levels, draw(st.integers(1, 4)), draw(st.sampled_from(widths))
-            coupling = draw(st.sampled_from(("additive", "affine")))
-            stages.append(flow(rng, dim, *shape, coupling, draw(st.sampled_from(("reversal", "random", "lu")))))
+def draw_chain(rng: Random, dims: tuple[int, ...], widths: tuple[int, ...], flows: int = 0) -> Chain:
+    """Up to three stages in any order, ``flows`` of them flows at least; an odd width has no flow."""
+    seed = rng.getrandbits(32)
+    numbers, dim = np.random.default_rng(seed), rng.choice(dims)
+    inputs, stages = dim, []
+    kinds = ["flow"] * flows + rng.choices(KINDS, k=rng.randint(1 - flows, 3 - flows))
+    for kind in rng.sample(kinds, len(kinds)):
+        most = min(4, (dim & -dim).bit_length() - 1)
+        if kind == "flow" and most:
+            shape = rng.randint(1, most), rng.randint(1, 4), rng.choice(widths)
+            coupling = rng.choice(("additive", "affine"))
+            stages.append(flow(numbers, dim, *shape, coupling, rng.choice(("reversal", "random", "lu"))))
         elif kind == "whiten":
-            outputs = draw(st.sampled_from((dim, *(max(8, n & ~1) for n in (dim // 2, dim // 4 + 2)))))
-            stages.append(whiten(rng, dim, outputs))
+            outputs = rng.choice((dim, *(max(2, n & ~1) for n in (dim // 2, dim // 4 + 2))))
+            stages.append(whiten(numbers, dim, outputs))
             dim = outputs
-        else:
-            stages.append(LINEAR[kind](rng, dim))
-    return Chain(stages, inputs, seed)
+        elif kind == "nullspace":
+            stages.append(nullspace(numbers, dim, min(3, dim // 2)))
+        elif kind != "flow":
+            stages.append(LINEAR[kind](numbers, dim))
+    return Chain(stages or [standardize(numbers, dim)], inputs, seed)
+
+
+def chains(widths: tuple[int, ...] = (8, 17, 32, 64, 100, 256)) -> st.SearchStrategy[Chain]:
+    """Chains with a flow at least."""
+    dims = (16, 48, 80, 112, 272, 384, 768)
+    return st.integers(0, 2**32).map(lambda seed: draw_chain(Random(seed), dims, widths, flows=1))

@@ -21,7 +21,7 @@ ORDERED = (
     "\u302e\u302f\u1b44\u1baa\u08d4\u0334\u0345\U0001d165\U0001d16d\U0001d172\U0001e944\U00011446\u1dfb\u0f71\u0f72"
 )
 ODD = "İıſKÅẞǅΣςﬁﷺ가각힣ᄀ\u0340\u0344\u0f73\u0f81\u2260\u1fef\u037e\u2000\u3000\u180e\u200b\ufeff\ufffd\0\x85\x0b"
-PIECES = [
+PIECES = (
     "[SEP]",
     "[CLS]",
     "[MASK]",
@@ -36,7 +36,7 @@ PIECES = [
     "##",
     "unaffable",
     "n't",
-]
+)
 
 
 def word(rng: Random) -> str:

@@ -208,7 +208,7 @@ class Tokenizer:
             for i, encoding in enumerate(self._encode(heads[start:stop]), start):
                 if heads[i] is not texts[i] and not self._is_cut(encoding):
                     encoding = self._encode([self._long.enough(texts[i], self._is_full)])[0]
-                rows.append(np.array(encoding.ids, np.int32))
+                rows.append(np.array(encoding.ids, np.uint32).view(np.int32))
                 cut += [i] if self._is_cut(encoding) else []
         offsets = np.cumsum([len(row) for row in rows], dtype=np.int64)
         return Tokens(np.concatenate(rows), offsets, np.array(cut, np.int64))
@@ -266,7 +266,7 @@ class Tokenizer:
         else:
             encodings = self._check(self._tokenizer.encode_batch_fast, texts, False)
             unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]
-            ids = np.array([i for encoding in encodings for i in encoding.ids], np.int32)
+            ids = np.array([i for encoding in encodings for i in encoding.ids], np.int64)
         return len(ids), int(np.isin(ids, [i for i in unknown if i is not None]).sum())
 
 

@@ -1,4 +1,4 @@
-"""A file of vectors, .npy, and one of ranges. Bytes: one that chooses between the two, then the file."""
+"""A file of vectors. Bytes: the .npy."""
 
 import io
 
@@ -6,24 +6,20 @@ import numpy as np
 from harness import Finding, check_contract, scratch
 
 from fastflow.files.read.matrix import MatrixFile, is_matrix_file
-from fastflow.files.read.ranges import read_ranges
 
 FOLDER = scratch()
 
 
 def one(data: bytes) -> None:
     path = FOLDER / "x.npy"
-    path.write_bytes(data[1:])
+    path.write_bytes(data)
     if not is_matrix_file(path):
         raise Finding("a .npy is no file of vectors")
-    check_contract(lambda: read(data[:1] == b"\1"))
+    check_contract(read)
 
 
-def read(ranges: bool) -> None:
-    """All rows, as often as there are any; a file of ranges is one of vectors too."""
-    if ranges:
-        read_ranges(FOLDER / "x.npy", "int8")
-        return
+def read() -> None:
+    """All rows, as often as there are any."""
     with MatrixFile(str(FOLDER / "x.npy")) as file:
         found = sum(len(block) for block in file.blocks(2))
         if found != len(file.matrix):
@@ -35,5 +31,5 @@ def seeds() -> list[bytes]:
     for dtype in ("<f4", "<f8", "<f2", ">f4"):
         file = io.BytesIO()
         np.save(file, np.arange(12).reshape(3, 4).astype(dtype))
-        out += [b"\0" + file.getvalue(), b"\1" + file.getvalue()]
+        out.append(file.getvalue())
     return out

@@ -1,7 +1,7 @@
 """Calibrations and encoders drawn by the bytes, on every instruction set, against their definition in NumPy."""
 
 import numpy as np
-from drawn import draw_chain, draw_encoder
+from drawn import DIMS, WIDTHS, draw_encoder
 from harness import Choices, Finding
 
 from fastflow.kernels import isa as instructions
@@ -13,6 +13,7 @@ from fastflow.plan.fold import fold
 
 from support.encoders import defined
 from support.packed import pack
+from support.stages import draw_chain
 
 NEAR, FACTOR = 2e-5, 20  # of the largest number; times the error of NumPy in float32, in other orders of its sums
 
@@ -27,8 +28,8 @@ def one(data: bytes) -> None:
 
 
 def calibrate(choices: Choices, isa: str) -> None:
-    stages, dim = draw_chain(choices)
-    plans = fold(stages, dim, choices.random() < 0.5)
+    chain = draw_chain(choices, DIMS, WIDTHS)
+    dim, plans = chain.dim, fold(chain.stages, chain.dim, choices.random() < 0.5)
     rows, threads = choices.choice((0, 1, 2, 7, 17, 40)), choices.choice((1, 2))
     x = np.random.default_rng(choices.getrandbits(16)).normal(size=(rows, dim)).astype(np.float32)
     wanted, plain = x.astype(np.float64), x
