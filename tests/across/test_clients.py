@@ -69,7 +69,7 @@ def test_openai_without_v1(server, vectors):
 def test_huggingface_hub_knows_the_address_only(server, vectors, monkeypatch):
     """It sends POST /, as to Text Embeddings Inference."""
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)  # which it takes for every address
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # which it takes for every address
     client = hub.InferenceClient(server.url, token=KEY, timeout=30)
     np.testing.assert_allclose(client.feature_extraction(TEXTS), vectors, atol=1e-6)
     np.testing.assert_allclose(client.feature_extraction(TEXTS[0], normalize=True), vectors[:1], atol=1e-6)

@@ -25,6 +25,7 @@ ROWS = [  # the absent module, its extra, and the words of a command; MODEL is a
     ("zstandard", "zstd", "embed in.txt.zst -m MODEL -o out.npy"),
     ("starlette", "serve", "serve"),
     ("bm25s", "eval", "eval task -m MODEL"),
+    ("sklearn", "eval", "eval labels.tsv -m MODEL"),
     ("torch", "train", "embed in.txt --fit -m MODEL -o out.npy"),
     ("ray", "ray", "embed in.txt --ray local -m MODEL -o out.parquet"),
 ]
@@ -36,6 +37,8 @@ def test_it_is_named(bert, tmp_path, monkeypatch, module, extra, words):
     (tmp_path / "task").mkdir()
     for name, text in TASK.items():
         (tmp_path / "task" / name).write_text(text)
+    rows = [f"{split}\t{label}\t{label} {split}\n" for split in ("train", "test") for label in "ab"]
+    (tmp_path / "labels.tsv").write_text("split\tlabel\ttext\n" + "".join(rows * 9))
     for name in ("in.txt", "in.txt.zst", "in.parquet"):
         (tmp_path / name).write_text("\n".join(make_sentences(9)) + "\n")
     before = sorted(tmp_path.iterdir())
@@ -44,5 +47,6 @@ def test_it_is_named(bert, tmp_path, monkeypatch, module, extra, words):
     monkeypatch.setitem(sys.modules, module, None)
     done = run(*words.replace("MODEL", str(bert)).split())
     assert (done.exit_code, "Traceback" in done.stderr) == (1, False)
-    assert f"needs {module}, which is not installed: run {install(extra)}" in done.stderr.replace("ray.data", "ray")
+    said = done.stderr.replace("ray.data", "ray").replace("scikit-learn,", "sklearn,")
+    assert f"needs {module}, which is not installed: run {install(extra)}" in said
     assert sorted(tmp_path.iterdir()) == before

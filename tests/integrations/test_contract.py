@@ -173,7 +173,7 @@ def langchain(folder: Path) -> Door:
 
     from fastflow.integrations.langchain import FastflowEmbeddings
 
-    return Door(  # a Runtime is an Embeddings of its own: tests/test_familiar_embedder.py
+    return Door(  # a Runtime is an Embeddings of its own: tests/test_compatibility.py
         FastflowEmbeddings,
         lambda model: partial(InMemoryVectorStore.from_texts, TEXTS, FastflowEmbeddings(model)),
         lambda store, query: TEXTS.index(store.similarity_search(query, k=1)[0].page_content),
