@@ -133,8 +133,8 @@ class Properties:
         """Describe the model and how it runs on this machine.
 
         Returns:
-            Backend, dtype, pooling, calibration, limits and more, as data for json. ``notes`` are sentences for the
-            user, ``details`` say how this machine runs the model.
+            Backend, dtype, pooling, calibration, limits and more, as data for json. ``notes`` and ``details`` are
+            sentences.
         """
         session, runs = self.session, self.session.calibrator
         model = session.model

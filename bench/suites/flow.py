@@ -1,6 +1,6 @@
 """The flow suite: pooled vectors in, calibrated vectors out, by fastflow's kernels and by PyTorch.
 
-Candidates get the same float32 batch and are checked against float64. GFLOP/s and GB/s count the folded plan's work.
+Every candidate gets the same float32 batch and is checked against float64.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 MOST_DISTINCT = 65_536  # rows of a batch that differ, and that are checked
-MOST_IN_GRAPH = 1024  # rows of a call that is timed as one of many in a graph: beyond, launches do not matter
+MOST_IN_GRAPH = 1024  # rows up to which many calls are timed in one CUDA graph: above, launches do not matter
 Function = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor], Callable[[], Any]]
 
@@ -44,18 +44,15 @@ class FlowCandidate(Candidate):
     """``prepare``: x (B, D) -> the call, which returns (B, N)."""
 
     prepare: Prepare
-    optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
+    optional: bool = False  # left out, with the reason, if its first call fails
     graph: Function | None = None  # the function in its CUDA graph
 
 
-COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
+COMPILED = ("compile", "reduce-overhead", "max-autotune")
 
 
 def list_rows(device: str, quick: bool) -> list[str]:
-    """Return the names of the peers' rows: the equations as backend torch runs them, then the lean and the folded form.
-
-    Quick runs compile nothing.
-    """
+    """Return the names of the peers' rows; quick runs compile none."""
     compiled = () if quick else COMPILED[: 1 if device == "cpu" else None]
     modes = ("eager", *compiled, *(["graph"] if device == "cuda" else []))
     return ["torch-eager", *(f"{family}-{mode}" for family in ("torch-lean", "torch-folded-state") for mode in modes)]
@@ -145,7 +142,7 @@ def run_flow(request: Request) -> Results:
     peers = frozenset(choose_rows(request.against, device, quick))
     size = request.sizes.gpu_flow if request.on_gpu else request.sizes.flow
     if model is not None:
-        load_model(model)  # one that cannot be measured is refused before anything is
+        load_model(model)  # refuse a model that cannot be measured
     results, counts = Results(), [threads] if request.on_gpu or quick or threads == 1 else [threads, 1]
     end = time.monotonic() + size.seconds
     with nullcontext() if quick else compiling():

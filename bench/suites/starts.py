@@ -1,7 +1,7 @@
 """The start-up suite: a new process, from its start to its first vector, and its memory then.
 
-The files are in the page cache. Memory is as Linux counts it: resident, its peak, and without mapped files. The trial
-of int8 of a first opening is kept: users see later openings.
+Memory is as Linux counts it: resident, its peak, and without mapped files. The files are in the page cache, and the
+trial of int8 is cached.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: f
     Raises a FastflowError with the last message of a process that fails or is too slow.
     """
     environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    # the first round writes everybody's bytecode, as an installation does
+    # the first round writes bytecode
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as messages:
         began = perf_counter()
@@ -134,7 +134,7 @@ def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: f
                 taken = perf_counter() - began
                 out = process.stdout.read()
                 process.wait()
-            finally:  # Ctrl-C or SIGTERM too: the process ends with the bench
+            finally:  # also at Ctrl-C or SIGTERM
                 guard.cancel()
                 process.kill()
         messages.seek(0)
@@ -153,9 +153,9 @@ def start_once(job: Job) -> tuple[float, dict[str, float]]:
 
 
 def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, results: Results) -> None:
-    """Start every job in turn and add its row; the first round fills the page cache.
+    """Start every job by turns and add its row; leave out a peer that fails.
 
-    A peer that fails is left out; fastflow's error is raised.
+    The first round fills the page cache.
     """
     samples: dict[int, list[tuple[float, dict[str, float]]]] = {i: [] for i in range(len(jobs))}
     for _ in range(1 + request.sizes.starts):
@@ -210,7 +210,7 @@ def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: 
                 from fastflow.bench.peers.engines import fuse, quantise
 
                 path = fuse(subject) if dtype == "float32" else quantise(subject)
-            except Exception as error:  # somebody else's exporter raises anything; the run continues
+            except Exception as error:  # other people's exporters raise anything
                 reason = f"no ONNX file could be made: {first_line(error)}"
                 results.leave_out(subject.label, f"{name} {dtype}", reason)
                 continue

@@ -1,7 +1,7 @@
 """Pooling: hidden states of chosen layers -> one vector for each text.
 
-Layer 0 is the embedding layer, L the last one. Layer WORDS, -1, is the embedding layer with the mean position for
-every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
+Layer 0 is the embedding layer, L the last one, WORDS (-1) the embedding layer with the mean position for every token. A
+mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
@@ -90,10 +90,7 @@ class Pooling:
 
 
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
-    """Return ``weights`` of a Pooling; raises a FastflowError that names their place ``where``.
-
-    No weight may be near 0: a mean divides by their sum.
-    """
+    """Return ``weights`` of a Pooling; raises a FastflowError that names ``where`` for one near 0, or too large."""
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model again")
     if weights.shape != (vocabulary,) or weights.dtype != np.float32:

@@ -1,7 +1,7 @@
 """Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and the spread.
 
-A flow's dimensions are interchangeable: a model may store an orthogonal basis, used only for a cut. int8 and uint8 need
-a fixed range: calibrations that do not end in unit variance may store the spread of each dimension.
+A flow's dimensions are interchangeable, so a model may store an orthogonal basis to cut by. int8 and uint8 need a fixed
+range, so calibrations that do not end in unit variance may store the spread of each dimension.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     """Return left singular vectors of the covariance (D', D) of embedding and pooled vector.
 
-    The embedding's own variance would not do: after a whitening all directions have one.
+    Variances of the embedding cannot order directions that a whitening equalised.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)

@@ -1,7 +1,7 @@
 """The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
 
-Texts are concatenated: text i owns tokens offset[i]:offset[i+1] (int32) of N. States and products are float32, float16
-or bfloat16; sums and activations are float32. Tables are float32. N = 0 and B = 0 are never launched.
+Texts are concatenated to N tokens; text i has tokens offset[i]:offset[i+1] (int32). States and products are float32,
+float16 or bfloat16; sums, activations and tables are float32. N = 0 and B = 0 are never launched.
 """
 # ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"

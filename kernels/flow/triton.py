@@ -1,7 +1,6 @@
 """The folded flow on a CUDA GPU.
 
-Only building a ``TritonFlow`` imports torch and triton. A call never waits for the device, so a CUDA graph can capture
-it.
+Only building a ``TritonFlow`` imports torch and triton. No call waits for the device, so CUDA graphs can capture it.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ class TritonFlow(Launcher):
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
-        """Return z (B, N) float32 of x (B, D); ``normalize``: z / max(|z|, 1e-12).
+        """Return z (B, N) float32 of x (B, D), or of hidden states that ``pool`` pools, if ``offsets`` are given.
 
-        With ``offsets``, x holds hidden states, which ``pool`` pools first.
+        ``normalize`` divides z by max(|z|, 1e-12).
         """
         return self._run(x, normalize, offsets, ids, None)
 

@@ -90,7 +90,6 @@ class Fit(Saving):
 
     @property
     def stages(self) -> list[Stage]:
-        """The calibration's stages in order, none if the pooling is kept."""
         return list(self.choice.fitted.stages)
 
     @property
@@ -100,7 +99,7 @@ class Fit(Saving):
 
     @property
     def report(self) -> Report:
-        """The lines of fastflow-train as data that json can write, a copy.
+        """The lines of fastflow-train as data that json can write.
 
         ``choice`` and ``reasons`` explain ``method``; ``verdict`` judges ``measures``, before and after calibration.
         """
@@ -159,5 +158,5 @@ class Fit(Saving):
 
 
 def _remove(folder: str, process: int) -> None:
-    if os.getpid() == process:  # not in a fork
+    if os.getpid() == process:  # a fork must not remove the directory
         shutil.rmtree(folder, ignore_errors=True)
