@@ -1,7 +1,7 @@
 """Properties computed at first use, and a fork that waits for them.
 
-``functools.cached_property`` of Python 3.11 takes a lock. A lock held by another thread at a fork stays locked in the
-child; so do the locks of modules being imported.
+A lock that another thread holds at a fork stays locked in the child. Such locks are of ``functools.cached_property`` in
+Python 3.11, and of modules being imported.
 """
 
 from __future__ import annotations

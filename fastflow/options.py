@@ -10,8 +10,8 @@ from fastflow.model.kinds import Model, VectorModel
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 
-WINDOW = 4096  # texts that are held and sorted by length together
-CHARACTERS = 1 << 24  # in a window: fewer texts if they are long: 16 to 64 MB
+WINDOW = 4096  # texts that are held, and sorted by length, together
+CHARACTERS = 1 << 24  # most in a window, of 16 to 64 MB
 Item = TypeVar("Item")
 
 
@@ -93,7 +93,7 @@ def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], i
 
 def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     """Yield ``items``; a thread makes the next one ahead."""
-    from concurrent.futures import ThreadPoolExecutor  # only a GPU backend overlaps: others start without it
+    from concurrent.futures import ThreadPoolExecutor  # only a GPU backend needs it
 
     with ThreadPoolExecutor(1, thread_name_prefix="fastflow-prefetch") as worker:
         coming = worker.submit(_take, items)

@@ -1,7 +1,4 @@
-"""The other engines of encoders, and the reference, PyTorch in float32.
-
-Each runs at its usual best, with the same weights, pooling and threads.
-"""
+"""The other engines of encoders at their usual best, and the reference, PyTorch in float32."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from fastflow.model.encoder.architecture import max_tokens
 class Pooled(torch.nn.Module):
     """transformers' encoder and the subject's pooling: (B, T) ids and mask int64 -> (B, D) float32.
 
-    ``layers`` None: as the subject pools; else the plain mean of these layers and of all tokens.
+    ``layers``: pool the plain mean of these layers and of all tokens; None: as the subject pools.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class Pooled(torch.nn.Module):
             self.words = build_words_layer(self.encoder, max_tokens(subject.shape), subject.encoder)
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
-        # a column, looked up as the encoder's own tables are, which every exporter and compiler supports
+        # a column, looked up like the encoder's own tables, which every exporter and compiler supports
         self.token_weights: torch.Tensor | None
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
@@ -151,8 +148,8 @@ class TextCandidate(Candidate):
 
     embed: Embed
     pool: Embed | None = None  # texts -> the pooled vectors to check; None: the vectors of ``embed``
-    layers: tuple[int, ...] | None = None  # it averages these layers, all tokens alike; None: the model's own pooling
-    alone: bool = False  # it takes one text a call, no list
+    layers: tuple[int, ...] | None = None  # it averages these layers and all tokens; None: the model's own pooling
+    alone: bool = False  # it takes one text a call
 
     def prepare(self, texts: Sequence[str]) -> Call:
         return partial(self.embed, texts)
@@ -222,7 +219,7 @@ def open_peers(
                     yield TextCandidate(family, dtype, backend, opened, layers=layers)
                 else:
                     yield EncoderCandidate(family, dtype, backend, opened)
-            except Exception as error:  # other people's converters raise anything; the run continues
+            except Exception as error:  # other people's converters raise anything
                 reason = f"it cannot be opened: {first_line(error)}"
         if reason is not None:
             results.leave_out(subject.label, f"{family} {dtype}", reason)

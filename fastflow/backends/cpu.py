@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fastflow.kernels.table import cpu as table_kernels
     from fastflow.model.encoder.int8 import Int8
 
-LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by default
+LEAST_COSINE = 0.9995  # least cosine of bfloat16 on the model's corpus, to be the default
 
 
 def auto_dtype(model: Model) -> tuple[str, str]:
@@ -67,7 +67,7 @@ class CpuCalibrator(Calibrator):
         self._latent: CpuFlow | None = None
         try:
             self._flow = self._fold(self._calibrated.calibration, threads)
-        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
+        except ValueError as error:  # a FASTFLOW_ISA that this machine lacks is an error
             raise UsageError(str(error)) from error
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:

@@ -1,5 +1,5 @@
 /* A thread pool that survives fork. A call never waits for workers that have not started: when the caller has done its
-   part, workers can no longer join. */
+   part, it closes the job. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

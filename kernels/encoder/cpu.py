@@ -38,7 +38,7 @@ IN_WORDS = {
     INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # bits of 65504
-SMALLEST = 2.0**-10  # least size of a column: one of zeros has no factor
+SMALLEST = 2.0**-10  # least size of a column: a column of zeros has no factor
 Array = NDArray[Any]
 
 

@@ -76,7 +76,7 @@ class TritonEncoder(Launcher):
                 found[name] = self._tensor(array, self.torch.float16 if half else self.torch.float32)
             else:
                 matrix = name.endswith(".weight") and part != "pooler"
-                linear = name.endswith(("qkv.bias", "projection.bias"))  # added by the product
+                linear = name.endswith(("qkv.bias", "projection.bias"))  # the product adds it
                 found[name] = self._tensor(array, self.dtype if matrix or linear else self.torch.float32)
         return found
 
@@ -170,7 +170,6 @@ class TritonEncoder(Launcher):
         return x
 
     def launch(self, body: str, grid: tuple[int, ...], constants: dict[str, Any], **values: Any) -> None:
-        """Launch the kernel ``body``."""
         self.start(getattr(self.bodies, body), grid, **values, **constants)
 
     def _place(self, kept: Tensor, layer: int) -> Tensor | None:

@@ -1,7 +1,7 @@
 """The plan, a calibration folded for execution, and its definition in NumPy.
 
-Letters: D input, M state and N output channels, K coupling steps, w their width. Both forms begin with v = (x - m) * s,
-then u = L v, or u = v without the prologue L.
+D, M and N are the input, state and output channels, K the coupling steps, w their width. Both forms begin with
+v = (x - m) * s, then u = L v, or u = v without the prologue L.
 
 ``hidden`` (additive couplings and linear maps), for k = 0 .. K-1 in order:
     a_k = U_k u + c_k + sum_{j<k} G_kj h_j;   h_k = relu(B_k relu(a_k) + d_k);   at the end z = S u + V h + t.

@@ -12,11 +12,11 @@ from fastflow.errors import FastflowError
 from fastflow.files.read.records import Layout
 from fastflow.files.read.texts import read_records
 
-BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, abbreviations aside
+BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, not after most abbreviations
 
 
 def cut_sentences(text: str) -> list[str]:
-    """Cut after . ! ? … before anything but a lower-case letter, and after their full-width forms."""
+    """Cut after . ! ? … unless a lower-case letter follows, and after their full-width forms."""
     return [part for part in map(str.strip, BOUNDARY.split(text)) if part]
 
 

@@ -64,7 +64,7 @@ def fit_chain(
     statistics: Moments | None = None,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D), which ``live`` embeds anew for a flow.
+    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D); ``live`` embeds texts again for a flow.
 
     ``shape`` has FlowConfig's arguments, ``colour`` recolour's. If ``pooled`` is a sample, closed forms take
     ``statistics`` of the whole corpus.

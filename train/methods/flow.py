@@ -125,7 +125,6 @@ class Flow(nn.Module):
                 x, constant = step.initialise(x, constant)
 
     def hold(self) -> None:
-        """Keep constant channels as they are, after an update."""
         for level in range(self.config.levels):
             for step in self.steps(level):
                 step.hold()

@@ -8,7 +8,7 @@
 enum { FF_BUFFERS = 16 };  /* a full encoder has 13 */
 #define FF_THREAD_ROWS 48  /* with more rows per thread, threads split rows instead of panels */
 #define FF_SCORES_SPARE 16  /* floats between rows of scores, so that rows use different cache sets */
-/* Keys of a block and queries of an element. 14 rows of scores fill 30 KB of a 48 KB L1. */
+/* Keys of a block and queries of an element: 14 rows of scores fill 30 KB of a 48 KB L1. */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };
 enum { FF_TILE_QUERIES = 32 };  /* most queries in a tile: two AMX tiles */
 enum { FF_BYTES_FROM = 64 };  /* tokens from which attention in bytes pays */
@@ -99,7 +99,7 @@ typedef struct {
     const char *memory;
     const ff_linear *linears;
     const ff_step *steps;
-    const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
+    const int64_t *strides;   /* bytes in a row of each buffer, a multiple of 64 */
     /* (position_rows, width) with the embedding of segment 0 added; then their mean if FF_EMBED needs it; or NULL */
     const float *positions;
     const void *words;        /* (vocabulary, width) */
@@ -124,10 +124,10 @@ typedef struct {
     float *states;           /* (layers, N, hidden), or NULL */
 } ff_texts;
 
-/* Write pooled vectors and hidden states of texts that passed ff_check_texts. A text's bits do not depend on other
-   texts or threads. Returns -1 if memory is short, else 0. */
+/* Write pooled vectors and hidden states of texts that passed ff_check_texts; other texts and threads change no bits.
+   Returns -1 if memory is short, else 0. */
 int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads);
-/* Returns the first text that is empty, too long or has an unknown id; -1: none. */
+/* Returns the first text that is empty, too long or has an unknown id, else -1. */
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
 typedef struct {         /* one head of one text */
