@@ -18,7 +18,7 @@ MOST = 2**31 - 1  # sizes and ids are 32-bit in every kernel
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open ``path`` for unbuffered reading; raise OSError for a pipe or folder without waiting."""
+    """Open ``path`` for unbuffered reading; raise OSError for a pipe or folder."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return os.fdopen(handle, "rb", buffering=0)
@@ -51,7 +51,7 @@ def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
 
 
 def is_whole(value: Any, least: int, most: int = MOST) -> bool:
-    """Whether a JSON value is an int, not a bool or float, within bounds."""
+    """Return whether a JSON value is an int within bounds."""
     return type(value) is int and least <= value <= most
 
 

@@ -47,7 +47,6 @@ class Launcher:
         self.device = self.anchor.device
 
     def start(self, kernel: Any, grid: tuple[int, ...], **arguments: Any) -> None:
-        """Launch ``kernel`` unless ``grid`` is empty."""
         if math.prod(grid):
             with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
                 kernel[grid](**arguments)

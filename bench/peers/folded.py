@@ -1,4 +1,4 @@
-"""The folded plan in plain PyTorch: the strongest form without kernels of our own, skipping zero blocks, in place."""
+"""The folded plan in plain PyTorch: the strongest form without own kernels."""
 
 from __future__ import annotations
 

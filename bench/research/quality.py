@@ -2,8 +2,8 @@
 
     python -m fastflow.bench.research.quality --encoder DIR --sts DIR --corpus FILE --out bench/results/quality
 
-Settings are fastflow-train's defaults; nullspace removes one direction. *target* fits on the set's own sentences,
-without labels, as the paper does; *corpus* fits once.
+Settings are fastflow-train's defaults; nullspace removes one direction. *target* fits on each set's own sentences, as
+the paper does; *corpus* fits once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Embed = Callable[[Sequence[str]], Matrix]
 
 
 def keep_embedded(encoder: FrozenEncoder, texts: Sequence[str], cache: Path) -> Embed:
-    """Return the function that looks up the pooled embeddings (n, D) of texts, each embedded once."""
+    """Return a function that looks up pooled embeddings (n, D); each text is embedded once."""
     distinct = list(dict.fromkeys(texts))
     places, pooled = {text: i for i, text in enumerate(distinct)}, embed_corpus(distinct, encoder, cache)
     return lambda wanted: pooled[[places[text] for text in wanted]].astype(np.float64)
@@ -85,7 +85,7 @@ def summarise(row: dict[str, Any], column: str, kind: str) -> str:
 
 
 def make_weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return rows of default.json: weights without calibration, and the default's flow on all texts."""
+    """Return rows of default.json: weights without calibration, and the default's flow."""
     rows = []
     for corpus, label in (("own texts", "target"), ("snli", "corpus")):
         for candidate, name in (

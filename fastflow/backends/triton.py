@@ -172,7 +172,7 @@ class TritonBackend(Backend):
         return out
 
     def _launch(self, task: Task, inputs: tuple[Tensor, Tensor, Tensor], longest: int) -> Tensor:
-        """Only launches: no waiting, no reading back."""
+        """Launch the kernels without waiting."""
         ids, places, offsets = inputs
         hidden = self._encoder(ids, places, offsets, longest)
         if self._pooling.mode == "mean":
@@ -219,8 +219,8 @@ class TritonBackend(Backend):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One thread at a time; a forked child would hang or crash in the CUDA context."""
-        if os.getpid() != self._process:  # before the lock, which may be held at the fork
+        """Let one thread in; a forked child would hang or crash in the CUDA context."""
+        if os.getpid() != self._process:  # before the lock, which the fork may have copied held
             raise FastflowError("a Runtime on a GPU cannot be used in a forked process; make a new one in each process")
         with self._lock:
             yield

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 class Chain:
     """Modules, then the affine map y = map x + shift in float64; splits emitted y[:start]."""
 
-    apart, diagonal = True, False  # no densities are needed; a product with a matrix removes directions
+    apart, diagonal = True, False  # no densities are needed; a matrix product removes directions
 
     def __init__(self, width: int) -> None:
         self._modules: list[Dense] = []
@@ -33,7 +33,7 @@ class Chain:
     def scale(self, a: Array, b: Array) -> None:
         """Compute y <- a (y + b)."""
         rows = slice(self._start, None)
-        if not self._begun and b.any():  # a module of its own: small numbers round less later
+        if not self._begun and b.any():  # in a module of its own, small numbers round less
             self._modules.append(Dense(np.eye(len(b)), b))
             self._map, self._shift = np.diag(a), np.zeros(len(b))
         else:
@@ -85,7 +85,7 @@ class Chain:
         """Add x -> [carried x, relu(weight x + bias)]."""
         count, inputs = carried.shape
         out = count + len(bias)
-        out += out == inputs  # a module as wide as x would add x, not R x
+        out += out == inputs  # a module as wide as x would add x
         product, residual, shift = np.zeros((out, inputs)), np.zeros((out, inputs)), np.zeros(out)
         residual[:count] = carried
         product[count : count + len(bias)], shift[count : count + len(bias)] = weight, bias

@@ -156,7 +156,7 @@ def _check_names(repository: str, files: list[str], left: list[str]) -> None:
 
 
 def _same(path: Path, listed: Any) -> bool:
-    """The Hub lists git's hash of a small file, and sha256 of a large one."""
+    """Compare by git's hash, which the Hub lists for a small file, or by sha256."""
     if listed.lfs is not None:
         return bool(file_hash(path) == listed.lfs.sha256)
     data = path.read_bytes()

@@ -81,8 +81,8 @@ def multiplies_bfloat16() -> bool:
 def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
     """Return {product: factors that divide its operand and multiply its weights, for int8}.
 
-    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root, so
-    that large columns leave the others enough of 255 values (SmoothQuant, Xiao et al. 2023, eq. 4).
+    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root: large
+    columns then leave more of 255 values to the others (SmoothQuant, Xiao et al. 2023, eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
@@ -100,9 +100,9 @@ class CpuEncoder:
     """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
 
     A text's bits do not depend on other texts or threads. Safe from several threads, and after fork. Weights are
-    copied; ``release`` is called repeatedly, to free weights already read. ``dtype``: of the layers' products.
-    ``threads``: the most; None: ``default_threads()``. ``isa``: as in ``choose``. ``outliers``: for int8, of ``smooth``
-    and ``find_outlying``.
+    copied; repeated calls of ``release`` free weights already read. ``dtype``: of the layers' products. ``threads``:
+    None for ``default_threads()``. ``isa``: as in ``choose``. ``outliers``: for int8, of ``smooth`` and
+    ``find_outlying``.
 
     Raises ValueError for arguments that cannot run; NotFinite for weights with NaN or huge magnitudes.
     """

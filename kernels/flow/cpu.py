@@ -21,7 +21,7 @@ Part = tuple[int, int]  # first column in scratch, number of columns
 ALIGN = 16  # floats in a cache line
 CHAIN = 128  # most multiply-adds in a chain, which bounds rounding
 PIECE = 32  # least multiply-adds in a cut chain
-# weights (1.2 MB) that stay in L2; more are read once for four tiles of rows, which is faster
+# weights (1.2 MB) that stay in L2; more are read once for four tiles of rows
 CACHED = 300_000
 
 

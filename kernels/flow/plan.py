@@ -82,12 +82,10 @@ class Plan:
         return np.asarray(self.G.reshape(k, w, k, w).any(axis=(1, 3)))
 
     def arrays(self) -> dict[str, Array]:
-        """Return field name -> array."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def astype(self, dtype: Any) -> Plan:
-        """Return the plan with floating-point arrays in ``dtype``."""
         cast: dict[str, Any] = {k: v.astype(dtype) for k, v in self.arrays().items() if v.dtype.kind == "f"}
         return replace(self, **cast)
 

@@ -1,6 +1,6 @@
 """Lay out a plan for the Triton kernels, padded to blocks, with tables of the blocks that each block reads.
 
-Ranges are widened to multiples of 16, so that loads are 16 bytes wide; added weights are zero.
+Ranges are widened to multiples of 16 for 16-byte loads; added weights are zero.
 """
 
 from __future__ import annotations

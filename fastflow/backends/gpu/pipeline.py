@@ -47,7 +47,7 @@ class Pipeline:
     """Run the batches of successive calls; ``computing`` is the stream of all computation.
 
     A batch that exceeds the device's memory is halved, and ``budget`` limits later ones, in padded tokens. ``note``
-    gets a sentence; ``make_room`` runs before memory is returned.
+    gets a sentence; ``make_room`` runs first.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ def find_cuts(tokenizer: Any) -> Cuts | None:
 
 
 def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]) -> Cuts:
-    """BERT's rules drop spaces, controls and accents, and split before punctuation and ideographs."""
+    """Cut as BERT's rules split: before punctuation and ideographs."""
     bert = next((each for each in normalizers if each["type"] == "BertNormalizer"), {})
     ideographs = IDEOGRAPHS if bert.get("handle_chinese_chars") else ""
     at = re.compile(f"(?=[ \\t\\n\\r{re.escape(_between(added))}{ideographs}])")
@@ -82,7 +82,7 @@ def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]
 def _between_words(
     normalizer: Any, normalizers: list[dict[str, Any]], splitter: dict[str, Any], added: list[str]
 ) -> Cuts | None:
-    """A space between two letters, if no added token contains one and each letter is normalized by itself."""
+    """Cut at a space between two letters, if no added token contains one and each letter is normalized by itself."""
     kind = splitter["type"]
     if kind == "Metaspace" and splitter.get("split", True):
         breaks = "\n" if _normalize(normalizer, "a\nb") == "a b" else ""

@@ -76,8 +76,8 @@ class Piece(NamedTuple):
 class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
-    ``lower``: lowercase texts first. ``proved``: hashes match an export, so ids are not checked again. ``threads``: of
-    the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
+    ``lower``: lowercase texts first. ``proved``: an export proves the ids. ``threads``: of the compiled WordPiece; None
+    for all. ``runs``: "native", or "tokenizers" with the reason.
     """
 
     threads: int | None = None
