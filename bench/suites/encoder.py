@@ -71,7 +71,7 @@ def _open_on_cpu(
     sizes = request.sizes
     yield from open_ours(request, subject)
     for engine in open_peers(subject, list_wanted(families, False, sizes.quick), request.threads, results):
-        assert isinstance(engine, EncoderCandidate)  # noqa: S101 - for the type checker
+        assert isinstance(engine, EncoderCandidate)  # noqa: S101
         # torch.compile takes long for each shape
         yield replace(engine, shapes=sizes.encoder.chosen if engine.name == COMPILED else None)
 

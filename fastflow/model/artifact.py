@@ -133,7 +133,7 @@ class Opening:
         from fastflow.model.sentence.weights import files_of
 
         modules = read_modules(directory)
-        assert modules is not None  # noqa: S101 - for the type checker: modules.json is there
+        assert modules is not None  # noqa: S101 - modules.json is there
         if is_static(modules.transformer.directory):
             return replace(_open_uncalibrated(directory, modules), identity=Later(files_of(modules), directory))
         self._identify(files_of(modules))

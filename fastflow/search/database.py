@@ -49,9 +49,7 @@ def find_model(path: Path) -> str | None:
         name = run_of(db, path).get("model")
     if name in PACKAGED:
         return str(PACKAGED[name])
-    if name is not None and not (
-        os.path.isabs(name) and os.path.isdir(name)
-    ):  # another name would be looked up on the Hub
+    if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # else it would be looked up on the Hub
         raise FastflowError(
             f"{path} was made with the model {name}, which is not there: give the model that made it with -m"
         )

@@ -1,6 +1,6 @@
 /* Mapped files that other programs may change. Reading a lost page raises SIGBUS; our handler maps zeros from there to
-   the end of the file. Other SIGBUS go to the previous handler. Writes raise no signal, so ff_was_changed compares size
-   and time of the file. */
+   the end of the file, and hands other SIGBUS to the previous handler. Writes raise no signal: ff_was_changed compares
+   size and time of the file. */
 #define _GNU_SOURCE
 #include "mapped.h"
 
@@ -46,7 +46,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
         atomic_store(&watched[i].changed, 1);
         return;
     }
-    sigaction(SIGBUS, &before, NULL);  /* on return, the same instruction raises SIGBUS for the previous handler */
+    sigaction(SIGBUS, &before, NULL);  /* the same instruction then raises SIGBUS again */
 }
 
 static void listen(void)

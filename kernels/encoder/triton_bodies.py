@@ -3,7 +3,7 @@
 Texts are concatenated to N tokens; text i has tokens offset[i]:offset[i+1] (int32). States and products are float32,
 float16 or bfloat16; sums, activations and tables are float32. N = 0 and B = 0 are never launched.
 """
-# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
+# ruff: noqa: ANN001, ANN201 - no annotation distinguishes Triton's tensors, pointers and scalars
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

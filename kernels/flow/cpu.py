@@ -70,7 +70,7 @@ class Program:
         return z
 
     def _steps(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+        assert plan.G is not None  # noqa: S101 - a hidden plan has it
         w, room, links = plan.width, self._whole(plan.width), plan.links
         for k in range(plan.steps):
             own = slice(k * w, (k + 1) * w)

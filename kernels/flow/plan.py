@@ -109,7 +109,7 @@ def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
 
 
 def _hidden(plan: Plan, u: Array) -> Array:
-    assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+    assert plan.G is not None  # noqa: S101 - a hidden plan has it
     w, h = plan.width, np.zeros((len(u), len(plan.c)), u.dtype)
     a = u @ plan.U.T + plan.c
     for k in range(plan.steps):

@@ -12,7 +12,7 @@ min(WP, 32), as in ``triton_layout``. Pointers are float32 with contiguous rows,
 compiler can widen loads. B and ``layer_pitch`` are not specialised: a specialised kernel would sum in another order.
 B = 0 is never launched.
 """
-# ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
+# ruff: noqa: ANN001 - no annotation distinguishes Triton's tensors, pointers and scalars
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

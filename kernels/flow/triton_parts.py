@@ -2,7 +2,7 @@
 
 SCHEME of products: ``fma``, exact float32, for one row; else tf32x3, an ``input_precision`` of ``tl.dot``.
 """
-# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
+# ruff: noqa: ANN001, ANN201 - no annotation distinguishes Triton's tensors, pointers and scalars
 # ruff: noqa: RUF005 - Triton has no unpacking of tuples
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,assignment"
 

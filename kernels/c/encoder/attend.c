@@ -1,5 +1,5 @@
-/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. Keys are packed once per
-   head: by the thread that owns the text, or by an FF_PACK step if threads share the text. */
+/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. The thread of the text, or
+   an FF_PACK step if threads share it, packs keys once per head. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)

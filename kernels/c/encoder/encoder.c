@@ -16,7 +16,7 @@
 #define ROW_GRAIN 8  /* least rows that are worth a share */
 #define WORTH_A_THREAD 2000000  /* multiply-adds: ten times the cost of waking a thread */
 
-typedef struct {  /* counters of one shared step, in a cache line of their own */
+typedef struct {  /* counters of one shared step, in its own cache line */
     _Atomic int64_t next, done;
     char line[48];
 } phase;
@@ -87,7 +87,7 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
         __builtin_ia32_pause();
 #endif
         if (i > SPINS)
-            sched_yield();  /* the thread that computes the last share may need this core */
+            sched_yield();  /* the thread with the last share may need this core */
     }
 }
 
@@ -158,7 +158,7 @@ static void run_shares(void *context, int thread)
 {
     job *j = context;
     char *scratch = j->workspace;
-    if (thread) {  /* without memory, leave the work to other threads */
+    if (thread) {  /* without memory, other threads work */
         scratch = ff_scratch(j->attention + j->own);
         if (!scratch)
             return;

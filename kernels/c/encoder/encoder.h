@@ -103,7 +103,7 @@ typedef struct {
     /* (position_rows, width) with the embedding of segment 0 added; then their mean if FF_EMBED needs it; or NULL */
     const float *positions;
     const void *words;        /* (vocabulary, width) */
-    const float *token_weights;  /* (vocabulary) weights in FF_POOL; NULL: all 1 */
+    const float *token_weights;  /* (vocabulary); NULL: all 1 */
     int32_t half;             /* 1: words are IEEE half; 0: float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: columns of one head, with padding */
@@ -119,7 +119,7 @@ typedef struct {
     const int32_t *ids;      /* (N) */
     const int64_t *offsets;  /* (texts + 1) */
     int64_t texts;
-    int64_t skip;            /* tokens at the start of each text that are not pooled */
+    int64_t skip;            /* unpooled tokens at the start of each text */
     float *pooled;           /* (texts, outputs) */
     float *states;           /* (layers, N, hidden), or NULL */
 } ff_texts;
@@ -163,8 +163,7 @@ typedef struct {
     /* to (width) = columnwise maximum of weights[t] x[t]; NaN if any x is not finite. */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
     /* Convert x (columns) to `format`. FF_BF16: to (columns). Bytes: to (columns) encodes x times `by` (columns; NULL:
-       1), followed by its float32 scale and the float32 columns `apart` (FF_APART; NULL: none), whose factors in `by`
-       are 0. */
+       1); its float32 scale follows, and the float32 columns `apart` (FF_APART; NULL: none), with factors 0 in `by`. */
     void (*convert)(const float *x, const float *by, const int32_t *apart, int64_t columns, int format, char *to);
     /* Rotate q and k of x (heads, 3, head) in place, channel i with i + head / 2. table (head): cosines, then sines. */
     void (*rotate)(float *x, int heads, int head, const float *table);
@@ -197,7 +196,7 @@ void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t fro
 void ff_pool(const ff_call *, const ff_pool_step *, int64_t text, const float *x, ptrdiff_t ldx, float *weights, float *to);
 
 typedef struct {         /* how a call's work is divided */
-    int64_t alone;       /* texts [0, alone) form groups of one thread, of at most `limit` tokens */
+    int64_t alone;       /* texts [0, alone) form groups of one thread, up to `limit` tokens */
     int64_t limit;
     int64_t end;         /* estimated time, in tokens of one thread */
     int64_t count, rows; /* number of these groups and of the shared ones, and the most tokens in each kind */
@@ -205,7 +204,7 @@ typedef struct {         /* how a call's work is divided */
 } ff_shares;
 /* Choose the fastest division. longest: tokens of the longest text, at least 1. */
 ff_shares ff_share_texts(const ff_texts *in, int64_t longest, int isa, int threads);
-/* Set count, rows, shared and shared_rows, and fill `groups` unless NULL. */
+/* Set count, rows, shared and shared_rows; fill `groups` unless NULL. */
 void ff_cut_groups(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);

@@ -7,7 +7,7 @@
 #include "scalar.h"
 
 #define CHUNK 16384              /* numbers that a thread converts at a time */
-#define ROW 256                  /* numbers widened at a time, in L1 */
+#define ROW 256                  /* numbers widened at a time */
 #define STEPS 16                 /* steps transposed at a time: one cache line of each row */
 /* the loader cannot choose clones before the sanitizer is ready */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
@@ -97,7 +97,7 @@ FF_CLONES static void to_half(const float *restrict from, int64_t n, char *restr
         bits &= 0x7fffffff;
         const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* this addition rounds subnormal halves */
         const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
-        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, so that the loop vectorises */
+        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, to vectorise */
         const uint16_t half = (uint16_t)(sign | (subnormal & (low - 0x3f000000)) | (~subnormal & normal));
         memcpy(to + 2 * i, &half, 2);
     }
@@ -169,7 +169,7 @@ static void pack_panels(void *context, int thread)
     packing *p = context;
     char *scratch = thread ? ff_scratch(p->space) : p->workspace;
     int64_t first = 0, padding_of = -1;
-    if (!scratch)  /* without memory, leave the work to other threads */
+    if (!scratch)  /* without memory, other threads work */
         return;
     const ff_mxcsr csr = ff_set_mxcsr(FF_DEFAULT);
     const ff_matrix *m = p->matrices;
