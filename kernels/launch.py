@@ -10,7 +10,7 @@ INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 
 
 def options(warps: int, stages: int) -> dict[str, Any]:
-    """Return launch options, with fused multiply-adds, which Triton 3.10 no longer assumes."""
+    """Return launch options with fused multiply-adds, which Triton 3.10 does not assume."""
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
 

@@ -36,8 +36,8 @@ def fit(
     It needs the ``train`` extra.
 
     Args:
-        texts: An iterable of str, never paths; blank ones are left out, repeated ones count once. Or vectors (N, D) of
-            float16, float32 or float64: options that need an encoder or texts are then refused.
+        texts: An iterable of str, never paths; blank and repeated ones are left out. Or vectors (N, D) of float16,
+            float32 or float64, without options that need an encoder or texts.
         encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``default`` or ``static``.
         method: auto; none, for token weights only; or a chain of standardize, whiten[:K], components[:K],
             nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is a flow for texts, and nullspace for
@@ -46,7 +46,7 @@ def fit(
         token_weights: auto, sif or none.
         seed: Equal seeds give equal models.
         eval: Files or folders of scored pairs, to measure Spearman on.
-        progress: True shows lines and bars on standard error; a function takes every line. Warnings are UserWarnings.
+        progress: True shows lines and bars on standard error; a function takes every line.
         cache_folder: A folder that keeps pooled embeddings; None keeps them in memory.
         log_dir: A folder for TensorBoard's scalars.
         **options: Other options of fastflow-train, such as ``depth`` or ``background``.

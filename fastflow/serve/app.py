@@ -23,7 +23,7 @@ from fastflow.serve.engine import Gone
 from fastflow.serve.refusals import Refused
 from fastflow.serve.service import Service
 
-GONE = 499  # nginx' status for a client that closed the connection
+GONE = 499  # nginx' status for a closed connection
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
 PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # open without a key, and while the server stops
 

@@ -22,7 +22,7 @@ HELP = (
     "first-last, embedding-first-last, words, words-first-last, last, cls, pooler, mean-of-layers:I,J,... (words is an "
     "item too, and 3*I counts three times); historical names are accepted as aliases"
 )
-WEIGHTED = "weighted-mean"  # a reader without weights must refuse it, not ignore them
+WEIGHTED = "weighted-mean"  # a reader without weights must refuse this name
 SAID = {
     "mean": "masked mean",
     "cls": "[CLS] state",
@@ -42,8 +42,8 @@ _ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 class Pooling:
     """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32: token weights of the mean, by id. ``shares`` of the layers have sum 1; None:
-    equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; their weights may be 0.
+    ``weights`` (vocabulary,) float32: token weights of the mean. ``shares`` of the layers have sum 1; None: equal.
+    Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; their weights may be 0.
     """
 
     mode: str

@@ -1,7 +1,7 @@
 """An encoder as steps for the compiled kernels.
 
-Buffers: x, states; y and z, sums and normalised states; context, attention's results; wide, queries, keys and values by
-head, or hidden values; heads, the same in bfloat16.
+Buffers: x has states; y and z sums and normalised states; context attention's results; wide queries, keys and values by
+head, or hidden values; heads the same in bfloat16.
 """
 
 from __future__ import annotations

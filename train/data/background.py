@@ -1,6 +1,6 @@
 """A language at large: shares of words, and sentences; the package has English.
 
-Sentences of random words cover directions that a corpus lacks, as in Zipfian whitening (Yokoi et al., NeurIPS 2024).
+Sentences of random words cover directions that a corpus lacks (Zipfian whitening, Yokoi et al., NeurIPS 2024).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArra
         some, often = names[start : start + WINDOW], share[start : start + WINDOW]
         inside += count([f"{word} {word}" for word in some], often) - count(some, often)
     counts = empty * (1e6 / words.length) + np.maximum(inside, 0)
-    rare = max(0.0, 1e6 - float(share.sum()))  # unlisted words: at least one token each
+    rare = max(0.0, 1e6 - float(share.sum()))  # at least a token each
     return np.asarray(counts / (counts.sum() + rare), np.float64)
 
 

@@ -22,7 +22,7 @@ BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter (D, D) about it; messages call rows ``unit``."""
+    """Count, mean (D,) and scatter (D, D) about it; ``unit`` names rows in messages."""
 
     def __init__(self, dim: int, unit: str = "texts") -> None:
         self.count, self.unit = 0, unit

@@ -22,7 +22,7 @@ from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.methods.closed_forms import mask_constant, name_constant
 
-SPREAD_OUT = 0.2  # mean cosine: untuned encoders have over 0.43, tuned ones up to 0.18 (bench/results/verdicts.md)
+SPREAD_OUT = 0.2  # mean cosine: untuned encoders have over 0.43, tuned ones up to 0.18
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
 
 
