@@ -41,7 +41,7 @@ def say(message: str) -> None:
 
 
 def escape_controls(text: str) -> str:
-    """Escape control characters, which a terminal would obey; keep tabs and line ends."""
+    """Escape control characters except tabs and line ends."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -69,7 +69,7 @@ def describe_lost_stdout(error: OSError) -> FastflowError:
 
 
 def drop_pending(stream: TextIO) -> None:
-    """Drop unwritten bytes: Python would write them at exit, and fail again."""
+    """Drop unwritten bytes: Python would fail to write them at exit."""
     with contextlib.suppress(OSError):  # not a real file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -123,7 +123,7 @@ class Commands(click.Group):
                 formatter.write_dl(list(summaries.items()))
 
 
-AGAIN_S = 0.05  # seconds after which an interruption that Python dropped is sent again
+AGAIN_S = 0.05  # seconds until a dropped interruption is sent again
 
 
 class Terminated(KeyboardInterrupt):
@@ -167,7 +167,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of output outside ``emit``, such as --help
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of output outside ``emit``
             fail(error, str(describe_lost_stdout(error) if error.filename is None else error), 1)
         if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library loaded late
             fail(error, NO_MEMORY, 1)

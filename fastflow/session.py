@@ -82,14 +82,14 @@ class Session:
 
     @property
     def backend(self) -> Backend:
-        """Raises a UsageError for a model without an encoder."""
+        """Raises a UsageError without an encoder."""
         if not isinstance(found := self.calibrator, Backend):
             raise no_encoder(self.model.path)
         return found
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Raises a UsageError for a model without an encoder."""
+        """Raises a UsageError without an encoder."""
         if self._tokenizer is None:
             raise no_encoder(self.model.path)
         return self._tokenizer

@@ -48,7 +48,7 @@ class Pooled(torch.nn.Module):
             self.words = build_words_layer(self.encoder, max_tokens(subject.shape), subject.encoder)
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
-        # a column, looked up like the encoder's own tables, which every exporter and compiler supports
+        # a column, looked up like the encoder's tables, which every exporter and compiler supports
         self.token_weights: torch.Tensor | None
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
@@ -56,7 +56,7 @@ class Pooled(torch.nn.Module):
         return self._pool({"input_ids": input_ids, "attention_mask": attention_mask}, attention_mask)
 
     def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
-        """Pool texts of equal length without the mask, which transformers reads back from a GPU."""
+        """Pool texts of equal length without the mask, which a GPU would wait for."""
         return self._pool({"input_ids": input_ids}, ones)
 
     def _pool(self, given: dict[str, torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ class TextCandidate(Candidate):
     embed: Embed
     pool: Embed | None = None  # texts -> the pooled vectors to check; None: the vectors of ``embed``
     layers: tuple[int, ...] | None = None  # it averages these layers and all tokens; None: the model's own pooling
-    alone: bool = False  # it takes one text a call
+    alone: bool = False  # one text a call
 
     def prepare(self, texts: Sequence[str]) -> Call:
         return partial(self.embed, texts)
@@ -206,7 +206,7 @@ def list_wanted(families: Iterable[str], takes_texts: bool, quick: bool = False)
 def open_peers(
     subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, results: Results
 ) -> Iterator[EncoderCandidate | TextCandidate]:
-    """Yield the candidates of ``wanted`` (family, dtype); leave out the others with the reason."""
+    """Yield the candidates of ``wanted`` (family, dtype); leave out others with the reason."""
     for family, dtype in wanted:
         peer, reason = PEERS[family], missing(family, dtype)
         if reason is None:
@@ -231,7 +231,7 @@ def plain_layers(subject: Subject) -> tuple[int, ...] | None:
 
 
 def excuse(candidate: Candidate, error: Exception) -> str | None:
-    """Return why a failed or wrong peer is left out; None for fastflow: its error ends the run."""
+    """Return why a failed or wrong peer is left out; None for fastflow."""
     if candidate.name.startswith("fastflow"):
         return None
     return str(error) if isinstance(error, FastflowError) else f"its call failed: {first_line(error)}"
@@ -257,5 +257,5 @@ def open_torch_eager(subject: Subject, dtype: str, _: int) -> Prepare:
 
 
 def open_torch_compile(subject: Subject, dtype: str, _: int) -> Prepare:
-    """Open the same compiled, each shape apart."""
+    """Open the same compiled, for each shape."""
     return _call_with_tensors(torch.compile(open_pooled(subject, getattr(torch, dtype)), dynamic=False))

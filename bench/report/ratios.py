@@ -1,4 +1,4 @@
-"""The ratios of a run: the fastest peer's time over fastflow's, and some times and sizes."""
+"""The ratios of a run: the fastest peer's time over fastflow's; and some times and sizes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _divide(where: str, at: At, own: Key, peers: Iterable[Key]) -> list[Row]:
 
 
 def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]:
-    """Group ``rows`` by the values of ``fields``, and in a group by name and dtype."""
+    """Group ``rows`` by the values of ``fields``, then by name and dtype."""
     found: dict[tuple[Any, ...], dict[Key, Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[field] for field in fields), {})[row["name"], row["dtype"]] = row

@@ -33,7 +33,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
-MOST_DISTINCT = 65_536  # rows of a batch that differ, and that are checked
+MOST_DISTINCT = 65_536  # different rows of a batch, which are checked
 MOST_IN_GRAPH = 1024  # rows up to which many calls are timed in one CUDA graph: above, launches do not matter
 Function = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor], Callable[[], Any]]
@@ -72,7 +72,7 @@ def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[
 
 
 def open_peers(workload: Workload, device: str, wanted: Container[str], results: Results) -> list[FlowCandidate]:
-    """Return the PyTorch candidates in ``wanted``; name in ``results`` those that this calibration lacks."""
+    """Return the PyTorch candidates in ``wanted``; name in ``results`` forms that this calibration lacks."""
     functions = {
         "torch": peers_flow.build_unfused(workload.stages, device, torch.float32),
         "torch-lean": peers_flow.build_lean(workload.stages, device),

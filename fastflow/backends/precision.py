@@ -35,7 +35,7 @@ from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import open_regular, short
 from fastflow.version import __version__
 
-VERSION = 2  # raised when the texts or the numbers of int8's kernels change
+VERSION = 2  # raised with the texts or the numbers of int8's kernels
 LEAST_INT8 = 0.99  # least cosine to float32, of the worst of TEXTS and special tokens
 SENTENCES = (
     "A man is playing a guitar on the street.",
@@ -83,10 +83,7 @@ def magnitudes(matrix: Floats) -> Floats:
 
 
 def trial(model: Model) -> Trial:
-    """Run the encoder in float32 on TEXTS and special tokens.
-
-    ``largest`` is over SENTENCES, ``terms`` over all: their large columns differ.
-    """
+    """Run the encoder in float32 on TEXTS and special tokens; ``largest`` is over SENTENCES, ``terms`` over all."""
     tokenize = model.tokenizer()
     together = (*TEXTS, " ".join(tokenize.special))
     texts = (*together, *tokenize.special)
@@ -186,7 +183,7 @@ class _Stream(Mapping[str, Any]):
 
 
 class Tried:
-    """The trial ``found`` of ``model``; raises a FastflowError for a recorded trial of other weights."""
+    """The trial ``found`` of ``model``; raises a FastflowError if other weights made it."""
 
     found: Int8 | Trial
 

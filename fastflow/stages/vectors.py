@@ -144,7 +144,7 @@ def _in_ranges(z: NDArray[Any], precision: str, ranges: NDArray[np.float32]) -> 
 
 
 def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDArray[Any]:
-    """Return ``x`` as (B, dim) floats; raises for a wrong shape and for the first row that is not finite."""
+    """Return ``x`` as (B, dim) floats; raises for a wrong shape and a row that is not finite."""
     array = _read_array(x, f"{method} takes numbers of shape (B, {dim}), rows of one length")
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(item, str) for item in array.flat)):
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}), not texts; texts go to encode()")

@@ -59,7 +59,7 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
 
 
 def describe(name: str, form: int, isa: str | None = None) -> str:
-    """Describe the running kernels, and why AMX was not chosen."""
+    """Describe the running kernels; say why AMX was not chosen."""
     why = _cpu.amx_missing() if name == "avx512" and form != FLOAT and not find_forced_isa(isa) else ""
     return name + IN_WORDS[form] + (f" (not AMX: {why})" if why else "")
 
@@ -71,7 +71,7 @@ def choose_attention(isa: int, form: int) -> int:
 
 
 def multiplies_bfloat16() -> bool:
-    """Return whether bfloat16 products run here; widened weights do not help long texts."""
+    """Return whether bfloat16 products run here, without widening."""
     try:
         return choose("bfloat16")[1] != BF16_WIDE
     except ValueError:
@@ -89,10 +89,7 @@ def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
-    """Return {product: the _cpu.APART columns with the largest ``terms``, ascending}, to multiply in float32.
-
-    A term is a column's largest operand times its largest weight.
-    """
+    """Return {product: the _cpu.APART columns with the largest ``terms``, ascending}, to multiply in float32."""
     return {name: np.sort(np.argsort(-x, kind="stable")[: _cpu.APART]).astype(np.int32) for name, x in terms.items()}
 
 

@@ -44,7 +44,7 @@ class Products(NamedTuple):
 class EncoderProgram:
     """Steps, products and their memory.
 
-    ``used``: names of weights that were read. ``pooled``, ``outputs``: widths of a vector before and after the head.
+    ``used``: names of the weights read. ``pooled``, ``outputs``: widths of a vector before and after the head.
     """
 
     def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
@@ -62,7 +62,7 @@ class EncoderProgram:
         self._operands: set[str] = set()
         self._halves: set[str] = set()
         self._tables: dict[float, int] = {}  # base of rotary angles -> offset
-        self._fill: list[Callable[[Array], None]] = []  # each writes a part of the memory
+        self._fill: list[Callable[[Array], None]] = []  # writers of parts of the memory
         self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same for outlier columns
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()

@@ -5,7 +5,7 @@
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
 ``flow_loop`` runs all three. ``flow_read`` and ``flow_write`` are two launches; the second repeats the recursion for
-each chunk, so no program waits. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
+each chunk. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
 
 D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB =
 min(WP, 32), as in ``triton_layout``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the

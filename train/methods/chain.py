@@ -30,7 +30,7 @@ HELD_OUT = "held_out_likelihood"
 
 @dataclass
 class Fitted:
-    """A fitted chain: stages, flows by stage number, and of every flow bits per dimension (before, after) and looks."""
+    """A fitted chain: stages, flows by stage number, and each flow's bits per dimension (before, after) and looks."""
 
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
 
 
 def _fit_whiten(m: Moments, dims: int | None) -> Stage:
-    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; 0 for constant directions, with None only."""
+    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; None also keeps constant directions, as 0."""
     size = len(m.mean)
     check_dims("whiten", size if dims is None else dims, size)
     values, vectors, rank = _decompose(m)

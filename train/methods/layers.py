@@ -123,7 +123,7 @@ class CouplingNet(nn.Module):
 
 
 class Coupling(nn.Module):
-    """A map of the second half of the channels by a net g of the first half, with ``outputs`` values a channel."""
+    """A map of the second half of the channels by a net g of the first half: ``outputs`` values a channel."""
 
     outputs: int
 

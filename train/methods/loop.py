@@ -96,7 +96,7 @@ def open_log(directory: str | None) -> Iterator[Log]:
 
 
 def compute_loss(flow: Flow, x: Tensor) -> Tensor:
-    """Compute the official code's loss on (b, D): mean bits per dimension, summed over both sides of pairs."""
+    """Compute the official loss on (b, D): mean bits per dimension, summed over both sides of pairs."""
     return SIDES * flow.bits_per_dimension(x)
 
 

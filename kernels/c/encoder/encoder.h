@@ -76,7 +76,7 @@ typedef struct { int64_t kind, target, width; } ff_unit_step;
 typedef struct {
     int64_t kind, target, width;
     int64_t activation;
-    int64_t add;         /* buffer added to the result, or -1 */
+    int64_t add;
 } ff_map_step;
 typedef struct { int64_t kind, source, width; } ff_output_step;  /* rows to the caller's pooled vectors */
 typedef union {
