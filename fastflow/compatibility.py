@@ -117,7 +117,7 @@ class Properties:
         """Return ``dim``, by its name in Sentence Transformers.
 
         Returns:
-            D', the width of an embedding.
+            D'.
         """
         return self.dim
 
@@ -125,7 +125,7 @@ class Properties:
         """Return ``dim``, by its name in Sentence Transformers.
 
         Returns:
-            D', the width of an embedding.
+            D'.
         """
         return self.dim
 

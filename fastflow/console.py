@@ -117,7 +117,6 @@ class Commands(click.Group):
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by task without importing them."""
         for task, summaries in self.tasks.items():
             with formatter.section(task):
                 formatter.write_dl(list(summaries.items()))

@@ -49,7 +49,6 @@ class Progress:
         self._width, self._written, self._written_at = 0, False, -1
 
     def begin(self) -> None:
-        """Measure the rate from now on."""
         self._start = self._clock()
 
     def advance(self, count: int, note: str = "") -> None:

@@ -203,7 +203,6 @@ class Session:
         return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, width), "text")
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
-        """Return a sentence if ``texts`` do not suit the encoder's vocabulary."""
         from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 
         warning = warn_of_unsuited(self.tokenizer, texts)

@@ -22,7 +22,7 @@ Opened = TypeVar("Opened")  # the timed call
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine to time; each kind of suite adds how to call it."""
+    """An engine to time; suites add how to call it."""
 
     name: str
     dtype: str
@@ -111,7 +111,7 @@ def measure_agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agre
 def check_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
     """Return the least cosine of the rows of ``z`` and ``exact``, both (B, D).
 
-    Raises a FastflowError if shape, finiteness or cosine are beyond the limits of ``dtype``.
+    Raises a FastflowError if shape, finiteness or cosine exceed the limits of ``dtype``.
     """
     z = np.asarray(z, np.float64)
     if z.shape != exact.shape:

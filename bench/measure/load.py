@@ -44,7 +44,7 @@ class Outcome:
     late_ms: list[float] = field(default_factory=list)
     unsent: int = 0  # due while every connection was taken
     lost: int = 0  # connections that ended without an answer
-    ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for unsent and lost ones
+    ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for unsent and lost
     seconds: float = 0.0  # from the first request due to the last answer
     cpu_seconds: float = 0.0
 

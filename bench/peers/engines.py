@@ -23,7 +23,7 @@ from fastflow.evaluation.agreement import quiet
 Graph = Callable[[Subject], Path]
 NAMES = ("input_ids", "attention_mask")
 TABLE = "token_weights"  # the tensor's name in Pooled and in its files
-BATCH = 32  # texts in a padded batch: Sentence Transformers' default; fastembed's own, 256, pads more
+BATCH = 32  # texts in a padded batch: Sentence Transformers' default
 COPIED = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
 GROUP = "768"  # activations that share a scale, nearly a token
 
@@ -93,7 +93,7 @@ def make_session_options(threads: int) -> Any:
 
 
 def open_onnxruntime(subject: Subject, dtype: str, threads: int, graph: Graph = fuse) -> Prepare:
-    """Open ONNX Runtime on the graph after its optimiser for BERT."""
+    """Open ONNX Runtime on the optimised graph."""
     import onnxruntime as library
 
     path = quantise(subject, graph) if dtype == "int8" else graph(subject)
@@ -157,7 +157,7 @@ def open_sentence_transformers(subject: Subject, dtype: str, _: int = 0, device:
 
 
 def open_fastembed(subject: Subject, dtype: str, threads: int) -> Embed:
-    """Open fastembed on the subject's ONNX file, which includes the pooling."""
+    """Open fastembed on the subject's ONNX file."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
@@ -175,7 +175,7 @@ def open_fastembed(subject: Subject, dtype: str, threads: int) -> Embed:
 
 
 def make_fastembed_folder(subject: Subject, graph: Path) -> Path:
-    """Make a folder as fastembed reads it: the graph and the tokenizer with its length limit."""
+    """Make a folder for fastembed: the graph and the tokenizer with its length limit."""
     folder = subject.folder / f"fastembed-{graph.stem}"
     if not folder.is_dir():
         folder.mkdir()

@@ -40,12 +40,12 @@ def settings(threads: int) -> Iterator[None]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Run torch.compile without its usual limit, at which code that synchronises stays eager."""
+    """Run torch.compile without its usual limit, beyond which code stays eager."""
     import torch._dynamo
 
     logger = logging.getLogger("torch._dynamo")
     before = logger.level
-    logger.setLevel(logging.ERROR)  # otherwise every split is reported
+    logger.setLevel(logging.ERROR)  # else every split is reported
     torch.compiler.reset()
     try:
         with torch._dynamo.config.patch(recompile_limit=64):
@@ -107,10 +107,10 @@ def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The device of PyTorch's tensors, the timing of a call on it, and its capture; a dry run has another."""
+    """The device of PyTorch's tensors, the timing of a call on it, and its capture."""
 
     device: str = "cuda"
-    busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
+    busy: Callable[[Call], float | None] = replay_ms
     capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = capture
 
 
@@ -166,7 +166,7 @@ def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
 
 
 def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
-    """Capture the module without a mask, which the host would read; a call may take other ids of one shape."""
+    """Capture the module without a mask, which the host would read; a call may have other ids of one shape."""
     if not mask.all():
         raise ValueError("a graph without masks needs texts of equal length")
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)

@@ -51,7 +51,7 @@ def run_serve(request: Request) -> Results:
 
 
 def run_subject(request: Request, subject: Subject, texts: list[str], source: str, results: Results) -> None:
-    """Measure the Runtime without a server, then the server at every load."""
+    """Measure the Runtime, then the server at every load."""
     sizes, threads, say = request.sizes.serve, request.threads, request.say
     say(f"serve: {subject.label}: the Runtime alone")
     with Runtime(subject.model, "cpu", "auto", threads, backend="cpu") as runtime:

@@ -1,7 +1,6 @@
 """The start-up suite: a new process, from its start to its first vector, and its memory then.
 
-Memory is as Linux counts it: resident, its peak, and without mapped files. The files are in the page cache, and the
-trial of int8 is cached.
+Memory is resident, its peak, and without mapped files. The files are in the page cache; the trial of int8 is cached.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Job(NamedTuple):
 def make_command(
     engine: str, model: str, dtype: str, threads: int, *more: str, python: str = sys.executable, report: str = MEMORY
 ) -> list[str]:
-    """Return the command of a process that prints an empty line after its first vector, then runs ``report``."""
+    """Return the command of a process that prints an empty line after its first vector, then ``report``."""
     program = PROGRAM.format(opening=OPENING[engine], text=TEXT, report=report)
     return [python, "-c", program, model, dtype, str(threads), *more]
 
@@ -115,7 +114,7 @@ def make_command(
 def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: float = TIMEOUT_S) -> tuple[float, str]:
     """Return the seconds from the start of ``command`` to its first line, and its last line.
 
-    Raises a FastflowError with the last message of a process that fails or is too slow.
+    A FastflowError has the last message of a process that fails or is too slow.
     """
     environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     # the first round writes bytecode
@@ -177,7 +176,7 @@ def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, r
 
 
 def run_startup(request: Request) -> Results:
-    """Run the suite on the model given, else the packaged one, and on BERT-base with random weights."""
+    """Run the suite on the model given, else the packaged one, and on BERT-base."""
     families, results = choose(request.against), Results()
     base = request.bench.base()
     for subject in (request.bench.named(), base):
@@ -190,7 +189,7 @@ def run_startup(request: Request) -> Results:
 
 
 def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: Results) -> Iterator[Job]:
-    """Yield the process of each candidate with its own vector of TEXT."""
+    """Yield each candidate's process and vector of TEXT."""
     tokenize = Tokenizer(subject.encoder, subject.max_length)
     pooled = embed_padded(open_reference(subject), tokenize)([TEXT])
     calibrated = Runtime(subject.model, "cpu", "float32", threads, backend="cpu").transform(pooled)

@@ -47,7 +47,7 @@ def make_tokenizer(subject: Subject) -> Tokenize:
 
 
 class Check:
-    """Compares pooled vectors of some of the texts with PyTorch's in float32."""
+    """Compares pooled vectors of CHECKED texts with PyTorch's."""
 
     def __init__(self, subject: Subject, texts: Sequence[str], tokenize: Tokenize) -> None:
         self.subject, self.tokenize = subject, tokenize
@@ -94,7 +94,7 @@ class Lists(NamedTuple):
 
     together: list[str]
     few: Sequence[str] = ()
-    wake: bool = False  # an untimed call precedes each of the few
+    wake: bool = False  # an untimed call precedes each
     quantiles: Mapping[str, float] = {}
 
 

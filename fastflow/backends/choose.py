@@ -1,4 +1,4 @@
-"""Choose the backend of a model. ``auto`` may fall back to a slower one and notes it; a named one raises."""
+"""Choose the backend of a model. ``auto`` may fall back to a slower one with a note; a named one raises."""
 
 from __future__ import annotations
 

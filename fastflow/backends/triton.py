@@ -57,7 +57,7 @@ def _has_zero(weights: NDArray[np.float32] | None) -> bool:
 class TritonBackend(Backend):
     """Triton kernels between cuBLASLt's products, without padding; safe for several threads.
 
-    Pooling and calibration are float32. A vector depends on the batch size by rounding (see ``kernels/README.md``).
+    Pooling and calibration are float32. Vectors depend on the batch size by rounding (see ``kernels/README.md``).
     """
 
     name = "triton"
@@ -172,7 +172,6 @@ class TritonBackend(Backend):
         return out
 
     def _launch(self, task: Task, inputs: tuple[Tensor, Tensor, Tensor], longest: int) -> Tensor:
-        """Launch the kernels without waiting."""
         ids, places, offsets = inputs
         hidden = self._encoder(ids, places, offsets, longest)
         if self._pooling.mode == "mean":

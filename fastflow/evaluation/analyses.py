@@ -55,7 +55,7 @@ class Measure(NamedTuple):
         return self.at(np.ones(self.units))
 
     def interval(self, seed: int = 0) -> tuple[float, float]:
-        """Compute the 95 % interval over draws with replacement, moved so that their mean is the value."""
+        """Compute the 95 % interval over draws with replacement, moved to the mean ``value``."""
         rng, n = np.random.default_rng(seed), self.units
         drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
         low, high = np.clip(interval_of(drawn, self.value), 0.0, 100.0)
@@ -139,7 +139,7 @@ def isoscore(x: Matrix) -> float:
 
 
 def measure_isotropy(x: Matrix) -> dict[str, float]:
-    """Measure ``mean_cosine``, ``isoscore`` and ``top_share``, the largest squared singular value over their sum."""
+    """Measure ``mean_cosine``, ``isoscore`` and ``top_share``, the first squared singular value over their sum."""
     spectrum = np.square(singular_values(x))
     return {
         "mean_cosine": round(mean_cosine(x), 4),

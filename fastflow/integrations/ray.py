@@ -110,7 +110,7 @@ def cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kill_failed_start() -> Iterator[None]:
-    """If the block fails, kill the processes of Ray that it started, which ``ray.shutdown`` misses."""
+    """If the block fails, kill the Ray processes that it started, which ``ray.shutdown`` misses."""
     import ray  # makes psutil importable
     import psutil  # isort: skip
 

@@ -246,7 +246,7 @@ def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
 
 
 def has_density(stages: Sequence[Stage]) -> bool:
-    """Return whether ``density_of`` finds a density."""
+    """Return whether ``density_of`` succeeds."""
     try:
         density_of(stages, "")
     except UsageError:

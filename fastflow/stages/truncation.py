@@ -53,13 +53,13 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
         cross, square = cross + z.T @ x, square + z.T @ z
     basis = np.linalg.svd(cross / count - np.outer(z_sum, x_sum) / count**2)[0]
     largest = np.abs(basis).argmax(axis=0)
-    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # fixes the arbitrary sign of a singular vector
+    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # a singular vector has an arbitrary sign
     deviation = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", basis, square / count, basis, optimize=True), 0))
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
 
 
 def sample_embeddings(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield pooled vectors (b, D) and embeddings (b, D') in float64, over at most SAMPLE of (n, D)."""
+    """Yield pooled vectors (b, D) and embeddings (b, D') in float64, of up to SAMPLE rows."""
     wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]
     for start in range(0, len(rows), BLOCK):

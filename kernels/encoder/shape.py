@@ -26,7 +26,7 @@ class EncoderShape(NamedTuple):
     intermediate: int
     eps: float
     activation: str  # gelu, gelu_tanh or relu
-    positions: int  # rows of the position table; the most tokens of a text
+    positions: int  # rows of the position table, which limit a text's tokens
     position_start: int  # 0, or padding id + 1 for RoBERTa
     pad_id: int | None  # the token that RoBERTa does not number
     pre_norm: bool = False  # LayerNorm before attention and feed-forward, not after

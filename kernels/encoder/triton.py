@@ -1,6 +1,6 @@
 """The frozen BERT on a CUDA GPU.
 
-Only building a ``TritonEncoder`` imports torch and triton. A call reads nothing back, so a CUDA graph can capture it.
+Only building a ``TritonEncoder`` imports torch and triton. No call waits for the device, so CUDA graphs can capture it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TritonEncoder(Launcher):
         self.weights = self._load(weights)
 
     def _dot(self, dtype: str) -> Any:
-        """Triton's interpreter computes wrong bfloat16 products silently."""
+        """Return the dtype of attention's products: Triton's interpreter computes wrong bfloat16 ones."""
         language = importlib.import_module("triton.language")
         return language.float32 if self.device.type == "cpu" else getattr(language, dtype)
 

@@ -64,7 +64,7 @@ def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.con
         v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
     elif ACT == "gelu_tanh":
         twice = 1.5957691216057308 * (v + 0.044715 * v * v * v)
-        decay = tl.exp(-tl.abs(twice))  # at most 1, so it cannot overflow
+        decay = tl.exp(-tl.abs(twice))  # at most 1: no overflow
         v = v * tl.where(twice < 0.0, decay, 1.0) / (1.0 + decay)
     else:
         v = tl.maximum(v, 0.0)

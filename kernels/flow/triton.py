@@ -27,15 +27,15 @@ from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_
 from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor
-# kernels are compiled without these arguments
+# kernels lack these arguments when compiled
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
 class TritonFlow(Launcher):
     """Folded plans in order, in the memory of one GPU.
 
-    ``device``: CUDA, or cpu under Triton's interpreter. ``weights``: (vocabulary,) float32 of tokens. ``shares``: of
-    pooled layers. Raises ValueError if torch, triton or a GPU is missing.
+    ``device``: CUDA, or cpu under Triton's interpreter. ``weights``: (vocabulary,) float32. ``shares``: of pooled
+    layers. Raises ValueError if torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class _Part:
         self.width = pad_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
         for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
-            self.lay_out(config)  # now: a captured call must not copy
+            self.lay_out(config)  # a captured call must not copy
 
     def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
         key = (config.HB, config.BN, config.BK)

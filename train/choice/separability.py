@@ -94,7 +94,6 @@ class Keeper:
 
     @torch.no_grad()
     def look(self, step: int, flow: Flow) -> float:
-        """Measure ``flow``, and keep its state if it is the best."""
         value = self.measure(flow)
         self.history.append((step, value))
         if self.step == step:

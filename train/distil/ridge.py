@@ -110,7 +110,7 @@ def _tensor(matrix: sparse.csr_array) -> torch.Tensor:
 class Prior:
     """Token vectors from ``alone`` (V, D), the teacher's of each token, zero for a special token.
 
-    If ``uniform``, without token weights, the map mixes k copies, weighted by RARE.
+    If ``uniform``, without token weights, the map mixes k copies with weights by RARE.
     """
 
     def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:

@@ -97,7 +97,6 @@ def _name_pooling(model: Model) -> str:
 
 
 def _list_copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
-    """List (name in a model, file) of the encoder, with modules that run."""
     if frozen.head is not None and frozen.modules is not None:
         root = frozen.modules.path
         return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]

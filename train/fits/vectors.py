@@ -170,7 +170,6 @@ def _check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
 
 
 def _survey(matrix: Matrix, voice: Voice) -> tuple[Moments, str, list[str]]:
-    """Read the rows once: statistics, sha256 and warnings."""
     statistics, digest = Moments(matrix.shape[1], "vectors"), hashlib.sha256()
     zeros, first = 0, 0
     with voice.progress("vectors", len(matrix), "vectors") as progress:

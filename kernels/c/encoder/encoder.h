@@ -100,7 +100,7 @@ typedef struct {
     const ff_linear *linears;
     const ff_step *steps;
     const int64_t *strides;   /* bytes in a row of each buffer, a multiple of 64 */
-    /* (position_rows, width) with the embedding of segment 0 added; then their mean if FF_EMBED needs it; or NULL */
+    /* (position_rows, width) plus the embedding of segment 0; then their mean if FF_EMBED needs it; or NULL */
     const float *positions;
     const void *words;        /* (vocabulary, width) */
     const float *token_weights;  /* (vocabulary); NULL: all 1 */

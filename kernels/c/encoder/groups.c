@@ -40,8 +40,8 @@ void ff_cut_groups(const ff_texts *in, ff_shares *s, ff_group *groups)
     s->shared = cut_groups(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
 }
 
-/* Time in tokens for texts [0, stop), if each thread takes the next group when it is free. `reread`: time to read the
-   weights once. */
+/* Time in tokens for texts [0, stop), if each free thread takes the next group. `reread`: time to read the weights
+   once. */
 static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t reread, int threads)
 {
     int64_t busy[MOST_LANES] = {0}, last = 0;

@@ -1,4 +1,4 @@
-/* Pack stored weights into panels. All arithmetic rounds once, so that vectorised code has the same bits. */
+/* Pack stored weights into panels. All arithmetic rounds once: vectorised code has the same bits. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #define STEPS 16                 /* steps transposed at a time: one cache line of each row */
 /* the loader cannot choose clones before the sanitizer is ready */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
-#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* compiled three times; the loader chooses */
+#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses */
 #else
 #define FF_CLONES
 #endif
@@ -180,7 +180,7 @@ static void pack_panels(void *context, int thread)
             break;
         const int64_t inner = m->groups * m->padded, r = (i - first) * p->panel;
         const size_t bytes = (size_t)(inner / m->lanes) * 4;
-        const size_t stride = whole_lines(bytes) + 64;  /* rows in different cache sets */
+        const size_t stride = whole_lines(bytes) + 64;  /* spreads rows over cache sets */
         float *row = (float *)(void *)scratch;
         char *staged = scratch + whole_lines((size_t)inner * 4);
         if (padding_of != m - p->matrices)

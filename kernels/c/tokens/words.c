@@ -10,8 +10,8 @@ typedef struct {
     int32_t *ids;
     int64_t count, room;    /* ids written, and the most */
     int cut, half;          /* 1: ids were dropped; half a surrogate pair was found */
-    int32_t length, characters, fence;  /* of the current word: bytes, characters, bytes that later marks must follow */
-    int32_t run, before;    /* bytes and characters before the word's last run of FF_WORD, if there are whole words */
+    int32_t length, characters, fence;  /* of the word: bytes, characters, bytes that later marks must follow */
+    int32_t run, before;    /* with whole words, bytes and characters before the last run of FF_WORD */
     int joined;             /* 1: the punctuation before the word is FF_WORD */
     /* the bytes before the run, and the run, each limited to FF_LONGEST characters */
     uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];
