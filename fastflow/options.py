@@ -78,7 +78,7 @@ def check_texts(texts: Iterable[Any]) -> Iterator[str]:
 
 
 def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield lists of ``size`` items, shorter if they have CHARACTERS characters."""
+    """Yield lists of ``size`` items, or fewer with CHARACTERS characters."""
     window: list[Item] = []
     held = 0
     for item in items:
@@ -103,7 +103,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _take(items: Iterator[Item]) -> tuple[()] | tuple[Item]:
-    """StopIteration does not pass through a future."""
+    """Return an item or an empty tuple: StopIteration does not pass through a future."""
     for item in items:
         return (item,)
     return ()

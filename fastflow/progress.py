@@ -1,4 +1,4 @@
-"""Progress on stderr: one repainted line in a terminal or notebook, plain lines in a log."""
+"""Progress on stderr: one repainted line in a terminal or notebook, lines in a log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Progress:
         self._show()
 
     def within(self, count: int) -> None:
-        """Count texts that the next ``advance`` counts again."""
+        """Show ``count`` texts that the next ``advance`` counts again."""
         self._within += count
         self._show()
 

@@ -96,7 +96,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:
-    """Read a whole number of an encoder's config; 4.0, "4" and true are refused."""
+    """Read a whole number of an encoder's config; refuse 4.0, "4" and true."""
     value = config.get(name)
     if type(value) is not int:
         said = "missing" if name not in config else f"missing or not a whole number: {short(value)}"

@@ -103,7 +103,7 @@ def _distil(model: Path, work: Path) -> Path:
 
 
 def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
-    """Return seconds to the first vector of a process, and of all texts; save the vectors."""
+    """Return the seconds of a process to its first vector and to all texts; save the vectors."""
     more = ["384"] if engine.package == "fastembed" else []
     files = [str(texts), str(target)]
     folder = str(engine.folder)
@@ -131,7 +131,7 @@ def _score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
     texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
     places = {text: row for row, text in enumerate(texts)}
     source, target = work / "quality.txt", work / f"{engine.name}.quality.npy"
-    if not target.exists():  # of an earlier call
+    if not target.exists():  # an earlier call made it
         source.write_text("\n".join(texts), encoding="utf-8")
         run(engine, python, source, target)
     vectors = np.load(target)

@@ -65,7 +65,7 @@ def score(embed: Embed, sets: Sequence[Pairs], choose: Callable[[Pairs], Calibra
 def _fit_row(
     name: str, method: str, embed: Embed, sets: Sequence[Pairs], corpus: Sequence[str] | None, init: str = "data"
 ) -> dict[str, Any]:
-    """Return a row, of five seeds for a flow; ``corpus`` None fits on the target."""
+    """Return a row, with five seeds for a flow; ``corpus`` None fits on the target."""
     runs = []
     for seed in SEEDS if "flow" in method else SEEDS[:1]:
         once = None if corpus is None else calibrate(method, embed(corpus), seed, init)
@@ -145,7 +145,7 @@ calibration over its encoder can be compared. Sources: \
 (a) Li et al., EMNLP 2020, tables 2 and 3; (b) Su et al., 2021 (arXiv 2103.15316), table 1.
 
 """
-# (name, source, STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R); fitted on target sentences, or on NLI sentences
+# (name, source, seven sets); fitted on target sentences, or on NLI sentences
 ROWS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("BERT-base, last layer", "a", (49.07, 55.92, 54.75, 62.75, 65.19, 47.29, 58.21)),
     ("BERT-base, first-last", "a", (57.84, 61.95, 62.48, 70.95, 69.81, 59.04, 63.75)),

@@ -140,7 +140,7 @@ def _make_inputs(what: str, rows: int) -> Any:
 
 
 def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
-    """Return the call, its input and its error; raise if a second call gives other bits, a race."""
+    """Return the call, its input and its error; raise if a second call gives other bits."""
     call, x, wanted = (_prepare_attention if case.what == "attention" else _prepare_flow)(case)
     z = call(x)
     if not torch.equal(z, call(x)):

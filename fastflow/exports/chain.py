@@ -1,7 +1,7 @@
 """A calibration as Dense modules of Sentence Transformers: activation(W x + b) + R x.
 
-Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y, which R carries, and the hidden units. Affine
-steps are folded into the next module.
+Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y, which R carries, and the hidden units. The next
+module absorbs affine steps.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def kill_failed_start() -> Iterator[None]:
 
 
 def check_address(address: str) -> None:
-    """Raise a UsageError unless ``address`` is local, auto or HOST:PORT."""
+    """Check that ``address`` is local, auto or HOST:PORT; raises a UsageError."""
     if "://" in address:
         raise UsageError(
             f"--ray {address}: Ray Client is not supported: give HOST:6379, or start the command on the cluster"

@@ -34,7 +34,7 @@ def read_corpus(
 def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:
     """Keep the distinct texts in order of first appearance, or ``sample`` drawn at random.
 
-    Raises a FastflowError that says ``named`` for an empty corpus.
+    Raises a FastflowError that names ``named`` for an empty corpus.
     """
     distinct = _drop_repeats(texts)
     out = list(distinct) if sample is None else _sample(distinct, sample, random.Random(seed))

@@ -52,7 +52,7 @@ from fastflow.values import system_errors
 from fastflow.version import __version__
 
 PROOF_ROWS = 32
-TEXTS = 256  # on which reduced precision is measured
+TEXTS = 256  # to measure reduced precision on
 REDUCED = ("bfloat16", "int8")
 SHARE = 0.01  # rows below the recorded log-density
 LEAST = 1000  # rows: fewer misjudge held-out texts (bench/results/verdicts.md)
@@ -194,7 +194,7 @@ class _Measured(CpuBackend):
 
 
 class Precision(NamedTuple):
-    """The least cosine of each dtype to float32, and the trial of int8; empty without compiled kernels."""
+    """The least cosine of each dtype to float32, and the trial of int8; empty without kernels."""
 
     least_cosines: dict[str, float]
     int8: Int8 | None

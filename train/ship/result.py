@@ -40,7 +40,7 @@ class Saving(ABC):
     ) -> Runtime:
         """Open the model in a temporary directory, which lives as long as the Runtime.
 
-        A pickle of the Runtime opens that directory too; save the model to keep it.
+        A pickle of the Runtime opens that directory too; ``save`` keeps the model.
 
         Args:
             device: As in Runtime.
@@ -90,6 +90,7 @@ class Fit(Saving):
 
     @property
     def stages(self) -> list[Stage]:
+        """The calibration's stages; none if the pooling is kept."""
         return list(self.choice.fitted.stages)
 
     @property
