@@ -36,7 +36,7 @@ ELSEWHERE = {  # option of Sentence Transformers' encode -> (values without effe
 
 
 def check_foreign(options: Mapping[str, object], device: str) -> None:
-    """Raise a UsageError for options that ``encode`` does not have, unless their value has no effect."""
+    """Raise a UsageError for options that ``encode`` lacks, unless their value has no effect."""
     for name, value in options.items():
         if name not in ELSEWHERE:
             raise UsageError(f"encode has no option {name!r}; docs/api.md lists those it has")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 
-GRADE = 2e-6  # the largest relative L2 error of a flow against float64: float32 grade, tf32x3's too
+GRADE = 2e-6  # the largest relative L2 error of a flow against float64
 # The least cosine against PyTorch in float32.
 COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.999, "int8": 0.98}
 Who = TypeVar("Who", bound="Candidate")  # the suite's class of candidates
@@ -26,7 +26,7 @@ class Candidate:
 
     name: str
     dtype: str
-    backend: str  # torch, triton, cpu with the instruction set, or the library of a peer
+    backend: str  # torch, triton, cpu with the instruction set, or a peer's library
 
     @property
     def key(self) -> str:

@@ -34,7 +34,7 @@ class Effort:
     min_runs: int = 5  # samples of each candidate
     max_runs: int = 60
     limit_s: float = 60.0  # seconds: stop then, with at least one sample of each
-    sample_s: float = 2e-2  # about the seconds of a sample: calls are added to reach it
+    sample_s: float = 2e-2  # seconds of a sample: calls are added to reach them
     pause_s: float = 1e-2  # before each sample, until the previous candidate's threads sleep
 
 

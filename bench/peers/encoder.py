@@ -48,7 +48,7 @@ class Pooled(torch.nn.Module):
             self.words = build_words_layer(self.encoder, max_tokens(subject.shape), subject.encoder)
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
-        # a column, looked up like the encoder's tables, which every exporter and compiler supports
+        # a column, looked up like the encoder's tables
         self.token_weights: torch.Tensor | None
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
@@ -148,7 +148,7 @@ class TextCandidate(Candidate):
 
     embed: Embed
     pool: Embed | None = None  # texts -> the pooled vectors to check; None: the vectors of ``embed``
-    layers: tuple[int, ...] | None = None  # it averages these layers and all tokens; None: the model's own pooling
+    layers: tuple[int, ...] | None = None  # it averages these layers and all tokens; None: the model's pooling
     alone: bool = False  # one text a call
 
     def prepare(self, texts: Sequence[str]) -> Call:

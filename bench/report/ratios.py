@@ -89,7 +89,7 @@ def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Compute ratios for lists of texts: to the best of the class, and to each library at its best."""
+    """Compute ratios for lists of texts, to the best of the class, and to each library's best."""
     out = []
     for (subject,), at in group(rows, "subject"):
         where = f"end-to-end, {subject}"

@@ -34,7 +34,7 @@ from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 MOST_DISTINCT = 65_536  # different rows of a batch, which are checked
-MOST_IN_GRAPH = 1024  # rows up to which many calls are timed in one CUDA graph: above, launches do not matter
+MOST_IN_GRAPH = 1024  # rows up to which a CUDA graph has many calls: above, launches do not matter
 Function = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor], Callable[[], Any]]
 
@@ -110,7 +110,7 @@ def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandida
 
 
 def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
-    """Return the Triton kernels, in a graph as after an encoder, and launched one by one."""
+    """Return the Triton kernels, in a graph and launched one by one."""
     triton = importlib.import_module("fastflow.kernels.flow.triton")
     try:
         flow = triton.TritonFlow(workload.plans, device)
@@ -158,7 +158,7 @@ def run_flow(request: Request) -> Results:
 def list_passes(
     model: str | None, peers: frozenset[str], size: FlowSizes, device: str, counts: Sequence[int], quick: bool
 ) -> Iterator[Pass]:
-    """Yield the paper's flow, or a model's; unless quick, also on one thread, and two further flows."""
+    """Yield the paper's flow, or a model's; unless quick, also on one thread, and two other flows."""
     if model is None:
         workload = make_synthetic(3, 3, 32, "additive", min(MOST_DISTINCT, max(size.batches)), size.dim)
     else:

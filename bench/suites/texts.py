@@ -70,7 +70,7 @@ def to_texts(candidate: EncoderCandidate, tokenize: Tokenize) -> TextCandidate:
 
 
 def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
-    """Return ``run`` on padded batches of texts sorted by length; vectors are in the order of the texts."""
+    """Return ``run`` on padded batches of texts sorted by length; vectors keep the texts' order."""
 
     def embed(texts: Sequence[str]) -> Array:
         tokens = tokenize(texts)

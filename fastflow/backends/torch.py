@@ -47,7 +47,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
             )
     except Exception as error:
         raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
-    # transformers fills missing tensors with random numbers; a missing pooler raises when it is used
+    # transformers fills missing tensors with random numbers; a missing pooler raises at its use
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
         raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
     for name, tensor in encoder.named_parameters():

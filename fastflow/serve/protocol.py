@@ -32,7 +32,7 @@ def make_protocol(
         _arriving: asyncio.TimerHandle | None = None  # until the whole request has arrived
         _unread: asyncio.TimerHandle | None = None  # until the client reads on
         _in_body = False  # whether the headers have ended, but not the body
-        _loose = 0  # bytes of headers, or of chunk extensions and trailers since the last piece of the body
+        _loose = 0  # bytes of headers, or of chunk extensions and trailers since the last body piece
         _left: int | None = None  # bytes of a refused request still to read; None: not refused
         _deaf = False  # whether they are left unparsed
 

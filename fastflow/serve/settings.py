@@ -36,7 +36,7 @@ class Settings:
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:
-    """Read the keys of a file, one a line, and of FASTFLOW_API_KEY; raises a FastflowError if there is none."""
+    """Read the keys of a file, one a line, and of FASTFLOW_API_KEY; raises a FastflowError without any."""
     found = {}
     if os.environ.get(KEY_VARIABLE) == "":
         raise FastflowError(f"the environment variable {KEY_VARIABLE} is empty: set it to a key, or unset it")

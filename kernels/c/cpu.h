@@ -1,5 +1,5 @@
-/* Declarations shared by all CPU kernels. Functions in headers are static: the linker might keep the AVX-512 copy of an
-   extern inline function. */
+/* Declarations of all CPU kernels. Functions in headers are static: the linker might keep the AVX-512 copy of an extern
+   inline function. */
 #ifndef FASTFLOW_CPU_H
 #define FASTFLOW_CPU_H
 

@@ -48,7 +48,7 @@ class Distilled(Saving):
 
     @property
     def report(self) -> dict[str, Any]:
-        """The settings of the table and how well it follows its teacher, as data that json can write."""
+        """The settings of the table and how well it follows its teacher, as data for json."""
         return copy.deepcopy(self.training)
 
     def save(self, directory: str | os.PathLike[str]) -> str:

@@ -13,7 +13,7 @@ from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
 
-NEGLIGIBLE = 1e-12  # of the largest variance: constant directions of seven poolings have 1e-15, others at least 1e-5
+NEGLIGIBLE = 1e-12  # of the largest variance: constant directions have 1e-15, others at least 1e-5
 ROUNDING = 2.0**-20  # of a value's size: sixteen times float32's rounding
 
 

@@ -20,7 +20,7 @@ from fastflow.values import reason
 LENGTHS: Sequence[Sequence[int]] = ((5,), (2, 17), (*(1 for _ in range(32)), 65))
 SPECIAL = 4
 ROWS: Sequence[int] = (1, 2, 1025)
-# relative to a vector's length: above rounding, even of TF32, and below the error of a wrong kernel
+# relative to a vector's length: above rounding, even of TF32, below a wrong kernel's error
 LIMITS = {"float64": 0.01, "float32": 0.01, "float16": 0.1, "bfloat16": 0.25}
 
 

@@ -228,7 +228,7 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def _check_charsmap(data: bytes, path: Path) -> None:
-    """The library allocates the claimed size, up to 4 GB, and ends the process if it cannot."""
+    """Check the size that the file claims: the library allocates up to 4 GB, and ends the process if it cannot."""
     if (found := CHARSMAP.search(data)) is None:
         return
     from base64 import b64decode

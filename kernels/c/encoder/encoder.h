@@ -188,7 +188,7 @@ typedef struct {
     const ff_texts *in;
     const ff_body *body;
 } ff_call;
-/* Elements of a step that threads can divide: panels, rows, texts, or heads times blocks of queries. */
+/* Elements of a step for threads: panels, rows, texts, or heads times blocks of queries. */
 int64_t ff_step_elements(const ff_call *, const ff_step *, const ff_group *);
 /* Compute elements [from, to) of a step. scratch: (ff_attention_floats + ff_keys_floats). */
 void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);

@@ -1,4 +1,4 @@
-/* Divide a call's texts into groups, by a simple model of the time that each division takes. */
+/* Divide a call's texts into groups, by a simple model of time. */
 #include "encoder.h"
 
 #define GROUP_ROWS 192     /* tokens of a group; their activations stay in L2 */
