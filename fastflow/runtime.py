@@ -37,7 +37,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
         dtype: The arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it.
         threads: The threads of one call. None: OMP_NUM_THREADS, else the cores of this process.
         backend: auto, cpu (compiled), triton, reference (NumPy) or torch.
-        allow_download: Whether the Hub may be asked. Otherwise only the local Hub cache is read.
+        allow_download: Whether to ask the Hub; otherwise only its local cache is read.
 
     Raises:
         FastflowError: The model is absent, damaged or unsupported, or the choice cannot run on this machine.

@@ -46,7 +46,7 @@ def fit(
         token_weights: auto, sif or none.
         seed: Equal seeds give equal models.
         eval: Files or folders of scored pairs, to measure Spearman on.
-        progress: True shows lines and bars on standard error; a function takes every line.
+        progress: True shows lines and bars on standard error; a function takes every line. Warnings are UserWarnings.
         cache_folder: A folder that keeps pooled embeddings; None keeps them in memory.
         log_dir: A folder for TensorBoard's scalars.
         **options: Other options of fastflow-train, such as ``depth`` or ``background``.

@@ -29,7 +29,7 @@ from fastflow.runtime import Runtime
 ONCE_FLOP = 1e12  # a call with more is timed once
 SHORT = 32  # tokens of the longest text that is timed alone
 PADDED_ON_GPU = "torch-eager"  # other engines would compile or capture every shape
-ALONE = "torch-graph"  # one text at a time: short texts have few lengths, and each needs a graph
+ALONE = "torch-graph"  # one text at a time: short texts have few lengths, each with a graph
 
 
 def run_end_to_end(request: Request) -> Results:

@@ -34,7 +34,7 @@ from fastflow.runtime import Runtime
 TEXT = "The river was quiet that morning."
 TIMEOUT_S = 120
 PEERS = (("sentence-transformers", "float32"), ("onnxruntime", "float32"), ("onnxruntime", "int8"))
-# engine -> the lines that make embed(texts) of ``model``, ``dtype``, ``threads`` and ``more``
+# engine -> the lines that make embed(texts)
 OPENING = {
     "fastflow": """
 from fastflow import Runtime

@@ -60,7 +60,7 @@ class Calibrated:
 
     path: Path
     calibration: tuple[Stage, ...]
-    identity: str | Later  # the fingerprint; computed at first use for a token table without a manifest
+    identity: str | Later  # the fingerprint; a table without a manifest computes it at first use
     manifest: dict[str, Any]
     note: str | None
     truncation: Truncation | None  # the directions that truncate_dim keeps; None: its first dimensions

@@ -33,7 +33,7 @@ def find_packaged_name(directory: Path) -> str | None:
 
 
 def find_model(model: str | Path | None, allow_download: bool = False) -> Path:
-    """Find a model's directory, or the local folder of a Hub id if no such directory exists."""
+    """Find a model's directory, else the local folder of a Hub id."""
     directory = resolve_name(model)
     if str(model).startswith(("./", "../")):
         return directory

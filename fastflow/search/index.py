@@ -30,6 +30,7 @@ class Index:
     """The rows of a file of embeddings; a search compares the query with every row.
 
     Safe to call from several threads. Use it as a context manager, or call ``close``.
+
     Args:
         path: A .db of ``fastflow embed``, of any precision; or a .npy of floats (N, D), such as ``numpy.save`` writes
             of ``encode_document``'s vectors.

@@ -132,7 +132,7 @@ def _embed(weights: Weights, ids: Ints, place: Array | None, shape: EncoderShape
 def encoder_layer(
     x: Array, weights: Weights, layer: int, offsets: Ints, shape: EncoderShape, watch: Watch | None = None
 ) -> Array:
-    """Apply transformer layer ``layer``, from 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
+    """Apply transformer layer ``layer`` (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
     prefix = f"layer.{layer}."
     base = shape.rotary[layer] if shape.rotary else None
     window = shape.windows[layer] if shape.windows else None

@@ -25,7 +25,7 @@ from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths are exponential
 LOOKED_AT = 2000
 COMMON = 100  # occurrences in a million: about a thousand words
-ENGLISH = 0.3  # least share of common words: English has 0.36 to 0.85, six other languages 0.07 to 0.23
+ENGLISH = 0.3  # least share of common words: English has 0.36 to 0.85, other languages 0.07 to 0.23
 WINDOW = 4096
 LENGTH = 21.1  # words of a sentence, for a list of words
 LIKE = 0.45  # the same against the list: texts of its language have 0.53 to 1.17, others up to 0.41

@@ -48,7 +48,7 @@ class Request(NamedTuple):
 
 @contextlib.contextmanager
 def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
-    """Fit to ``texts()`` and yield the model's directory; --resume takes the saved model of an interrupted run."""
+    """Fit to ``texts()`` and yield the model's directory; --resume takes the saved model."""
     voice, keep = SILENT if request.quiet else COMMAND, request.keep
     encoder, options = _choose_options(request)
     if keep is not None and keep.exists() and request.resume:

@@ -159,7 +159,7 @@ def is_static(directory: Path) -> bool:
 
 
 def size_of(directory: Path) -> EncoderSize:
-    """Return the size of an encoder or table; a table has 0 layers, and MOST tokens if unlimited."""
+    """Return the size of an encoder or table; a table has 0 layers, and MOST tokens without a limit."""
     if is_static(directory):
         from fastflow.model.static.table import open_table, read_rules
 

@@ -1,5 +1,5 @@
-/* Run texts through the steps in two phases that give the same bits. First, each thread takes whole groups of texts
-   through all steps. Then all threads share each remaining group, split by panels, heads or rows. */
+/* Run texts through the steps in two phases that give the same bits. First, each thread takes whole groups of texts.
+   Then all threads share each remaining group, split by panels, heads or rows. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ static int is_by_row(const ff_step *s)
     }
 }
 
-/* Take share k of a group's rows through steps [s, end), all of them by row. */
+/* Take share k of a group's rows through steps [s, end), all by row. */
 static void run_rows(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
                       float *scratch)
 {
