@@ -45,8 +45,9 @@ def run(
     """Run ``suites``, print the table, write the files asked for, and return the report.
 
     ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda if present).
-    ``threads`` None: OMP_NUM_THREADS, else one a core. ``shape``: one of ``workbench.SHAPES`` for BERT-base. The report
-    is {machine, rows, ratios, subjects, skipped, quick, seconds}. A stopped run leaves its rows in ``json_path``.part.
+    ``threads`` None: OMP_NUM_THREADS, else one a core. ``shape``: one of ``workbench.SHAPES`` instead of BERT-base. The
+    report is {machine, rows, ratios, subjects, skipped, quick, seconds}. A stopped run leaves rows in
+    ``json_path``.part.
     """
     for suite in suites:
         if suite not in SUITES:

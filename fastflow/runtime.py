@@ -99,7 +99,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
         """Embed one text or many.
 
         Args:
-            inputs: A text, or an iterable of texts; ``stream`` reads it lazily.
+            inputs: A text, or an iterable of texts, read at once; ``stream`` reads lazily.
             batch_size: The most texts computed at once. None: the tokens decide.
             normalize_embeddings: Whether to divide each vector by its L2 norm, after truncation.
             convert_to_numpy: False returns a list of NumPy vectors (D',).

@@ -47,7 +47,7 @@ def make_row(suite: str, **fields: Any) -> Row:
     return row | {key: fields[key] for key in (*keys, *ADDED) if fields.get(key) is not None}
 
 
-_kept_in: Path | None = None  # each row is appended at once
+_kept_in: Path | None = None  # the file that rows are appended to
 
 
 @contextmanager

@@ -30,10 +30,10 @@ class Timing(NamedTuple):
 class Effort:
     """How long to measure one comparison."""
 
-    budget_s: float = 6.0  # seconds: stop then, with at least
-    min_runs: int = 5  # samples of each candidate
+    budget_s: float = 6.0  # seconds of a comparison
+    min_runs: int = 5  # fewest samples of each candidate, within limit_s
     max_runs: int = 60
-    limit_s: float = 60.0  # seconds: stop then, with at least one sample of each
+    limit_s: float = 60.0  # seconds after which one sample of each is enough
     sample_s: float = 2e-2  # seconds of a sample: calls are added to reach them
     pause_s: float = 1e-2  # before each sample, until the previous candidate's threads sleep
 

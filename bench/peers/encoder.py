@@ -56,7 +56,7 @@ class Pooled(torch.nn.Module):
         return self._pool({"input_ids": input_ids, "attention_mask": attention_mask}, attention_mask)
 
     def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
-        """Pool texts of equal length without the mask, which a GPU would wait for."""
+        """Pool texts of equal length without the mask, which transformers reads back from a GPU."""
         return self._pool({"input_ids": input_ids}, ones)
 
     def _pool(self, given: dict[str, torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:

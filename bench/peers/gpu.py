@@ -110,7 +110,7 @@ class Gpu:
     """The device of PyTorch's tensors, the timing of a call on it, and its capture."""
 
     device: str = "cuda"
-    busy: Callable[[Call], float | None] = replay_ms
+    busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
     capture: Callable[[Callable[[Any], Any], Any], Callable[[], Any]] = capture
 
 

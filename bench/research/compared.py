@@ -148,7 +148,7 @@ def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pat
     for name, found in packages.items():
         found["import_s"] = _time_import(pythons[name], name, work)
     taken: dict[Engine, list[tuple[float, float]]] = {engine: [] for engine in engines}
-    for _ in range(ROUNDS + 1):  # the first round, which fills the page cache, is not kept
+    for _ in range(ROUNDS + 1):  # the first round, not kept, fills the page cache
         for engine in engines:
             taken[engine].append(run(engine, pythons[engine.package], source, work / f"{engine.name}.npy"))
     others = neighbours.processors()

@@ -34,7 +34,7 @@ from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 MOST_DISTINCT = 65_536  # different rows of a batch, which are checked
-MOST_IN_GRAPH = 1024  # rows up to which a CUDA graph has many calls: above, launches do not matter
+MOST_IN_GRAPH = 1024  # most rows of calls that a CUDA graph repeats: with more rows, launches do not matter
 Function = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor], Callable[[], Any]]
 

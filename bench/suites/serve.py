@@ -1,4 +1,4 @@
-"""The serve suite: single texts at a constant rate to a server, in shares of the kernel's own rate.
+"""The serve suite: single texts at a constant rate to a server, in shares of the kernel's rate.
 
 Server and generator share the processors; a row has the generator's share and lateness.
 """

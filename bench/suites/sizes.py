@@ -18,7 +18,7 @@ class FlowSizes:
     batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384)
     affine: tuple[int, ...] = (1, 32, 1024)  # of the flow with recolour, and of the affine one
     dim: int = 768  # channels of the synthetic vectors
-    model_rows: int = 256  # distinct sentences embedded for a model's own inputs
+    model_rows: int = 256  # distinct sentences of a model's own inputs
     seconds: float = 300  # no comparison begins later
     budgets: tuple[float, float] = (6.0, 10.0)  # seconds for a comparison, and for one of over 10,000 rows
     compiled: frozenset[int] | None = None  # batches of peers that are compiled; None: all

@@ -95,7 +95,7 @@ class Request:
 def open_workbench(
     model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
 ) -> Iterator[Workbench]:
-    """Open a Workbench with its own cache; remove its files afterwards."""
+    """Open a Workbench with its own cache, and remove it afterwards."""
     with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder, _use_cache(Path(folder)):
         yield Workbench(Path(folder), model, bert, shape)
 

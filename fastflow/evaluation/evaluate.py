@@ -200,7 +200,7 @@ def _cosines(pairs: Pairs | Labelled, vectors: NDArray[Any]) -> NDArray[Any]:
 
 
 def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
-    """Score every set: {"rows": [...], "average": {"sets", "all", "wmean"}}; SEVEN are averaged if all are there."""
+    """Score every set: {"rows": [...], "average": {"sets", "all", "wmean"}}; SEVEN are averaged if all are given."""
     rows = [score(pairs, similarities(encode, pairs)) for pairs in sets]
     names = [row["set"] for row in rows]
     averaged = list(SEVEN) if set(SEVEN) <= set(names) else names

@@ -85,7 +85,7 @@ class Chain:
         """Add x -> [carried x, relu(weight x + bias)]."""
         count, inputs = carried.shape
         out = count + len(bias)
-        out += out == inputs  # a module as wide as x would add x
+        out += out == inputs  # a module as wide as x would add x, not R x
         product, residual, shift = np.zeros((out, inputs)), np.zeros((out, inputs)), np.zeros(out)
         residual[:count] = carried
         product[count : count + len(bias)], shift[count : count + len(bias)] = weight, bias

@@ -85,7 +85,7 @@ def export(
     normalize: bool = False,
     dtype: str = "float32",
 ) -> Exported:
-    """Write a model in the format of another library, which then gives the same vectors.
+    """Write a model in the format of another library, which gives the same vectors without fastflow.
 
     Args:
         model: The path of any model of texts that fastflow runs; None is the model in the package.

@@ -20,8 +20,8 @@ from fastflow.files.parts.merging import merge
 from fastflow.progress import Progress
 
 KNOCK = 5.0  # seconds; Ray would try a closed port for minutes
-ENDING_S = 5.0  # seconds that a killed process may take to end
-RETRIES = 3  # retries of a part if its worker dies
+ENDING_S = 5.0  # seconds for a killed process to end
+RETRIES = 3  # of a part if its worker dies
 
 
 def embed_on_cluster(

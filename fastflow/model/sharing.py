@@ -38,7 +38,7 @@ class Record:
 def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     """Fetch REPO or REPO@REVISION into ``out``; returns its record and the skipped files.
 
-    A directory pulled before is compared with its record and the Hub's commit.
+    An earlier pull is compared with its record and the Hub's commit.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")

@@ -116,7 +116,7 @@ def count_encoders(model: Model, against: Sequence[str]) -> int:
 
 
 def is_of_package(model: Model) -> bool:
-    """Return whether ``model`` calibrates the packaged encoder."""
+    """Return whether ``model`` calibrates the packaged encoder differently."""
     packaged = load_model(None)
     same = model.manifest.get("encoder", {}).get("sha256") == packaged.manifest["encoder"]["sha256"]
     return same and model.fingerprint != packaged.fingerprint

@@ -116,7 +116,7 @@ class Database(Source):
         return hits
 
     def close(self) -> None:
-        """Do not act: each call closes the file."""
+        """No file stays open between calls."""
 
     def _read_rows(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
         out: dict[int, Sequence[Any]] = {}

@@ -16,8 +16,8 @@ MIB = 2**20
 class Settings:
     """Limits and options of a server; times are seconds."""
 
-    keys: tuple[str, ...] = ()  # a request must have one; none: no key is needed
-    hosts: tuple[str, ...] = ()  # names of this server if there are no keys; none: any name
+    keys: tuple[str, ...] = ()  # a request must have one, if there are any
+    hosts: tuple[str, ...] = ()  # names of this server without keys; none: any name
     names: tuple[str, ...] = ()  # further names of the model in requests
     any_model: bool = False
     truncate: bool = True

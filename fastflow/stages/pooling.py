@@ -125,7 +125,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     if match := re.fullmatch(r"avg-last-(?:concat-)?([1-9]\d*)", name):
         if int(match[1]) > depth:
             raise UsageError(f"pooling {name!r} asks for more layers than the {depth} of this encoder")
-        # the official loop indexes layers [-i] for i = 0..N-1, and -0 is the first layer
+        # the official loop indexes layers [-i] for i = 0..N-1: -0 is the first layer
         return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
     if match := re.fullmatch(rf"mean-of-layers:({_ITEM}(?:,{_ITEM})*)", name):
         return _by_items(name, depth, match[1].split(","))

@@ -46,7 +46,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
         atomic_store(&watched[i].changed, 1);
         return;
     }
-    sigaction(SIGBUS, &before, NULL);  /* the same instruction then raises SIGBUS again */
+    sigaction(SIGBUS, &before, NULL);  /* on return, the same instruction raises SIGBUS for the previous handler */
 }
 
 static void listen(void)

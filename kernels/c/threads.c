@@ -13,7 +13,7 @@
 #define SPINS 4000  /* about 42 us of polling before a thread sleeps */
 #define CLOSED (1u << 31)  /* larger than any count of workers */
 
-static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;       /* of the call that uses the pool */
+static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;       /* held by the call that uses the pool */
 static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;  /* guards `wake` and `done` */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
 static int workers;                 /* threads started so far; changed under `owner` */
@@ -161,7 +161,7 @@ void *ff_scratch(size_t bytes)
         free(memory);
         return NULL;
     }
-    memset(memory, 0, bytes);  /* padding must not be NaN */
+    memset(memory, 0, bytes);  /* kernels also read padding, which must not be NaN */
     free(own_scratch.memory);
     own_scratch = (arena){memory, bytes};
     return memory;

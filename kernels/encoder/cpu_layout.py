@@ -28,7 +28,7 @@ ACTIVATIONS = {
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element
 BATCH = 32 << 20  # stored bytes packed between calls of `release`
 Array = NDArray[Any]
-# as reference.Weights, in dtypes of panels.STORED; `qkv` may be three parts
+# reference.Weights in dtypes of panels.STORED; `qkv` may be three parts
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1: the step does not change the channel
+UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1, which keeps the channel
 
 
 @dataclass(frozen=True)

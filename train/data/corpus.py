@@ -32,7 +32,7 @@ def read_corpus(
 
 
 def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:
-    """Keep the distinct texts in order of first appearance, or ``sample`` drawn at random.
+    """Keep the distinct texts in order, or ``sample`` drawn at random.
 
     Raises a FastflowError that names ``named`` for an empty corpus.
     """

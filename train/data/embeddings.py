@@ -33,7 +33,7 @@ BATCH_TOKENS = 8192
 class Embedder:
     """Runs the encoder in float32 by ``backend``: cpu, torch, or None for ``pick_backend``.
 
-    ``dropout`` makes PyTorch draw noise at every call, with ``rate`` for all its rates.
+    With ``dropout`` PyTorch draws noise at every call; ``rate`` replaces its rates.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
 from fastflow.train.progress import COMMAND, SILENT
 
-SAMPLE = 100_000  # distinct texts to fit to, for time and memory
+SAMPLE = 100_000  # distinct texts to fit to
 
 Texts = Callable[[], Iterator[str]]
 

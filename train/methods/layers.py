@@ -1,6 +1,6 @@
 """The layers of BERT-flow (Li et al., EMNLP 2020; the official ``glow_ops_1x1.py``).
 
-A layer maps (B, C) to (B, C) and its log-determinant, (B,) or a scalar.
+A layer maps (B, C) to (B, C), and returns its log-determinant, (B,) or a scalar.
 """
 
 from __future__ import annotations

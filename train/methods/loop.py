@@ -59,7 +59,7 @@ class Schedule:
 class Training:
     """The settings of a chain's training.
 
-    ``checkpoints`` is a folder; ``identity`` names corpus and encoder in them. ``views``, or held-out vectors (m, D),
+    ``checkpoints`` is their folder; ``identity`` names corpus and encoder. ``views``, or held-out vectors (m, D),
     choose a flow's step; without them the last step is kept.
     """
 

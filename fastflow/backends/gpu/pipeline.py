@@ -44,10 +44,10 @@ class Slot:
 
 
 class Pipeline:
-    """Run the batches of successive calls; ``computing`` is the stream of all computation.
+    """Run the batches of successive calls; ``computing`` is their stream.
 
     A batch that exceeds the device's memory is halved, and ``budget`` limits later ones, in padded tokens. ``note``
-    gets a sentence; ``make_room`` runs first.
+    gets a sentence; ``make_room`` runs before memory is returned.
     """
 
     def __init__(

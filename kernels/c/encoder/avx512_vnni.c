@@ -156,7 +156,7 @@ INLINE __mmask16 seen_lanes(const int how, const int64_t i, const int64_t from, 
 }
 
 /* For each lane in `above`: add (term - 255) times the key's values to out (size), and (term - 255) to rest. Returns
-   the terms limited to 255. The first lane is key i of the block. */
+   the terms limited to 255. Lane 0 is key i of the block. */
 static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
                                               const int size, float *out, float *rest)
 {

@@ -158,7 +158,7 @@ static void run_shares(void *context, int thread)
 {
     job *j = context;
     char *scratch = j->workspace;
-    if (thread) {  /* without memory, other threads work */
+    if (thread) {  /* without memory, leave the work to other threads */
         scratch = ff_scratch(j->attention + j->own);
         if (!scratch)
             return;

@@ -169,7 +169,7 @@ static void pack_panels(void *context, int thread)
     packing *p = context;
     char *scratch = thread ? ff_scratch(p->space) : p->workspace;
     int64_t first = 0, padding_of = -1;
-    if (!scratch)  /* without memory, other threads work */
+    if (!scratch)  /* without memory, leave the work to other threads */
         return;
     const ff_mxcsr csr = ff_set_mxcsr(FF_DEFAULT);
     const ff_matrix *m = p->matrices;
