@@ -1,5 +1,5 @@
-/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. The thread of the text, or
-   an FF_PACK step if threads share it, packs keys once per head. */
+/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. The thread of the text
+   packs keys once per head, or an FF_PACK step does if threads share the text. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)
