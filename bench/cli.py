@@ -27,7 +27,7 @@ SUITES = {  # name -> its module and function in fastflow.bench.suites: Request 
     "static": ("static", "run_static"),
 }
 SHAPED = ("encoder", "end-to-end", "serve")  # they take a shape
-ON_GPU = ("flow", "encoder", "end-to-end")  # the others measure the CPU on every device
+ON_GPU = ("flow", "encoder", "end-to-end")  # other suites measure the CPU
 
 
 def run(
@@ -44,10 +44,10 @@ def run(
 ) -> dict[str, Any]:
     """Run ``suites``, print the table, write the files asked for, and return the report.
 
-    ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda if there is one).
-    ``threads`` None: OMP_NUM_THREADS, else one a core. ``shape``: one of ``workbench.SHAPES``, in place of BERT-base.
-    The report is {machine, rows, ratios, subjects, skipped, quick, seconds}. A stopped run leaves its rows, one a
-    line, in ``json_path`` with ``.part`` added.
+    ``against``: peers by family or row name, None for all. ``device``: cpu, cuda, or auto (cuda if present).
+    ``threads`` None: OMP_NUM_THREADS, else one a core. ``shape``: one of ``workbench.SHAPES`` instead of BERT-base. The
+    report is {machine, rows, ratios, subjects, skipped, quick, seconds}. A stopped run leaves rows in
+    ``json_path``.part.
     """
     for suite in suites:
         if suite not in SUITES:
@@ -56,7 +56,7 @@ def run(
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise UsageError(f"{path} cannot be written: its folder does not exist; make it first")
     if plot_path is not None and find_spec("matplotlib") is None:
-        raise missing_extra("bench", "matplotlib", "--plot")  # now, not after minutes of measuring
+        raise missing_extra("bench", "matplotlib", "--plot")  # before minutes of measuring
     if find_spec("torch") is None:
         raise missing_extra("bench", "torch", "fastflow bench")
     if find_spec("transformers") is None and (rest := [suite for suite in suites if suite != "flow"]):

@@ -16,9 +16,9 @@ from fastflow.bench.report.table import make_table, write_json
 from fastflow.console import write_text
 from fastflow.errors import FastflowError, UsageError
 
-REPEATED = 5  # short runs of the flow, whose ratios vary between runs
+REPEATED = 5  # short runs of the flow have ratios that vary
 RANGES = "flow-ranges.json"
-COMMAND = "from fastflow.cli import main; main()"  # of this interpreter, whatever is first on the path
+COMMAND = "from fastflow.cli import main; main()"  # not another fastflow on the path
 RUNS: dict[str, tuple[str, ...]] = {
     "flow": ("--suite", "flow"),
     **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean") for i in range(1, REPEATED + 1)},
@@ -38,8 +38,8 @@ def run_every(
 ) -> None:
     """Make ``out``/NAME.json and NAME.txt for every run, but for the runs or suites in ``skip``; and the flow's ranges.
 
-    A stopped call continues: files of the commit measured here are kept, unless changes are uncommitted.
-    Raises a FastflowError that names the failed runs, after all others.
+    A repeated call keeps the files of its commit, unless changes are uncommitted. Raises a FastflowError at the end
+    that names the failed runs.
     """
     runs = runs or RUNS
     wanted = {name: words for name, words in runs.items() if not {name, words[1]} & set(skip)}

@@ -24,10 +24,10 @@ from fastflow.runtime import Runtime
 
 DTYPES = ("float32", "bfloat16", "int8")
 PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # in float32; the suites have more
-OF_TABLES = ("model2vec", "sentence-transformers", "tokenizers-numpy")  # of a table, which the others do not open
-ALL_LAYERS = "sentence-transformers"  # computes them also where the vectors need none; an ONNX file leaves those out
+OF_TABLES = ("model2vec", "sentence-transformers", "tokenizers-numpy")  # of a table, which other peers do not open
+ALL_LAYERS = "sentence-transformers"  # computes unneeded layers too; an ONNX file omits them
 SENTENCES = Path(fastflow.train.choice.__path__[0]) / "probe.txt"
-CALL_S = 1.0  # of the slowest
+CALL_S = 1.0  # of the slowest engine
 FEWEST, MOST = 32, 4096  # texts
 EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
 
@@ -37,7 +37,7 @@ def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any
 
     Returns model, work, layers (whether they are computed), table, threads, instructions, texts, rows (name, dtype,
     texts_per_s, ratio), skipped, and processors_used_by_others (None: unknown) of processors_usable. ``ratio`` is to
-    the first peer of equal work, else to fastflow in float32. Raises a UsageError for a model without an encoder.
+    the first peer of equal work, else to fastflow in float32. Raises a UsageError without an encoder.
     """
     count, neighbours = threads or default_threads(), Neighbours()
     calls, skipped = open_ours(model, count)
@@ -69,19 +69,19 @@ def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any
 
 
 def find_table(model: str | None) -> Path | None:
-    """Return the directory of the table, if the encoder of ``model`` is one."""
+    """Return the directory of the table of ``model``, or None."""
     loaded = load_model(model)
     return loaded.encoder if isinstance(loaded, Model) and is_static(loaded.encoder) else None
 
 
 def has_layers(runtime: Runtime) -> bool:
-    """Return whether the model computes layers; without any, all its dtypes are one."""
+    """Return whether the model computes layers; without layers, all its dtypes are one."""
     model = runtime.session.model
     return not (isinstance(model, Model) and model.pooling.of_embeddings)
 
 
 def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Return ``encode`` in each dtype of this machine, and a sentence for each other dtype."""
+    """Return ``encode`` in each dtype of this machine, and sentences on the other dtypes."""
     calls: dict[tuple[str, str], Any] = {}
     skipped = []
     for dtype in DTYPES:
@@ -145,7 +145,7 @@ def _count_texts(embed: Any, texts: Sequence[str]) -> int:
 
 
 def make_table(found: dict[str, Any]) -> str:
-    """Return the result of ``measure_here`` for people."""
+    """Format the result of ``measure_here``."""
     threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
     kernels = f"kernels for {found['instructions']}"
     lines = [f"model {found['model']}, {threads}, {kernels}, {found['texts']:,} short sentences: texts a second"]

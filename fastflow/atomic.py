@@ -41,7 +41,7 @@ def check_out(out: Path, option: str = "--output") -> None:
 
 @contextmanager
 def growing(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes ``out`` at the end, or is removed after an error."""
+    """Yield a temporary folder that becomes ``out`` at the end; an error removes it."""
     partial = out.with_name(out.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

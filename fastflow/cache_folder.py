@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 TRIAL = b"fastflow trial 1\n"  # the first bytes of a trial of int8
-OWN = 0o600  # the mode of an entry: texts can be guessed from their embeddings
+OWN = 0o600  # the mode of an entry: embeddings may reveal texts
 
 
 def cache_directory(given: str | Path | None = None) -> Path:

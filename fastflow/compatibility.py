@@ -36,7 +36,7 @@ ELSEWHERE = {  # option of Sentence Transformers' encode -> (values without effe
 
 
 def check_foreign(options: Mapping[str, object], device: str) -> None:
-    """Raise a UsageError for options that ``encode`` does not have, unless their value has no effect."""
+    """Raise a UsageError for options that ``encode`` lacks, unless their value has no effect."""
     for name, value in options.items():
         if name not in ELSEWHERE:
             raise UsageError(f"encode has no option {name!r}; docs/api.md lists those it has")
@@ -117,7 +117,7 @@ class Properties:
         """Return ``dim``, by its name in Sentence Transformers.
 
         Returns:
-            D', the width of an embedding.
+            D'.
         """
         return self.dim
 
@@ -125,7 +125,7 @@ class Properties:
         """Return ``dim``, by its name in Sentence Transformers.
 
         Returns:
-            D', the width of an embedding.
+            D'.
         """
         return self.dim
 
@@ -133,8 +133,8 @@ class Properties:
         """Describe the model and how it runs on this machine.
 
         Returns:
-            Backend, dtype, pooling, calibration, limits and more, as data for json. ``notes`` are sentences for the
-            user, ``details`` say how this machine runs the model.
+            Backend, dtype, pooling, calibration, limits and more, as data for json. ``notes`` and ``details`` are
+            sentences.
         """
         session, runs = self.session, self.session.calibrator
         model = session.model

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NO_MEMORY = "out of memory; use a smaller --batch-tokens or a smaller model"
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # but tab and line end
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # all but tab and line end
 
 
 def say(message: str) -> None:
@@ -41,7 +41,7 @@ def say(message: str) -> None:
 
 
 def escape_controls(text: str) -> str:
-    """Escape control characters, which a terminal would obey; keep tabs and line ends."""
+    """Escape control characters except tabs and line ends."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -50,7 +50,7 @@ def emit(text: str) -> None:
     check_stdout()
     try:
         click.echo(text)
-    except BrokenPipeError:  # the reader has closed the pipe: click ends the process quietly
+    except BrokenPipeError:  # the reader has closed the pipe: click ends the process
         raise
     except OSError as error:
         raise describe_lost_stdout(error) from error
@@ -69,8 +69,8 @@ def describe_lost_stdout(error: OSError) -> FastflowError:
 
 
 def drop_pending(stream: TextIO) -> None:
-    """Drop unwritten bytes: Python would write them at exit, and fail again."""
-    with contextlib.suppress(OSError):  # not a real file, as under a test's capture: then there is no exit to spoil
+    """Drop unwritten bytes: Python would fail to write them at exit."""
+    with contextlib.suppress(OSError):  # not a real file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -117,13 +117,12 @@ class Commands(click.Group):
         return plain_errors(super().invoke, ctx, bool(ctx.params.get("debug")))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by task without importing them."""
         for task, summaries in self.tasks.items():
             with formatter.section(task):
                 formatter.write_dl(list(summaries.items()))
 
 
-AGAIN_S = 0.05  # seconds after which an interruption that Python dropped is sent again
+AGAIN_S = 0.05  # seconds until a dropped interruption is sent again
 
 
 class Terminated(KeyboardInterrupt):
@@ -143,7 +142,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
 
     def fail(error: BaseException, sentence: str, code: int) -> NoReturn:
         for line in (sentence, *getattr(error, "__notes__", ())):
-            say("fastflow: " + line.replace("\n", "\\n"))  # a name with a line end could forge a line
+            say("fastflow: " + line.replace("\n", "\\n"))  # a line end in a name could forge a line
         ctx.exit(code)
 
     open_standard_streams()
@@ -167,7 +166,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of output outside ``emit``, such as --help
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of output outside ``emit``
             fail(error, str(describe_lost_stdout(error) if error.filename is None else error), 1)
         if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library loaded late
             fail(error, NO_MEMORY, 1)
@@ -189,7 +188,7 @@ def _terminable() -> Iterator[None]:
             before(lost)
             return
         number = signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT
-        timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))  # raised here it would be dropped too
+        timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))  # an error raised here would be dropped too
         timer.daemon = True
         timer.start()
 
@@ -228,7 +227,7 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     if sys.stderr is None:  # standard output stays None: lost data is an error
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
 

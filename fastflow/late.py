@@ -1,7 +1,7 @@
 """Properties computed at first use, and a fork that waits for them.
 
-``functools.cached_property`` of Python 3.11 takes a lock. A lock held by another thread at a fork stays locked in the
-child; so do the locks of modules being imported.
+A lock that another thread holds at a fork stays locked in the child, such as the lock of a
+``functools.cached_property`` in Python 3.11, or of a module being imported.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 Made = TypeVar("Made")
-# modules that methods import when called; the import of a user's own program may never end
+# modules that methods import when called; a user's import may never end
 IMPORTED = ("fastflow", "hashlib", "numpy", "safetensors", "tokenizers", "torch", "transformers")
-# held while a value is computed, never while waiting for a thread, which may need it too
+# not held while waiting for a thread, which may need it too
 making = threading.RLock()
 
 
@@ -41,7 +41,7 @@ class late(Generic[Made]):
 
 
 def wait_for_others() -> None:
-    """Take ``making``; wait until no other thread imports a module that a Runtime needs."""
+    """Take ``making``; wait until no other thread imports a module of a Runtime."""
     making.acquire()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in IMPORTED and getattr(getattr(module, "__spec__", None), "_initializing", False):

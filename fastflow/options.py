@@ -10,8 +10,8 @@ from fastflow.model.kinds import Model, VectorModel
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 
-WINDOW = 4096  # texts that are held and sorted by length together
-CHARACTERS = 1 << 24  # in a window: fewer texts if they are long: 16 to 64 MB
+WINDOW = 4096  # texts that are held, and sorted by length, together
+CHARACTERS = 1 << 24  # most in a window, of 16 to 64 MB
 Item = TypeVar("Item")
 
 
@@ -78,7 +78,7 @@ def check_texts(texts: Iterable[Any]) -> Iterator[str]:
 
 
 def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield lists of ``size`` items, shorter if they have CHARACTERS characters."""
+    """Yield lists of ``size`` items, or fewer with CHARACTERS characters."""
     window: list[Item] = []
     held = 0
     for item in items:
@@ -93,7 +93,7 @@ def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], i
 
 def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     """Yield ``items``; a thread makes the next one ahead."""
-    from concurrent.futures import ThreadPoolExecutor  # only a GPU backend overlaps: others start without it
+    from concurrent.futures import ThreadPoolExecutor  # only a GPU backend needs it
 
     with ThreadPoolExecutor(1, thread_name_prefix="fastflow-prefetch") as worker:
         coming = worker.submit(_take, items)
@@ -103,7 +103,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _take(items: Iterator[Item]) -> tuple[()] | tuple[Item]:
-    """StopIteration does not pass through a future."""
+    """Return an item or an empty tuple: StopIteration does not pass through a future."""
     for item in items:
         return (item,)
     return ()

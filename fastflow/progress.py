@@ -1,4 +1,4 @@
-"""Progress on stderr: one repainted line in a terminal or notebook, plain lines in a log."""
+"""Progress on stderr: one repainted line in a terminal or notebook, lines in a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EVERY = 0.2  # seconds between repaints
 PLAIN_EVERY = 10.0  # seconds between lines if nothing can be repainted
-FIRST, MOST, PART_S = 64, 4096, 0.5  # texts of the first part of ``in_parts`` and of the largest; seconds of a part
+FIRST, MOST, PART_S = 64, 4096, 0.5  # fewest and most texts of a part of ``in_parts``; its seconds
 
 
 def format_count(count: int, unit: str) -> str:
@@ -49,7 +49,6 @@ class Progress:
         self._width, self._written, self._written_at = 0, False, -1
 
     def begin(self) -> None:
-        """Measure the rate from now on."""
         self._start = self._clock()
 
     def advance(self, count: int, note: str = "") -> None:
@@ -57,7 +56,7 @@ class Progress:
         self._show()
 
     def within(self, count: int) -> None:
-        """Count texts that the next ``advance`` counts again."""
+        """Show ``count`` texts that the next ``advance`` counts again."""
         self._within += count
         self._show()
 
@@ -80,7 +79,7 @@ class Progress:
         if self._stream is None:
             return
         line = self.line(now - self._start) + (f"  {self._note}" if self._note else "")
-        if self._repaints:  # blanks, since a notebook has no code to clear a line
+        if self._repaints:  # a notebook needs blanks: it has no code to clear a line
             self._stream.write("\r" + line.ljust(self._width))
             Progress.painted = self
         else:

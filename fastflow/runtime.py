@@ -37,7 +37,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
         dtype: The arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it.
         threads: The threads of one call. None: OMP_NUM_THREADS, else the cores of this process.
         backend: auto, cpu (compiled), triton, reference (NumPy) or torch.
-        allow_download: Whether the Hub may be asked. Otherwise only the local Hub cache is read.
+        allow_download: Whether to ask the Hub; otherwise only its local cache is read.
 
     Raises:
         FastflowError: The model is absent, damaged or unsupported, or the choice cannot run on this machine.
@@ -99,16 +99,15 @@ class Runtime(Tasks, Properties, LibraryCalls):
         """Embed one text or many.
 
         Args:
-            inputs: A text, or an iterable of texts, read into a list first; ``stream`` reads it lazily.
+            inputs: A text, or an iterable of texts, read at once; ``stream`` reads lazily.
             batch_size: The most texts computed at once. None: the tokens decide.
-            normalize_embeddings: Whether to divide each vector by its L2 norm, after truncation, for stores that
-                compare by dot products.
+            normalize_embeddings: Whether to divide each vector by its L2 norm, after truncation.
             convert_to_numpy: False returns a list of NumPy vectors (D',).
             show_progress_bar: True shows progress on standard error.
             precision: float32, float16, int8 or uint8, an array of that dtype; binary (int8) or ubinary (uint8), the
                 signs of eight dimensions in a byte, (B, D'/8).
             truncate_dim: The numbers to keep of each vector. ``info()["truncation"]`` says whether the model rotates
-                them first, so that the leading ones matter most.
+                vectors first, so that the leading numbers matter most.
             prompt: Text to put before every text. None: the model's prompt ``prompt_name``, or its default.
             prompt_name: The name of a prompt of the model.
             sentences: The older name of ``inputs``.
@@ -209,7 +208,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
     def log_prob(
         self, inputs: Iterable[str] | ArrayLike, batch_size: int | None = None, prompt: str | None = None
     ) -> Scores:
-        """Compute natural-log densities under the flow; a low one is unlike the training corpus.
+        """Compute natural-log densities under the flow; texts unlike the training corpus have low ones.
 
         Compare texts of one length. Random letters may score as high as a sentence.
 

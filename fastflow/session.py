@@ -61,7 +61,7 @@ class Session:
                 loading = Loading(opening.model.tokenizer, "fastflow-tokenizer")
                 try:
                     self._calibrator = found = open_backend(opening.model, backend, device, dtype, threads)
-                finally:  # raise a tokenizer's error before one of the backend
+                finally:  # raise a tokenizer's error first
                     self._tokenizer = loading()
                     self._tokenizer.threads = threads
                 self._fused = found.fuse(self._tokenizer)
@@ -82,14 +82,14 @@ class Session:
 
     @property
     def backend(self) -> Backend:
-        """Raises a UsageError for a model without an encoder."""
+        """Raises a UsageError without an encoder."""
         if not isinstance(found := self.calibrator, Backend):
             raise no_encoder(self.model.path)
         return found
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Raises a UsageError for a model without an encoder."""
+        """Raises a UsageError without an encoder."""
         if self._tokenizer is None:
             raise no_encoder(self.model.path)
         return self._tokenizer
@@ -138,7 +138,7 @@ class Session:
         """Embed one text, (D',), or many, (B, D'); ``shown``: with progress."""
         texts = [inputs] if isinstance(inputs, str) else list(iterate_in_order(inputs))
         o = self.resolve(options)
-        if not shown and 0 < len(texts) <= (o.window or 1):  # as ``blocks``, without three generators: 2 microseconds
+        if not shown and 0 < len(texts) <= (o.window or 1):  # faster than ``blocks`` by 2 microseconds
             z, _ = self._embed(self._prepare(list(check_texts(texts)), o), o, None, False)
             found = [self._quantise(check_finite(z, "text"), o)]
         elif shown:
@@ -177,7 +177,7 @@ class Session:
     def log_prob(self, inputs: Any, batch_size: int | None, prompt: str | None) -> NDArray[np.float64]:
         """(B,) log-densities of texts or of pooled vectors (B, D)."""
         calibrator = self.calibrator
-        _ = calibrator.density  # raises if there is none, before anything is computed
+        _ = calibrator.density  # raises if there is none
         if isinstance(self.model, VectorModel) or getattr(inputs, "ndim", 1) == 2:
             pooled = check_pooled(inputs, calibrator.pooled_dim, calibrator.floats, "log_prob")
             return check_finite(calibrator.log_prob(pooled), "log_prob: row")
@@ -203,7 +203,6 @@ class Session:
         return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, width), "text")
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
-        """Return a sentence if ``texts`` do not suit the encoder's vocabulary."""
         from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 
         warning = warn_of_unsuited(self.tokenizer, texts)
@@ -220,7 +219,7 @@ class Session:
             return self.tokenize(texts, o.prompt or "")
         if o.prompt:
             texts = [o.prompt + text for text in texts]
-        longest = self.tokenizer.longest  # in characters: only the steps cut by them
+        longest = self.tokenizer.longest  # in characters; only the steps below use it
         return texts if longest == MOST or max(map(len, texts)) <= longest else self.tokenizer(texts)
 
     def _compute(

@@ -83,7 +83,7 @@ class Tasks(ABC):
 
         Args:
             inputs: As in ``encode``.
-            prompt_name: The name of another prompt of the model, such as passage.
+            prompt_name: The name of another prompt of the model.
             prompt: Another text to put before every document.
             **options: The other options of ``encode``.
 

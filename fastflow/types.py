@@ -26,7 +26,7 @@ class EncodeOptions(TypedDict, total=False):
 
 
 class QueryOptions(TypedDict):
-    """Options of ``Runtime.encode_query`` for vectors comparable with a file."""
+    """Options of ``Runtime.encode_query`` for vectors like those in a file."""
 
     normalize_embeddings: bool
     truncate_dim: int | None
@@ -47,7 +47,7 @@ class StreamOptions(TypedDict, total=False):
 
 
 class FitOptions(TypedDict, total=False):
-    """The options of ``fastflow.fit`` that it takes by name only; fastflow-train --help explains them."""
+    """The named options of ``fastflow.fit``; fastflow-train --help explains them."""
 
     stop: str | None
     max_length: int | None

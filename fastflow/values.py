@@ -18,7 +18,7 @@ MOST = 2**31 - 1  # sizes and ids are 32-bit in every kernel
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open ``path`` for unbuffered reading; raise OSError for a pipe or folder without waiting."""
+    """Open ``path`` for unbuffered reading; raise OSError for a pipe or folder."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return os.fdopen(handle, "rb", buffering=0)
@@ -51,7 +51,7 @@ def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
 
 
 def is_whole(value: Any, least: int, most: int = MOST) -> bool:
-    """Whether a JSON value is an int, not a bool or float, within bounds."""
+    """Return whether a JSON value is an int within bounds."""
     return type(value) is int and least <= value <= most
 
 
@@ -96,7 +96,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1, most: int = MOST) -> int:
-    """Read a whole number of an encoder's config; 4.0, "4" and true are refused."""
+    """Read a whole number of an encoder's config; refuse 4.0, "4" and true."""
     value = config.get(name)
     if type(value) is not int:
         said = "missing" if name not in config else f"missing or not a whole number: {short(value)}"

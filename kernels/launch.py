@@ -10,7 +10,7 @@ INSTALL = "pip install -e '.[gpu]' in the fastflow checkout"
 
 
 def options(warps: int, stages: int) -> dict[str, Any]:
-    """Return launch options, with fused multiply-adds, which Triton 3.10 no longer assumes."""
+    """Return launch options with fused multiply-adds, which Triton 3.10 does not assume."""
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
 
@@ -47,7 +47,6 @@ class Launcher:
         self.device = self.anchor.device
 
     def start(self, kernel: Any, grid: tuple[int, ...], **arguments: Any) -> None:
-        """Launch ``kernel`` unless ``grid`` is empty."""
         if math.prod(grid):
             with self.torch.cuda.device_of(self.anchor):  # Triton launches on the current device
                 kernel[grid](**arguments)

@@ -37,7 +37,7 @@ def fit(
 
     Args:
         texts: An iterable of str, never paths; blank ones are left out, repeated ones count once. Or vectors (N, D) of
-            float16, float32 or float64: options that need an encoder or texts are then refused.
+            float16, float32 or float64, without options that need an encoder or texts.
         encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``default`` or ``static``.
         method: auto; none, for token weights only; or a chain of standardize, whiten[:K], components[:K],
             nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is a flow for texts, and nullspace for

@@ -145,7 +145,6 @@ class Options:
 
     @property
     def links(self) -> list[Method]:
-        """The links of the method's chain."""
         return complete_chain(parse_method(self.method), self.latent)
 
     @property

@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 
-GRADE = 2e-6  # the relative L2 error that a flow may have against float64: float32 grade, tf32x3's too
+GRADE = 2e-6  # the largest relative L2 error of a flow against float64
 # The least cosine against PyTorch in float32.
 COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.999, "int8": 0.98}
 Who = TypeVar("Who", bound="Candidate")  # the suite's class of candidates
-Judged = TypeVar("Judged")  # the accuracy of a candidate, in the suite's terms
-Timed = TypeVar("Timed")  # its times, in the suite's terms
+Judged = TypeVar("Judged")  # the accuracy of a candidate
+Timed = TypeVar("Timed")  # its times
 Opened = TypeVar("Opened")  # the timed call
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine to time; each kind of suite adds how to call it."""
+    """An engine to time; suites add how to call it."""
 
     name: str
     dtype: str
-    backend: str  # torch, triton, cpu with the instruction set, or the library of a peer
+    backend: str  # torch, triton, cpu with the instruction set, or a peer's library
 
     @property
     def key(self) -> str:
@@ -47,7 +47,7 @@ def compare(
     """Check every candidate, and time the right ones together; return (candidate, accuracy, times) in their order.
 
     ``admit`` returns the warmed-up call and its accuracy, and raises if the candidate fails or is wrong. ``excuse``
-    then returns the reason for ``leave_out``, or None to end the run with the error.
+    returns the reason to leave it out, or None to end the run with the error.
     """
     calls: dict[str, Opened] = {}
     admitted: list[tuple[Who, Judged]] = []
@@ -80,9 +80,9 @@ def compute_errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
 
 
 def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> Errors:
-    """Return the errors of candidate ``name``; raise a FastflowError beyond float32 grade.
+    """Return the errors of candidate ``name``; raise a FastflowError beyond GRADE.
 
-    The limit is the grade, or four times the error of the unfused equations in float32 if that is larger.
+    A larger limit is four times the error of the unfused equations in float32.
     """
     if z.shape != exact.shape:
         raise FastflowError(f"bench: {name} gives shape {z.shape}, not {exact.shape}; nothing is timed")
@@ -111,7 +111,7 @@ def measure_agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agre
 def check_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
     """Return the least cosine of the rows of ``z`` and ``exact``, both (B, D).
 
-    Raises a FastflowError if shape, finiteness or cosine are beyond the limits of ``dtype``.
+    Raises a FastflowError if shape, finiteness or cosine exceed the limits of ``dtype``.
     """
     z = np.asarray(z, np.float64)
     if z.shape != exact.shape:

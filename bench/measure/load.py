@@ -1,7 +1,6 @@
-"""An open-loop load: requests leave at a constant rate, whether or not earlier ones were answered.
+"""An open-loop load: requests leave at a constant rate; their time counts from the moment they were due.
 
-A request's time counts from the moment it was due. ``python -m fastflow.bench.measure.load`` runs one plan, JSON on
-standard input.
+``python -m fastflow.bench.measure.load`` runs one plan, JSON on standard input.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ GRACE = 30.0  # seconds for the answers after the last request
 class Plan:
     """``bodies``: JSON, sent in rotation; ``rate``: requests a second, ``count`` in all.
 
-    ``lead``: first requests, whose times, refusals and failures do not count.
+    ``lead``: first requests, which are not measured.
     """
 
     port: int
@@ -38,14 +37,14 @@ class Plan:
 class Outcome:
     """Milliseconds from due to answered by status, lateness, and the generator's cost.
 
-    The lead counts only in ``seconds``, ``cpu_seconds`` and ``ended``.
+    The lead is part only of ``seconds``, ``cpu_seconds`` and ``ended``.
     """
 
     answered_ms: dict[str, list[float]] = field(default_factory=dict)
     late_ms: list[float] = field(default_factory=list)
     unsent: int = 0  # due while every connection was taken
     lost: int = 0  # connections that ended without an answer
-    ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for unsent and lost ones
+    ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for unsent and lost
     seconds: float = 0.0  # from the first request due to the last answer
     cpu_seconds: float = 0.0
 
@@ -67,7 +66,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, outcome: Outcome, idle: list[Connection]) -> None:
         self.outcome, self.idle, self.due, self.counts = outcome, idle, 0.0, True
         self._got = bytearray()
-        self._needed = -1  # bytes of the whole answer, once its head is there
+        self._needed = -1  # bytes of the whole answer, once its head has arrived
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -117,7 +116,7 @@ async def generate(plan: Plan) -> Outcome:
         if (wait := due - time.perf_counter()) > 0:
             await asyncio.sleep(wait)
         elif i % 16 == 0:
-            await asyncio.sleep(0)  # answers are still read
+            await asyncio.sleep(0)  # read answers
         if idle:
             idle.pop().send(requests[i % len(requests)], due, i >= plan.lead)
         else:

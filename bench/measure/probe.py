@@ -12,7 +12,7 @@ from fastflow.bench.measure.timing import Watch, cpu_watch, cuda_watch
 
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "tf32", "float16", "bfloat16")}
 SIDES = {"cpu": 1024, "cuda": 8192}  # of the square matrices multiplied
-FLOATS = {"cpu": 1 << 26, "cuda": 1 << 28}  # read: beyond any cache
+FLOATS = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers read, more than any cache
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
 THIRD = {"tf32x3": "tf32"}  # a dtype of three products of another
 
@@ -20,7 +20,7 @@ THIRD = {"tf32x3": "tf32"}  # a dtype of three products of another
 def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -> dict[str, Any]:
     """Return the entry of ``machine.ceilings``: 10^9 operations by dtype, and 10^9 bytes read, a second.
 
-    The best of three samples of ``seconds``. ``side`` replaces SIDES, and its square FLOATS.
+    The best of three samples of ``seconds``. ``side`` replaces SIDES.
     """
     watch, size, floats = WATCHES[device], side or SIDES[device], side * side or FLOATS[device]
 
@@ -49,7 +49,7 @@ def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -
 
 
 def add_floors(rows: Iterable[Row], ceilings: dict[str, Any]) -> None:
-    """Give rows with GFLOP/s and GB/s their least time by the ceilings, and their time over it."""
+    """Add the least time by the ceilings to rows with GFLOP/s and GB/s, and their time over it."""
     for row in rows:
         dtype = row["dtype"]
         rate = ceilings["gflops"].get(THIRD.get(dtype, dtype), 0.0) / (3 if dtype in THIRD else 1)

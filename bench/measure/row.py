@@ -12,11 +12,11 @@ from typing import Any
 Row = dict[str, Any]
 _WHO = ("suite", "subject", "name", "backend", "dtype", "threads", "batch", "tokens")
 _TIMES = ("median_ms", "p20_ms", "p80_ms", "runs", "calls_per_run")
-# share: requests sent over the Runtime's own rate; lag: how late the generator sent; generator_cpu: its processors;
-# batch_ms: of the kernel, for the server's largest batch
+# share: requests sent over the Runtime's own rate; lag: lateness of the generator; generator_cpu: its processors;
+# batch_ms: of the server's largest batch
 _LOAD = ("share", "texts_per_s", "refused", "refused_p99_ms", "failed", "lag_p99_ms", "generator_cpu", "batch_ms")
 _FLOOR = ("floor_ms", "times_floor", "note")
-# suite -> the keys of its rows in their order, as kept files have them
+# suite -> the keys of its rows in order
 KEYS: dict[str, tuple[str, ...]] = {
     "flow": (*_WHO, *_TIMES, "max_abs_err", "relative_err", "err_against_unfused", "gflops", "gbs", *_FLOOR),
     "encoder": (
@@ -31,14 +31,14 @@ KEYS: dict[str, tuple[str, ...]] = {
         *("resident_mb", "anonymous_mb"),
     ),
 }
-# at the end of the rows that have them
+# keys at the end of some rows
 ADDED = ("p95_ms", "p99_ms", "gpu_ms", "compute_fraction", "operations", "synchronisations")
 
 
 def make_row(suite: str, **fields: Any) -> Row:
-    """Return a row: the KEYS of ``suite`` in order, None if missing, then the known ones of ADDED.
+    """Return a row: the KEYS of ``suite`` in order, None if missing, then ADDED ones.
 
-    Raises TypeError for a field that no row of the suite has.
+    Raises TypeError for another field.
     """
     keys = KEYS[suite]
     if unknown := fields.keys() - {*keys, *ADDED}:
@@ -47,15 +47,12 @@ def make_row(suite: str, **fields: Any) -> Row:
     return row | {key: fields[key] for key in (*keys, *ADDED) if fields.get(key) is not None}
 
 
-_kept_in: Path | None = None  # the file that each row is appended to as soon as it is measured
+_kept_in: Path | None = None  # the file that rows are appended to
 
 
 @contextmanager
 def keeping(path: Path | None) -> Iterator[None]:
-    """Append rows to ``path``, a line of JSON each, until the block ends; only a failed block leaves the file.
-
-    Rows of an earlier run are removed first.
-    """
+    """Append rows to ``path``, emptied first, until the block ends; only a failed block leaves the file."""
     global _kept_in
     _kept_in = path
     try:

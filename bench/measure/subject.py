@@ -1,4 +1,4 @@
-"""A model under test, and the work of a batch of texts."""
+"""A model under test, and the work of a batch."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Subject:
     label: str
     model: str | None  # as Runtime takes it; None is the model in the package
     encoder: Path
-    layers: tuple[int, ...]  # their hidden states are averaged by ``shares``, then pooled
+    layers: tuple[int, ...]  # averaged by ``shares``, then pooled
     max_length: int
     shape: EncoderShape
     folder: Path
-    weights: Array | None = field(default=None, compare=False, repr=False)  # (vocabulary,) of the mean's tokens
-    mode: str = "mean"  # over the tokens; or cls, pooler
-    saved: Path | None = None  # the directory of Sentence Transformers, which pools by its own modules
+    weights: Array | None = field(default=None, compare=False, repr=False)  # (vocabulary,) token weights of the mean
+    mode: str = "mean"  # mean, cls or pooler
+    saved: Path | None = None  # a directory of Sentence Transformers that pools by its own modules
     prompt: str = ""  # before every text
-    shares: tuple[float, ...] | None = None  # of the layers in their mean; None: all the same
+    shares: tuple[float, ...] | None = None  # of the layers in their mean; None: equal
 
     @property
     def depth(self) -> int:
@@ -41,7 +41,7 @@ class Subject:
 
     def matrix_weights(self) -> int:
         """Count the weights in the matrices of the needed layers."""
-        inner = 3 if self.shape.gated else 2  # of the feed-forward
+        inner = 3 if self.shape.gated else 2  # matrices of the feed-forward
         return self.computed * (4 * self.shape.hidden**2 + inner * self.shape.hidden * self.shape.intermediate)
 
     def flop(self, batch: int, tokens: int) -> float:

@@ -1,7 +1,4 @@
-"""Time candidates in turns in one process, in samples that are long enough for the clock.
-
-A machine's speed drifts, so each round times every candidate, every second round backwards.
-"""
+"""Time candidates by turns in one process; every second round is backwards, because a machine's speed drifts."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ class Timing(NamedTuple):
 class Effort:
     """How long to measure one comparison."""
 
-    budget_s: float = 6.0  # stop after this long ...
-    min_runs: int = 5  # ... but not with fewer samples of each candidate
+    budget_s: float = 6.0  # seconds of a comparison
+    min_runs: int = 5  # fewest samples of each candidate, within limit_s
     max_runs: int = 60
-    limit_s: float = 60.0  # after this long one sample of each is enough
-    sample_s: float = 2e-2  # inner calls are added until one sample lasts about this long
-    pause_s: float = 1e-2  # before each sample: the worker threads of the previous candidate fall asleep
+    limit_s: float = 60.0  # seconds after which one sample of each is enough
+    sample_s: float = 2e-2  # seconds of a sample: calls are added to reach them
+    pause_s: float = 1e-2  # before each sample, until the previous candidate's threads sleep
 
 
 def cpu_watch(call: Call, calls: int, clock: Callable[[], float] = perf_counter) -> float:
@@ -64,10 +61,7 @@ def cuda_watch(call: Call, calls: int) -> float:
 
 
 def count_calls(call: Call, watch: Watch, sample_s: float) -> int:
-    """Return how many calls make a sample of about ``sample_s`` seconds; for 0 seconds 1, without a try.
-
-    Each try counts the faster of two runs: another process may interrupt one.
-    """
+    """Return how many calls make a sample of about ``sample_s`` seconds, from the faster of two runs; 1 for 0 s."""
     if sample_s <= 0:
         return 1
     calls = 1
@@ -90,7 +84,7 @@ def alternate(
 ) -> dict[str, Timing]:
     """Time every warmed-up candidate; return {name: Timing} with equal numbers of samples.
 
-    A quarter as many untimed calls, at least one, precede each sample: they refill caches and wake threads.
+    A quarter as many untimed calls precede each sample, to refill caches and wake threads.
     """
     calls = {name: count_calls(call, watch, effort.sample_s) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
@@ -111,9 +105,9 @@ def alternate(
 def take_turns(
     calls: Mapping[str, Callable[[Given], object]], inputs: Sequence[Given], wake: bool = False
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call for each of ``inputs``, in turns, every other round backwards.
+    """Return the seconds of each call for each of ``inputs``, by turns, every other round backwards.
 
-    ``wake``: an untimed call precedes each timed one; otherwise one round on the first input precedes all.
+    ``wake``: an untimed call precedes each timed one; else one round on the first input precedes all.
     """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number, given in enumerate(inputs if wake else [inputs[0], *inputs]):

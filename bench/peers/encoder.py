@@ -1,7 +1,4 @@
-"""The other engines of encoders, and the reference, PyTorch in float32.
-
-Each runs at its usual best, with the same weights, pooling and threads.
-"""
+"""The other engines of encoders at their usual best, and the reference, PyTorch in float32."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from fastflow.model.encoder.architecture import max_tokens
 class Pooled(torch.nn.Module):
     """transformers' encoder and the subject's pooling: (B, T) ids and mask int64 -> (B, D) float32.
 
-    ``layers`` None: as the subject pools; else the plain mean of these layers and of all tokens.
+    ``layers``: pool the plain mean of these layers and of all tokens; None: as the subject pools.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class Pooled(torch.nn.Module):
             self.words = build_words_layer(self.encoder, max_tokens(subject.shape), subject.encoder)
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
-        # a column, looked up as the encoder's own tables are, which every exporter and compiler supports
+        # a column, looked up like the encoder's tables
         self.token_weights: torch.Tensor | None
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
@@ -151,8 +148,8 @@ class TextCandidate(Candidate):
 
     embed: Embed
     pool: Embed | None = None  # texts -> the pooled vectors to check; None: the vectors of ``embed``
-    layers: tuple[int, ...] | None = None  # it averages these layers, all tokens alike; None: the model's own pooling
-    alone: bool = False  # it takes one text a call, no list
+    layers: tuple[int, ...] | None = None  # it averages these layers and all tokens; None: the model's pooling
+    alone: bool = False  # one text a call
 
     def prepare(self, texts: Sequence[str]) -> Call:
         return partial(self.embed, texts)
@@ -209,7 +206,7 @@ def list_wanted(families: Iterable[str], takes_texts: bool, quick: bool = False)
 def open_peers(
     subject: Subject, wanted: Iterable[tuple[str, str]], threads: int, results: Results
 ) -> Iterator[EncoderCandidate | TextCandidate]:
-    """Yield the candidates of ``wanted`` (family, dtype); leave out the others with the reason."""
+    """Yield the candidates of ``wanted`` (family, dtype); leave out others with the reason."""
     for family, dtype in wanted:
         peer, reason = PEERS[family], missing(family, dtype)
         if reason is None:
@@ -222,7 +219,7 @@ def open_peers(
                     yield TextCandidate(family, dtype, backend, opened, layers=layers)
                 else:
                     yield EncoderCandidate(family, dtype, backend, opened)
-            except Exception as error:  # other people's converters raise anything; the run continues
+            except Exception as error:  # other people's converters raise anything
                 reason = f"it cannot be opened: {first_line(error)}"
         if reason is not None:
             results.leave_out(subject.label, f"{family} {dtype}", reason)
@@ -234,7 +231,7 @@ def plain_layers(subject: Subject) -> tuple[int, ...] | None:
 
 
 def excuse(candidate: Candidate, error: Exception) -> str | None:
-    """Return why a failed or wrong peer is left out; None for fastflow: its error ends the run."""
+    """Return why a failed or wrong peer is left out; None for fastflow."""
     if candidate.name.startswith("fastflow"):
         return None
     return str(error) if isinstance(error, FastflowError) else f"its call failed: {first_line(error)}"
@@ -260,5 +257,5 @@ def open_torch_eager(subject: Subject, dtype: str, _: int) -> Prepare:
 
 
 def open_torch_compile(subject: Subject, dtype: str, _: int) -> Prepare:
-    """Open the same compiled, each shape apart."""
+    """Open the same compiled, for each shape."""
     return _call_with_tensors(torch.compile(open_pooled(subject, getattr(torch, dtype)), dynamic=False))

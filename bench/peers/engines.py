@@ -1,7 +1,4 @@
-"""ONNX Runtime and OpenVINO on token ids, Sentence Transformers and fastembed on texts.
-
-The weighted mean is part of the ONNX file.
-"""
+"""ONNX Runtime and OpenVINO on token ids, Sentence Transformers and fastembed on texts."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ from fastflow.evaluation.agreement import quiet
 
 Graph = Callable[[Subject], Path]
 NAMES = ("input_ids", "attention_mask")
-TABLE = "token_weights"  # the tensor of that name in Pooled, and so in its files
-BATCH = 32  # texts in a padded batch: Sentence Transformers' default; fastembed's own, 256 unsorted, pads more
+TABLE = "token_weights"  # the tensor's name in Pooled and in its files
+BATCH = 32  # texts in a padded batch: Sentence Transformers' default
 COPIED = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
-GROUP = "768"  # activations that share a scale: as near to one scale a token as the option allows
+GROUP = "768"  # activations that share a scale, nearly a token
 
 
 def export_onnx(subject: Subject) -> Path:
@@ -64,7 +61,7 @@ def fuse(subject: Subject) -> Path:
 def quantise(subject: Subject, graph: Graph = fuse) -> Path:
     """Quantise ``graph`` by ONNX Runtime's tool: int8 weights a channel, activations at run time.
 
-    Weights are signed, the fastest, if the processor has VNNI: else ONNX Runtime cuts their sums off at 2**15.
+    Weights are signed if the processor has VNNI; without VNNI, ONNX Runtime saturates their sums.
     """
     source = graph(subject)
     path = source.with_name(f"{source.stem}-int8.onnx")
@@ -72,7 +69,7 @@ def quantise(subject: Subject, graph: Graph = fuse) -> Path:
         import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        # a mean's weights stay float32: in int8 the small ones would keep a digit or none
+        # the mean's small weights would lose all digits in int8
         lookups = [node.name for node in onnx.load(str(source)).graph.node if TABLE in node.input]
         whole = {"avx512_vnni", "avx_vnni"} & set(describe()["instruction_sets"])
         with silence():
@@ -85,7 +82,7 @@ def quantise(subject: Subject, graph: Graph = fuse) -> Path:
 
 
 def make_session_options(threads: int) -> Any:
-    """Return ONNX Runtime's options; threads that spun on after a call would slow the next engine."""
+    """Return ONNX Runtime's options; its threads do not spin after a call."""
     import onnxruntime as library
 
     options = library.SessionOptions()
@@ -96,7 +93,7 @@ def make_session_options(threads: int) -> Any:
 
 
 def open_onnxruntime(subject: Subject, dtype: str, threads: int, graph: Graph = fuse) -> Prepare:
-    """Open ONNX Runtime on the graph after its optimiser for BERT."""
+    """Open ONNX Runtime on the optimised graph."""
     import onnxruntime as library
 
     path = quantise(subject, graph) if dtype == "int8" else graph(subject)
@@ -160,13 +157,13 @@ def open_sentence_transformers(subject: Subject, dtype: str, _: int = 0, device:
 
 
 def open_fastembed(subject: Subject, dtype: str, threads: int) -> Embed:
-    """Open fastembed on the subject's ONNX file, which includes the pooling."""
+    """Open fastembed on the subject's ONNX file."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
     graph = quantise(subject, export_onnx) if dtype == "int8" else export_onnx(subject)
     folder = make_fastembed_folder(subject, graph)
-    name = f"fastflow-bench/{folder}"  # its registry is the process's and refuses a name twice
+    name = f"fastflow-bench/{folder}"  # fastembed refuses a name twice
     if all(known["model"] != name for known in TextEmbedding.list_supported_models()):
         TextEmbedding.add_custom_model(
             model=name, pooling=PoolingType.DISABLED, normalization=False, sources=ModelSource(url="file:///nowhere"),
@@ -178,7 +175,7 @@ def open_fastembed(subject: Subject, dtype: str, threads: int) -> Embed:
 
 
 def make_fastembed_folder(subject: Subject, graph: Path) -> Path:
-    """Make a folder as fastembed reads it: the graph and the tokenizer with its length limit."""
+    """Make a folder for fastembed: the graph and the tokenizer with its length limit."""
     folder = subject.folder / f"fastembed-{graph.stem}"
     if not folder.is_dir():
         folder.mkdir()
@@ -197,7 +194,7 @@ def make_fastembed_folder(subject: Subject, graph: Path) -> Path:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Drop warnings, remarks and progress tables: standard output is the bench's table."""
+    """Drop warnings and progress bars."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()):

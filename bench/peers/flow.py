@@ -1,7 +1,6 @@
-"""The flow in plain PyTorch: the equations, and a lean form.
+"""The flow in plain PyTorch: the equations (Li et al., EMNLP 2020, section 3.2), and a lean form.
 
-Each builder returns a function from float32 (B, D) to (B, N), B = 0 included, with prepared weights.
-Definition: Li et al., EMNLP 2020, section 3.2, as in ``fastflow.kernels.flow.equations``.
+Each builder returns a function from float32 (B, D) to (B, N), with prepared weights.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ def _to_tensors(stage: Stage, device: str, dtype: torch.dtype = torch.float32) -
 
 
 def build_unfused(stages: Sequence[Stage], device: str, dtype: torch.dtype) -> Function:
-    """Build the equations: in float64 the truth, in float32 the scale of everybody's errors."""
+    """Build the equations: in float64 the truth, in float32 the scale of errors."""
     typed = [Stage(s.kind, s.settings, _to_tensors(s, device, dtype)) for s in stages]
     return lambda x: calibration.apply(typed, x.to(dtype))
 
 
 def build_lean(stages: Sequence[Stage], device: str) -> Function:
-    """Build the lean form, inner ActNorms in their layers: nine operations a coupling step, ten if affine."""
+    """Build the lean form, with inner ActNorms in their layers: nine operations a coupling step, ten if affine."""
     parts = [
         _build_lean_flow(s, device) if s.kind == "flow" else build_unfused([s], device, torch.float32) for s in stages
     ]
@@ -83,7 +82,7 @@ def _build_lean_step(params: dict[str, Tensor], prefix: str, coupling: str, perm
         layers.append((weight.float(), offset.float()))
     (w1, b1), (w2, b2), (w3, b3) = layers
     half = w1.shape[1]
-    if coupling == "affine":  # shift rows first, gate rows after, with the gate's + 2 in its bias
+    if coupling == "affine":  # shift rows, then gate rows, with the gate's + 2 in its bias
         w3, b3 = torch.cat([w3[0::2], w3[1::2]]), torch.cat([b3[0::2], b3[1::2] + 2])
 
     def step(x: Tensor) -> Tensor:

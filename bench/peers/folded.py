@@ -1,4 +1,4 @@
-"""The folded plan in plain PyTorch: the strongest form without kernels of our own, skipping zero blocks, in place."""
+"""The folded plan in plain PyTorch: the strongest form without own kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build_folded(plans: Sequence[Plan], device: str) -> Function | None:
 def _to_state_form(plan: Plan) -> Plan | None:
     """Turn a hidden ``plan`` into state form without gates.
 
-    None if S is not a diagonal after a permutation, or if its entries or V / S leave the range of float32.
+    None if S is not a permuted diagonal, or if its entries or V / S leave the range of float32.
     """
     if plan.form != "hidden" or plan.gather is None or not plan.steps:
         return None

@@ -1,7 +1,4 @@
-"""PyTorch and transformers on a GPU, in each of the ways people run them.
-
-Candidates take token ids in host memory and return pooled vectors in host memory, as fastflow does.
-"""
+"""PyTorch and transformers on a GPU, from token ids to pooled vectors, both in host memory."""
 
 from __future__ import annotations
 
@@ -43,12 +40,12 @@ def settings(threads: int) -> Iterator[None]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Run torch.compile without its usual limit, at which code that synchronises stays eager."""
+    """Run torch.compile without its usual limit, beyond which code stays eager."""
     import torch._dynamo
 
     logger = logging.getLogger("torch._dynamo")
     before = logger.level
-    logger.setLevel(logging.ERROR)  # otherwise every split is reported
+    logger.setLevel(logging.ERROR)  # else every split is reported
     torch.compiler.reset()
     try:
         with torch._dynamo.config.patch(recompile_limit=64):
@@ -58,10 +55,7 @@ def compiling() -> Iterator[None]:
 
 
 def device_ms(function: Callable[[Any], Any], x: Tensor, calls: int = 20, replays: int = 5) -> float:
-    """Return the milliseconds of a call on ``x`` as one of ``calls`` in a CUDA graph, without launches from Python.
-
-    The median of seven samples of ``replays`` replays each.
-    """
+    """Return the milliseconds of a call on ``x`` in a CUDA graph of ``calls``: the median of seven samples."""
 
     def many(x: Tensor) -> Any:
         return [function(x) for _ in range(calls)][-1]
@@ -74,7 +68,7 @@ def capture(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
     """Capture ``function`` on ``x`` in a CUDA graph; each call replays it into the same result."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # lazy initialisation must not be captured
+    with torch.cuda.stream(stream):  # lazy initialisation cannot be captured
         for _ in range(3):
             function(x)
     torch.cuda.current_stream().wait_stream(stream)
@@ -90,7 +84,7 @@ def capture(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
 
 
 LOWER = ("float16", "bfloat16")
-# family -> precisions; torch.compile's modes by their names, "torch-graph" is the unfused module in a CUDA graph
+# family -> precisions: torch.compile's modes; "torch-graph" is the unfused module in a CUDA graph
 PEERS: dict[str, tuple[str, ...]] = {
     "torch-eager": ("float32", "tf32", *LOWER),
     "torch-compile": ("bfloat16",),
@@ -104,7 +98,7 @@ TEXTS_ONLY = "sentence-transformers"
 
 
 def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
-    """Return the milliseconds of GPU time of a call whose attribute ``replay`` launches a graph; else None."""
+    """Return the milliseconds of GPU time of a call that can ``replay`` a graph; else None."""
     if not hasattr(call, "replay"):
         return None
     with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):
@@ -113,7 +107,7 @@ def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The device of PyTorch's tensors, the timing of a call on it, and its capture; a dry run has another."""
+    """The device of PyTorch's tensors, the timing of a call on it, and its capture."""
 
     device: str = "cuda"
     busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
@@ -150,7 +144,7 @@ def open_peers(
         for dtype in PEERS[family]:
             try:
                 yield EncoderCandidate(family, dtype, "torch", _open(subject, family, dtype, gpu))
-            except Exception as error:  # other people's loaders raise anything; the run continues
+            except Exception as error:  # other people's loaders raise anything
                 results.leave_out(subject.label, f"{family} {dtype}", f"it cannot be opened: {first_line(error)}")
 
 
@@ -172,7 +166,7 @@ def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
 
 
 def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
-    """Capture the module without a mask, which the host would read; a call may take other ids of one shape."""
+    """Capture the module without a mask, which the host would read; a call may have other ids of one shape."""
     if not mask.all():
         raise ValueError("a graph without masks needs texts of equal length")
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)
@@ -192,7 +186,7 @@ def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) 
 
 
 class GraphOfEachLength:
-    """Embeds one text (1, D) in a CUDA graph, one for each number of tokens."""
+    """Embeds one text (1, D) by the CUDA graph of its number of tokens."""
 
     def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
         module = _open_module(subject, dtype, gpu)

@@ -16,7 +16,7 @@ OURS, PEERS = "#d62728", "#7f9fbf"
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Draw time against batch, a line a candidate with its 20-80 % band; without a flow bars for each table."""
+    """Draw time against batch, a line a candidate with its 20-80 % band; bars without a flow."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -40,7 +40,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
 def _draw_curves(flow: Sequence[Row], figure: Any) -> None:
     from matplotlib import colormaps
 
-    # of the first subject and threads; the legend has the slowest first
+    # of the first subject and threads, the slowest first
     rows = [row for row in flow if (row["subject"], row["threads"]) == (flow[0]["subject"], flow[0]["threads"])]
     slowest = sorted(rows, key=lambda row: -float(row["median_ms"]) / row["batch"])
     figure.set_size_inches(10, 6.2)

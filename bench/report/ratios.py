@@ -1,4 +1,4 @@
-"""The ratios of a run: the fastest peer's time over fastflow's, and some times and sizes."""
+"""The ratios of a run: the fastest peer's time over fastflow's; and some times and sizes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _keys(dtype: str, *names: str) -> tuple[Key, ...]:
 
 
 ONNX = ("onnxruntime", "onnxruntime-plain")
-# precision -> the peers of its class; the fastest that was measured counts
+# precision -> the peers of its class
 CLASSES: dict[str, tuple[Key, ...]] = {
     "float32": _keys("float32", *ONNX, "openvino", "torch-eager", "torch-compile"),
     "bfloat16": (*_keys("bfloat16", "openvino", "torch-eager"), *_keys("float32", *ONNX)),
     "int8": _keys("int8", *ONNX, "openvino"),
 }
-# the precisions of texts that a library may have besides ours: the library's best row counts
+# precisions of texts that a library may have besides ours
 AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
 LIBRARIES = ("sentence-transformers", "fastembed")
 TEACHER = ("sentence-transformers", "float32")
@@ -52,7 +52,7 @@ def _divide(where: str, at: At, own: Key, peers: Iterable[Key]) -> list[Row]:
 
 
 def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]:
-    """Group ``rows`` by the values of ``fields``, and in a group by name and dtype."""
+    """Group ``rows`` by the values of ``fields``, then by name and dtype."""
     found: dict[tuple[Any, ...], dict[Key, Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[field] for field in fields), {})[row["name"], row["dtype"]] = row
@@ -60,7 +60,7 @@ def group(rows: Sequence[Row], *fields: str) -> list[tuple[tuple[Any, ...], At]]
 
 
 def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
-    """Return ratios of medians, and our microseconds, of the first subject."""
+    """Compute ratios of medians, and our microseconds, of the first subject."""
     first, out = [row for row in rows if row["subject"] == rows[0]["subject"]], []
     for count in dict.fromkeys(row["threads"] for row in first):
         for batch in BATCHES[device]:
@@ -79,7 +79,7 @@ def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
 
 
 def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return the entries for each shape in ``rows``."""
+    """Compute ratios for each shape in ``rows``."""
     out = []
     for (batch, tokens), at in group(rows, "batch", "tokens"):
         where = f"encoder {batch}x{tokens}"
@@ -89,7 +89,7 @@ def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return ratios for lists of texts: to the best of the class, and to each library at its best."""
+    """Compute ratios for lists of texts, to the best of the class, and to each library's best."""
     out = []
     for (subject,), at in group(rows, "subject"):
         where = f"end-to-end, {subject}"
@@ -103,7 +103,7 @@ def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_startup_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return start and memory."""
+    """Compute ratios of start and memory."""
     out = []
     for (subject,), at in group(rows, "subject"):
         for name, dtype in (key for key in at if key[0] == "fastflow"):

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from fastflow.console import write_text
 
 Row = dict[str, Any]
-QUIET = 0.1  # the share of the processors that others may use while ratios mean something
+QUIET = 0.1  # others' share of the processors above which ratios mean little
 
 
 def format_duration(ms: float) -> str:
-    """Return three digits with a unit."""
+    """Format three digits with a unit."""
     for scale, unit in ((1e-3, "us"), (1.0, "ms"), (1e3, "s")):
         if ms < 1000 * scale or unit == "s":
             break
@@ -25,7 +25,7 @@ def format_duration(ms: float) -> str:
 
 
 def format_threads(count: int) -> str:
-    """Return 1 thread, 2 threads."""
+    """Format "1 thread" or "2 threads"."""
     return f"{count} thread{'s' * (count != 1)}"
 
 
@@ -86,7 +86,7 @@ SUITES = {
         "static: max error is against float64.",
     ),
 }
-MEANING = {  # of a column
+MEANING = {
     "x ours": "x ours: the time over fastflow's in the same dtype",
     "GPU": "GPU: the same call's graph, replayed again and again without waiting for it",
     "GFLOP/s": "GFLOP/s count the encoder's products",
@@ -126,7 +126,7 @@ def find_table(row: Row) -> tuple[Any, ...]:
 def compare_with_ours(rows: list[Row]) -> list[Row]:
     """Return the rows of a table, the fastest first, with their time over ours of the same dtype.
 
-    Rows of serve stay as they are. A flow has one row of ours.
+    Rows of serve stay as they are.
     """
     suite = rows[0]["suite"]
     if suite == "serve":
@@ -152,7 +152,7 @@ def make_name(row: Row) -> str:
 
 
 def make_table(report: dict[str, Any]) -> str:
-    """Return the rows suite by suite, then the ratios, and the left-out candidates."""
+    """Format the rows by suite, the ratios and the left-out candidates."""
     lines = [describe_machine(report["machine"]), "", *make_tables(report["rows"])]
     if ratios := report["ratios"]:
         lines += ["In short; x: the peer's time over fastflow's"]
@@ -192,7 +192,7 @@ def describe_machine(machine: dict[str, Any]) -> str:
         who = "" if gpu else f"{format_threads(limit['threads'])}: "
         if tiles := limit.get("tiles_gflops"):
             rates += ", tiles " + " and ".join(f"{dtype} {rate:.0f} GFLOP/s" for dtype, rate in tiles.items())
-        product, fma = f"{limit['sgemm_gflops']:.0f}", limit.get("fma_gflops")  # fma: of earlier versions
+        product, fma = f"{limit['sgemm_gflops']:.0f}", limit.get("fma_gflops")  # earlier versions lack fma
         told = f"{fma:.0f} GFLOP/s (PyTorch's product {product})" if fma else f"PyTorch's product {product} GFLOP/s"
         lines.append(f"  {who}{told}, {rates}")
     if (others := machine["processors_used_by_others"]) is not None:
@@ -223,7 +223,7 @@ def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def shorten(value: Any) -> Any:
-    """Return floats at six significant digits, also inside lists and dictionaries."""
+    """Round floats to six significant digits, also inside lists and dictionaries."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -232,5 +232,5 @@ def shorten(value: Any) -> Any:
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
-    """Write ``report`` to ``path``, whole or not at all."""
+    """Write ``report`` atomically."""
     write_text(str(path), json.dumps(shorten(report), indent=1, allow_nan=False) + "\n")

@@ -2,9 +2,8 @@
 
     python -m fastflow.bench.research.background --data DIR --out train/data/background.txt.gz
 
-Five kinds of text count the same. A line of the file is a frequency in a million, in halves of an octave, then the
-words of at least LEAST in a million. DRAWN of the rarer words, drawn as often as they occur, share the frequency of
-all of them: the pieces of rare words are common.
+Five kinds of text count the same. A line of the file is a frequency in a million, in halves of an octave, and the words
+of at least LEAST in a million. DRAWN rarer words, drawn as often as they occur, share the frequency of all rarer words.
 """
 
 from __future__ import annotations

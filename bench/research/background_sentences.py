@@ -2,7 +2,7 @@
 
     python -m fastflow.bench.research.background_sentences --data DIR --out train/data/sentences.txt.gz
 
-Five kinds of text have EACH sentences of SHORTEST to LONGEST characters. No text of a scored set is among them.
+Five kinds of text have EACH sentences of SHORTEST to LONGEST characters, without texts of scored sets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Compare fastflow with three packages on a CPU, each in a virtual environment of its own.
+"""Compare fastflow with three packages on a CPU, each in its own virtual environment.
 
-python -m fastflow.bench.research.compared --data DIR --model DIR --work DIR --out bench/results/compared
+    python -m fastflow.bench.research.compared --data DIR --model DIR --work DIR --out bench/results/compared
 
-``DIR`` of --model: all-MiniLM-L6-v2 as Sentence Transformers saved it, from which model2vec distils its table.
+--model is all-MiniLM-L6-v2 as Sentence Transformers saved it; model2vec distils its table from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fastflow.bench.suites.texts import real_texts
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
 
-# bytecode is written in the first round, as an installation does
+# the first round writes bytecode
 USERS = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "all-MiniLM-L6-v2"
@@ -77,7 +77,7 @@ def _make_environment(where: Path, requirement: str, *more: str) -> list[str]:
 
 
 def _install_package(package: str, where: Path) -> dict[str, Any]:
-    """Make the environment ``where``, if absent; return its megabytes and packages without pip."""
+    """Make the environment ``where`` if absent; return its megabytes and packages."""
     record = where / "installed.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))
@@ -103,7 +103,7 @@ def _distil(model: Path, work: Path) -> Path:
 
 
 def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
-    """Return seconds to the first vector of a process, and of all texts; save the vectors."""
+    """Return the seconds of a process to its first vector and to all texts; save the vectors."""
     more = ["384"] if engine.package == "fastembed" else []
     files = [str(texts), str(target)]
     folder = str(engine.folder)
@@ -116,7 +116,7 @@ def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float,
 
 def _time_import(python: Path, package: str, where: Path) -> float:
     found, command = [], [str(python), "-c", f"import {package.replace('-', '_')}"]
-    for _ in range(ROUNDS + 1):  # the first writes the bytecode
+    for _ in range(ROUNDS + 1):  # the first round writes bytecode
         began = perf_counter()
         subprocess.run(command, check=True, cwd=where, env=USERS)
         found.append(perf_counter() - began)
@@ -131,7 +131,7 @@ def _score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
     texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
     places = {text: row for row, text in enumerate(texts)}
     source, target = work / "quality.txt", work / f"{engine.name}.quality.npy"
-    if not target.exists():  # of an earlier call
+    if not target.exists():  # an earlier call made it
         source.write_text("\n".join(texts), encoding="utf-8")
         run(engine, python, source, target)
     vectors = np.load(target)
@@ -148,7 +148,7 @@ def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pat
     for name, found in packages.items():
         found["import_s"] = _time_import(pythons[name], name, work)
     taken: dict[Engine, list[tuple[float, float]]] = {engine: [] for engine in engines}
-    for _ in range(ROUNDS + 1):  # the first fills the page cache, and is not kept
+    for _ in range(ROUNDS + 1):  # the first round, not kept, fills the page cache
         for engine in engines:
             taken[engine].append(run(engine, pythons[engine.package], source, work / f"{engine.name}.npy"))
     others = neighbours.processors()

@@ -2,8 +2,8 @@
 
     python -m fastflow.bench.research.default_model --data DIR --out fastflow/default
 
-DIR holds models/mini-mlm-uncased, corpora/ and sts/. EACH sentences of each kind are fitted with BACKGROUND sentences
-of random words, by the defaults of fastflow-train. The STS sets are scored once, for the card.
+DIR holds models/mini-mlm-uncased, corpora/ and sts/. EACH sentences of each kind are fitted with BACKGROUND random
+sentences by the defaults of fastflow-train. The STS sets are scored once, for the card.
 """
 
 from __future__ import annotations

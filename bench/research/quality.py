@@ -2,8 +2,8 @@
 
     python -m fastflow.bench.research.quality --encoder DIR --sts DIR --corpus FILE --out bench/results/quality
 
-Settings are fastflow-train's defaults; nullspace removes one direction. *target* fits on the set's own sentences,
-without labels, as the paper does; *corpus* fits once.
+Settings are fastflow-train's defaults; nullspace removes one direction. *target* fits on each set's own sentences, as
+the paper does; *corpus* fits once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Embed = Callable[[Sequence[str]], Matrix]
 
 
 def keep_embedded(encoder: FrozenEncoder, texts: Sequence[str], cache: Path) -> Embed:
-    """Return the function that looks up the pooled embeddings (n, D) of texts, each embedded once."""
+    """Return a function that looks up pooled embeddings (n, D); each text is embedded once."""
     distinct = list(dict.fromkeys(texts))
     places, pooled = {text: i for i, text in enumerate(distinct)}, embed_corpus(distinct, encoder, cache)
     return lambda wanted: pooled[[places[text] for text in wanted]].astype(np.float64)
@@ -65,7 +65,7 @@ def score(embed: Embed, sets: Sequence[Pairs], choose: Callable[[Pairs], Calibra
 def _fit_row(
     name: str, method: str, embed: Embed, sets: Sequence[Pairs], corpus: Sequence[str] | None, init: str = "data"
 ) -> dict[str, Any]:
-    """Return a row, of five seeds for a flow; ``corpus`` None fits on the target."""
+    """Return a row, with five seeds for a flow; ``corpus`` None fits on the target."""
     runs = []
     for seed in SEEDS if "flow" in method else SEEDS[:1]:
         once = None if corpus is None else calibrate(method, embed(corpus), seed, init)
@@ -85,7 +85,7 @@ def summarise(row: dict[str, Any], column: str, kind: str) -> str:
 
 
 def make_weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return rows of default.json: weights without calibration, and the default's flow on all texts."""
+    """Return rows of default.json: weights without calibration, and the default's flow."""
     rows = []
     for corpus, label in (("own texts", "target"), ("snli", "corpus")):
         for candidate, name in (
@@ -145,7 +145,7 @@ calibration over its encoder can be compared. Sources: \
 (a) Li et al., EMNLP 2020, tables 2 and 3; (b) Su et al., 2021 (arXiv 2103.15316), table 1.
 
 """
-# (name, source, STS12, STS13, STS14, STS15, STS16, STS-B, SICK-R); fitted on target sentences, or on NLI sentences
+# (name, source, seven sets); fitted on target sentences, or on NLI sentences
 ROWS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("BERT-base, last layer", "a", (49.07, 55.92, 54.75, 62.75, 65.19, 47.29, 58.21)),
     ("BERT-base, first-last", "a", (57.84, 61.95, 62.48, 70.95, 69.81, 59.04, 63.75)),

@@ -1,8 +1,8 @@
-"""Make the second model in the package, ``static``: a table that follows all-MiniLM-L6-v2, and its card.
+"""Make the model ``static`` in the package, a table that follows all-MiniLM-L6-v2, and its card.
 
     python -m fastflow.bench.research.static_model --data DIR --teacher DIR --cache DIR --out fastflow/static
 
-The sentences are one of each line or paragraph of CORPORA. The STS sets and tasks are scored once, for the card.
+A line or paragraph of CORPORA gives one sentence. The STS sets and tasks are scored once, for the card.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def mix_corpora(data: Path) -> list[str]:
 
 
 class CachedTeacher(Teacher):
-    """The teacher, in bfloat16, with its vectors (n, D) of ``corpus`` in the file ``kept``."""
+    """The teacher in bfloat16, with its vectors (n, D) of ``corpus`` in the file ``kept``."""
 
     def __init__(self, directory: str, corpus: Sequence[str], kept: Path) -> None:
         super().__init__(directory)
@@ -77,7 +77,7 @@ class CachedTeacher(Teacher):
 
 
 def score(made: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, float]:
-    """Return the mean of the seven sets, ``all``, and the main measure of the others; ``made``: vectors."""
+    """Return the mean of the seven sets, ``all``, and the main measure of other tasks; ``made``: vectors."""
     found = {task.name: measure(task, made[task.name]) for task in tasks}
     out = {"seven": float(np.mean([values["all"] for name, values in found.items() if name in SEVEN]))}
     return out | {name: next(iter(found[name].values())) for name in (*CLUSTERS, *FOUND)}

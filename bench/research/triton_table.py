@@ -2,8 +2,8 @@
 
     python -m fastflow.bench.research.triton_table --out table.json [--seconds 60]
 
-Candidates are compiled first, in parallel, must agree with float64, and are timed in a CUDA graph. Under
-TRITON_INTERPRET=1 one candidate of each case runs on a CPU, with meaningless times.
+Candidates are compiled in parallel, checked against float64, and timed in a CUDA graph. TRITON_INTERPRET=1 runs one
+candidate of each case on a CPU, with meaningless times.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from fastflow.train.options import LARGE as LARGE_FLOW
 
 INTERPRETED = triton.knobs.runtime.interpret
 DEVICE = "cpu" if INTERPRETED else "cuda"
-FLOW_ERROR, ATTENTION_ERROR = 2e-6, 1e-2  # relative, the most that a candidate may have
+FLOW_ERROR, ATTENTION_ERROR = 2e-6, 1e-2  # the largest relative error of a candidate
 CHECKED = 4096  # rows
-COMPILING = 0.6  # of the time
+COMPILING = 0.6  # share of the time
 
 
 class Case(NamedTuple):
@@ -52,8 +52,8 @@ class Case(NamedTuple):
     stored: bool
 
 
-# candidates: BM, BN, BK, HB, warps, stages, programs an SM (0: the pair, which has a program for each block), and
-# AHEAD (None: not unrolled)
+# candidates: BM, BN, BK, HB, warps, stages, programs an SM (0: the pair of kernels),
+# and AHEAD (None: not unrolled)
 Numbers = tuple[int | None, ...]
 ONE: tuple[Numbers, ...] = (  # BN, HB, warps, AHEAD
     (32, 16, 8, 0), (32, 16, 8, 1), (32, 16, 8, 9), (16, 16, 8, 2), (16, 16, 4, 2), (32, 16, 4, 2), (32, 8, 8, 2),
@@ -140,7 +140,7 @@ def _make_inputs(what: str, rows: int) -> Any:
 
 
 def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
-    """Return the call, its input and its error; raise if a second call gives other bits, a race."""
+    """Return the call, its input and its error; raise if a second call gives other bits."""
     call, x, wanted = (_prepare_attention if case.what == "attention" else _prepare_flow)(case)
     z = call(x)
     if not torch.equal(z, call(x)):
@@ -183,10 +183,10 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
 def _compile_one(case: Case) -> float | str:
     try:
         if case.what != "attention":
-            case = case._replace(size=(min(case.size[0], CHECKED),))  # the kernels are the same
+            case = case._replace(size=(min(case.size[0], CHECKED),))  # more rows run the same kernels
         with torch.inference_mode():
             return prepare(case)[2]
-    except Exception as error:  # a compiler's, for a block that does not fit
+    except Exception as error:  # the compiler's, for a block that does not fit
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
@@ -195,7 +195,7 @@ def _compile_all(cases: list[Case], processes: int, seconds: float) -> list[floa
     waiting = [pool.submit(_compile_one, case) for case in cases]
     done = wait(waiting, timeout=seconds).done
     found = [one.result() if one in done else "no time to compile it" for one in waiting]
-    for process in list(pool._processes.values()):  # a compilation that went on would disturb the measurement
+    for process in list(pool._processes.values()):  # compilations would disturb the measurement
         process.kill()
     pool.shutdown(wait=True, cancel_futures=True)
     return found

@@ -3,8 +3,8 @@
     python -m fastflow.bench.suites.burst --out bench/results/serve-burst.json \
         --server "ours=fastflow serve -m {model} --port {port} --any-model" --path ours=/v1 --model static=static
 
-A server is a command with {model} and {port}. A row has the requests that end in an error, the refusals that the client
-met before, and the seconds from the start of the burst until the answers. Servers of one model take turns.
+A server is a command with {model} and {port}; servers of one model take turns. A row has counts of failed requests and
+of refusals, and the seconds until the answers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(servers: Sequence[str], paths: Sequence[str], models: Sequence[str], bu
                 urls[name] = f"http://127.0.0.1:{port}{prefix.get(name, '')}"
             for size in map(int, bursts.split(",")):
                 for name, url in urls.items():
-                    asyncio.run(send_burst(url, texts[:8]))  # the server is warm
+                    asyncio.run(send_burst(url, texts[:8]))  # warm the server up
                     found = asyncio.run(send_burst(url, [texts[i % len(texts)] for i in range(size)]))
                     rows.append({"model": label, "server": name, **found, "load": os.getloadavg()[0]})
                     click.echo(json.dumps(rows[-1]))

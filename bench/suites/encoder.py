@@ -1,7 +1,7 @@
-"""The encoder suite: token ids in host memory in, pooled vectors out, at fixed batch x tokens.
+"""The encoder suite: token ids to pooled vectors, both in host memory, at fixed batch x tokens.
 
-Everybody runs the same weights and is checked against PyTorch in float32. GFLOP/s count the products, GB/s the
-layers' weights once.
+All engines have the same weights and are checked against PyTorch in float32. GFLOP/s count the products, GB/s one read
+of the layers' weights.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GPU_SUITES = "the encoder suites on a GPU"
 
 
 def run_encoder(request: Request) -> Results:
-    """Run the suite on the model given, else on random weights of a shape."""
+    """Run the suite on the model given, else on random weights."""
     results, gpu = Results(), request.on_gpu
     families = choose(request.against, gpu_peers.PEERS, GPU_SUITES) if gpu else choose(request.against)
     subject = request.bench.base() if request.bench.model is None else request.bench.named()
@@ -71,7 +71,7 @@ def _open_on_cpu(
     sizes = request.sizes
     yield from open_ours(request, subject)
     for engine in open_peers(subject, list_wanted(families, False, sizes.quick), request.threads, results):
-        assert isinstance(engine, EncoderCandidate)  # noqa: S101 - for the type checker
+        assert isinstance(engine, EncoderCandidate)  # noqa: S101
         # torch.compile takes long for each shape
         yield replace(engine, shapes=sizes.encoder.chosen if engine.name == COMPILED else None)
 
@@ -107,7 +107,7 @@ def _prepare_packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
 
 
 def _prepare_graph(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
-    """Return the packed call; a small one has the ``replay`` and ``stream`` of its graph."""
+    """Return the packed call; a small one has the ``replay`` and ``stream`` of its CUDA graph."""
     call: Any = _prepare_packed(backend, ids, mask)
     if (graph := backend._graph(*ids.shape, Task(False, False))) is not None:
         call.replay, call.stream = graph._graph.replay, backend._computing
@@ -118,9 +118,9 @@ def _choose_effort(request: Request, batch: int, tokens: int) -> Effort:
     quick = request.sizes.quick
     if request.sizes.encoder.effort is not None:
         return request.sizes.encoder.effort
-    if request.on_gpu:  # single calls, for their quantiles
+    if request.on_gpu:  # single calls, for quantiles
         return Effort(budget_s=1.0 if quick else 2.5, min_runs=5, max_runs=300, limit_s=10.0, sample_s=0, pause_s=0)
-    pause = 5e-3  # some libraries' threads spin a little after a call
+    pause = 5e-3  # threads of some libraries spin after a call
     if batch * tokens > 256:
         return Effort(budget_s=0, min_runs=3 if batch * tokens <= 1024 else 2, sample_s=0, pause_s=pause)
     return Effort(budget_s=4.0 if quick else 8.0, min_runs=3 if quick else 5, max_runs=40, sample_s=0, pause_s=pause)

@@ -1,7 +1,7 @@
-"""The end-to-end suite: a list of texts in, vectors out, tokenisation included.
+"""The end-to-end suite: texts to vectors, tokenisation included.
 
-fastflow and Sentence Transformers get the list as a user gives it. Engines of padded ids get sorted batches of the
-same tokenizer. Peers stop at the pooled vectors. On a GPU single texts are timed too.
+fastflow and Sentence Transformers get the list as given. Engines of padded ids get sorted batches of the same
+tokenizer, and stop at the pooled vectors. On a GPU single texts are timed too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fastflow.bench.suites.texts import Check, Lists, Tokenize, compare_texts, m
 from fastflow.bench.suites.workbench import Request
 from fastflow.runtime import Runtime
 
-ONCE_FLOP = 1e12  # a call of more is timed once: it lasts many seconds
-SHORT = 32  # tokens of the longest text timed alone
-PADDED_ON_GPU = "torch-eager"  # the others would compile or capture for every shape
-ALONE = "torch-graph"  # one text at a time: a graph for each of the few lengths that short texts have
+ONCE_FLOP = 1e12  # a call with more is timed once
+SHORT = 32  # tokens of the longest text that is timed alone
+PADDED_ON_GPU = "torch-eager"  # other engines would compile or capture every shape
+ALONE = "torch-graph"  # one text at a time: short texts have few lengths, each with a graph
 
 
 def run_end_to_end(request: Request) -> Results:
-    """Run the suite on the model or shape given, else on the packaged model and BERT-base with random weights."""
+    """Run the suite on the model or shape given, else on the packaged model and BERT-base."""
     results = Results()
     gpu, against = request.on_gpu, request.against
     families = choose(against, gpu_peers.PEERS, encoder.GPU_SUITES) if gpu else choose(against)
@@ -48,7 +48,7 @@ def run_end_to_end(request: Request) -> Results:
 def run_subject(
     request: Request, subject: Subject, texts: list[str], source: str, families: Sequence[str], results: Results
 ) -> None:
-    """Check and time everybody on ``texts``."""
+    """Check and time every engine on ``texts``."""
     request.say(f"end-to-end: {subject.label}: opening the engines")
     tokenize = make_tokenizer(subject)
     lengths = np.diff(tokenize(texts).offsets)
@@ -70,7 +70,7 @@ def run_subject(
     def judge(candidate: TextCandidate) -> Agreement:
         found = check(candidate)
         if not candidate.alone:
-            candidate.embed(texts if request.on_gpu else check.few)  # warmed up, all the way
+            candidate.embed(texts if request.on_gpu else check.few)  # warm up
         return found
 
     def make_fields(batch: int, tokens: int, flop: float, timing: Timing) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _open_on_gpu(
     for dtype in gpu_peers.PEERS[gpu_peers.TEXTS_ONLY] if gpu_peers.TEXTS_ONLY in families else ():
         try:
             embed = gpu_peers.open_sentence_transformers(subject, dtype, gpu)
-        except Exception as error:  # somebody else's loader raises anything; the run continues
+        except Exception as error:  # other people's loaders raise anything
             name = f"{gpu_peers.TEXTS_ONLY} {dtype}"
             results.leave_out(subject.label, name, f"it cannot be opened: {first_line(error)}")
             continue

@@ -1,6 +1,6 @@
 """The flow suite: pooled vectors in, calibrated vectors out, by fastflow's kernels and by PyTorch.
 
-Candidates get the same float32 batch and are checked against float64. GFLOP/s and GB/s count the folded plan's work.
+Every candidate gets the same float32 batch and is checked against float64.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
-MOST_DISTINCT = 65_536  # rows of a batch that differ, and that are checked
-MOST_IN_GRAPH = 1024  # rows of a call that is timed as one of many in a graph: beyond, launches do not matter
+MOST_DISTINCT = 65_536  # different rows of a batch, which are checked
+MOST_IN_GRAPH = 1024  # most rows of calls that a CUDA graph repeats: with more rows, launches do not matter
 Function = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor], Callable[[], Any]]
 
@@ -44,18 +44,15 @@ class FlowCandidate(Candidate):
     """``prepare``: x (B, D) -> the call, which returns (B, N)."""
 
     prepare: Prepare
-    optional: bool = False  # it needs a compiler: if its first call fails it is left out, with the reason
+    optional: bool = False  # left out, with the reason, if its first call fails
     graph: Function | None = None  # the function in its CUDA graph
 
 
-COMPILED = ("compile", "reduce-overhead", "max-autotune")  # torch.compile's modes, "compile" being its default
+COMPILED = ("compile", "reduce-overhead", "max-autotune")
 
 
 def list_rows(device: str, quick: bool) -> list[str]:
-    """Return the names of the peers' rows: the equations as backend torch runs them, then the lean and the folded form.
-
-    Quick runs compile nothing.
-    """
+    """Return the names of the peers' rows; quick runs compile none."""
     compiled = () if quick else COMPILED[: 1 if device == "cpu" else None]
     modes = ("eager", *compiled, *(["graph"] if device == "cuda" else []))
     return ["torch-eager", *(f"{family}-{mode}" for family in ("torch-lean", "torch-folded-state") for mode in modes)]
@@ -75,7 +72,7 @@ def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[
 
 
 def open_peers(workload: Workload, device: str, wanted: Container[str], results: Results) -> list[FlowCandidate]:
-    """Return the PyTorch candidates in ``wanted``; name in ``results`` those that this calibration lacks."""
+    """Return the PyTorch candidates in ``wanted``; name in ``results`` forms that this calibration lacks."""
     functions = {
         "torch": peers_flow.build_unfused(workload.stages, device, torch.float32),
         "torch-lean": peers_flow.build_lean(workload.stages, device),
@@ -113,7 +110,7 @@ def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandida
 
 
 def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]:
-    """Return the Triton kernels, in a graph as after an encoder, and launched one by one."""
+    """Return the Triton kernels, in a graph and launched one by one."""
     triton = importlib.import_module("fastflow.kernels.flow.triton")
     try:
         flow = triton.TritonFlow(workload.plans, device)
@@ -145,7 +142,7 @@ def run_flow(request: Request) -> Results:
     peers = frozenset(choose_rows(request.against, device, quick))
     size = request.sizes.gpu_flow if request.on_gpu else request.sizes.flow
     if model is not None:
-        load_model(model)  # one that cannot be measured is refused before anything is
+        load_model(model)  # refuse a model that cannot be measured
     results, counts = Results(), [threads] if request.on_gpu or quick or threads == 1 else [threads, 1]
     end = time.monotonic() + size.seconds
     with nullcontext() if quick else compiling():
@@ -161,7 +158,7 @@ def run_flow(request: Request) -> Results:
 def list_passes(
     model: str | None, peers: frozenset[str], size: FlowSizes, device: str, counts: Sequence[int], quick: bool
 ) -> Iterator[Pass]:
-    """Yield the paper's flow, or a model's; unless quick, also on one thread, and two further flows."""
+    """Yield the paper's flow, or a model's; unless quick, also on one thread, and two other flows."""
     if model is None:
         workload = make_synthetic(3, 3, 32, "additive", min(MOST_DISTINCT, max(size.batches)), size.dim)
     else:

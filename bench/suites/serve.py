@@ -1,6 +1,6 @@
-"""The serve suite: single texts at a constant rate to a server, in shares of the kernel's own rate.
+"""The serve suite: single texts at a constant rate to a server, in shares of the kernel's rate.
 
-Server and generator share the processors; a row has the generator's part, and how late it sent.
+Server and generator share the processors; a row has the generator's share and lateness.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from fastflow.bench.suites.workbench import Request
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.runtime import Runtime
 
-LIST = 32  # texts of a request if lists are sent
-FULL_SHARE = 1.3  # of the capacity: the server is saturated
+LIST = 32  # texts of a request with lists
+FULL_SHARE = 1.3  # of the capacity, which saturates the server
 TIMEOUT_S, START_S = 90, 300
 
 
 def run_serve(request: Request) -> Results:
-    """Run the suite on the model given, else on the packaged model and BERT-base of random weights."""
+    """Run the suite on the model given, else on the packaged model and BERT-base."""
     for module in ("starlette", "uvicorn", "httptools", "prometheus_client"):
         if find_spec(module) is None:
             raise missing_extra("serve", module, "fastflow bench --suite serve")
     results = Results()
     texts, source = real_texts(request.sizes.serve.texts)
-    random.Random(0).shuffle(texts)  # STSb has its long texts side by side
+    random.Random(0).shuffle(texts)  # STSb has its long texts together
     for subject in request.bench.subjects():
         run_subject(request, subject, texts, source, results)
     results.ratios = compute_serve_ratios(results.rows)
@@ -51,7 +51,7 @@ def run_serve(request: Request) -> Results:
 
 
 def run_subject(request: Request, subject: Subject, texts: list[str], source: str, results: Results) -> None:
-    """Measure the Runtime without a server, then the server at every load."""
+    """Measure the Runtime, then the server at every load."""
     sizes, threads, say = request.sizes.serve, request.threads, request.say
     say(f"serve: {subject.label}: the Runtime alone")
     with Runtime(subject.model, "cpu", "auto", threads, backend="cpu") as runtime:
@@ -96,7 +96,7 @@ def _time_runtime(runtime: Runtime, texts: list[str], size: int) -> Row:
 def run_server(command: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Run a server, its port in place of ``{port}``; yield port and process id once /health answers.
 
-    Raises a FastflowError with its messages if it does not start.
+    Raises a FastflowError with the server's messages.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -18,10 +18,10 @@ class FlowSizes:
     batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384)
     affine: tuple[int, ...] = (1, 32, 1024)  # of the flow with recolour, and of the affine one
     dim: int = 768  # channels of the synthetic vectors
-    model_rows: int = 256  # distinct sentences embedded for a model's own inputs
+    model_rows: int = 256  # distinct sentences of a model's own inputs
     seconds: float = 300  # no comparison begins later
     budgets: tuple[float, float] = (6.0, 10.0)  # seconds for a comparison, and for one of over 10,000 rows
-    compiled: frozenset[int] | None = None  # batches of peers that have to be compiled; None: all
+    compiled: frozenset[int] | None = None  # batches of peers that are compiled; None: all
     effort: Effort | None = None  # for every comparison; None: by its batch
 
 
@@ -32,7 +32,7 @@ class EncoderSizes:
     shapes: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
     chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # for compiled PyTorch
     gpu: tuple[Shape, ...] = ((1, 12), (1, 128), (32, 32), (256, 128))
-    gpu_compiled: frozenset[Shape] = frozenset({(1, 12), (256, 128)})  # torch.compile takes long for each
+    gpu_compiled: frozenset[Shape] = frozenset({(1, 12), (256, 128)})  # torch.compile takes long for each shape
     effort: Effort | None = None  # for every shape; None: by its tokens
 
 
@@ -41,8 +41,8 @@ class TextSizes:
     """Texts of the end-to-end suites."""
 
     most: int | None = None  # spread over the list; None: all
-    alone: int = 100  # embedded one at a time, on a GPU
-    together: int = 3  # times that the whole list is embedded, on a GPU
+    alone: int = 100  # texts embedded one at a time, on a GPU
+    together: int = 3  # repetitions of the whole list, on a GPU
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class ServeSizes:
     """Loads of the serve suite."""
 
     texts: int = 256  # distinct ones
-    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of the Runtime's own rate
+    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of the Runtime's rate
     seconds: float = 8.0  # of each load
-    lead: float = 1.0  # seconds before, whose times are left out: an overload begins with a burst
+    lead: float = 1.0  # untimed seconds before: an overload begins with a burst
     most: int = 20_000  # requests of each load
-    connections: int = 4000  # more than the queue holds, so that the clients hold nothing back
+    connections: int = 4000  # more than the queue, so that clients hold no request back
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Sizes:
     encoder: EncoderSizes = EncoderSizes()
     texts: TextSizes = TextSizes()
     serve: ServeSizes = ServeSizes()
-    probe: tuple[float, int] = (0.05, 0)  # seconds of a sample of the ceilings; side of its matrices, 0: the usual
+    probe: tuple[float, int] = (0.05, 0)  # seconds of a sample of the ceilings; side of its matrices (0: default)
     starts: int = 5  # of each process of the start-up suite
-    bert: Mapping[str, Any] = field(default_factory=dict)  # how the random BERT differs from BERT-base
+    bert: Mapping[str, Any] = field(default_factory=dict)  # differences of the random BERT from BERT-base
 
 
 FULL = Sizes()

@@ -1,7 +1,6 @@
 """The start-up suite: a new process, from its start to its first vector, and its memory then.
 
-The files are in the page cache. Memory is as Linux counts it: resident, its peak, and without mapped files. The trial
-of int8 of a first opening is kept: users see later openings.
+Memory is resident, its peak, and without mapped files. The files are in the page cache; the trial of int8 is cached.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from fastflow.runtime import Runtime
 TEXT = "The river was quiet that morning."
 TIMEOUT_S = 120
 PEERS = (("sentence-transformers", "float32"), ("onnxruntime", "float32"), ("onnxruntime", "int8"))
-# engine -> the lines that make embed(texts) of ``model``, ``dtype``, ``threads`` and ``more``
+# engine -> the lines that make embed(texts)
 OPENING = {
     "fastflow": """
 from fastflow import Runtime
@@ -107,7 +106,7 @@ class Job(NamedTuple):
 def make_command(
     engine: str, model: str, dtype: str, threads: int, *more: str, python: str = sys.executable, report: str = MEMORY
 ) -> list[str]:
-    """Return the command of a process that prints an empty line after its first vector, then runs ``report``."""
+    """Return the command of a process that prints an empty line after its first vector, then ``report``."""
     program = PROGRAM.format(opening=OPENING[engine], text=TEXT, report=report)
     return [python, "-c", program, model, dtype, str(threads), *more]
 
@@ -115,10 +114,10 @@ def make_command(
 def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: float = TIMEOUT_S) -> tuple[float, str]:
     """Return the seconds from the start of ``command`` to its first line, and its last line.
 
-    Raises a FastflowError with the last message of a process that fails or is too slow.
+    A FastflowError has the last message of a process that fails or is too slow.
     """
     environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    # the first round writes everybody's bytecode, as an installation does
+    # the first round writes bytecode
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as messages:
         began = perf_counter()
@@ -134,7 +133,7 @@ def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: f
                 taken = perf_counter() - began
                 out = process.stdout.read()
                 process.wait()
-            finally:  # Ctrl-C or SIGTERM too: the process ends with the bench
+            finally:  # also at Ctrl-C or SIGTERM
                 guard.cancel()
                 process.kill()
         messages.seek(0)
@@ -153,9 +152,9 @@ def start_once(job: Job) -> tuple[float, dict[str, float]]:
 
 
 def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, results: Results) -> None:
-    """Start every job in turn and add its row; the first round fills the page cache.
+    """Start every job by turns and add its row; leave out a peer that fails.
 
-    A peer that fails is left out; fastflow's error is raised.
+    The first round fills the page cache.
     """
     samples: dict[int, list[tuple[float, dict[str, float]]]] = {i: [] for i in range(len(jobs))}
     for _ in range(1 + request.sizes.starts):
@@ -177,7 +176,7 @@ def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, r
 
 
 def run_startup(request: Request) -> Results:
-    """Run the suite on the model given, else the packaged one, and on BERT-base with random weights."""
+    """Run the suite on the model given, else the packaged one, and on BERT-base."""
     families, results = choose(request.against), Results()
     base = request.bench.base()
     for subject in (request.bench.named(), base):
@@ -190,7 +189,7 @@ def run_startup(request: Request) -> Results:
 
 
 def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: Results) -> Iterator[Job]:
-    """Yield the process of each candidate with its own vector of TEXT."""
+    """Yield each candidate's process and vector of TEXT."""
     tokenize = Tokenizer(subject.encoder, subject.max_length)
     pooled = embed_padded(open_reference(subject), tokenize)([TEXT])
     calibrated = Runtime(subject.model, "cpu", "float32", threads, backend="cpu").transform(pooled)
@@ -210,7 +209,7 @@ def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: 
                 from fastflow.bench.peers.engines import fuse, quantise
 
                 path = fuse(subject) if dtype == "float32" else quantise(subject)
-            except Exception as error:  # somebody else's exporter raises anything; the run continues
+            except Exception as error:  # other people's exporters raise anything
                 reason = f"no ONNX file could be made: {first_line(error)}"
                 results.leave_out(subject.label, f"{name} {dtype}", reason)
                 continue

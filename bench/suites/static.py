@@ -1,6 +1,6 @@
 """The static suite: vectors of texts by a table, in bulk, one at a time, and from the start of a process.
 
-Texts have no unknown words, which libraries treat differently.
+Texts have no unknown words, on which libraries differ.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Static(NamedTuple):
 
 
 def run_static(request: Request) -> Results:
-    """Run the suite on the static model given, else on random numbers with the packaged vocabulary."""
+    """Run the suite on the static model given, else on random vectors with the packaged vocabulary."""
     families, results = choose(request.against, PEERS, "the static suite"), Results()
     threads, sizes = request.threads, request.sizes
-    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers library, for everybody
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers library
     subject = make_subject(request.bench)
     texts, source = real_texts(sizes.texts.most)
     texts = _pick_known(subject, texts)
@@ -76,7 +76,7 @@ def run_static(request: Request) -> Results:
 
 
 def open_engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[TextCandidate], list[str]]:
-    """Return the installed peers that open ``path`` and agree on ``texts``, and sentences on the others."""
+    """Return the peers that open ``path`` and agree on ``texts``, and sentences on others."""
     if not is_model2vec(path):
         return [], ["the other engines: they are compared on directories of model2vec"]
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
@@ -140,7 +140,7 @@ def _open_sentence(path: Path) -> Embed:
 
 
 def open_numpy(path: Path) -> Embed:
-    """Open the least code that a user would write: no limit, no unknown tokens, no weights."""
+    """Open the least code of a user: no limit, no unknown tokens, no weights."""
     table, tokenizer, head = open_table(path), load_tokenizer(path), load_model(path).head
     if table.scales is not None or table.mapping is not None or table.rows.dtype == np.int8:
         raise UsageError("it averages a plain table, and this one has weights, a mapping or int8")
@@ -154,7 +154,7 @@ def open_numpy(path: Path) -> Embed:
 
 
 def add_starts(request: Request, subject: Static, families: Sequence[str], results: Results) -> None:
-    """Time a new process of everybody."""
+    """Time a new process of each engine."""
     request.say(f"static: {subject.label}: starts")
     exact = Runtime(subject.path, backend="reference", dtype="float64").encode([TEXT])
     jobs = []

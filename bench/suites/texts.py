@@ -1,4 +1,4 @@
-"""The shared parts of the suites of texts: texts, check, and one comparison with its rows."""
+"""The shared parts of the suites of texts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
 LINES = CHECKOUT / "examples" / "novels.txt"
 BATCH = 32  # texts in a padded batch: Sentence Transformers' default
-CHECKED = 64  # texts, spread over the list, whose vectors are compared with PyTorch's
+CHECKED = 64  # texts, spread over the list, that are compared with PyTorch
 Tokenize = Callable[[Sequence[str]], Tokens]
 Judge = Callable[[TextCandidate], Agreement]  # raises if the candidate is wrong
 
 
 def real_texts(most: int | None) -> tuple[list[str], str]:
-    """Return ``most`` (None: all) sentences of STSb-test, if there, else lines of novels, and the source."""
+    """Return ``most`` (None: all) sentences of STSb-test if present, else lines of novels, and the source."""
     if STSB.is_file():
         lines = STSB.read_text(encoding="utf-8").splitlines()[1:]
         texts, source = [text for line in lines for text in line.split("\t")[2:4]], "the sentences of STSb-test"
@@ -41,13 +41,13 @@ def real_texts(most: int | None) -> tuple[list[str], str]:
 
 
 def make_tokenizer(subject: Subject) -> Tokenize:
-    """Return the model's tokenizer, its default prompt before each text."""
+    """Return the model's tokenizer with its default prompt."""
     tokenize = load_model(subject.model).tokenizer()
     return lambda texts: tokenize([subject.prompt + text for text in texts])
 
 
 class Check:
-    """Compares pooled vectors of some of the texts with PyTorch's in float32."""
+    """Compares pooled vectors of CHECKED texts with PyTorch's."""
 
     def __init__(self, subject: Subject, texts: Sequence[str], tokenize: Tokenize) -> None:
         self.subject, self.tokenize = subject, tokenize
@@ -64,13 +64,13 @@ class Check:
 
 
 def to_texts(candidate: EncoderCandidate, tokenize: Tokenize) -> TextCandidate:
-    """Turn a candidate for padded ids into one for texts."""
+    """Turn a candidate of padded ids into one of texts."""
     embed = embed_padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
     return TextCandidate(candidate.name, candidate.dtype, candidate.backend, embed)
 
 
 def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
-    """Return ``run`` on padded batches of texts sorted by length, in the order of the texts."""
+    """Return ``run`` on padded batches of texts sorted by length; vectors keep the texts' order."""
 
     def embed(texts: Sequence[str]) -> Array:
         tokens = tokenize(texts)
@@ -94,7 +94,7 @@ class Lists(NamedTuple):
 
     together: list[str]
     few: Sequence[str] = ()
-    wake: bool = False  # an untimed call precedes each of the few
+    wake: bool = False  # an untimed call precedes each
     quantiles: Mapping[str, float] = {}
 
 
@@ -107,7 +107,7 @@ def compare_texts(
 ) -> None:  # fmt: skip
     """Check ``candidates``, time them together and alone, and add their rows.
 
-    ``fields``: further fields of the rows of all texts, and of one text.
+    ``fields``: further fields of both rows.
     """
     by_key = {candidate.key: candidate for candidate in candidates}
 

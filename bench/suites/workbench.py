@@ -1,7 +1,4 @@
-"""A run's request, and the models of the text suites, each made once.
-
-Latency does not depend on the values of weights: BERT-base has random ones.
-"""
+"""A run's request, and the models of the text suites. BERT-base has random weights, on which speed does not depend."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.locate import DEFAULT
 
 SEED = 0
-# the widths and depths that people run, as settings of transformers' BertConfig
+# widths and depths in use, as settings of transformers' BertConfig
 SHAPES: dict[str, dict[str, int]] = {
     "minilm-l6": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
     "minilm-l12": {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 1536},
@@ -49,7 +46,7 @@ class Workbench:
         if not directory.is_dir():
             make_base(directory, self.bert)
         like = self.shape or ("" if self.bert else "bert-base")
-        name = f"shape of {NAMES[like]}" if like else "a BERT"  # never the model's own name: its weights are not these
+        name = f"shape of {NAMES[like]}" if like else "a BERT"  # never the model's own name: the weights differ
         return self._make_subject(f"{name}, random weights", str(directory))
 
     def named(self) -> Subject:
@@ -98,14 +95,14 @@ class Request:
 def open_workbench(
     model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
 ) -> Iterator[Workbench]:
-    """Open a Workbench with a cache of its own; remove its files afterwards."""
+    """Open a Workbench with its own cache, and remove it afterwards."""
     with TemporaryDirectory(prefix="fastflow-bench-", ignore_cleanup_errors=True) as folder, _use_cache(Path(folder)):
         yield Workbench(Path(folder), model, bert, shape)
 
 
 @contextmanager
 def _use_cache(folder: Path) -> Iterator[None]:
-    """Set XDG_CACHE_HOME for this process and its children; the Hub's cache stays."""
+    """Set XDG_CACHE_HOME for this process and its children, but keep the Hub's cache."""
     before = dict(os.environ)
     usual = Path(before.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ |= {
@@ -121,7 +118,7 @@ def _use_cache(folder: Path) -> Iterator[None]:
 
 
 def make_base(directory: Path, bert: Mapping[str, Any]) -> None:
-    """Save a BERT with the packaged tokenizer and seeded random weights, as Hugging Face does."""
+    """Save a BERT with the packaged tokenizer and seeded random weights."""
     import transformers
 
     with quiet():

@@ -1,7 +1,7 @@
 """The workloads of the flow suite: a calibration, its plans, and pooled vectors.
 
-Without a model: flows with weights like trained ones, on synthetic vectors with the outlier dimensions of a pooled
-BERT. Latency does not depend on the values; the errors do.
+Without a model: flows with weights like trained ones, on vectors with the outlier dimensions of a pooled BERT. Only
+errors depend on the values.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Workload:
     stages: tuple[Stage, ...]
     plans: tuple[Plan, ...]  # float64
     x: Floats
-    inputs: str  # the source of x, in words
+    inputs: str  # the source of x
 
     @cached_property
     def sparse(self) -> tuple[Plan, ...]:
-        """The plans with the fewest products, float64, as the compiled kernels run them."""
+        """The plans with the fewest products, in float64."""
         return fold(self.stages, self.x.shape[1], sparse=True)
 
     def flop(self) -> float:
@@ -60,7 +60,7 @@ class Workload:
 
 
 def make_pooled_like(rows: int, dim: int, seed: int) -> Floats:
-    """Make (rows, dim) vectors like pooled BERT states: uneven, 16 shared directions, three outliers."""
+    """Make (rows, dim) vectors like pooled BERT states: 16 shared directions, three outliers."""
     rng = np.random.default_rng(seed)
     mean, deviation = 0.3 * rng.standard_normal(dim), 0.2 * np.exp(0.4 * rng.standard_normal(dim))
     shared = rng.standard_normal((16, dim)) / 4
@@ -99,7 +99,7 @@ def make_synthetic(
 
 
 def take_model(path: str | Path, rows: int) -> Workload:
-    """Take the calibration at ``path``, on its own pooled embeddings of ``rows`` sentences."""
+    """Take the calibration at ``path``, on its pooled embeddings of ``rows`` sentences."""
     stages = load_model(path).calibration
     if not stages:
         raise UsageError(f"{path} has no calibration, so there is nothing to time; leave -m out for the paper's flow")

@@ -31,7 +31,7 @@ class Calibrator(ABC):
         self.dtype, self.device, self.pooled_dim = dtype, device, pooled_dim
         self.notes: list[str] = []
         self.details: list[str] = []
-        self.arithmetic = ""  # decides the last bits together with name and dtype
+        self.arithmetic = ""  # decides a vector's bits together with name and dtype
         self._order, self._calibrated = model.truncation, model
 
     @abstractmethod
@@ -44,7 +44,6 @@ class Calibrator(ABC):
 
     @property
     def has_density(self) -> bool:
-        """Whether the calibration gives log-densities."""
         return has_density(self._calibrated.calibration)
 
     @late
@@ -63,7 +62,7 @@ class Calibrator(ABC):
 class Backend(Calibrator):
     """A model of texts on one device."""
 
-    batch_tokens: ClassVar[int] = 8192  # tokens of a batch: keeps BLAS busy within little memory
+    batch_tokens: ClassVar[int] = 8192  # tokens of a batch that keep BLAS busy in little memory
     overlaps: ClassVar[bool] = False
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
@@ -77,7 +76,7 @@ class Backend(Calibrator):
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Floats:
-        """Pool one batch -> (B, D), after the modules that follow the pooling."""
+        """Pool one batch -> (B, D), and run the modules after the pooling."""
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
         """Pool B texts -> (B, D); ``batches`` hold every row once."""
@@ -95,7 +94,7 @@ class Backend(Calibrator):
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """Return the vectors of ``embed``, to the bit, and (B,) log-densities."""
+        """Return the vectors of ``embed`` and (B,) log-densities."""
         pooled = self.pool_batches(tokens, batches)
         return self.calibrate(pooled, normalize, truncate), self.log_prob(pooled)
 

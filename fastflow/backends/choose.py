@@ -1,4 +1,4 @@
-"""Choose the backend of a model. ``auto`` may fall back to a slower one and notes it; a named one raises."""
+"""Choose the backend of a model. ``auto`` may fall back to a slower one with a note; a named one raises."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
 
 
 def _sees_gpu() -> bool:
-    """Asking PyTorch takes a second."""
+    """Return whether a driver is present; PyTorch would take a second."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "all") != "" and any(Path(p).exists() for p in GPU_FILES)
 
 

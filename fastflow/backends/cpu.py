@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fastflow.kernels.table import cpu as table_kernels
     from fastflow.model.encoder.int8 import Int8
 
-LEAST_COSINE = 0.9995  # bfloat16 must reach it on the model's corpus to run by default
+LEAST_COSINE = 0.9995  # least cosine of bfloat16 on the model's corpus, to be the default
 
 
 def auto_dtype(model: Model) -> tuple[str, str]:
@@ -63,11 +63,11 @@ class CpuCalibrator(Calibrator):
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def _open_calibration(self, threads: int | None) -> None:
-        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut folded in, last used at the end
+        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut, last used at the end
         self._latent: CpuFlow | None = None
         try:
             self._flow = self._fold(self._calibrated.calibration, threads)
-        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
+        except ValueError as error:  # a FASTFLOW_ISA that this machine lacks is an error
             raise UsageError(str(error)) from error
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
@@ -89,7 +89,7 @@ class CpuCalibrator(Calibrator):
 
     @late
     def density_plans(self) -> tuple[Plan, ...]:
-        """A dense matrix among affine couplings would lose the log-determinant."""
+        """Return plans that keep the log-determinant: no dense matrix among affine couplings."""
         plans = fold(self.density.stages, self.pooled_dim, sparse=True)
         return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
 
@@ -130,7 +130,7 @@ class CpuBackend(CpuCalibrator, Backend):
     """Encoder and pooling as one compiled call without padding; bfloat16 and int8 are dtypes of its products."""
 
     dtypes = ("float32", "bfloat16", "int8")
-    gated: ClassVar[bool] = True  # whether int8 is refused if it changes the embeddings too much
+    gated: ClassVar[bool] = True  # whether int8 is refused if it spoils embeddings
     int8: Int8 | None = None
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
@@ -145,7 +145,7 @@ class CpuBackend(CpuCalibrator, Backend):
         self._encoder = self._pack(model, shape, weights, threads, tried)
         if tried is not None and not tried.holds():
             self._encoder = self._pack(model, shape, weights, threads, tried)
-        # after the encoder: NumPy's threads spin for a while after folding
+        # after the encoder: NumPy's threads spin after folding
         self._open_calibration(threads)
         self.arithmetic = self._encoder.how
         trim()
@@ -213,7 +213,7 @@ class CpuTable(CpuCalibrator, Backend):
         table = open_table(model.encoder)
         try:
             self._table = Kernels(table, self._pooling.weights, threads)
-        except ValueError as error:  # a named FASTFLOW_ISA that this machine lacks never falls back
+        except ValueError as error:  # a FASTFLOW_ISA that this machine lacks is an error
             raise UsageError(str(error)) from error
         self._open_calibration(threads)
         self.arithmetic = self._table.isa
@@ -235,13 +235,13 @@ class CpuTable(CpuCalibrator, Backend):
         return apply_head(self._head, pooled, self._product)
 
     def _product(self, x: Floats, weight: Floats) -> Floats:
-        """BLAS would give a row other bits in another batch."""
+        """Multiply without BLAS, which would give other bits in another batch."""
         from fastflow.kernels.search.cpu import products
 
         return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """A mean needs no padding."""
+        """Pool at once: a mean needs no padding."""
         return self.pool(tokens)
 
 

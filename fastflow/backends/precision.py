@@ -1,7 +1,6 @@
 """The trial of int8: the largest operands, which int8 needs, and its error against float32.
 
-Weights are read layer by layer: a second encoder would use more memory than int8 saves. A trial that the model does not
-record is cached for the user:
+Weights are read layer by layer, to save memory. A trial that the model does not record is cached for the user:
 
     KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
 
@@ -36,14 +35,14 @@ from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import open_regular, short
 from fastflow.version import __version__
 
-VERSION = 2  # raised when the texts or the numbers of int8's kernels change
-LEAST_INT8 = 0.99  # to float32, of the worst of TEXTS and special tokens
+VERSION = 2  # raised with the texts or the numbers of int8's kernels
+LEAST_INT8 = 0.99  # least cosine to float32, of the worst of TEXTS and special tokens
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "WHY ARE YOU SHOUTING?!",
     "Shares fell sharply.",
 )
-# short or odd texts, which have the largest states, and a long one
+# short or odd texts have the largest states; one is long
 HARD = (
     "",
     "x",
@@ -64,7 +63,7 @@ LARGEST = 1 << 26
 
 
 class Trial(NamedTuple):
-    """Texts by the equations: tokens, pooled vectors (n, P), magnitudes by product.
+    """Tokens of texts, pooled vectors (n, P) by the equations, and magnitudes by product.
 
     Single special tokens begin at ``alone``. ``largest``: largest operands by column; ``terms``: times the largest
     weights.
@@ -84,10 +83,7 @@ def magnitudes(matrix: Floats) -> Floats:
 
 
 def trial(model: Model) -> Trial:
-    """Run the encoder in float32 on TEXTS and special tokens.
-
-    ``largest`` is over SENTENCES, ``terms`` over all: their large columns differ.
-    """
+    """Run the encoder in float32 on TEXTS and special tokens; ``largest`` is over SENTENCES, ``terms`` over all."""
     tokenize = model.tokenizer()
     together = (*TEXTS, " ".join(tokenize.special))
     texts = (*together, *tokenize.special)
@@ -187,7 +183,7 @@ class _Stream(Mapping[str, Any]):
 
 
 class Tried:
-    """The trial ``found`` of ``model``; raises a FastflowError for a recorded trial of other weights."""
+    """The trial ``found`` of ``model``; raises a FastflowError if other weights made it."""
 
     found: Int8 | Trial
 

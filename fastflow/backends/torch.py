@@ -47,7 +47,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
             )
     except Exception as error:
         raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
-    # transformers fills missing tensors with random numbers; a missing pooler is refused when it is used
+    # transformers fills missing tensors with random numbers; a missing pooler raises at its use
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
         raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
     for name, tensor in encoder.named_parameters():
@@ -91,7 +91,7 @@ class TorchCalibrator(Calibrator):
             return log_normal(*map(self._numpy, latent))
 
     def _mind_fork(self) -> None:
-        """A forked child lacks PyTorch's thread pool and would wait for it."""
+        """Use one thread in a forked child, which would wait for PyTorch's lost threads."""
         if os.getpid() != self._process:
             self._torch.set_num_threads(1)
             self._process = os.getpid()

@@ -57,7 +57,7 @@ def _has_zero(weights: NDArray[np.float32] | None) -> bool:
 class TritonBackend(Backend):
     """Triton kernels between cuBLASLt's products, without padding; safe for several threads.
 
-    Pooling and calibration are float32. A vector depends on the batch size by rounding (see ``kernels/README.md``).
+    Pooling and calibration are float32. Vectors depend on the batch size by rounding (see ``kernels/README.md``).
     """
 
     name = "triton"
@@ -172,7 +172,6 @@ class TritonBackend(Backend):
         return out
 
     def _launch(self, task: Task, inputs: tuple[Tensor, Tensor, Tensor], longest: int) -> Tensor:
-        """Only launches: no waiting, no reading back."""
         ids, places, offsets = inputs
         hidden = self._encoder(ids, places, offsets, longest)
         if self._pooling.mode == "mean":
@@ -219,8 +218,8 @@ class TritonBackend(Backend):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One thread at a time; a forked child would hang or crash in the CUDA context."""
-        if os.getpid() != self._process:  # before the lock, which may be held at the fork
+        """Let one thread in; a forked child would hang or crash in the CUDA context."""
+        if os.getpid() != self._process:  # before the lock, which the fork may have copied held
             raise FastflowError("a Runtime on a GPU cannot be used in a forked process; make a new one in each process")
         with self._lock:
             yield

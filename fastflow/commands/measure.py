@@ -14,7 +14,7 @@ from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import Progress, format_count
 
-CUT = "texts longer than"  # the beginning of the warning that texts are cut
+CUT = "texts longer than"  # begins the warning
 
 
 @click.command("eval")

@@ -79,7 +79,7 @@ ENCODING = click.option(
 
 
 def errors_option(*more: str) -> Callable[[Any], Any]:
-    """Make --errors."""
+    """Make the option --errors."""
     return click.option(
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
@@ -99,7 +99,7 @@ RAY = click.option(
 
 
 def take_layout(command: Any) -> Any:
-    """Give ``command`` a function ``layout`` in place of the options of columns, which it checks."""
+    """Give ``command`` a checked function ``layout`` for the options of columns."""
 
     @wraps(command)
     def with_layout(
@@ -131,18 +131,18 @@ def corpus_options(command: Any) -> Any:
 
 
 def folder_option(help: str) -> Callable[[Any], Any]:
-    """Make -o DIR."""
+    """Make the option -o DIR."""
     kind = click.Path(path_type=Path)
     return click.option("-o", "--output", required=True, metavar="DIR", type=kind, help=help)
 
 
 def replace_option(old: str, new: str) -> Callable[[Any], Any]:
-    """Refuse an option that has another name now."""
+    """Refuse an option that has another name."""
     return refuse_option(old, f"{old} is called {new} now")
 
 
 def refuse_option(old: str, text: str) -> Callable[[Any], Any]:
-    """Refuse an option of an earlier version with the sentence ``text``."""
+    """Refuse an old option with the sentence ``text``."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -172,7 +172,7 @@ def describe_output(output: Path, replaced: bool) -> str:
 
 
 def output_option(help: str) -> Callable[[Any], Any]:
-    """Make -o OUT."""
+    """Make the option -o OUT."""
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)
 

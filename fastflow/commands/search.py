@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastflow.runtime import Runtime
     from fastflow.search import Hit
 
-TOGETHER = 64  # queries of standard input that are answered in one pass over the file
+TOGETHER = 64  # queries of standard input for one pass over the file
 PARAGRAPH = 40
 PARAGRAPHS = (
     "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: a tuned one, such "

@@ -105,7 +105,7 @@ def embed_on_ray(context: click.Context, paths: list[str], replaced: bool) -> No
 
     given = context.params
     threads = 1 if given["threads"] is None else given["threads"]
-    given["inputs"] = tuple(map(os.path.abspath, paths))  # a worker has another working directory
+    given["inputs"] = tuple(map(os.path.abspath, paths))  # workers have another working directory
     for name in ("model", "cache"):
         if given[name] is not None and os.path.exists(given[name]):
             given[name] = os.path.abspath(given[name])

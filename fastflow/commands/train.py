@@ -123,7 +123,7 @@ def train(
 
 
 def _list_asked(ctx: click.Context) -> list[str]:
-    """List the given options, except options that do not change the fit."""
+    """List the given options that change the fit."""
     given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
     names = [p.opts[-1].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
     return [name for name in names if name not in ("output", "log_dir", "resume", "dry_run", "quiet", "debug")]

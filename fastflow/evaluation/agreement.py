@@ -23,7 +23,7 @@ from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import reason
 
 TOLERANCE = 2e-6  # of a difference, relative to the longest vector above 1
-ROUNDINGS = 10.0  # times the library's own float32 rounding, which tanh does not shorten; 3.8 was measured
+ROUNDINGS = 10.0  # times the library's own float32 rounding; 3.8 was measured
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "Shares fell sharply after the central bank raised interest rates by 0.25%.",
@@ -57,7 +57,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest difference and least cosine of two programs' vectors, and the limits of both."""
+    """The largest difference and least cosine of two programs' vectors, with their limits."""
 
     texts: int
     difference: float
@@ -93,7 +93,7 @@ class Agreement:
 
 
 def probe_texts() -> list[str]:
-    """Return texts: empty, short, of several scripts, and longer than most limits."""
+    """Return texts: empty, short, of several scripts, and long."""
     words = " ".join(SENTENCES).split()
     return [*SENTENCES, *(" ".join(words[i % len(words)] for i in range(count)) for count in WORDS), "  ", "\tx\n"]
 
@@ -125,7 +125,7 @@ def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:
     where = exported or path
     options: dict[str, Any] = {"device": "cpu", "local_files_only": True, "model_kwargs": {"dtype": "float32"}}
     try:
-        with quiet():  # transformers warns of a missing pooler, which is not used
+        with quiet():  # transformers warns of a missing pooler
             theirs = SentenceTransformer(str(where), **options)
     except Exception as error:  # the library raises many kinds
         raise FastflowError(f"{where}: Sentence Transformers cannot open it: {reason(error)}") from error

@@ -45,7 +45,7 @@ def spearman(a: Matrix, b: Matrix) -> float:
 
 
 class Measure(NamedTuple):
-    """A measure x100; ``at(counts)`` is its value if unit i of ``units`` occurs ``counts[i]`` times."""
+    """A measure x100; ``at(counts)``: its value if unit i of ``units`` occurs ``counts[i]`` times."""
 
     units: int
     at: Callable[[Matrix], float]
@@ -55,7 +55,7 @@ class Measure(NamedTuple):
         return self.at(np.ones(self.units))
 
     def interval(self, seed: int = 0) -> tuple[float, float]:
-        """Compute the 95 % interval over draws with replacement, moved so that their mean is the value."""
+        """Compute the 95 % interval over draws with replacement, moved to the mean ``value``."""
         rng, n = np.random.default_rng(seed), self.units
         drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
         low, high = np.clip(interval_of(drawn, self.value), 0.0, 100.0)
@@ -139,7 +139,7 @@ def isoscore(x: Matrix) -> float:
 
 
 def measure_isotropy(x: Matrix) -> dict[str, float]:
-    """Measure ``mean_cosine``, ``isoscore`` and ``top_share``, the largest squared singular value over their sum."""
+    """Measure ``mean_cosine``, ``isoscore`` and ``top_share``, the first squared singular value over their sum."""
     spectrum = np.square(singular_values(x))
     return {
         "mean_cosine": round(mean_cosine(x), 4),
@@ -149,7 +149,7 @@ def measure_isotropy(x: Matrix) -> dict[str, float]:
 
 
 def is_less_isotropic(before: dict[str, float], after: dict[str, float], mean_kept: bool = False) -> bool:
-    """Say whether either measure fell, or is NaN; if the mean was kept, only IsoScore decides."""
+    """Return whether a measure fell or is NaN; only IsoScore decides if the mean was kept."""
     margin = 0.01
     return not (
         after["isoscore"] >= before["isoscore"] - margin
@@ -232,10 +232,10 @@ def find_nearest(
     distance, dot = np.empty((len(rows), k)), np.empty((len(rows), k))
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        far = squares - 2 * (words[block] @ words.T)  # the squared distance less the row's own square
+        far = squares - 2 * (words[block] @ words.T)  # squared distance, less the row's own square
         far[np.arange(len(block)), block] = np.inf
         near = np.argpartition(far, k - 1, axis=1)[:, :k] if k else np.empty((len(block), 0), np.int64)
-        exact = words[near].astype(np.float64)  # ``far`` cancels for near words, so it only chooses
+        exact = words[near].astype(np.float64)  # ``far`` is inexact for near words, so it only chooses
         own = words[block].astype(np.float64)[:, None]
         l2 = np.linalg.norm(exact - own, axis=2)
         sort = np.argsort(l2, axis=1, kind="stable")

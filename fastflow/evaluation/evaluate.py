@@ -100,7 +100,7 @@ def read_task(path: Path) -> Task:
 
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Read the tasks of every path: a file, a retrieval folder, or a folder to search at any depth."""
+    """Read the tasks of every path: a file, a retrieval folder, or a folder to search."""
     tasks: list[Task] = []
     for path in paths:
         found = [read_task(place) for place in _places(path)]
@@ -148,7 +148,7 @@ def embed(encoder: Any, task: Task) -> NDArray[Any]:
 
 
 def find_sets(paths: Sequence[Path]) -> list[Pairs]:
-    """Read the scored pairs of every file, and of every .tsv in every directory."""
+    """Read the scored pairs of every file, and of every .tsv in a directory."""
     files: list[Path] = []
     for path in paths:
         found = sorted(path.glob("*.tsv")) if path.is_dir() else [path]

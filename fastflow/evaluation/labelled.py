@@ -76,8 +76,8 @@ class LabelledTexts:
 def read_labelled_texts(path: Path) -> LabelledTexts:
     """Read a TSV ``split label [fine_label] text``.
 
-    With splits train and test, test is tested and clustered. Otherwise each seed tests the texts that it does not
-    train on, and all are clustered.
+    With splits train and test, test is tested and clustered. Else each seed tests the texts that it does not train
+    on, and all are clustered.
     """
     header, rows = read_rows(path, LABELLED_TEXTS)
     check_fields(path, header, rows, required=1)

@@ -61,7 +61,7 @@ class Retrieval:
             for texts in (self.documents, self.queries)
         )
         ranker, zeros = bm25s.BM25(k1=K1, b=B), np.zeros(len(documents))
-        if some := any(documents):  # bm25s raises if no document, or the query, has a word
+        if some := any(documents):  # bm25s raises if the documents, or the query, have no word
             ranker.index(documents, show_progress=False)
         scores = (ranker.get_scores(words) if some and words else zeros for words in queries)
         return self._rank(np.where(row > 0, row, -np.inf) for row in scores)
@@ -91,7 +91,7 @@ def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
 
 
 def read_retrieval(folder: Path) -> Retrieval:
-    """Read a folder; a grade above 0 counts as 1, and documents with the query's text are never retrieved."""
+    """Read a folder; a grade above 0 counts as 1, and documents with the query's text are left out."""
     corpus, queries, qrels = (_rows(folder / name) for name in HEADERS)
     places, asked = _rows_by_id(folder / CORPUS, corpus), _rows_by_id(folder / "queries.tsv", queries)
     documents = [text if title == "-" else f"{title} {text}" for _, title, text in corpus]

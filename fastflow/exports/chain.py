@@ -1,7 +1,7 @@
 """A calibration as Dense modules of Sentence Transformers: activation(W x + b) + R x.
 
-Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y, which R carries, and the hidden units. Affine
-steps are folded into the next module.
+Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y, which R carries, and the hidden units. The next
+module absorbs affine steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 class Chain:
     """Modules, then the affine map y = map x + shift in float64; splits emitted y[:start]."""
 
-    apart, diagonal = True, False  # no densities are needed; a product with a matrix removes directions
+    apart, diagonal = True, False  # no densities are needed; a matrix product removes directions
 
     def __init__(self, width: int) -> None:
         self._modules: list[Dense] = []
@@ -33,7 +33,7 @@ class Chain:
     def scale(self, a: Array, b: Array) -> None:
         """Compute y <- a (y + b)."""
         rows = slice(self._start, None)
-        if not self._begun and b.any():  # a module of its own: small numbers round less later
+        if not self._begun and b.any():  # in a module of its own, small numbers round less
             self._modules.append(Dense(np.eye(len(b)), b))
             self._map, self._shift = np.diag(a), np.zeros(len(b))
         else:

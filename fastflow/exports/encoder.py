@@ -22,9 +22,9 @@ from fastflow.model.tensors import MappedTensors
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 POSITIONS = "embeddings.position_embeddings.weight"
 OF_A_LAYER = re.compile(r"(^|\.)layer\.\d+\.")
-LAYERS = {"distilbert": "n_layers"}  # others have num_hidden_layers
+LAYERS = {"distilbert": "n_layers"}  # other families have num_hidden_layers
 WITH_LAYERS = ("modernbert",)  # even for layer 0
-FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # code of others; the older name of dtype
+FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # foreign code; the older name of dtype
 
 
 def number_layers(model: Model) -> tuple[int, ...]:
@@ -42,10 +42,10 @@ def number_layers(model: Model) -> tuple[int, ...]:
 
 
 def write_encoder(model: Model, folder: Path) -> bool:
-    """Write configuration and weights; return whether layers that are not pooled were left out."""
+    """Write configuration and weights; return whether unpooled layers were left out."""
     config = {name: value for name, value in read_config(model.encoder).items() if name not in FOREIGN}
     layers, kind = number_layers(model), config.get("model_type")
-    config["dtype"] = "float32"  # otherwise half precision is computed in half precision
+    config["dtype"] = "float32"  # half precision would be computed in half precision
     folder.mkdir(parents=True, exist_ok=True)
     bare = layers == (0,) and _is_native(config, model.encoder) and kind not in WITH_LAYERS
     if bare:

@@ -85,7 +85,7 @@ def export(
     normalize: bool = False,
     dtype: str = "float32",
 ) -> Exported:
-    """Write a model in the format of another library, which then gives the same vectors without fastflow.
+    """Write a model in the format of another library, which gives the same vectors without fastflow.
 
     Args:
         model: The path of any model of texts that fastflow runs; None is the model in the package.
@@ -94,15 +94,15 @@ def export(
         directory: The folder to write; must not exist.
         dim: The numbers of a vector to keep, as ``truncate_dim`` of ``Runtime.encode``. None: all.
         normalize: Whether to divide vectors by their L2 norm.
-        dtype: How onnx multiplies in the encoder and stores a table of tokens: float32, or int8 with scales measured at
-            run time. Calibrations stay in float32.
+        dtype: How onnx multiplies in the encoder and stores a token table: float32, or int8 with scales measured at run
+            time. Calibrations stay in float32.
 
     Returns:
         An Exported: ``path``, ``format``, ``dim``, ``fingerprint``, ``size``.
 
     Raises:
         UsageError: The format is unknown, the directory exists, or an option does not fit the model.
-        FastflowError: The format cannot hold a part of the model, which the message names; no file is written then.
+        FastflowError: The format cannot hold a part of the model, which the message names; no file is written.
 
     Example:
         >>> fastflow.export(None, "st", "default-st").dim  # doctest: +SKIP
@@ -135,7 +135,7 @@ def export(
 
 
 def write_adapter(model: Model, folder: Path, record: Record) -> None:
-    """Copy the model without its encoder's weights, which a user adds; the manifest keeps their sha256."""
+    """Copy the model without its encoder's weights; the manifest keeps their sha256."""
     if not model.manifest:
         raise UsageError(f"{model.path} has no calibration of its own: without its weights nothing would be left")
     if record.dim is not None or record.normalize:

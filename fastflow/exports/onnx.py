@@ -160,13 +160,11 @@ def _add_head(graph: Graph, x: Value, head: Head) -> Value:
 
 
 def _divide_by_norm(graph: Graph, x: Value) -> Value:
-    """Add x (B, D) over its L2 norm."""
     norm = graph.op("ReduceL2", x, axes=[1], keepdims=1)
     return graph.op("Div", x, graph.op("Max", norm, number(LEAST_NORM)))
 
 
 def _dense(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
-    """Add x W^T + b in float32."""
     return graph.op("Gemm", x, weight, bias, transB=1)
 
 
@@ -186,7 +184,6 @@ def _activate(graph: Graph, x: Value, kind: str) -> Value:
 
 
 def _add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
-    """Add folded ``plans``, as ``kernels.flow.plan.execute`` computes them."""
     for plan in plans:
         u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
         if plan.L is not None:

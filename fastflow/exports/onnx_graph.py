@@ -18,7 +18,7 @@ OPSET, IR = 17, 8  # the first opset with LayerNormalization
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB
-ZERO = 128  # of unsigned weights: without VNNI ONNX Runtime clips sums of signed ones at 2**15
+ZERO = 128  # of unsigned weights: without VNNI ONNX Runtime clips sums of signed weights at 2**15
 FAR = -1e30  # hides a score from softmax; the sum of two is finite
 
 Array = NDArray[Any]
@@ -79,7 +79,7 @@ class Graph:
         return found if table.dtype == np.float32 else self.op("Cast", found, to=TensorProto.FLOAT)
 
     def norm(self, x: Value, scale: Array, bias: Array | None, eps: float) -> Value:
-        shift = np.zeros_like(scale) if bias is None else bias  # ONNX Runtime 1.31 crashes without it
+        shift = np.zeros_like(scale) if bias is None else bias  # ONNX Runtime 1.31 crashes without a shift
         return self.op("LayerNormalization", x, scale, shift, epsilon=eps, axis=-1)
 
     def columns(self, x: Value, start: int, stop: int) -> Value:

@@ -74,7 +74,7 @@ def _make_settings(source: Path, library: Any, limit: int, pad: int | None) -> d
         found["pad_token"] = token
     found.setdefault("pad_token", library.id_to_token(0))
     splitter = {} if library.pre_tokenizer is None else json.loads(library.pre_tokenizer.__getstate__())
-    if splitter.get("add_prefix_space"):  # release 4 of transformers would drop it
+    if splitter.get("add_prefix_space"):  # transformers 4 would drop it
         found["add_prefix_space"] = True
     # classes of an architecture may build another tokenizer
     return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit, "padding_side": "right", **found}

@@ -34,7 +34,7 @@ def library(package: str) -> Iterator[None]:
 def ensure_runtime(model: Source) -> Runtime:
     """Return a Runtime, or open a path, a Hub id, settings, or None for the packaged model.
 
-    Raises a FastflowError if the path of settings has another model now.
+    Raises a FastflowError if the settings' path has another model now.
     """
     if isinstance(model, Runtime):
         return model
@@ -55,7 +55,7 @@ def check_fingerprint(runtime: Runtime, kept: str) -> None:
 
 
 class StoreModel:
-    """A model for a store of vectors, which have length 1 if the model compares by cosines."""
+    """A model for a store of vectors; they have length 1 if the model compares by cosines."""
 
     def __init__(self, model: Source) -> None:
         self.runtime = ensure_runtime(model)

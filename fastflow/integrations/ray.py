@@ -19,9 +19,9 @@ from fastflow.files.parts.manifest import ENDING, manifests, part_path
 from fastflow.files.parts.merging import merge
 from fastflow.progress import Progress
 
-KNOCK = 5.0  # seconds; Ray itself would try a closed port for minutes
-ENDING_S = 5.0  # seconds that a killed process may take to end
-RETRIES = 3  # retries of a part if its worker dies
+KNOCK = 5.0  # seconds; Ray would try a closed port for minutes
+ENDING_S = 5.0  # seconds for a killed process to end
+RETRIES = 3  # of a part if its worker dies
 
 
 def embed_on_cluster(
@@ -30,7 +30,7 @@ def embed_on_cluster(
     """Embed on a cluster of Ray with the options ``words`` and join the parts to ``target``: (rows, parts).
 
     Every node must see the folder TARGET.parts. ``resume`` keeps the rows of an earlier run. Each task has ``threads``
-    CPUs. Raises a FastflowError with the sentence of a node.
+    CPUs. A FastflowError has the sentence of a node.
     """
     try:
         import ray
@@ -110,8 +110,8 @@ def cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kill_failed_start() -> Iterator[None]:
-    """If the block fails, kill the processes of Ray that it started, which ``ray.shutdown`` misses."""
-    import ray  # makes psutil importable, which is in its package
+    """If the block fails, kill the Ray processes that it started, which ``ray.shutdown`` misses."""
+    import ray  # makes psutil importable
     import psutil  # isort: skip
 
     this, home = psutil.Process(), os.path.dirname(ray.__file__)
@@ -132,7 +132,7 @@ def kill_failed_start() -> Iterator[None]:
 
 
 def check_address(address: str) -> None:
-    """Raise a UsageError unless ``address`` is local, auto or HOST:PORT."""
+    """Check that ``address`` is local, auto or HOST:PORT; raises a UsageError."""
     if "://" in address:
         raise UsageError(
             f"--ray {address}: Ray Client is not supported: give HOST:6379, or start the command on the cluster"
@@ -143,7 +143,7 @@ def check_address(address: str) -> None:
 
 def _knock(address: str) -> None:
     """Raise a FastflowError if no process listens at ``address``."""
-    from ray._private import services  # no public module has the address of auto
+    from ray._private import services  # no public module finds the address of auto
 
     found = address
     try:

@@ -70,8 +70,7 @@ def open_model(path: str | Path | None = None, allow_download: bool = False) -> 
 class Opening:
     """Open a model while a thread hashes its weights; ``path`` may be an open model.
 
-    Inside ``with Opening(path) as opening:`` the hashes are unknown. They are checked when the block ends, and before a
-    wrong file's error.
+    The hashes are checked when the block ``with Opening(path) as opening:`` ends, and before the error of a wrong file.
     """
 
     model: Model | VectorModel
@@ -134,7 +133,7 @@ class Opening:
         from fastflow.model.sentence.weights import files_of
 
         modules = read_modules(directory)
-        assert modules is not None  # noqa: S101 - for the type checker: modules.json is there
+        assert modules is not None  # noqa: S101 - modules.json is there
         if is_static(modules.transformer.directory):
             return replace(_open_uncalibrated(directory, modules), identity=Later(files_of(modules), directory))
         self._identify(files_of(modules))

@@ -60,10 +60,10 @@ class Calibrated:
 
     path: Path
     calibration: tuple[Stage, ...]
-    identity: str | Later  # the fingerprint; computed when first asked for if a token table has no manifest
+    identity: str | Later  # the fingerprint; a table without a manifest computes it at first use
     manifest: dict[str, Any]
     note: str | None
-    truncation: Truncation | None  # the directions that truncate_dim keeps; None: the first dimensions
+    truncation: Truncation | None  # the directions that truncate_dim keeps; None: its first dimensions
     spread: NDArray[np.float32] | None
     modules: Modules | None
 

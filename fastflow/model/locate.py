@@ -33,7 +33,7 @@ def find_packaged_name(directory: Path) -> str | None:
 
 
 def find_model(model: str | Path | None, allow_download: bool = False) -> Path:
-    """Find a model's directory, or the local folder of a Hub id if no such directory exists."""
+    """Find a model's directory, else the local folder of a Hub id."""
     directory = resolve_name(model)
     if str(model).startswith(("./", "../")):
         return directory
@@ -49,7 +49,7 @@ def resolve_model(model: Any, allow_download: bool) -> Path | Model | VectorMode
     if not isinstance(model, str | os.PathLike):
         raise UsageError(f"a model is the path of a directory, not {short(model)}")
     found = find_model(model if isinstance(model, str) else Path(model), allow_download)
-    return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may move
+    return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may be moved
 
 
 class NotCached(FastflowError):
@@ -74,7 +74,7 @@ def find_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
 
 
 def hub_model(name: str, allow_download: bool) -> Path | None:
-    """Return the folder of a Hub repository, fetched if allowed; None unless ``name`` is a Hub id."""
+    """Return the folder of a Hub repository, fetched if allowed; None if ``name`` is not a Hub id."""
     if not HUB_ID.fullmatch(name):
         return None
     found = hub_snapshot(name) if allow_download else find_snapshot(name)
@@ -87,7 +87,7 @@ def hub_model(name: str, allow_download: bool) -> Path | None:
 
 
 def find_encoder(directory: Path, entry: dict[str, Any], allow_download: bool) -> Path:
-    """Return the folder of the field encoder, fetched if allowed; its hash is not checked."""
+    """Return the encoder's folder, fetched if allowed; its hash is not checked."""
     hub_id, revision = entry.get("hub_id"), entry.get("revision")
     if not isinstance(hub_id, str) or not isinstance(revision, str):
         raise FastflowError(f"{directory / MANIFEST}, field encoder: a Hub id needs the revision it was taken from")

@@ -78,7 +78,7 @@ def _check_no_encoder(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def fingerprint(manifest: dict[str, Any]) -> str:
-    """Return the sha256 of the manifest without its fingerprint; its hashes cover every file."""
+    """Return the sha256 of the manifest without its fingerprint."""
     content = {name: value for name, value in manifest.items() if name != "fingerprint"}
     from hashlib import sha256
 
@@ -117,7 +117,7 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
         mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary_of(encoder), where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
-    least = WORDS if mode == "mean" else 0  # WORDS cannot weigh the first token, which every text has
+    least = WORDS if mode == "mean" else 0  # WORDS cannot weigh the first token
     exist = bool(chosen) and all(is_whole(i, least, depth) for i in chosen) and len(set(chosen)) == len(chosen)
     if by_shares:
         exist = exist and mode == "mean" and shares is not None and len(shares) == len(chosen)
@@ -137,7 +137,7 @@ def _shares(found: object) -> tuple[float, ...] | None:
 
 
 class Likelihood(NamedTuple):
-    """A fraction ``share`` of the fitted texts has a log-density below ``log_prob``."""
+    """A ``share`` of the fitted texts has a log-density below ``log_prob``."""
 
     log_prob: float
     share: float

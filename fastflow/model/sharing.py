@@ -38,7 +38,7 @@ class Record:
 def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     """Fetch REPO or REPO@REVISION into ``out``; returns its record and the skipped files.
 
-    A directory pulled before is compared with its record and the Hub's commit.
+    An earlier pull is compared with its record and the Hub's commit.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")
@@ -156,7 +156,7 @@ def _check_names(repository: str, files: list[str], left: list[str]) -> None:
 
 
 def _same(path: Path, listed: Any) -> bool:
-    """The Hub lists git's hash of a small file, and sha256 of a large one."""
+    """Compare by git's hash, which the Hub lists for a small file, or by sha256."""
     if listed.lfs is not None:
         return bool(file_hash(path) == listed.lfs.sha256)
     data = path.read_bytes()

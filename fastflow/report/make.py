@@ -104,7 +104,7 @@ def make_report(
 
 
 def check_matplotlib() -> None:
-    """Name the missing extra before minutes are spent on embedding."""
+    """Raise before minutes of embedding if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -112,7 +112,7 @@ def check_matplotlib() -> None:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write the page in place of ``path`` at once."""
+    """Write the page atomically."""
     try:
         replace_text(path, text)
     except OSError as error:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 COLOURS = ("#d9822b", "#3b82c4", "#2f9e6e", "#b5539c", "#8a8f98", "#c94f4f", "#8f7a2e", "#5a5fc7")
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", "-.", ":")
-LEAST = 1e-6  # a singular value below it, over the largest, is rounding noise and would stretch the scale
-INK = "#010203"  # replaced by the page's text colour in the SVG
-WIDTH = 4.2  # inches; an SVG has 72 points an inch, and a phone shows 302 points as some 330 pixels
+LEAST = 1e-6  # a smaller singular value, over the largest, is rounding
+INK = "#010203"  # the page replaces it by its text colour
+WIDTH = 4.2  # inches of 72 points; a phone shows 302 points as some 330 pixels
 MOST_LETTERS = 32  # of a name in a legend
-LETTERS = 10.5  # points: at least 11 pixels on a phone
+LETTERS = 10.5  # points, 11 pixels on a phone
 STYLE: Any = {
     "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": LETTERS, "text.color": INK, "axes.edgecolor": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.6, "axes.facecolor": "none",

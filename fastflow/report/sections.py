@@ -190,7 +190,7 @@ def measure_words(model: Model, texts: Sequence[str], source: str, seed: int) ->
     """Measure the encoder's word vectors by frequency in ``texts``."""
     table, tokenize = _read_word_vectors(model.encoder), tokenizer_of(model.encoder, model.max_length)
     counts = np.bincount(tokenize(texts).ids, minlength=len(table))
-    counts[tokenize([""]).ids] = 0  # special tokens are in every text
+    counts[tokenize([""]).ids] = 0  # special tokens occur in every text
     data = analyses.word_bands(table, counts, seed)
     norms = ", ".join(f"{row['norm']:.3f} (ranks {row['ranks']})" for row in data)
     return Section(

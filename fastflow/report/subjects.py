@@ -74,8 +74,8 @@ def make_subjects(
 ) -> list[Subject]:  # fmt: skip
     """Make the columns: ``model``, then ``against``; raises a UsageError for a wrong name.
 
-    A name is ``raw``, the encoder's pooling as in the paper; ``weights``, the same with the model's token weights; a
-    method of ``fit``, fitted on ``texts``; or a model's directory.
+    A name is ``raw``, the encoder's pooling; ``weights``, the same with the model's token weights; a method of ``fit``,
+    fitted on ``texts``; or a model's directory.
     """
     pool, out = Pool(runtime, count), []
     unweighted = replace(model.pooling, weights=None)
@@ -110,13 +110,13 @@ def make_subjects(
 
 
 def count_encoders(model: Model, against: Sequence[str]) -> int:
-    """Count how often ``make_subjects`` has each text pooled."""
+    """Count how often ``make_subjects`` pools each text."""
     others = [name for name in dict.fromkeys(against) if name not in UNCALIBRATED and Path(name).is_dir()]
     return 1 + len(others) + ("raw" in against and model.pooling.weights is not None) + 2 * is_of_package(model)
 
 
 def is_of_package(model: Model) -> bool:
-    """Say whether ``model`` calibrates the packaged encoder in its own way."""
+    """Return whether ``model`` calibrates the packaged encoder differently."""
     packaged = load_model(None)
     same = model.manifest.get("encoder", {}).get("sha256") == packaged.manifest["encoder"]["sha256"]
     return same and model.fingerprint != packaged.fingerprint

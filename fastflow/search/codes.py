@@ -17,7 +17,7 @@ from fastflow.kernels.search import reference
 LEVELS = 127
 TINY = np.finfo(np.float32).tiny
 SHORT, LONG = 2.0**-40, 2.0**60  # between these lengths float32 products neither vanish nor overflow
-MANY = 16  # from so many queries a BLAS is faster: it packs the rows first
+MANY = 16  # queries from which a BLAS is faster
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:

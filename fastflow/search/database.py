@@ -49,7 +49,7 @@ def find_model(path: Path) -> str | None:
         name = run_of(db, path).get("model")
     if name in PACKAGED:
         return str(PACKAGED[name])
-    if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # a Hub id would be looked up
+    if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # else it would be looked up on the Hub
         raise FastflowError(
             f"{path} was made with the model {name}, which is not there: give the model that made it with -m"
         )
@@ -57,7 +57,7 @@ def find_model(path: Path) -> str | None:
 
 
 class Database(Source):
-    """A .db; every call opens it anew: any thread may call, and forks."""
+    """A .db, opened by every call, so that threads and forks may call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -32,11 +32,11 @@ class Index:
     Safe to call from several threads. Use it as a context manager, or call ``close``.
 
     Args:
-        path: A .db that ``fastflow embed`` made, of any precision; or a .npy of floats (N, D), such as ``numpy.save``
-            writes of ``encode_document``'s vectors.
+        path: A .db of ``fastflow embed``, of any precision; or a .npy of floats (N, D), such as ``numpy.save`` writes
+            of ``encode_document``'s vectors.
         runtime: The model that embeds queries with its prompt for queries. Its similarity ranks the rows, and its
-            fingerprint must match the fingerprint in a .db; a .npy records none, so give the model that made it. None:
-            queries are vectors, and rows are ranked by cosine.
+            fingerprint must match the fingerprint in a .db; for a .npy give the model that made it. None: queries are
+            vectors, and rows are ranked by cosine.
         texts: The file that was embedded into a .npy: a .txt of one text a line, or another that ``fastflow embed``
             reads.
         hold: None reads the file for each search, in constant memory. ``vectors`` holds them as float32, or as the

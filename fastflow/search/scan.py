@@ -1,11 +1,12 @@
 """The best rows of each query: float32 products find candidates, float64 decides between them.
 
-Each row is scored by itself: equal vectors have equal scores, and ties go to the lower row. A row with NaN is never
-found. The result misses no row. Let u be 2^-24, D at most 2^21 and g = D u / (1 - D u), at most 1.15 D u; let x be a
-row and q the query divided by its length. The float32 product is off by at most (g + u) |x|, u for the rounding of q.
-The length of x is off by (g / 2 + 2 u) |x|. Division, the added slack and the comparison add 3 u. The sum is less than
-(2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far below that for lengths that are not ``codes.far``.
-Rows of other lengths, and wider rows, are always candidates.
+Each row is scored by itself: equal vectors have equal scores, and ties go to the lower row. Rows with NaN are never
+found; no other row is missed.
+
+Let u be 2^-24, D at most 2^21, g = D u / (1 - D u) <= 1.15 D u, x a row, and q the query divided by its length. The
+float32 product has an error of at most (g + u) |x|, the length of x (g / 2 + 2 u) |x|, and division, slack and
+comparison 3 u. The sum is less than (2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far smaller, except
+for lengths that are ``codes.far``: those rows, and wider rows, are always candidates.
 """
 
 from __future__ import annotations

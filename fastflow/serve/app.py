@@ -23,7 +23,7 @@ from fastflow.serve.engine import Gone
 from fastflow.serve.refusals import Refused
 from fastflow.serve.service import Service
 
-GONE = 499  # nginx' status for a client that closed the connection
+GONE = 499  # nginx' status for a closed connection
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
 PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # open without a key, and while the server stops
 
@@ -138,7 +138,7 @@ class Guard:
             self.service.engine.check_wait()
 
     def _is_own(self, host: str) -> bool:
-        found = HOST.fullmatch(host)  # the page of a foreign name that leads here could read every answer
+        found = HOST.fullmatch(host)  # a page of a foreign name for this address could read every answer
         name = (found["v6"] or found["name"] or "") if found else ""
         return name in self._hosts or is_loopback(name)
 

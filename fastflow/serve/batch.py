@@ -49,7 +49,7 @@ def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
 def _compute_together(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
     try:
         z = model.embed(join_tokens([part.tokens for part in parts]), parts[0].how)
-    except Exception as error:  # the request answers and logs it
+    except Exception as error:  # the request answers and logs the error
         if len(parts) == 1:
             return [error]
         return [_compute_together(model, [part])[0] for part in parts]

@@ -21,7 +21,7 @@ from fastflow.serve.refusals import Refused, refuse_expired, refuse_overload
 from fastflow.serve.settings import Settings
 
 TURNS = 4  # turns that fill a batch
-LEAST = 32  # tokens of a batch on the slowest machine; a longer text is a batch by itself
+LEAST = 32  # tokens of a batch on the slowest machine; a longer text is its own batch
 PIECE = 64  # texts of a request that are tokenized at a time
 CHARACTERS = 2  # estimated, of a token
 
@@ -152,7 +152,6 @@ class Engine:
         return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
 
     def check_wait(self) -> None:
-        """Raise Refused if a new request would wait too long."""
         try:
             with self._wake:
                 self.queue.check_wait()
@@ -216,7 +215,7 @@ class Engine:
                 return
             self.busy_since = began = self.clock()
             parts = [Part(take_texts(each.tokens, start, stop), each.how) for each, start, stop in batch]
-            found = compute(self.model, parts)  # the next batch holds all texts that arrive meanwhile
+            found = compute(self.model, parts)  # texts that arrive meanwhile join the next batch
             ended, self.busy_since = self.clock(), None
             self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
 

@@ -74,7 +74,7 @@ class Fields:
 
     def count(self, name: str) -> int | None:
         value = self._fields.get(name)
-        if isinstance(value, float) and value.is_integer():  # 80.0 is a whole number to JSON Schema
+        if isinstance(value, float) and value.is_integer():  # JSON Schema counts 80.0 as whole
             value = int(value)
         if value is not None and (type(value) is not int or value < 1):
             raise self._refuse(name, "must be a whole number of at least 1", value)

@@ -72,7 +72,7 @@ class Metrics:
         return "".join(self._format_counters()).encode() + generate_latest(self.registry)
 
     def _format_counters(self) -> Iterator[str]:
-        """Format the counters under TEI's names: the library would add _total to each."""
+        """Format the counters without the suffix _total."""
         for name, found in self._counts.items():
             yield f"# HELP {name} {COUNTERS[name]}\n# TYPE {name} counter\n"
             for labels, count in (found or {(): 0}).items():

@@ -24,7 +24,7 @@ class ServedModel:
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
-        runtime.tokenizer.threads = 1  # other calls compute meanwhile, in one pool
+        runtime.tokenizer.threads = 1  # other calls compute meanwhile
         self.max_length: int = runtime.tokenizer.max_length
         path = self.info["model"]
         own = [path if path == "default" else Path(path).name]
@@ -47,7 +47,7 @@ class ServedModel:
     def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
         """Return the prompt of a task, of a name, or the default; raises Refused for both or an unknown name.
 
-        Another name of the task serves for a missing ``input_type``.
+        A model without the prompt ``input_type`` uses another name of TYPES.
         """
         if input_type is not None:
             if prompt_name is not None:

@@ -15,8 +15,8 @@ from fastflow.serve.metrics import Metrics
 from fastflow.serve.refusals import OPENAI, refuse_connection
 from fastflow.serve.settings import Settings
 
-LINGER = 64 * 2**20  # bytes of a refused body to read and drop
-SECONDS = 60.0  # between two log lines about requests that are not HTTP
+LINGER = 64 * 2**20  # bytes of a refused body that are read and dropped
+SECONDS = 60.0  # between log lines about requests that are not HTTP
 INVALID = "Invalid HTTP request received."
 
 log = logging.getLogger("fastflow.serve")
@@ -29,11 +29,11 @@ def make_protocol(
     noted = Rarely()
 
     class Limited(HttpToolsProtocol):
-        _arriving: asyncio.TimerHandle | None = None  # until the request has arrived whole
+        _arriving: asyncio.TimerHandle | None = None  # until the whole request has arrived
         _unread: asyncio.TimerHandle | None = None  # until the client reads on
-        _in_body = False  # whether the headers have ended and the body has not
-        _loose = 0  # bytes of headers, or of chunk extensions and trailers since the last piece of the body
-        _left: int | None = None  # bytes of a refused request that are still read; None: not refused
+        _in_body = False  # whether the headers have ended, but not the body
+        _loose = 0  # bytes of headers, or of chunk extensions and trailers since the last body piece
+        _left: int | None = None  # bytes of a refused request still to read; None: not refused
         _deaf = False  # whether they are left unparsed
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -74,7 +74,7 @@ def make_protocol(
                 self.transport.close()
 
         def _refuse_connection(self) -> None:
-            """Refuse after the request has arrived, or the client could not read the answer."""
+            """Refuse once the request has arrived: before, the client could not read the answer."""
             refused, self._deaf = refuse_connection(settings.max_connections, wait()).make_response(OPENAI), True
             head = "".join(f"{name}: {refused.headers[name]}\r\n" for name in ("retry-after", "content-type"))
             self._answer(b"503 Service Unavailable", head.encode(), bytes(refused.body))
@@ -138,7 +138,7 @@ def make_protocol(
                 self.transport.close()
 
         def _linger(self) -> None:
-            """End our side and read on: a reset client could not read the answer."""
+            """End our side and read on: after a reset the client could not read the answer."""
             if self._left is None and not self.transport.is_closing():
                 self._left = LINGER
                 self.transport.write_eof()

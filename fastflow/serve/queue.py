@@ -1,7 +1,7 @@
 """The queue of waiting texts: admission, order and expiry, as plain data without clock, threads or event loop.
 
-Work is counted in tokens, and in seconds by the machine's rate. Each request gives a few texts to a batch before any
-gives more, so a long list delays a short one by a turn, not by its length.
+Work is counted in tokens, and in seconds by the machine's rate. Requests give a few texts to a batch by turns, so a
+long list delays a short one by a turn.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 SMOOTH = 0.2  # weight of the last batch in the rate
-LONGEST = 60  # seconds of Retry-After; clients such as openai's ignore a longer one
+LONGEST = 60  # seconds of Retry-After; openai's client ignores more
 WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """A request is refused for now: accepted after ``seconds``, or now with a larger ``option``."""
+    """A request is refused now: accepted after ``seconds``, or with a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
@@ -28,16 +28,14 @@ class Busy(Exception):
 class Promised:
     """The work of refused requests that will return, spread over time.
 
-    If all returned at once, most would be refused again, and the machine would idle until then.
+    If all returned at once, most would be refused again.
     """
 
     def __init__(self) -> None:
         self.work = 0.0
 
     def refuse(self, seconds: float, own: float, rate: float, option: str) -> Busy:
-        """Refuse a request of ``own`` work that would fit after ``seconds`` if it were the only one; ``rate``: work a
-        second.
-        """
+        """Refuse a request of ``own`` work that would fit after ``seconds``; ``rate``: work a second."""
         busy = Busy(seconds + self.work / rate, option)
         self.work = min(self.work + own, LONGEST * rate)
         return busy
@@ -58,7 +56,7 @@ class Job:
     """The texts of one request, from its admission to its last batch.
 
     ``estimate``: tokens at admission. ``left``: tokens not handed out, estimated until ``Queue.put``. ``turn``: tokens
-    of its next turn. ``next``: the first text not handed out. ``deadline``: later no text is computed.
+    of its next turn. ``next``: the first text not handed out. ``deadline``: no text is computed later.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -66,7 +64,7 @@ class Job:
         self.estimate = self.left = self.turn = 0
         self.lengths: Sequence[int] = ()
         self.next = 0
-        self.gone = False  # finished, cancelled or expired: it counts no more
+        self.gone = False  # finished, cancelled or expired
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -96,10 +94,10 @@ class Queue(Generic[AnyJob]):
         """``rate``: measured tokens a second; ``learn`` corrects it."""
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not handed out
-        self.turns = 0  # tokens of every job's next turn: they are before the first turn of a new job
+        self.turns = 0  # tokens of every job's next turn, which precede the first turn of a new job
         self.running = 0  # tokens of the batch that was handed out last
         self.jobs = 0
-        self.longer = 1.0  # recent tokens of a text over its estimate
+        self.longer = 1.0  # recent tokens of a text over their estimate
         self.promised = Promised()
         self._waiting: deque[AnyJob] = deque()
 
@@ -114,24 +112,22 @@ class Queue(Generic[AnyJob]):
     def check_wait(self) -> None:
         """Raise Busy if a new request would wait longer than ``bounds.wait`` for its first turn.
 
-        It may return after half of that wait, so late clients and wrong rates do not let the machine idle.
+        It may return after half of that wait, so that wrong rates do not idle the machine.
         """
         if self.wait > self.bounds.wait:
             raise self._refuse((self.work + self.running) / self.rate - self.bounds.wait / 2, WAIT)
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """Learn from a batch of ``tokens`` that took ``seconds``, unless it was too small: under a turn and half a
-        batch.
-        """
+        """Learn the rate from a batch of ``tokens`` that took ``seconds``, unless it was small."""
         if tokens >= min(self.bounds.turn, self.batch // 2) and seconds > 0:
             self.rate += SMOOTH * (tokens / seconds - self.rate)
 
     def admit(self, job: AnyJob, tokens: int) -> None:
         """Count ``job``, of about ``tokens``, from now on; raises Busy or TooMuch.
 
-        The job must get its first turn in time (``check_wait``) and be finished within ``bounds.work``. A job of one
-        turn waits for a turn of each other job; a longer one for all their work and for later jobs, which may take
-        half of the time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
+        The job must get its first turn in time (``check_wait``) and end within ``bounds.work``. A job of one turn waits
+        for a turn of each other job; a longer one for all their work and for later jobs, which may take half of the
+        time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
         """
         job.estimate, tokens = tokens, math.ceil(tokens * self.longer)
         own, wait, most = tokens / self.rate, self.wait, self.bounds.work
@@ -146,7 +142,7 @@ class Queue(Generic[AnyJob]):
         self._count(job, tokens)
 
     def put(self, job: AnyJob, lengths: Sequence[int]) -> None:
-        """Let ``job`` wait with its texts tokenized; a dropped job is left out."""
+        """Let ``job``, unless dropped, wait with its texts tokenized."""
         if job.gone:
             return
         tokens = sum(lengths)
@@ -185,7 +181,7 @@ class Queue(Generic[AnyJob]):
             self.jobs -= 1
 
     def _refuse(self, seconds: float, option: str) -> Busy:
-        """Count the request as the mean waiting one: its body may be unread."""
+        """Count the request as a mean one: its body may be unread."""
         return self.promised.refuse(seconds, self.work / max(1, self.jobs), self.rate, option)
 
     def _choose_turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
@@ -199,7 +195,7 @@ class Queue(Generic[AnyJob]):
         return stop, tokens
 
     def _hand_out(self, job: AnyJob, stop: int, tokens: int, batch: list[Slice[AnyJob]]) -> None:
-        if batch and batch[-1][0] is job:  # the only job takes one turn after the other
+        if batch and batch[-1][0] is job:  # the only job takes all turns
             batch[-1] = (job, batch[-1][1], stop)
         else:
             batch.append((job, job.next, stop))
@@ -211,7 +207,7 @@ class Queue(Generic[AnyJob]):
             self.drop(job)
 
     def _count(self, job: Job, tokens: int) -> None:
-        """Add ``tokens`` to the work of ``job``; its turn has at least one text."""
+        """Add ``tokens`` to the work of ``job``."""
         before = job.turn
         job.left += tokens
         longest = max(self.bounds.turn, job.lengths[job.next] if job.next < len(job.lengths) else 0)

@@ -61,7 +61,7 @@ class Refused(Exception):
 
 
 def is_openai(path: str) -> bool:
-    """Say whether ``path`` is OpenAI's: its clients read other errors."""
+    """Return whether ``path`` is OpenAI's."""
     return path.startswith(OPENAI) or path == "/embeddings"
 
 
@@ -72,7 +72,7 @@ def refuse_overload(busy: Busy) -> Refused:
 
 
 def refuse_connection(most: int, wait: float) -> Refused:
-    """Refuse a connection beyond ``most``; the others are answered in ``wait`` seconds."""
+    """Refuse a connection beyond ``most``; ``wait``: seconds until the others are answered."""
     seconds = max(1, math.ceil(wait))
     message = f"the server has {most} connections: try again in {seconds} s, or start it with more --max-connections"
     return Refused("crowded", message, headers={"retry-after": str(seconds)})

@@ -39,7 +39,7 @@ LEFT_OUT = {  # route of TEI -> why this server lacks it
     "/decode": "token ids are not taken; POST /tokenize gives the text of each id",
     "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
 }
-CHARACTERS = 500_000  # of the texts of /tokenize: its answer is many times as long
+CHARACTERS = 500_000  # of the texts of /tokenize, which has a long answer
 NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
 SEARCH = ("query", "k")
 K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows of a query; most queries of a request

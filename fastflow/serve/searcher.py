@@ -21,7 +21,7 @@ from fastflow.serve.queue import SMOOTH, WAIT, Promised
 from fastflow.serve.refusals import refuse_overload
 
 CODED = ("float32", "float16"), ("cosine", "dot")  # precisions and similarities that int8 codes can hold
-TRIES = 2  # searches that measure the time of one at the start
+TRIES = 2  # searches that are timed at the start
 
 
 class Searcher:

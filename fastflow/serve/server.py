@@ -25,8 +25,8 @@ from fastflow.errors import FastflowError
 from fastflow.serve.app import is_loopback, make_app
 from fastflow.serve.service import Service
 
-BACKLOG = 4096  # waiting connections; the system may allow fewer
-ASK = 1.0  # seconds after the end for a connection to send its request
+BACKLOG = 4096  # waiting connections at most
+ASK = 1.0  # seconds after the end, for a connection to send its request
 SPARE = 256  # open files in addition to connections
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of journald
 
@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service, self._ready, self._end = service, ready, math.inf  # when draining ends
+        self._service, self._ready, self._end = service, ready, math.inf  # the end of draining
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -46,7 +46,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A Ctrl-C that was ignored at the start, as after &, stays ignored."""
+        """Handle signals, except a Ctrl-C that was ignored at the start, as after &."""
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with super().capture_signals():
             if ignored:
@@ -86,9 +86,9 @@ class Server(uvicorn.Server):
         loop, waiting = asyncio.get_running_loop(), []
         for bound in sockets:
             loop.remove_reader(bound)
-        await asyncio.sleep(0)  # connections that the loop has taken join their server, which must be open
+        await asyncio.sleep(0)  # until accepted connections join their server
         for bound in sockets:
-            with contextlib.suppress(OSError):  # none is left, or no file for one
+            with contextlib.suppress(OSError):  # no connection is left, or no file for one
                 while True:
                     waiting.append(bound.accept()[0])
         for server in self.servers:
@@ -153,7 +153,7 @@ def _listen_at(path: Path) -> socket.socket:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
             taken = _answers(path)
             if not taken:
-                path.unlink()  # left by a server that was killed
+                path.unlink()  # of a server that was killed
         before = os.umask(0o117)
         try:
             bound.bind(str(path))
@@ -177,7 +177,7 @@ def _read_reason(error: Exception) -> str:
 
 
 def notify(state: str) -> None:
-    """Notify systemd, if it asks for that (Type=notify)."""
+    """Notify systemd if it asks (Type=notify)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:

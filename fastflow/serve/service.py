@@ -23,7 +23,7 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.settings import MIB, Settings
 
-LARGE = 64 * 1024  # bytes of JSON or numbers of a response that a thread handles, so the event loop runs on
+LARGE = 64 * 1024  # bytes of JSON, or numbers of a response, that a thread handles
 STUCK = 60.0  # seconds in one batch until the server is unhealthy
 
 

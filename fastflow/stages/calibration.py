@@ -1,10 +1,10 @@
 """The calibration: fitted stages, as plain data, that map a pooled vector (B, D) to an embedding (B, D').
 
-A flow gives the log-density of a pooled vector by the change of variables (Li et al. 2020, section 3.1):
+With f all stages through the last flow, the log-density of a pooled vector is (Li et al. 2020, section 3.1):
 
-    log p(x) = log N(z; 0, I) + log|det dz/dx|,    z = f(x),
+    log p(x) = log N(z; 0, I) + log|det dz/dx|,    z = f(x).
 
-with f all stages through the last flow. Closed forms before a flow are affine: their log-determinant is one constant.
+Closed forms before a flow are affine: their log-determinant is one constant.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def describe(stages: Sequence[Stage]) -> str:
 
 
 def keeps_mean(stages: Sequence[Stage]) -> bool:
-    """Return whether embeddings have a mean: stages only remove directions, or the last restores the mean."""
+    """Return whether embeddings keep a mean."""
     if stages and stages[-1].kind == "recolour":
         return bool(stages[-1].params["shift"].any())
     return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
@@ -201,7 +201,7 @@ def _step_shapes(channels: int, width: int, coupling: str, permutation: str) -> 
 
 
 def unit_variance(stages: Sequence[Stage]) -> bool:
-    """Return whether the calibration ends in dimensions of variance 1."""
+    """Return whether every dimension ends with variance 1."""
     return bool(stages) and stages[-1].kind in ("flow", "whiten", "standardize")
 
 
@@ -246,7 +246,7 @@ def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
 
 
 def has_density(stages: Sequence[Stage]) -> bool:
-    """Return whether ``density_of`` finds a density."""
+    """Return whether ``density_of`` succeeds."""
     try:
         density_of(stages, "")
     except UsageError:

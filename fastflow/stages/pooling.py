@@ -1,7 +1,7 @@
 """Pooling: hidden states of chosen layers -> one vector for each text.
 
-Layer 0 is the embedding layer, L the last one. Layer WORDS, -1, is the embedding layer with the mean position for
-every token. A mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
+Layer 0 is the embedding layer, L the last one, WORDS (-1) the embedding layer with the mean position for every token. A
+mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HELP = (
     "first-last, embedding-first-last, words, words-first-last, last, cls, pooler, mean-of-layers:I,J,... (words is an "
     "item too, and 3*I counts three times); historical names are accepted as aliases"
 )
-WEIGHTED = "weighted-mean"  # a reader without weights must refuse it, not ignore them
+WEIGHTED = "weighted-mean"  # a reader without weights must refuse this name
 SAID = {
     "mean": "masked mean",
     "cls": "[CLS] state",
@@ -42,8 +42,8 @@ _ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 class Pooling:
     """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32: token weights of the mean, by id. ``shares`` of the layers have sum 1; None:
-    equal. Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; their weights may be 0.
+    ``weights`` (vocabulary,) float32: token weights of the mean. ``shares`` of the layers have sum 1; None: equal.
+    Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; their weights may be 0.
     """
 
     mode: str
@@ -90,10 +90,7 @@ class Pooling:
 
 
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
-    """Return ``weights`` of a Pooling; raises a FastflowError that names their place ``where``.
-
-    No weight may be near 0: a mean divides by their sum.
-    """
+    """Return ``weights`` of a Pooling; raises a FastflowError that names ``where`` for one near 0, or too large."""
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model again")
     if weights.shape != (vocabulary,) or weights.dtype != np.float32:
@@ -128,7 +125,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     if match := re.fullmatch(r"avg-last-(?:concat-)?([1-9]\d*)", name):
         if int(match[1]) > depth:
             raise UsageError(f"pooling {name!r} asks for more layers than the {depth} of this encoder")
-        # the official loop indexes layers [-i] for i = 0..N-1, and -0 is the first layer
+        # the official loop indexes layers [-i] for i = 0..N-1: -0 is the first layer
         return _mean(name, depth, 1, *(depth + 1 - i for i in range(1, int(match[1]))))
     if match := re.fullmatch(rf"mean-of-layers:({_ITEM}(?:,{_ITEM})*)", name):
         return _by_items(name, depth, match[1].split(","))

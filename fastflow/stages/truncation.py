@@ -1,7 +1,7 @@
 """Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and the spread.
 
-A flow's dimensions are interchangeable: a model may store an orthogonal basis, used only for a cut. int8 and uint8 need
-a fixed range: calibrations that do not end in unit variance may store the spread of each dimension.
+A flow's dimensions are interchangeable, so a model may store an orthogonal basis to cut by. int8 and uint8 need a fixed
+range, so calibrations that do not end in unit variance may store the spread of each dimension.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
     """Return left singular vectors of the covariance (D', D) of embedding and pooled vector.
 
-    The embedding's own variance would not do: after a whitening all directions have one.
+    Variances of the embedding cannot order directions that a whitening equalised.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
@@ -53,13 +53,13 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
         cross, square = cross + z.T @ x, square + z.T @ z
     basis = np.linalg.svd(cross / count - np.outer(z_sum, x_sum) / count**2)[0]
     largest = np.abs(basis).argmax(axis=0)
-    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # fixes the arbitrary sign of a singular vector
+    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # a singular vector has an arbitrary sign
     deviation = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", basis, square / count, basis, optimize=True), 0))
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
 
 
 def sample_embeddings(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield pooled vectors (b, D) and embeddings (b, D') in float64, over at most SAMPLE of (n, D)."""
+    """Yield pooled vectors (b, D) and embeddings (b, D') in float64, of up to SAMPLE rows."""
     wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]
     for start in range(0, len(rows), BLOCK):

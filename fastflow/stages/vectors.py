@@ -102,9 +102,9 @@ def quantise(
 ) -> NDArray[Any]:
     """Convert (B, D') to ``precision``; names and packings are Sentence Transformers'.
 
-    int8 and uint8 cut ``ranges`` (2, D'), minima and maxima, into 256 steps as ``quantize_embeddings``. Otherwise they
-    need ``spread`` (D',), the root mean square of each dimension before normalisation: one range about 0 holds
-    INT8_SIGMAS times the largest. binary and ubinary pack signs, eight to a byte.
+    int8 and uint8 cut ``ranges`` (2, D'), minima and maxima, into 256 steps. Without ``ranges`` they need ``spread``
+    (D',), the root mean square of each dimension before normalisation: one range about 0 has INT8_SIGMAS times the
+    largest. binary and ubinary pack signs, eight to a byte.
     """
     if precision == "float32":
         return z
@@ -138,13 +138,13 @@ def _in_ranges(z: NDArray[Any], precision: str, ranges: NDArray[np.float32]) -> 
     starts = ranges[0]
     steps = (ranges[1] - starts) / 255
     steps = np.where(steps == 0, 1, steps)
-    with np.errstate(over="ignore"):  # far outside its range a number becomes the last step
+    with np.errstate(over="ignore"):  # a number far outside the range becomes the last step
         levels = np.clip(np.floor((z - starts) / steps), 0, 255)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
 
 def check_pooled(x: Any, dim: int, dtype: Any, method: str = "transform") -> NDArray[Any]:
-    """Return ``x`` as (B, dim) floats; raises for a wrong shape and for the first row that is not finite."""
+    """Return ``x`` as (B, dim) floats; raises for a wrong shape and a row that is not finite."""
     array = _read_array(x, f"{method} takes numbers of shape (B, {dim}), rows of one length")
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(item, str) for item in array.flat)):
         raise FastflowError(f"{method} takes numbers of shape (B, {dim}), not texts; texts go to encode()")

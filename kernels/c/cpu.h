@@ -1,5 +1,5 @@
-/* Declarations shared by all CPU kernels. Functions in headers are static: the linker might keep the AVX-512 copy of an
-   extern inline function. */
+/* Declarations of all CPU kernels. Functions in headers are static: the linker might keep the AVX-512 copy of an extern
+   inline function. */
 #ifndef FASTFLOW_CPU_H
 #define FASTFLOW_CPU_H
 
@@ -28,8 +28,7 @@ const char *ff_isa_name(int isa);
 int ff_isa_present(int isa);  /* 1: compiled in, and the machine has it */
 int ff_isa_usable(int isa);  /* 1: present, and its self-tests passed */
 const char *ff_amx_missing(void);  /* "" if AMX can run and computes a tile correctly; else why not */
-/* VECTOR: floats in a vector. ROWS: rows of the largest tile; a tile of R rows keeps 2 R vectors of sums in registers.
-   */
+/* VECTOR: floats in a vector. ROWS: rows of the largest tile; R rows keep 2 R vectors of sums in registers. */
 enum { FF_PORTABLE_VECTOR = 4, FF_AVX2_VECTOR = 8, FF_AVX512_VECTOR = 16 };
 enum { FF_PORTABLE_ROWS = 4, FF_AVX2_ROWS = 6, FF_AVX512_ROWS = 14 };
 int ff_isa_vector(int isa);

@@ -1,6 +1,6 @@
 /* Mapped files that other programs may change. Reading a lost page raises SIGBUS; our handler maps zeros from there to
-   the end of the file. Other SIGBUS go to the previous handler. Writes raise no signal, so ff_was_changed compares size
-   and time of the file. */
+   the end of the file, and hands other SIGBUS to the previous handler. Writes raise no signal: ff_was_changed compares
+   size and time of the file. */
 #define _GNU_SOURCE
 #include "mapped.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define FF_SCALAR static inline __attribute__((always_inline))
-#define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: adding it to a float rounds the float to an integer, ties to even */
+#define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: adding it rounds a float to an integer, ties to even */
 #define FF_ROUNDER_BITS 0x4b400000  /* bits of (x + FF_ROUNDER) minus this are that integer */
 
 FF_SCALAR uint32_t ff_bits(float x)

@@ -1,5 +1,5 @@
 /* A thread pool that survives fork. A call never waits for workers that have not started: when the caller has done its
-   part, workers can no longer join. */
+   part, it closes the job. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -161,7 +161,7 @@ void *ff_scratch(size_t bytes)
         free(memory);
         return NULL;
     }
-    memset(memory, 0, bytes);  /* kernels also compute with padding, which must not be NaN */
+    memset(memory, 0, bytes);  /* kernels also read padding, which must not be NaN */
     free(own_scratch.memory);
     own_scratch = (arena){memory, bytes};
     return memory;

@@ -38,7 +38,7 @@ IN_WORDS = {
     INT8_TILES: "",
 }
 LARGEST_HALF = 0x477FE000  # bits of 65504
-SMALLEST = 2.0**-10  # least size of a column: one of zeros has no factor
+SMALLEST = 2.0**-10  # least size of a column: a column of zeros has no factor
 Array = NDArray[Any]
 
 
@@ -59,7 +59,7 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
 
 
 def describe(name: str, form: int, isa: str | None = None) -> str:
-    """Describe the running kernels, and why AMX was not chosen."""
+    """Describe the running kernels; say why AMX was not chosen."""
     why = _cpu.amx_missing() if name == "avx512" and form != FLOAT and not find_forced_isa(isa) else ""
     return name + IN_WORDS[form] + (f" (not AMX: {why})" if why else "")
 
@@ -71,7 +71,7 @@ def choose_attention(isa: int, form: int) -> int:
 
 
 def multiplies_bfloat16() -> bool:
-    """Return whether bfloat16 products run here; widened weights do not help long texts."""
+    """Return whether bfloat16 products run here, without widening."""
     try:
         return choose("bfloat16")[1] != BF16_WIDE
     except ValueError:
@@ -81,18 +81,15 @@ def multiplies_bfloat16() -> bool:
 def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
     """Return {product: factors that divide its operand and multiply its weights, for int8}.
 
-    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root, so
-    that large columns leave the others enough of 255 values (SmoothQuant, Xiao et al. 2023, eq. 4).
+    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root: large
+    columns then leave more of 255 values to the others (SmoothQuant, Xiao et al. 2023, eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
 
 
 def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
-    """Return {product: the _cpu.APART columns with the largest ``terms``, ascending}, to multiply in float32.
-
-    A term is a column's largest operand times its largest weight.
-    """
+    """Return {product: the _cpu.APART columns with the largest ``terms``, ascending}, to multiply in float32."""
     return {name: np.sort(np.argsort(-x, kind="stable")[: _cpu.APART]).astype(np.int32) for name, x in terms.items()}
 
 
@@ -100,9 +97,9 @@ class CpuEncoder:
     """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
 
     A text's bits do not depend on other texts or threads. Safe from several threads, and after fork. Weights are
-    copied; ``release`` is called repeatedly, to free weights already read. ``dtype``: of the layers' products.
-    ``threads``: the most; None: ``default_threads()``. ``isa``: as in ``choose``. ``outliers``: for int8, of ``smooth``
-    and ``find_outlying``.
+    copied; repeated calls of ``release`` free weights already read. ``dtype``: of the layers' products. ``threads``:
+    None for ``default_threads()``. ``isa``: as in ``choose``. ``outliers``: for int8, of ``smooth`` and
+    ``find_outlying``.
 
     Raises ValueError for arguments that cannot run; NotFinite for weights with NaN or huge magnitudes.
     """

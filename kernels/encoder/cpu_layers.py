@@ -1,7 +1,7 @@
 """An encoder as steps for the compiled kernels.
 
-Buffers: x, states; y and z, sums and normalised states; context, attention's results; wide, queries, keys and values by
-head, or hidden values; heads, the same in bfloat16.
+Buffers: x has states; y and z sums and normalised states; context attention's results; wide queries, keys and values by
+head, or hidden values; heads the same in bfloat16.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
 
 
 def check_pooling(pooling: Pooling) -> None:
-    """Raise ValueError for a pooling that is unknown or cannot run with its layers or modules."""
+    """Raise ValueError for a pooling that is unknown, or does not fit its layers or modules."""
     parts, layers, shares = pooling.mode.split("+"), len(pooling.layers), pooling.shares
     if pooling.mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
         raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")

@@ -28,7 +28,7 @@ ACTIVATIONS = {
 CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element
 BATCH = 32 << 20  # stored bytes packed between calls of `release`
 Array = NDArray[Any]
-# as reference.Weights, in dtypes of panels.STORED; `qkv` may be three parts
+# reference.Weights in dtypes of panels.STORED; `qkv` may be three parts
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
@@ -44,7 +44,7 @@ class Products(NamedTuple):
 class EncoderProgram:
     """Steps, products and their memory.
 
-    ``used``: names of weights that were read. ``pooled``, ``outputs``: widths of a vector before and after the head.
+    ``used``: names of the weights read. ``pooled``, ``outputs``: widths of a vector before and after the head.
     """
 
     def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
@@ -62,7 +62,7 @@ class EncoderProgram:
         self._operands: set[str] = set()
         self._halves: set[str] = set()
         self._tables: dict[float, int] = {}  # base of rotary angles -> offset
-        self._fill: list[Callable[[Array], None]] = []  # each writes a part of the memory
+        self._fill: list[Callable[[Array], None]] = []  # writers of parts of the memory
         self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same for outlier columns
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
@@ -100,7 +100,7 @@ class EncoderProgram:
         return name
 
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
-        """Add attention of heads in ``source`` (queries scaled), in the format ``attention``."""
+        """Add attention of heads in ``source`` (queries scaled)."""
         result = BF16 if target in self._halves else FLOAT
         biases, reach = -1, 0
         if bias is not None:
@@ -115,7 +115,7 @@ class EncoderProgram:
             )  # fmt: skip
 
     def step(self, kind: int, **fields: str | int) -> None:
-        """Add a step with exactly the fields of its ``kind``; buffers are given by name."""
+        """Add a step with the fields of its ``kind``; buffers are given by name."""
         wanted = [name for name in STEPS[kind].names or () if name != "kind"]
         if fields.keys() != set(wanted):
             raise ValueError(f"a step of kind {kind} has the fields {', '.join(wanted)}, not {', '.join(fields)}")
@@ -129,12 +129,10 @@ class EncoderProgram:
         return parts_of(self.weights, name)
 
     def normalise(self, name: str, source: str, target: str) -> None:
-        """Add a LayerNorm of the states."""
         width = self.shape.hidden
         self.step(_cpu.NORM, source=source, target=target, texts=0, width=width, eps=-1, **self.norm(name, width))
 
     def norm(self, name: str, width: int) -> dict[str, int]:
-        """Return offsets of a LayerNorm."""
         scale, bias = self.vector(f"{name}.scale"), self.bias(f"{name}.bias", width)
         return {"scale": self.put(scale), "bias": self.put(bias)}
 
@@ -156,7 +154,7 @@ class EncoderProgram:
     ) -> None:  # fmt: skip
         """Add target = activation(source W^T + b) + add.
 
-        ``by_head``: results are [head][q, k, v]; ``from_heads``: so is the operand; ``rows``: order of W's rows.
+        ``by_head``: results are [head][q, k, v]; ``from_heads``: the operand is; ``rows``: order of W's rows.
         """
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
@@ -232,7 +230,7 @@ class EncoderProgram:
     def _rows_by_head(self) -> NDArray[np.int32]:
         """Return the row in [q; k; v] (3D) of each row in [head][q, k, v][padded head], or -1.
 
-        If q and k are rotated, each half of a head is padded.
+        Rotation pads each half of a head.
         """
         heads, size = self.shape.heads, self.shape.hidden // self.shape.heads
         rows = np.arange(3 * self.shape.hidden).reshape(3, heads, size).swapaxes(0, 1)
@@ -283,7 +281,7 @@ class EncoderProgram:
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
         """Return memory (uint8), linears (n,), steps (n, STEP_NUMBERS) and strides (n,), once.
 
-        Calls ``release`` after about every 32 MB of packed weights. Raises NotFinite.
+        Calls ``release`` after every BATCH bytes of packed weights. Raises NotFinite.
         """
         space = np.empty(self._bytes + LINE, np.uint8)
         memory = space[-space.ctypes.data % LINE :][: self._bytes]

@@ -15,7 +15,7 @@ Array = NDArray[Any]
 def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:
     """Return angles (count, head / 2): p base^(-2i / head) for position p and channel pair i (Su et al. 2021).
 
-    They are float32 products, as models were trained: exact angles differ by up to 5e-4 at position 8191.
+    They are float32 products, as in training: exact angles differ by up to 5e-4 at position 8191.
     """
     exponents = np.arange(0, head, 2, dtype=np.float32) / np.float32(head)
     frequencies = np.float32(1) / np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)

@@ -1,6 +1,6 @@
 """The frozen encoder in NumPy, in the weights' dtype: the definition of the compiled kernels.
 
-Texts are concatenated: N tokens in all, text i owns rows offsets[i]:offsets[i+1].
+Texts are concatenated to N tokens; text i has the rows offsets[i]:offsets[i+1].
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _embed(weights: Weights, ids: Ints, place: Array | None, shape: EncoderShape
 def encoder_layer(
     x: Array, weights: Weights, layer: int, offsets: Ints, shape: EncoderShape, watch: Watch | None = None
 ) -> Array:
-    """Apply transformer layer ``layer``, from 0 (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
+    """Apply transformer layer ``layer`` (Devlin et al. 2019; Warner et al. 2024): x (N, D) -> (N, D)."""
     prefix = f"layer.{layer}."
     base = shape.rotary[layer] if shape.rotary else None
     window = shape.windows[layer] if shape.windows else None
@@ -168,10 +168,7 @@ def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
     watch: Watch | None = None,
 ) -> dict[int, Array]:  # fmt: skip
-    """Return hidden states of the wanted layers, {layer: (N, D)}.
-
-    ``watch`` gets name and operand of every product.
-    """
+    """Return hidden states of the wanted layers, {layer: (N, D)}; ``watch`` gets name and operand of every product."""
     wanted = {WORDS: embed_words(weights, ids, shape, dtype)} if WORDS in layers else {}
     if max(layers) < 0:
         return wanted

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
-BUCKETS, FARTHEST = 32, 128  # MPNet: rows of the bias table, and the distance from which all share one
+BUCKETS, FARTHEST = 32, 128  # MPNet: rows of the bias table, and the least distance of its last row
 WORDS = -1  # embeddings with the mean position
 LEAST = 1e-9  # divisor if weights sum to 0, as in Sentence Transformers
 LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
-LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights that neither vanish nor overflow
+LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights that neither vanish nor overflow in float32
 
 
 class EncoderShape(NamedTuple):
@@ -26,7 +26,7 @@ class EncoderShape(NamedTuple):
     intermediate: int
     eps: float
     activation: str  # gelu, gelu_tanh or relu
-    positions: int  # rows of the position table; the most tokens of a text
+    positions: int  # rows of the position table, which limit a text's tokens
     position_start: int  # 0, or padding id + 1 for RoBERTa
     pad_id: int | None  # the token that RoBERTa does not number
     pre_norm: bool = False  # LayerNorm before attention and feed-forward, not after
@@ -41,7 +41,7 @@ def mean_position(table: Array, start: int) -> Array:
 
 
 class Dense(NamedTuple):
-    """activation(W x + b) of x (B, in), plus x with ``residual``, or R x with ``projection`` R (out, in)."""
+    """activation(W x + b) of x (B, in); ``residual`` adds x, or R x with ``projection`` R (out, in)."""
 
     weight: NDArray[np.floating]  # (out, in)
     bias: NDArray[np.floating]  # (out,)
@@ -80,8 +80,8 @@ class Pooling(NamedTuple):
 
 
 class Outliers(NamedTuple):
-    """int8's large columns, by product: smoothing (columns,) divides the operand and multiplies the weights; the
-    columns ``apart`` are multiplied in float32.
+    """int8's large columns, by product: smoothing (columns,) divides the operand and multiplies the weights; columns
+    ``apart`` are multiplied in float32.
     """
 
     smoothing: Mapping[str, NDArray[Any]] = MappingProxyType({})

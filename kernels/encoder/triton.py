@@ -1,6 +1,6 @@
 """The frozen BERT on a CUDA GPU.
 
-Only building a ``TritonEncoder`` imports torch and triton. A call reads nothing back, so a CUDA graph can capture it.
+Only building a ``TritonEncoder`` imports torch and triton. No call waits for the device, so CUDA graphs can capture it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TritonEncoder(Launcher):
         self.weights = self._load(weights)
 
     def _dot(self, dtype: str) -> Any:
-        """Triton's interpreter computes wrong bfloat16 products silently."""
+        """Return the dtype of attention's products: Triton's interpreter computes wrong bfloat16 ones."""
         language = importlib.import_module("triton.language")
         return language.float32 if self.device.type == "cpu" else getattr(language, dtype)
 
@@ -76,7 +76,7 @@ class TritonEncoder(Launcher):
                 found[name] = self._tensor(array, self.torch.float16 if half else self.torch.float32)
             else:
                 matrix = name.endswith(".weight") and part != "pooler"
-                linear = name.endswith(("qkv.bias", "projection.bias"))  # added by the product
+                linear = name.endswith(("qkv.bias", "projection.bias"))  # the product adds it
                 found[name] = self._tensor(array, self.dtype if matrix or linear else self.torch.float32)
         return found
 
@@ -170,7 +170,6 @@ class TritonEncoder(Launcher):
         return x
 
     def launch(self, body: str, grid: tuple[int, ...], constants: dict[str, Any], **values: Any) -> None:
-        """Launch the kernel ``body``."""
         self.start(getattr(self.bodies, body), grid, **values, **constants)
 
     def _place(self, kept: Tensor, layer: int) -> Tensor | None:

@@ -1,9 +1,9 @@
 """The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
 
-Texts are concatenated: text i owns tokens offset[i]:offset[i+1] (int32) of N. States and products are float32, float16
-or bfloat16; sums and activations are float32. Tables are float32. N = 0 and B = 0 are never launched.
+Texts are concatenated to N tokens; text i has tokens offset[i]:offset[i+1] (int32). States and products are float32,
+float16 or bfloat16; sums, activations and tables are float32. N = 0 and B = 0 are never launched.
 """
-# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
+# ruff: noqa: ANN001, ANN201 - no annotation distinguishes Triton's tensors, pointers and scalars
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.con
         v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
     elif ACT == "gelu_tanh":
         twice = 1.5957691216057308 * (v + 0.044715 * v * v * v)
-        decay = tl.exp(-tl.abs(twice))  # at most 1, so it cannot overflow
+        decay = tl.exp(-tl.abs(twice))  # at most 1: no overflow
         v = v * tl.where(twice < 0.0, decay, 1.0) / (1.0 + decay)
     else:
         v = tl.maximum(v, 0.0)

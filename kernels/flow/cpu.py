@@ -19,9 +19,9 @@ from fastflow.kernels.threads import resolve_threads
 Array = NDArray[Any]
 Part = tuple[int, int]  # first column in scratch, number of columns
 ALIGN = 16  # floats in a cache line
-CHAIN = 128  # most multiply-adds in a chain, for accuracy
+CHAIN = 128  # most multiply-adds in a chain, which bounds rounding
 PIECE = 32  # least multiply-adds in a cut chain
-# weights (1.2 MB) that stay in L2; more are read once for four tiles of rows, which is faster
+# weights (1.2 MB) that stay in L2; more are read once for four tiles of rows
 CACHED = 300_000
 
 
@@ -38,7 +38,7 @@ class Program:
         for plan in plans:
             source = self._plan(plan.astype(np.float32), source)
         self.result, self.inputs, self.outputs = source, plans[0].inputs, plans[-1].outputs
-        self.stride = -(-self.columns // 32) * 32 + ALIGN  # odd in cache lines: rows use different cache sets
+        self.stride = -(-self.columns // 32) * 32 + ALIGN  # an odd number of cache lines: rows use different cache sets
         self.block = tile if self.size <= CACHED else 4 * tile
 
     def arrays(self) -> tuple[Array, Array, Array]:
@@ -70,7 +70,7 @@ class Program:
         return z
 
     def _steps(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+        assert plan.G is not None  # noqa: S101 - a hidden plan has it
         w, room, links = plan.width, self._whole(plan.width), plan.links
         for k in range(plan.steps):
             own = slice(k * w, (k + 1) * w)
@@ -131,7 +131,7 @@ class Program:
         self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
     ) -> None:
         columns = weight.shape[1] if columns is None else columns
-        few = weight.shape[1] <= 4 * self.vector  # two panels: too few independent sums
+        few = weight.shape[1] <= 4 * self.vector  # two panels have too few independent sums
         chains = _split_chains(parts) if few else _join_chains(parts)
         mode |= _cpu.SPLIT if few else 0
         panels, biases, n = [], [], 2 * self.vector

@@ -1,6 +1,4 @@
-"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors (B, D): the definition of plans and
-kernels.
-"""
+"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors (B, D): the definition of kernels."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ def permute(x: Array, params: Params, prefix: str, kind: str) -> tuple[Array, Ar
     xp = _namespace(x)
     logdiag = params[f"{prefix}logdiag"]
     upper = xp.triu(params[f"{prefix}upper"], 1) + xp.diag(params[f"{prefix}sign"] * xp.exp(logdiag))
-    lower = xp.tril(params[f"{prefix}lower"], -1)  # the addition below is the unit diagonal
+    lower = xp.tril(params[f"{prefix}lower"], -1)  # the unit diagonal is added below
     x = x @ upper.T
     return (x + x @ lower.T)[:, index], logdiag.sum()
 

@@ -1,7 +1,7 @@
 """The plan, a calibration folded for execution, and its definition in NumPy.
 
-Letters: D input, M state and N output channels, K coupling steps, w their width. Both forms begin with v = (x - m) * s,
-then u = L v, or u = v without the prologue L.
+D, M and N are the input, state and output channels, K the coupling steps, w their width. Both forms begin with
+v = (x - m) * s, then u = L v, or u = v without the prologue L.
 
 ``hidden`` (additive couplings and linear maps), for k = 0 .. K-1 in order:
     a_k = U_k u + c_k + sum_{j<k} G_kj h_j;   h_k = relu(B_k relu(a_k) + d_k);   at the end z = S u + V h + t.
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1: the step does not change the channel
+UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1, which keeps the channel
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,10 @@ class Plan:
         return np.asarray(self.G.reshape(k, w, k, w).any(axis=(1, 3)))
 
     def arrays(self) -> dict[str, Array]:
-        """Return field name -> array."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def astype(self, dtype: Any) -> Plan:
-        """Return the plan with floating-point arrays in ``dtype``."""
         cast: dict[str, Any] = {k: v.astype(dtype) for k, v in self.arrays().items() if v.dtype.kind == "f"}
         return replace(self, **cast)
 
@@ -111,7 +109,7 @@ def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
 
 
 def _hidden(plan: Plan, u: Array) -> Array:
-    assert plan.G is not None  # noqa: S101 - for the type checker: a hidden plan has it
+    assert plan.G is not None  # noqa: S101 - a hidden plan has it
     w, h = plan.width, np.zeros((len(u), len(plan.c)), u.dtype)
     a = u @ plan.U.T + plan.c
     for k in range(plan.steps):

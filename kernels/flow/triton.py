@@ -1,7 +1,6 @@
 """The folded flow on a CUDA GPU.
 
-Only building a ``TritonFlow`` imports torch and triton. A call never waits for the device, so a CUDA graph can capture
-it.
+Only building a ``TritonFlow`` imports torch and triton. No call waits for the device, so CUDA graphs can capture it.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_
 from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor
-# kernels are compiled without these arguments
+# kernels lack these arguments when compiled
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
 class TritonFlow(Launcher):
     """Folded plans in order, in the memory of one GPU.
 
-    ``device``: CUDA, or cpu under Triton's interpreter. ``weights``: (vocabulary,) float32 of tokens. ``shares``: of
-    pooled layers. Raises ValueError if torch, triton or a GPU is missing.
+    ``device``: CUDA, or cpu under Triton's interpreter. ``weights``: (vocabulary,) float32. ``shares``: of pooled
+    layers. Raises ValueError if torch, triton or a GPU is missing.
     """
 
     def __init__(
@@ -58,9 +57,9 @@ class TritonFlow(Launcher):
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
-        """Return z (B, N) float32 of x (B, D); ``normalize``: z / max(|z|, 1e-12).
+        """Return z (B, N) float32 of x (B, D), or of hidden states that ``pool`` pools, if ``offsets`` are given.
 
-        With ``offsets``, x holds hidden states, which ``pool`` pools first.
+        ``normalize`` divides z by max(|z|, 1e-12).
         """
         return self._run(x, normalize, offsets, ids, None)
 
@@ -157,7 +156,7 @@ class _Part:
         self.width = pad_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
         for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
-            self.lay_out(config)  # now: a captured call must not copy
+            self.lay_out(config)  # a captured call must not copy
 
     def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
         key = (config.HB, config.BN, config.BK)

@@ -5,14 +5,14 @@
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
 ``flow_loop`` runs all three. ``flow_read`` and ``flow_write`` are two launches; the second repeats the recursion for
-each chunk, so no program waits. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
+each chunk. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
 
-Letters: D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB
-= min(WP, 32), as in ``triton_layout``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N,
-which tells the compiler how wide a load may be. B and ``layer_pitch`` are not specialised, because a specialised kernel
-would sum in another order. B = 0 is never launched.
+D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB =
+min(WP, 32), as in ``triton_layout``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the
+compiler can widen loads. B and ``layer_pitch`` are not specialised: a specialised kernel would sum in another order.
+B = 0 is never launched.
 """
-# ruff: noqa: ANN001 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
+# ruff: noqa: ANN001 - no annotation distinguishes Triton's tensors, pointers and scalars
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

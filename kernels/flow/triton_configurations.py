@@ -1,6 +1,6 @@
 """Configurations of the Triton flow, by kind of plan and number of rows.
 
-``hidden`` was timed on an H100 (``bench/research/triton_table.py``); others come from the compiler's report.
+``hidden`` was timed on an H100 (``bench/research/triton_table.py``); others use the compiler's report.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CONFIGURATIONS: dict[str, tuple[Config, ...]] = {
 }
 
 
-# the loop of ``hidden`` from sm_90 on: elsewhere these blocks spill
+# the loop of ``hidden`` from sm_90 on: elsewhere it spills
 HOPPER = Config(ANY, "loop", 64, 64, 32, 64, "tf32x3", 4, 3, 2)
 
 

@@ -1,6 +1,6 @@
 """Lay out a plan for the Triton kernels, padded to blocks, with tables of the blocks that each block reads.
 
-Ranges are widened to multiples of 16, so that loads are 16 bytes wide; added weights are zero.
+Zeros widen ranges to multiples of 16, for 16-byte loads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pad_width(width: int) -> int:
 
 
 def split_prologue(plan: Plan) -> tuple[Plan, ...]:
-    """Return ``plan`` as plans without L, which becomes a plan of its own."""
+    """Return ``plan`` as plans without L, which is then a plan."""
     if plan.L is None:
         return (plan,)
     dense, size = plan.L, len(plan.L)

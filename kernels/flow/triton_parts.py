@@ -2,7 +2,7 @@
 
 SCHEME of products: ``fma``, exact float32, for one row; else tf32x3, an ``input_precision`` of ``tl.dot``.
 """
-# ruff: noqa: ANN001, ANN201 - arguments are Triton tensors, pointers and scalars, which no annotation can distinguish
+# ruff: noqa: ANN001, ANN201 - no annotation distinguishes Triton's tensors, pointers and scalars
 # ruff: noqa: RUF005 - Triton has no unpacking of tuples
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,assignment"
 
@@ -123,7 +123,7 @@ def layer(a, loaded, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
 
 @triton.jit
 def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """Write h = relu(B_k a + d_k) for any WP; a, h (BM, WP) are in scratch rows of C columns."""
+    """Write h = relu(B_k a + d_k) for any WP; a, h (BM, WP) are scratch rows of C columns."""
     B_ptr, d_ptr = weights
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, 32)
     tl.debug_barrier()
@@ -179,7 +179,7 @@ def chain(
     """Return (BM, BN): V h in the channels ``own`` from a (BM, C), as ``recur`` unrolled for few rows and WP <= 32.
 
     BLOCKS (K,): each step's block; step READERS[i], ascending, reads step LINKS[i]. Weights are loaded AHEAD steps
-    early, and h stays in registers.
+    early; h stays in registers.
     """
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, WP)
     weights, biases, grams, writes, before, hidden = (), (), (), (), (), ()

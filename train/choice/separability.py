@@ -1,7 +1,7 @@
 """Measure the separability of dropout views, which stops a flow or refuses a calibration without labels.
 
-Two passes with dropout give two views of a text (SimCSE, Gao et al. 2021). The separability is the mean cosine of views
-of one text, less the mean cosine of different texts, in deviations of the latter.
+Two passes with dropout give two views of a text (SimCSE, Gao et al. 2021). The separability is the mean cosine of two
+views of one text, less the mean cosine of different texts, in standard deviations of the latter.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ class Keeper:
 
     @torch.no_grad()
     def look(self, step: int, flow: Flow) -> float:
-        """Measure ``flow``, and keep its state if it is the best."""
         value = self.measure(flow)
         self.history.append((step, value))
         if self.step == step:
@@ -102,7 +101,6 @@ class Keeper:
         return value
 
     def record(self) -> dict[str, Any]:
-        """Make the manifest's entry."""
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
         return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
 

@@ -1,6 +1,6 @@
 """A language at large: shares of words, and sentences; the package has English.
 
-Sentences of random words cover directions that a corpus lacks, as in Zipfian whitening (Yokoi et al., NeurIPS 2024).
+Sentences of random words cover directions that a corpus lacks (Zipfian whitening, Yokoi et al., NeurIPS 2024).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths are exponential
 LOOKED_AT = 2000
-COMMON = 100  # occurrences in a million: a thousand words
-ENGLISH = 0.3  # share of common words: 0.36 (headlines) to 0.85 in English, 0.07 to 0.23 in six other languages
+COMMON = 100  # occurrences in a million: about a thousand words
+ENGLISH = 0.3  # least share of common words: English has 0.36 to 0.85, other languages 0.07 to 0.23
 WINDOW = 4096
-LENGTH = 21.1  # words of a sentence of a list of words
-LIKE = 0.45  # share of common words against the list: 0.53 to 1.17 in texts of its language, up to 0.41 in others
+LENGTH = 21.1  # words of a sentence, for a list of words
+LIKE = 0.45  # the same against the list: texts of its language have 0.53 to 1.17, others up to 0.41
 USUAL = 0.65  # the largest expected share of common words
 FEWEST = 100  # words to compare with a list
 
@@ -135,7 +135,7 @@ def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArra
         some, often = names[start : start + WINDOW], share[start : start + WINDOW]
         inside += count([f"{word} {word}" for word in some], often) - count(some, often)
     counts = empty * (1e6 / words.length) + np.maximum(inside, 0)
-    rare = max(0.0, 1e6 - float(share.sum()))  # unlisted words: at least one token each
+    rare = max(0.0, 1e6 - float(share.sum()))  # at least a token each
     return np.asarray(counts / (counts.sum() + rare), np.float64)
 
 

@@ -12,11 +12,11 @@ from fastflow.errors import FastflowError
 from fastflow.files.read.records import Layout
 from fastflow.files.read.texts import read_records
 
-BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, abbreviations aside
+BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, not after most abbreviations
 
 
 def cut_sentences(text: str) -> list[str]:
-    """Cut after . ! ? … before anything but a lower-case letter, and after their full-width forms."""
+    """Cut after . ! ? … unless a lower-case letter follows, and after their full-width forms."""
     return [part for part in map(str.strip, BOUNDARY.split(text)) if part]
 
 
@@ -32,9 +32,9 @@ def read_corpus(
 
 
 def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:
-    """Keep the distinct texts in order of first appearance, or ``sample`` drawn at random.
+    """Keep the distinct texts in order, or ``sample`` drawn at random.
 
-    Raises a FastflowError that says ``named`` for an empty corpus.
+    Raises a FastflowError that names ``named`` for an empty corpus.
     """
     distinct = _drop_repeats(texts)
     out = list(distinct) if sample is None else _sample(distinct, sample, random.Random(seed))

@@ -1,6 +1,6 @@
 """Embed texts by the frozen encoder, (n, D), with a memory-mapped cache.
 
-Compiled kernels and PyTorch agree to about 1e-6, so each has its own cache entries.
+Compiled kernels and PyTorch differ by about 1e-6, so each has its own cache entries.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def embed_corpus(
 ) -> NDArray[np.float32]:
     """Map the embeddings (n, D), read-only, from the cache; compute absent ones first.
 
-    A pass continues the windows of an interrupted one bit for bit; a second process waits. The entry is locked while
-    the array lives; ``corpus`` names it for ``fastflow cache``.
+    A pass continues an interrupted one bit for bit; a second process waits. The entry is locked while the array lives;
+    ``corpus`` names it for ``fastflow cache``.
     """
     path, shape = cache / f"{cache_key(encoder, texts, device)}.npy", (len(texts), encoder.dim)
     head = _make_header(shape)
@@ -158,7 +158,7 @@ def _open_entry(path: Path, head: bytes, shape: tuple[int, int]) -> NDArray[np.f
 
 
 def _map(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -> NDArray[np.float32]:
-    fcntl.flock(handle, fcntl.LOCK_SH)  # lives as long as the map, which duplicates the descriptor
+    fcntl.flock(handle, fcntl.LOCK_SH)  # the map duplicates the descriptor, which keeps the lock
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 

@@ -53,7 +53,6 @@ class FrozenEncoder:
 
     @property
     def dim(self) -> int:
-        """The width D of a pooled embedding."""
         return self.model.pooled_dim
 
     def make_tokenize(self) -> Callable[[Sequence[str]], Tokens]:

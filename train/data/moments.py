@@ -22,7 +22,7 @@ BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter (D, D) about it; messages call rows ``unit``."""
+    """Count, mean (D,) and scatter (D, D) about it; ``unit`` names rows in messages."""
 
     def __init__(self, dim: int, unit: str = "texts") -> None:
         self.count, self.unit = 0, unit
@@ -50,7 +50,6 @@ class Moments:
         return self
 
     def count_as(self, count: int) -> Moments:
-        """Weigh the statistics as ``count`` rows."""
         out = Moments(len(self.mean), self.unit)
         out.count, out.mean, out.scatter = count, self.mean, self.scatter * (count / self.count)
         return out
@@ -65,7 +64,6 @@ class Moments:
         return self._map(np.hstack([np.eye(len(linear)), linear]), np.concatenate([np.zeros(len(linear)), bias]))
 
     def _find_affine(self, stages: Sequence[Stage]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Find the matrix (D, D') and the bias (D',) of ``stages``."""
         wide = [stage.astype(np.float64) for stage in stages]
         apart = np.asarray(apply(wide, np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))])))
         return apart[1:] - apart[0], apart[0]

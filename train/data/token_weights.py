@@ -1,8 +1,8 @@
 """Weigh tokens (SIF): frequent tokens count less in the mean of a text.
 
-Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p). Words of a corpus's subject are common
-in it: so p is (n / N + PRIOR q) / (1 + PRIOR), n / N the share in corpus and language's sentences, q in the language.
-For an unknown language p is n / N of the corpus.
+Smooth inverse frequency (Arora et al., ICLR 2017): a token counts a / (a + p). A corpus has the words of its subject
+often, so p is (n / N + PRIOR q) / (1 + PRIOR): n / N is the token's share in the corpus, q in the language.
+For an unknown language p is n / N.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def find_split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[s
 
 
 def add_words(tokenizer: Any, words: Sequence[str]) -> None:
-    """Add tokens for whole ``words``; entries of the vocabulary would match the start of longer words too."""
+    """Add tokens for whole ``words``: vocabulary entries would also match starts of longer words."""
     from tokenizers import AddedToken
 
     tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in words])

@@ -22,7 +22,7 @@ SEARCH = 1e-2  # tolerance that suffices to compare penalties
 
 @dataclass(frozen=True)
 class Table:
-    """Token vectors (V, D) and held-out cosines; ``penalty`` is None if the prior is kept."""
+    """Token vectors (V, D) and held-out cosines; ``penalty`` None: the prior is kept."""
 
     target: str
     vectors: Floats

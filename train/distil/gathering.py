@@ -58,7 +58,7 @@ class Gathered:
 
 
 class Kept:
-    """The file of an interrupted pass next to ``out``, which ``resume`` continues if ``run`` is equal."""
+    """The file next to ``out`` of an interrupted pass, which ``resume`` continues if ``run`` is equal."""
 
     def __init__(self, out: Path, run: dict[str, Any], resume: bool, voice: Voice) -> None:
         self.path = out.with_name(out.name + ".distilling")
@@ -178,7 +178,7 @@ def gather(
             kept.save(found, found.sha256 or wanted, now=True)
         raise
     if kept is not None and time.monotonic() - began > WORTH:
-        kept.save(found, found.sha256 or wanted, now=True)  # to solve takes as long again
+        kept.save(found, found.sha256 or wanted, now=True)  # the next step takes as long again
     found.sha256 = digest.hexdigest()
     if found.texts < 2 or not found.held:
         different = len(found.held) + found.texts if found.held else len(seen)

@@ -33,7 +33,7 @@ SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of o
 class Distilled(Saving):
     """A table as an ``encoder``, in a folder that lives as long as this, and the teacher's ``stages``.
 
-    ``pooled`` (n, D) are vectors of the held-out ``texts``.
+    ``pooled`` (n, D): vectors of the held-out ``texts``.
     """
 
     encoder: FrozenEncoder
@@ -48,7 +48,7 @@ class Distilled(Saving):
 
     @property
     def report(self) -> dict[str, Any]:
-        """The settings of the table and how well it follows its teacher, as data that json can write."""
+        """The settings of the table and how well it follows its teacher, as data for json."""
         return copy.deepcopy(self.training)
 
     def save(self, directory: str | os.PathLike[str]) -> str:

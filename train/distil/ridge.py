@@ -2,9 +2,8 @@
 
     T = T0 + argmin_D |X (T0 + D) - Y|^2 + penalty |D|^2        (X^T X + penalty I) D = X^T (Y - X T0)
 
-X (n, V) are bags of tokens, Y (n, D) the centred targets, T0 a linear map of the teacher's vector of each token. A
-token in no sentence keeps its prior. Conjugate gradients with Jacobi's preconditioner solve it (Hestenes & Stiefel
-1952).
+X (n, V) are bags of tokens, Y (n, D) the centred targets, T0 a linear map of the teacher's vector of each token. Tokens
+in no sentence keep the prior. Solved by conjugate gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Floats = NDArray[np.float64]
 RARE = (3e-3, 1e-4)  # values of SIF's a
 TOLERANCE = 1e-3
 MOST_STEPS = 500
-COLUMNS = 64  # that fit into the processor's cache
+COLUMNS = 64  # as many fit into the processor's cache
 FIRM = 0.1  # firmness of the table that estimates lengths
 LIMIT = 5.0  # the largest ratio of a length to the mean length
 
@@ -87,7 +86,7 @@ class Sums:
         return np.sum([part.T @ part.sum(axis=1, dtype=np.float64) for part in self.parts], axis=0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Give arrays from which ``read`` makes the same bits; so parts stay apart."""
+        """Return arrays from which ``read`` makes the same bits; ``parts`` are not joined."""
         whole = sparse.vstack(self.parts, "csr")
         rows = np.array([part.shape[0] for part in self.parts], np.int64)
         return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "rows": rows, "cross": self.cross}
@@ -111,7 +110,7 @@ def _tensor(matrix: sparse.csr_array) -> torch.Tensor:
 class Prior:
     """Token vectors from ``alone`` (V, D), the teacher's of each token, zero for a special token.
 
-    If ``uniform``, without token weights, the map mixes k copies, weighted by RARE.
+    If ``uniform``, without token weights, the map mixes k copies with weights by RARE.
     """
 
     def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:

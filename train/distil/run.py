@@ -80,7 +80,7 @@ def distil(
 ) -> Distilled:
     """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus, about ``total`` texts.
 
-    ``kept`` makes an interrupted pass's file from the run's identity.
+    ``kept`` makes the file of an interrupted pass from the run's identity.
     """
     if settings.dim is not None and settings.dim > teacher.dim:
         raise UsageError(f"--dim must be at most {teacher.dim}, the width of the teacher's vectors, not {settings.dim}")
@@ -112,7 +112,7 @@ def _make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voi
     for target in teacher.targets:
         if target.name == "vectors" or settings.dim is None:
             weights = target.weights
-            if weights is not None:  # a word counts like its rarest piece
+            if weights is not None:  # a word has the weight of its rarest piece
                 own = [weights[row].max() for row in _split_words(teacher, words)]
                 weights = np.concatenate([weights, np.array(own, np.float32)])
             bags[target.name] = Bags(tokenizer, weights)

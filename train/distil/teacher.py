@@ -52,7 +52,7 @@ class Teacher:
         return found
 
     def __call__(self, texts: Sequence[str], count: Count | None = None) -> dict[str, Vectors]:
-        """Embed ``texts``: target name -> (n, D); vectors have length 1. ``count`` takes the texts of each batch."""
+        """Embed ``texts``: target name -> (n, D), of length 1; ``count`` takes the texts of each batch."""
         return self._make_targets(self.opened.pool(texts, None, None, None, count))
 
     def finish(self, target: str, found: NDArray[Any]) -> Vectors:

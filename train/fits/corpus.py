@@ -25,9 +25,9 @@ from fastflow.train.methods.loop import Schedule
 from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
-PARAGRAPH = 40  # words: with equal weights no fit on paragraphs beats raw pooling (bench/results/verdicts.md)
-VARIED = 270  # perplexity from which a corpus is outweighed no further
-COUNTED = 1250  # texts to measure perplexity on
+PARAGRAPH = 40  # words: above, no fit with equal weights beats raw pooling (bench/results/verdicts.md)
+VARIED = 270  # perplexity above which the number of fitted texts does not grow
+COUNTED = 1250  # texts that perplexity is measured on
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Setup:
 class Corpus:
     """The distinct ``texts`` to fit to, or a sample of a corpus that is read once.
 
-    ``count`` and ``sha256`` are of the whole; ``words`` are of its language.
+    ``count`` and ``sha256`` are of the whole corpus; ``words`` are of its language.
     """
 
     name: str

@@ -42,7 +42,7 @@ class Fitting:
         options, reason = resolve_auto(self.encoder, self.options, setup.reference)
         options, doubt = suit_tuned(self.encoder, self.options, options, setup.reference)
         frozen = check_encoder(self.encoder, options, setup.reference)
-        if frozen.pooling.mode != "mean":  # only a mean has token weights, and recolour's defaults depend on them
+        if frozen.pooling.mode != "mean":  # only a mean has token weights, on which recolour's defaults depend
             options = replace(options, token_weights="none")
         sets = find_sets(self.pairs) if self.pairs else []
         if setup.dry_run and options.stream:
@@ -118,7 +118,7 @@ class Fitting:
 
 
 def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tuple[Options, str | None]:
-    """Resolve every ``auto``; also returns the reason to keep a tuned encoder."""
+    """Resolve every ``auto``; return options, and the reason to keep a tuned encoder."""
     reason = explain_tuning(encoder) if _names_nothing(options) else None
     method = "none" if reason else AUTO_STREAMED if options.stream else AUTO
     whole = options.pooling == OF_MODULES
@@ -154,7 +154,7 @@ def _names_nothing(options: Options) -> bool:
 
 
 def check_encoder(encoder: str, options: Options, reference: bool) -> FrozenEncoder:
-    """Open the encoder; raises for options that can be refused before reading."""
+    """Open the encoder; raises for options that do not suit it."""
     if reason := cannot_run("torch", options.device):
         raise reason
     if options.stop == "likelihood":

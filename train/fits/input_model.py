@@ -26,7 +26,7 @@ from fastflow.train.fits.fitting import Fitting
 from fastflow.train.options import Options
 from fastflow.train.progress import COMMAND, SILENT
 
-SAMPLE = 100_000  # distinct texts to fit to, for time and memory
+SAMPLE = 100_000  # distinct texts to fit to
 
 Texts = Callable[[], Iterator[str]]
 
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 
 @contextlib.contextmanager
 def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
-    """Fit to ``texts()`` and yield the model's directory; --resume takes the saved model of an interrupted run."""
+    """Fit to ``texts()`` and yield the model's directory; --resume takes the saved model."""
     voice, keep = SILENT if request.quiet else COMMAND, request.keep
     encoder, options = _choose_options(request)
     if keep is not None and keep.exists() and request.resume:
@@ -97,7 +97,6 @@ def _name_pooling(model: Model) -> str:
 
 
 def _list_copies(frozen: FrozenEncoder) -> list[tuple[str, Path]]:
-    """List (name in a model, file) of the encoder, with modules that run."""
     if frozen.head is not None and frozen.modules is not None:
         root = frozen.modules.path
         return [(f"{MODULES_FOLDER}/{path.relative_to(root)}", path) for path in files_of(frozen.modules)]

@@ -1,7 +1,7 @@
 """Fit to vectors made elsewhere, without an encoder.
 
-A flow stops at the highest likelihood of held-out vectors. Similarity falls long before (bench/results/verdicts.md),
-which every report has to say.
+A flow stops at the highest likelihood of held-out vectors, but similarity falls earlier (bench/results/verdicts.md):
+every report says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONS = (  # that need neither encoder nor texts
     "method", "stop", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean_share", "demoted",
     "latent", "init", "epochs", "batch_size", "lr", "seed", "save_steps", "sample",
 )  # fmt: skip
-DIRECTIONS = 10  # that auto removes
+DIRECTIONS = 10  # directions that auto removes
 EVIDENCE = (
     f"removing {DIRECTIONS} of 256 directions was above raw pooling on eight of nine corpora and 0.9 points below it "
     "on one (bench/results/verdicts.md)"
@@ -170,7 +170,6 @@ def _check_rows(links: list[Method], matrix: Matrix, options: Options) -> None:
 
 
 def _survey(matrix: Matrix, voice: Voice) -> tuple[Moments, str, list[str]]:
-    """Read the rows once: statistics, sha256 and warnings."""
     statistics, digest = Moments(matrix.shape[1], "vectors"), hashlib.sha256()
     zeros, first = 0, 0
     with voice.progress("vectors", len(matrix), "vectors") as progress:

@@ -30,7 +30,7 @@ HELD_OUT = "held_out_likelihood"
 
 @dataclass
 class Fitted:
-    """A fitted chain: stages, flows by stage number, and of every flow bits per dimension (before, after) and looks."""
+    """A fitted chain: stages, flows by stage number, and each flow's bits per dimension (before, after) and looks."""
 
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def fit_chain(
     statistics: Moments | None = None,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D), which ``live`` embeds anew for a flow.
+    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D); ``live`` embeds texts again for a flow.
 
     ``shape`` has FlowConfig's arguments, ``colour`` recolour's. If ``pooled`` is a sample, closed forms take
     ``statistics`` of the whole corpus.

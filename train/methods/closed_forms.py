@@ -1,7 +1,7 @@
 """Fit closed-form calibrations to Moments in float64.
 
 Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring;
-whiten is Su et al. 2021. An encoder may give constant channels and directions, which every method leaves at 0.
+whiten is Su et al. 2021. Every method leaves constant channels and directions at 0.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
 
-NEGLIGIBLE = 1e-12  # of the largest variance: constant directions of seven poolings have 1e-15, others 1e-5
-ROUNDING = 2.0**-20  # of a value's size: sixteen times float32's
+NEGLIGIBLE = 1e-12  # of the largest variance: constant directions have 1e-15, others at least 1e-5
+ROUNDING = 2.0**-20  # of a value's size: sixteen times float32's rounding
 
 
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
@@ -51,7 +51,7 @@ def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
 
 
 def _fit_whiten(m: Moments, dims: int | None) -> Stage:
-    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; 0 for constant directions, with None only."""
+    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; None also keeps constant directions, as 0."""
     size = len(m.mean)
     check_dims("whiten", size if dims is None else dims, size)
     values, vectors, rank = _decompose(m)
@@ -70,7 +70,6 @@ def _fit_whiten(m: Moments, dims: int | None) -> Stage:
 
 
 def _decompose(m: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Give descending eigenvalues, eigenvectors (D, D) in columns, and the rank."""
     values, vectors = np.linalg.eigh(m.covariance)
     values, vectors = values[::-1], vectors[:, ::-1]
     square = (np.square(m.mean) + np.diag(m.covariance)) @ np.square(vectors)

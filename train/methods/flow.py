@@ -116,7 +116,7 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
-        """Set every ActNorm from ``x`` (B, C); raises if all channels are constant. A constant one is centred."""
+        """Set every ActNorm from ``x`` (B, C), and centre constant channels; raises if all are constant."""
         constant = torch.zeros(x.shape[1], dtype=torch.bool)
         for level in range(self.config.levels):
             if level:
@@ -125,7 +125,6 @@ class Flow(nn.Module):
                 x, constant = step.initialise(x, constant)
 
     def hold(self) -> None:
-        """Keep constant channels as they are, after an update."""
         for level in range(self.config.levels):
             for step in self.steps(level):
                 step.hold()

@@ -36,7 +36,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Normalise ``x`` (B, C), and return the mask (C,) of constant channels, which keep their scale."""
+        """Normalise ``x`` (B, C); return the mask (C,) of constant channels, which keep their scale."""
         mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
         constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
         if bool(constant.all()):
@@ -50,7 +50,7 @@ class ActNorm(nn.Module):
 
 
 class Permutation(nn.Module):
-    """y_i = x_index(i), a fixed order, which is not saved if it is ``derived`` from the width; log-det 0."""
+    """y_i = x_index(i), in a fixed order, not saved if ``derived`` from the width; log-det 0."""
 
     index: Tensor
 
@@ -123,7 +123,7 @@ class CouplingNet(nn.Module):
 
 
 class Coupling(nn.Module):
-    """A map of the second half of the channels by a net g of the first half, with ``outputs`` values a channel."""
+    """A map of the second half of the channels by a net g of the first half: ``outputs`` values a channel."""
 
     outputs: int
 

@@ -59,8 +59,8 @@ class Schedule:
 class Training:
     """The settings of a chain's training.
 
-    ``checkpoints`` is a folder; ``identity`` names corpus and encoder in them. ``views``, or held-out vectors (m, D),
-    choose a flow's step. Without them the last is kept.
+    ``checkpoints`` is their folder; ``identity`` names corpus and encoder. ``views``, or held-out vectors (m, D),
+    choose a flow's step; without them the last step is kept.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -96,7 +96,7 @@ def open_log(directory: str | None) -> Iterator[Log]:
 
 
 def compute_loss(flow: Flow, x: Tensor) -> Tensor:
-    """Compute the official code's loss on (b, D): mean bits per dimension, summed over both sides of pairs."""
+    """Compute the official loss on (b, D): mean bits per dimension, summed over both sides of pairs."""
     return SIDES * flow.bits_per_dimension(x)
 
 
@@ -195,7 +195,6 @@ def fit_flow(
 
 
 def _identify_run(identity: str, config: FlowConfig, schedule: Schedule) -> str:
-    """Hash everything that decides the weights."""
     settings = {name: value for name, value in asdict(schedule).items() if name != "save_steps"}
     return hashlib.sha256(json.dumps([identity, asdict(config), settings], sort_keys=True).encode()).hexdigest()
 

@@ -1,14 +1,14 @@
 """Give back part of the embedding's spectrum and mean after a calibration that equalises all directions.
 
 The best linear reconstruction of the pooled embedding x from the calibrated z has principal directions U and deviations
-S, with Cov(z) = L L^T (in image style transfer: whitening-colouring, Li et al., NeurIPS 2017):
+S (as whitening-colouring in image style transfer, Li et al., NeurIPS 2017). With Cov(z) = L L^T:
 
     Cov(x, z) L^-T = U S V^T,
     y = S^(1-g) V^T L^-1 (z - mean(z)) + m,    m = a S^-g U^T mean(x),    |m|^2 = c / (1 - c) E|y - m|^2.
 
 The spectrum g in [0, 1] equalises directions: 1 is the rotated white z, 0 the part of x linear in z. The mean share c
-in [0, 1) is the average cosine of unrelated texts. The ``demoted`` leading directions, which sentences have in common
-(Mu & Viswanath 2018), are scaled like the last and have no part in m. Dimensions are in the order of their scale.
+in [0, 1) is the average cosine of unrelated texts. The ``demoted`` leading directions, which all sentences share (Mu &
+Viswanath 2018), are scaled like the last direction and are not part of m.
 """
 
 from __future__ import annotations

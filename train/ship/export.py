@@ -52,9 +52,9 @@ from fastflow.values import system_errors
 from fastflow.version import __version__
 
 PROOF_ROWS = 32
-TEXTS = 256  # on which reduced precision is measured
+TEXTS = 256  # to measure reduced precision on
 REDUCED = ("bfloat16", "int8")
-SHARE = 0.01  # of the rows that have less than the usual log-density
+SHARE = 0.01  # rows below the recorded log-density
 LEAST = 1000  # rows: fewer misjudge held-out texts (bench/results/verdicts.md)
 
 
@@ -83,8 +83,8 @@ def export(
 ) -> str:
     """Write the model and return its fingerprint; leave no file if the proof on some ``texts`` fails.
 
-    ``reference`` stores the encoder's Hub id and revision. ``pooled`` (n, D) orders the directions of ``truncate_dim``,
-    and gives int8 its range and a flow its usual log-density.
+    ``reference`` stores the encoder's Hub id and revision. ``pooled`` (n, D) orders the directions of ``truncate_dim``
+    and measures int8's range and a flow's log-density.
     """
     with growing(out) as partial:
         identity: dict[str, Any] = {"sha256": encoder.hash}
@@ -194,7 +194,7 @@ class _Measured(CpuBackend):
 
 
 class Precision(NamedTuple):
-    """The least cosine of each dtype to float32, and the trial of int8; empty without compiled kernels."""
+    """The least cosine of each dtype to float32, and the trial of int8; empty without kernels."""
 
     least_cosines: dict[str, float]
     int8: Int8 | None
@@ -216,7 +216,7 @@ def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
 
 
 def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
-    """Measure the log-density that SHARE of ``pooled`` (n, D) are below; None without one, or below LEAST rows."""
+    """Measure the log-density that SHARE of ``pooled`` (n, D) are below; None without one, or with too few rows."""
     if len(pooled) < LEAST or not has_density(stages):
         return None
     wide = [stage.astype(np.float64) for stage in stages]

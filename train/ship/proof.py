@@ -91,7 +91,7 @@ def _normalize(x: NDArray[Any]) -> NDArray[Any]:
 
 def _check_agree(what: str, ours: NDArray[Any], theirs: NDArray[Any], tolerance: float) -> None:
     difference = float(np.abs(ours - theirs).max(initial=0.0))
-    if not difference <= tolerance:  # NaN must fail too
+    if not difference <= tolerance:  # NaN must fail
         raise FastflowError(
             f"export stopped: {what} of the saved model differs from PyTorch's by {difference:.2g}, "
             f"more than {tolerance:.2g}; nothing was written, please report it"

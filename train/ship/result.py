@@ -40,7 +40,7 @@ class Saving(ABC):
     ) -> Runtime:
         """Open the model in a temporary directory, which lives as long as the Runtime.
 
-        A pickle of the Runtime opens that directory too; save the model to keep it.
+        A pickle of the Runtime opens that directory too; ``save`` keeps the model.
 
         Args:
             device: As in Runtime.
@@ -90,7 +90,7 @@ class Fit(Saving):
 
     @property
     def stages(self) -> list[Stage]:
-        """The calibration's stages in order, none if the pooling is kept."""
+        """The calibration's stages; none if the pooling is kept."""
         return list(self.choice.fitted.stages)
 
     @property
@@ -100,7 +100,7 @@ class Fit(Saving):
 
     @property
     def report(self) -> Report:
-        """The lines of fastflow-train as data that json can write, a copy.
+        """The lines of fastflow-train as data that json can write.
 
         ``choice`` and ``reasons`` explain ``method``; ``verdict`` judges ``measures``, before and after calibration.
         """
@@ -159,5 +159,5 @@ class Fit(Saving):
 
 
 def _remove(folder: str, process: int) -> None:
-    if os.getpid() == process:  # not in a fork
+    if os.getpid() == process:  # a fork must not remove the directory
         shutil.rmtree(folder, ignore_errors=True)

@@ -22,7 +22,7 @@ from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.methods.closed_forms import mask_constant, name_constant
 
-SPREAD_OUT = 0.2  # mean cosine: untuned encoders have over 0.43, tuned ones up to 0.18 (bench/results/verdicts.md)
+SPREAD_OUT = 0.2  # mean cosine: untuned encoders have over 0.43, tuned ones up to 0.18
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
 
 
@@ -44,7 +44,7 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
 
 
 def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """Measure Spearman before and after; for weighted tokens also ``raw``, for default's encoder its rivals."""
+    """Measure Spearman before and after; with weighted tokens also ``raw``, with default's encoder its rivals."""
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}

@@ -48,7 +48,6 @@ class Device:
             work()
 
     def record(self, stream: Any) -> Any:
-        """Return an event after the work queued so far."""
         event = self._torch.cuda.Event()
         event.record(stream)
         return event
@@ -62,7 +61,7 @@ class Device:
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
         """Do ``work`` once, then capture it. Raises ``OutOfMemory``."""
         cuda = self._torch.cuda
-        self.run(stream, work)  # compiles kernels and loads libraries, which a capture must not do
+        self.run(stream, work)  # compiles kernels and loads libraries before the capture
         stream.synchronize()
         cuda.empty_cache()
         before, graph = cuda.memory_reserved(), cuda.CUDAGraph()

@@ -42,7 +42,7 @@ class Buffers:
         self.host_out = device.allocate_pinned(texts * width, "float32")
         self._in: NDArray[np.int32] = self.host_in.numpy()
         self._out: NDArray[np.float32] = self.host_out.numpy()
-        self._in[:] = 0  # unfilled places are tokens too, and need a valid id
+        self._in[:] = 0  # unfilled places are tokens too, with a valid id
 
     def fill(self, batch: Tokens, positions: NDArray[Any]) -> None:
         """Write ``batch`` to page-locked memory; texts after it get no tokens."""

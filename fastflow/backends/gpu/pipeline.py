@@ -44,7 +44,7 @@ class Slot:
 
 
 class Pipeline:
-    """Run the batches of successive calls; ``computing`` is the stream of all computation.
+    """Run the batches of successive calls; ``computing`` is their stream.
 
     A batch that exceeds the device's memory is halved, and ``budget`` limits later ones, in padded tokens. ``note``
     gets a sentence; ``make_room`` runs before memory is returned.
@@ -135,7 +135,7 @@ class Pipeline:
     def _collect(self, out: NDArray[np.float32]) -> None:
         slot = self._flying.popleft()
         self._device.synchronize(slot.done)
-        assert slot.buffers is not None  # noqa: S101 - for the type checker: a slot in flight has them
+        assert slot.buffers is not None  # noqa: S101 - a slot in flight has them
         out[slot.rows] = slot.buffers.outputs(len(slot.rows)).numpy()
         slot.vectors = None
         self._free.append(slot)

@@ -101,7 +101,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
 
 
 def _check_aliases(config: dict[str, Any], where: Path) -> None:
-    """In transformers a field of BERT overrides DistilBERT's own."""
+    """Check the fields of BERT that override DistilBERT's in transformers."""
     for alias, name in DISTIL.items():
         if config.get(alias, config.get(name)) != config.get(name):
             raise FastflowError(f"{where / 'config.json'}, field {alias}: must be absent, or equal to {name}")
@@ -116,7 +116,7 @@ def _check_positions(tokens: int, where: Path) -> None:
 
 
 def max_tokens(shape: EncoderShape) -> int:
-    """Return the longest text for the positions, special tokens included."""
+    """Return the most tokens of a text, special ones included."""
     return shape.positions - shape.position_start
 
 
@@ -159,7 +159,7 @@ def is_static(directory: Path) -> bool:
 
 
 def size_of(directory: Path) -> EncoderSize:
-    """Return the size of an encoder or table; a table has 0 layers, and MOST tokens if unlimited."""
+    """Return the size of an encoder or table; a table has 0 layers, and MOST tokens without a limit."""
     if is_static(directory):
         from fastflow.model.static.table import open_table, read_rules
 

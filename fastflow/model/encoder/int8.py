@@ -25,8 +25,8 @@ IDS = re.compile(r"exact\.\d{1,9}(,\d{1,9})*")
 class Int8(NamedTuple):
     """Findings of a trial: the least cosine of an embedding to float32, and its text.
 
-    ``version``: of kernels and texts. ``largest``: float32 magnitudes of each product's operand columns. ``terms``: the
-    same over more texts, times the largest weight. ``exact``: float32 vectors (P,) of texts that int8 would spoil.
+    ``version``: of kernels and texts. ``largest``: float32 magnitudes of each product's operand columns; ``terms``:
+    over more texts, times the largest weight. ``exact``: float32 vectors (P,) of texts that int8 would spoil.
     """
 
     version: int

@@ -40,7 +40,7 @@ TOLD = (
 class Rules(NamedTuple):
     """Rules by which a library makes vectors; ``max_length`` in tokens, MOST if unlimited.
 
-    ``model2vec``: texts are cut by characters too, and unknown tokens are dropped.
+    ``model2vec``: cut texts by characters too, and drop unknown tokens.
     """
 
     model2vec: bool
@@ -78,10 +78,7 @@ def check_modules(directory: Path) -> None:
 
 
 def open_table(directory: Path) -> Table:
-    """Open a static encoder's table; its rows stay in the mapped file.
-
-    Rows of float64 and bfloat16 become float32 in memory.
-    """
+    """Open a static encoder's table in the mapped file; rows of float64 and bfloat16 become float32 in memory."""
     path = directory / WEIGHTS
     if is_file(index := directory / WEIGHT_INDEX):
         raise FastflowError(f"{index}: a token table is one file, {WEIGHTS}; save the model again")

@@ -17,10 +17,10 @@ from fastflow.values import MOST, short
 
 
 class StaticTokenizer(Tokenizer):
-    """A saved tokenizer with a length limit, MOST for none.
+    """A saved tokenizer with a length limit, or MOST.
 
-    model2vec cuts by characters, then by tokens, then drops unknown tokens. A StaticEmbedding keeps them, and cuts only
-    if tokenizer.json does.
+    model2vec cuts by characters, then by tokens, then drops unknown tokens. A StaticEmbedding keeps unknown tokens, and
+    cuts only if tokenizer.json does.
     """
 
     ended = False

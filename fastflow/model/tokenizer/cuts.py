@@ -1,6 +1,6 @@
-"""Shorten long texts to their first tokens: the library tokenizes a whole text, in 320 times its bytes.
+"""Shorten long texts to their first tokens: the library would tokenize a whole text, in 320 times its bytes.
 
-A text is cut at a place at which it surely splits: by added tokens, normalization, words and tokens.
+A cut is a place at which added tokens, normalization, words and tokens surely split.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ GRAPHEMES = {*FORMS, "StripAccents", "Nmt", "Precompiled", "BertNormalizer", "St
 MOST = 64
 AT_SPACES = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer", "ByteLevel"}
 
-# long texts
-SHARE = 16  # characters tokenized first for each token of the limit; English has 4 to 5 a token
+SHARE = 16  # characters tokenized first for each token of the limit; English has 4 to 5
 LEAST = 1024
-WINDOW = 2**16  # characters read at a time if the first ones hold too few tokens
+WINDOW = 2**16  # characters read at a time if the first ones have too few tokens
 GROW = 4
 LONGEST = 2**20
 TOGETHER = 2**18
@@ -65,7 +64,7 @@ def find_cuts(tokenizer: Any) -> Cuts | None:
 
 
 def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]) -> Cuts:
-    """BERT's rules drop spaces, controls and accents, and split before punctuation and ideographs."""
+    """Cut as BERT's rules split: before punctuation and ideographs."""
     bert = next((each for each in normalizers if each["type"] == "BertNormalizer"), {})
     ideographs = IDEOGRAPHS if bert.get("handle_chinese_chars") else ""
     at = re.compile(f"(?=[ \\t\\n\\r{re.escape(_between(added))}{ideographs}])")
@@ -83,7 +82,7 @@ def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]
 def _between_words(
     normalizer: Any, normalizers: list[dict[str, Any]], splitter: dict[str, Any], added: list[str]
 ) -> Cuts | None:
-    """A space between two letters, if no added token contains one and each letter is normalized by itself."""
+    """Cut at a space between two letters, if no added token contains one and each letter is normalized by itself."""
     kind = splitter["type"]
     if kind == "Metaspace" and splitter.get("split", True):
         breaks = "\n" if _normalize(normalizer, "a\nb") == "a b" else ""

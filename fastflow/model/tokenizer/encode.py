@@ -76,8 +76,8 @@ class Piece(NamedTuple):
 class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
-    ``lower``: lowercase texts first. ``proved``: hashes match an export, so ids are not checked again. ``threads``: of
-    the compiled WordPiece; None for all. ``runs``: "native", or "tokenizers" with the reason.
+    ``lower``: lowercase texts first. ``proved``: an export proves the ids. ``threads``: of the compiled WordPiece; None
+    for all. ``runs``: "native", or "tokenizers" with the reason.
     """
 
     threads: int | None = None
@@ -96,7 +96,7 @@ class Tokenizer:
                 added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
                 inserted = self._tokenizer.encode("", add_special_tokens=True).ids
                 ids = [] if proved else self._tokenizer.get_vocab(with_added_tokens=True).values()
-        if not added or not inserted:  # an empty text would have no token to pool
+        if not added or not inserted:  # an empty text would have no tokens
             raise FastflowError(
                 f"{directory / 'tokenizer.json'}, field post_processor: adds no [CLS] or [SEP] to a text"
             )
@@ -233,11 +233,11 @@ class Tokenizer:
                 return encode(list(texts), add_special_tokens=special)
         except TypeError as error:  # half a surrogate pair, the only str that the library rejects
             raise no_utf8(texts) from error
-        except Exception as error:  # a bare Exception, such as for an unknown word without [UNK]
+        except Exception as error:  # such as for an unknown word without [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
     def tokenize_prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
-        """``pooled`` false excludes the tokens of ``prompt`` from the pooling."""
+        """Tokenize ``prompt`` before each text; ``pooled`` false excludes its tokens from the pooling."""
         tokens = self([prompt + text for text in texts])
         return tokens._replace(skip=self.prompt_tokens(prompt)) if prompt and not pooled else tokens
 
@@ -247,7 +247,7 @@ class Tokenizer:
         return len(ids) - int(ids[-1] in self._specials)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
-        """Return the uncut tokens of each text; ``special``: also at its ends."""
+        """Return the uncut tokens of each text; ``special``: also special tokens at its ends."""
         encodings = self._check(self._uncut.encode_batch, texts, special)
         return [
             [

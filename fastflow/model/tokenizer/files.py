@@ -20,7 +20,7 @@ BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTok
 OTHERS = {"roformer": "RoFormerTokenizer"}
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 MODEL = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word")
-UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # of Unigram, which has no such attribute
+UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # of Unigram, which lacks such an attribute
 CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
 SPELT_OUT = re.compile(r"\\u00[2-7]")  # escaped printable ASCII, which may hide a key
@@ -228,7 +228,7 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def _check_charsmap(data: bytes, path: Path) -> None:
-    """The library allocates the claimed size, up to 4 GB, and ends the process if it cannot."""
+    """Check the size that the file claims: the library allocates up to 4 GB, and ends the process if it cannot."""
     if (found := CHARSMAP.search(data)) is None:
         return
     from base64 import b64decode

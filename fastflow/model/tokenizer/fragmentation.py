@@ -15,7 +15,7 @@ WORD = re.compile(r"[^\W\d_]+")
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
 LOOKED_AT = 20_000
-ENOUGH = 100  # characters: a short name may fall into many pieces
+ENOUGH = 100  # characters: a short name may be many pieces
 FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
 SHARED = 100_000  # entries of a multilingual vocabulary
@@ -23,10 +23,7 @@ UNKNOWN = 0.05
 
 
 def warn_of_unsuited(vocabulary: Tokenizer, texts: Sequence[str]) -> str | None:
-    """Return a sentence with figures if ``texts`` do not suit ``vocabulary``, else None.
-
-    At most SAMPLE words are judged, and at least FEWEST pieces.
-    """
+    """Return a sentence with figures if ``texts`` do not suit ``vocabulary``, else None, from at most SAMPLE words."""
     words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
     total, unknown = vocabulary.pieces(words)
     if total < FEWEST:
@@ -60,7 +57,7 @@ class Seen:
     def add(self, texts: Iterable[str]) -> bool:
         """Keep ``texts`` while there is room; returns whether ENOUGH is reached now.
 
-        No lock, which a fork could copy held.
+        It takes no lock: a fork could copy it held.
         """
         for text in texts:
             if self._left <= 0:

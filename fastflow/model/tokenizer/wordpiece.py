@@ -1,7 +1,4 @@
-"""tokenizer.json -> the compiled WordPiece, if it holds no other rules.
-
-The library reads every other file, and reports errors.
-"""
+"""tokenizer.json -> the compiled WordPiece; the library reads a file with other rules, and reports errors."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ def _vocabularies(data: bytes) -> list[int]:
     places, at = [], data.find(KEY)
     while at >= 0:
         after = COLON.match(data, at + len(KEY))
-        if after and data[at - 1 : at] != b"\\":  # a quote inside a string has a backslash before it
+        if after and data[at - 1 : at] != b"\\":  # a quote inside a string follows a backslash
             places.append(after.end())
         at = data.find(KEY, at + 1)
     return places
@@ -114,7 +111,7 @@ def _read(tree: Any, lower: bool) -> tuple[list[dict[str, Any]], Rules]:
     added = tree["added_tokens"]
     for token in added:
         fields(token, "added token", id=int, content=str, **dict.fromkeys(FLAGS, bool))
-        if token["normalized"] != token["single_word"]:  # lstrip and rstrip only take spaces, which separate words
+        if token["normalized"] != token["single_word"]:  # lstrip and rstrip only take spaces
             raise ValueError(f"its added token {token['content']!r:.40} is normalized or a single word, and not both")
         if token["single_word"] and (token["special"] or token["lstrip"] or token["rstrip"]):
             raise ValueError(f"its added word {token['content']!r:.40} is special, or takes spaces")
@@ -181,7 +178,7 @@ def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tupl
 
 
 def _check_limits(truncation: Any, padding: Any) -> None:
-    """A Tokenizer replaces these settings, but the library would refuse odd ones."""
+    """Check settings that a Tokenizer replaces, but the library reads."""
     if isinstance(truncation, dict):
         truncation = {"direction": "Right"} | truncation
     if truncation is not None:
@@ -218,7 +215,7 @@ def fields(value: Any, place: str, **types: type | None) -> None:
 
 
 def is_a(value: Any, wanted: type) -> bool:
-    """Return whether a JSON value has a type; an int has 31 bits."""
+    """Return whether a JSON value has a type; an int has at most 31 bits."""
     if wanted is int:
         return type(value) is int and 0 <= value < 2**31
     return type(value) is wanted

@@ -1,5 +1,4 @@
-/* Each thread takes 32 texts at a time through tokenizer, pooling and flow, so that intermediate results stay in cache.
-   */
+/* Each thread takes TEXTS texts at a time through tokenizer, pooling and flow: intermediate results stay in cache. */
 #include <stdatomic.h>
 #include <stdlib.h>
 

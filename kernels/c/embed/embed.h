@@ -15,14 +15,14 @@ typedef struct {
     const ff_flow *flow;
     int64_t limit;              /* most ids of a text, including start and end ids */
     int32_t special;            /* 1: add start and end ids to each text */
-    int32_t left_out;           /* id that is removed after a text is cut; -1: none */
+    int32_t left_out;           /* id removed after the cut; -1: none */
 } ff_embedder;
 
 enum { FF_NO_ROW = FF_HALF + 1 };  /* state of a text with ids that cannot be pooled */
 
 /* Write out (many, keep), the first `keep` outputs of the flow; states (many); and pooled (many, flow->inputs) unless
-   NULL. If a text gets FF_HALF or FF_NO_ROW, its row and some neighbouring rows are not written. Returns -1 if memory
-   is short, else 0. */
+   NULL. FF_HALF or FF_NO_ROW of a text leaves its row and some neighbouring rows unwritten. Returns -1 if memory is
+   short, else 0. */
 int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, int64_t keep, float *pooled, int8_t *states,
     int normalize, int threads);
 

@@ -1,5 +1,5 @@
-/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. Keys are packed once per
-   head: by the thread that owns the text, or by an FF_PACK step if threads share the text. */
+/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. The thread of the text
+   packs keys once per head, or an FF_PACK step does if threads share the text. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)
@@ -36,7 +36,7 @@ const ff_attention *ff_find_attention(int isa, int format)
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }
 
-/* Short texts use bfloat16 instead of int8. The choice depends only on the text's own length. */
+/* Short texts use bfloat16 instead of int8; only their length decides. */
 static const ff_attention *attention_for(int isa, int format, int64_t tokens)
 {
     const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_find_attention(isa, FF_BF16) : NULL;

@@ -2,12 +2,12 @@
    bfloat16 and are quantised:
 
    K: unsigned bytes, one offset and scale per channel. The offset adds one number to all scores of a query, which
-      softmax ignores; the scale is multiplied into Q.
+      softmax ignores; Q is multiplied by the scale.
    Q: signed bytes, one scale per query.
    V: signed bytes, one offset and scale per channel.
-   Terms of softmax: unsigned bytes, where 255 encodes the query's second largest score. If one score is far larger,
-      its excess over 255 is added in float32, so that other terms keep their digits. Each key has its own rounding
-      offset, or equal terms of similar tokens would all be rounded the same way. */
+   Terms of softmax: unsigned bytes; 255 encodes the query's second largest score. A far larger score adds its excess
+      over 255 in float32, so that other terms keep their digits. Each key has its own rounding offset: equal terms of
+      similar tokens would otherwise be rounded the same way. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -51,12 +51,12 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define LARGEST_TERM 255
 #define LOG2_LARGEST_TERM 7.99435344f
 #define NEAR 2   /* if the two largest scores are closer (log2), 255 encodes the largest */
-#define OFFSETS 64  /* rounding offsets, evenly spread over any keys 2, 4 or 16 apart */
+#define OFFSETS 64  /* rounding offsets, spread evenly over keys 2, 4 or 16 apart */
 /* at most 0.45: a term of 255.03 still fits a byte */
 #define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)
 #define FOUR_OFFSETS(i) OFFSET(i), OFFSET((i) + 1), OFFSET((i) + 2), OFFSET((i) + 3)
 #define MOST_ERR 0.03f
-#define FAR 24   /* log2 distance from the largest score that is too small to matter */
+#define FAR 24   /* log2 distance below the largest score from which terms do not matter */
 
 INLINE vec load_bfloat16(const char *p)
 {
@@ -132,8 +132,8 @@ static void pack_keys(const ff_head *h, float *packed)
     }
 }
 
-/* Quantise q (size, bfloat16) times key (size) to `to` (size). Returns the value of one unit of its scores; NaN if q is
-   not finite. */
+/* Quantise q (size, bfloat16) times key (size) to `to` (size). Returns the unit of its scores; NaN if q is not
+   finite. */
 INLINE float quantise_query(const ff_head *h, const char *q, const float *key, int8_t *to)
 {
     vec most = SET1(1e-30f), finite = SET1(0);
@@ -156,7 +156,7 @@ INLINE __mmask16 seen_lanes(const int how, const int64_t i, const int64_t from, 
 }
 
 /* For each lane in `above`: add (term - 255) times the key's values to out (size), and (term - 255) to rest. Returns
-   the terms limited to 255. The first lane is key i of the block. */
+   the terms limited to 255. Lane 0 is key i of the block. */
 static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
                                               const int size, float *out, float *rest)
 {
@@ -188,7 +188,7 @@ typedef struct {          /* one query against a block of keys */
     int64_t first;        /* index of the block's first key in the text */
     int64_t distance;     /* position of the first key minus the query's */
     float *scores;        /* (padded) int32 scores, later replaced by byte terms */
-    float unit, spoilt;   /* value of a score unit; 0, or NaN if the query is not finite */
+    float unit, spoilt;   /* unit of the scores; 0, or NaN if the query is not finite */
     float largest, base;  /* largest score (log2) in the block; score that 255 encodes */
 } ff_row;
 
@@ -216,8 +216,7 @@ INLINE void find_base(const int how, const ff_head *h, ff_row *r)
     r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
 }
 
-/* Replace scores by byte terms. If `alone`, terms may exceed 255: their excess is added to out (size). Returns the sum
-   of the terms. */
+/* Replace scores by byte terms; if `alone`, add their excess over 255 to out (size). Returns the sum of the terms. */
 INLINE float make_terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
                         float *out)
 {

@@ -1,5 +1,5 @@
-/* Run texts through the steps in two phases that give the same bits. First, each thread takes whole groups of texts
-   through all steps. Then all threads share each remaining group, split by panels, heads or rows. */
+/* Run texts through the steps in two phases that give the same bits. First, each thread takes whole groups of texts.
+   Then all threads share each remaining group, split by panels, heads or rows. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #define ROW_GRAIN 8  /* least rows that are worth a share */
 #define WORTH_A_THREAD 2000000  /* multiply-adds: ten times the cost of waking a thread */
 
-typedef struct {  /* counters of one shared step, in a cache line of their own */
+typedef struct {  /* counters of one shared step, in its own cache line */
     _Atomic int64_t next, done;
     char line[48];
 } phase;
@@ -87,7 +87,7 @@ static void wait_for(_Atomic int64_t *done, int64_t count)
         __builtin_ia32_pause();
 #endif
         if (i > SPINS)
-            sched_yield();  /* the thread that computes the last share may need this core */
+            sched_yield();  /* the thread with the last share may need this core */
     }
 }
 
@@ -101,7 +101,7 @@ static int is_by_row(const ff_step *s)
     }
 }
 
-/* Take share k of a group's rows through steps [s, end), all of them by row. */
+/* Take share k of a group's rows through steps [s, end), all by row. */
 static void run_rows(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
                       float *scratch)
 {

@@ -8,7 +8,7 @@
 enum { FF_BUFFERS = 16 };  /* a full encoder has 13 */
 #define FF_THREAD_ROWS 48  /* with more rows per thread, threads split rows instead of panels */
 #define FF_SCORES_SPARE 16  /* floats between rows of scores, so that rows use different cache sets */
-/* Keys of a block and queries of an element. 14 rows of scores fill 30 KB of a 48 KB L1. */
+/* Keys of a block and queries of an element: 14 rows of scores fill 30 KB of a 48 KB L1. */
 enum { FF_KEYS = 512, FF_QUERIES = 192 };
 enum { FF_TILE_QUERIES = 32 };  /* most queries in a tile: two AMX tiles */
 enum { FF_BYTES_FROM = 64 };  /* tokens from which attention in bytes pays */
@@ -76,7 +76,7 @@ typedef struct { int64_t kind, target, width; } ff_unit_step;
 typedef struct {
     int64_t kind, target, width;
     int64_t activation;
-    int64_t add;         /* buffer added to the result, or -1 */
+    int64_t add;
 } ff_map_step;
 typedef struct { int64_t kind, source, width; } ff_output_step;  /* rows to the caller's pooled vectors */
 typedef union {
@@ -99,11 +99,11 @@ typedef struct {
     const char *memory;
     const ff_linear *linears;
     const ff_step *steps;
-    const int64_t *strides;   /* bytes in a row of each buffer, multiples of 64 */
-    /* (position_rows, width) with the embedding of segment 0 added; then their mean if FF_EMBED needs it; or NULL */
+    const int64_t *strides;   /* bytes in a row of each buffer, a multiple of 64 */
+    /* (position_rows, width) plus the embedding of segment 0; then their mean if FF_EMBED needs it; or NULL */
     const float *positions;
     const void *words;        /* (vocabulary, width) */
-    const float *token_weights;  /* (vocabulary) weights in FF_POOL; NULL: all 1 */
+    const float *token_weights;  /* (vocabulary); NULL: all 1 */
     int32_t half;             /* 1: words are IEEE half; 0: float32 */
     int32_t count, buffers;
     int32_t heads, head;      /* head: columns of one head, with padding */
@@ -119,15 +119,15 @@ typedef struct {
     const int32_t *ids;      /* (N) */
     const int64_t *offsets;  /* (texts + 1) */
     int64_t texts;
-    int64_t skip;            /* tokens at the start of each text that are not pooled */
+    int64_t skip;            /* unpooled tokens at the start of each text */
     float *pooled;           /* (texts, outputs) */
     float *states;           /* (layers, N, hidden), or NULL */
 } ff_texts;
 
-/* Write pooled vectors and hidden states of texts that passed ff_check_texts. A text's bits do not depend on other
-   texts or threads. Returns -1 if memory is short, else 0. */
+/* Write pooled vectors and hidden states of texts that passed ff_check_texts; other texts and threads change no bits.
+   Returns -1 if memory is short, else 0. */
 int ff_encoder_run(const ff_encoder *encoder, const ff_texts *texts, int threads);
-/* Returns the first text that is empty, too long or has an unknown id; -1: none. */
+/* Returns the first text that is empty, too long or has an unknown id, else -1. */
 int64_t ff_check_texts(const ff_encoder *encoder, const ff_texts *texts);
 
 typedef struct {         /* one head of one text */
@@ -163,8 +163,7 @@ typedef struct {
     /* to (width) = columnwise maximum of weights[t] x[t]; NaN if any x is not finite. */
     void (*largest)(const float *x, ptrdiff_t ldx, const float *weights, int64_t tokens, int64_t width, float *to);
     /* Convert x (columns) to `format`. FF_BF16: to (columns). Bytes: to (columns) encodes x times `by` (columns; NULL:
-       1), followed by its float32 scale and the float32 columns `apart` (FF_APART; NULL: none), whose factors in `by`
-       are 0. */
+       1); its float32 scale follows, and the float32 columns `apart` (FF_APART; NULL: none), with factors 0 in `by`. */
     void (*convert)(const float *x, const float *by, const int32_t *apart, int64_t columns, int format, char *to);
     /* Rotate q and k of x (heads, 3, head) in place, channel i with i + head / 2. table (head): cosines, then sines. */
     void (*rotate)(float *x, int heads, int head, const float *table);
@@ -189,7 +188,7 @@ typedef struct {
     const ff_texts *in;
     const ff_body *body;
 } ff_call;
-/* Elements of a step that threads can divide: panels, rows, texts, or heads times blocks of queries. */
+/* Elements of a step for threads: panels, rows, texts, or heads times blocks of queries. */
 int64_t ff_step_elements(const ff_call *, const ff_step *, const ff_group *);
 /* Compute elements [from, to) of a step. scratch: (ff_attention_floats + ff_keys_floats). */
 void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
@@ -197,7 +196,7 @@ void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t fro
 void ff_pool(const ff_call *, const ff_pool_step *, int64_t text, const float *x, ptrdiff_t ldx, float *weights, float *to);
 
 typedef struct {         /* how a call's work is divided */
-    int64_t alone;       /* texts [0, alone) form groups of one thread, of at most `limit` tokens */
+    int64_t alone;       /* texts [0, alone) form groups of one thread, up to `limit` tokens */
     int64_t limit;
     int64_t end;         /* estimated time, in tokens of one thread */
     int64_t count, rows; /* number of these groups and of the shared ones, and the most tokens in each kind */
@@ -205,7 +204,7 @@ typedef struct {         /* how a call's work is divided */
 } ff_shares;
 /* Choose the fastest division. longest: tokens of the longest text, at least 1. */
 ff_shares ff_share_texts(const ff_texts *in, int64_t longest, int isa, int threads);
-/* Set count, rows, shared and shared_rows, and fill `groups` unless NULL. */
+/* Set count, rows, shared and shared_rows; fill `groups` unless NULL. */
 void ff_cut_groups(const ff_texts *in, ff_shares *, ff_group *groups);
 
 size_t ff_keys_floats(int64_t tokens, int head, int vector);

@@ -1,9 +1,9 @@
-/* Divide a call's texts into groups, by a simple model of the time that each division takes. */
+/* Divide a call's texts into groups, by a simple model of time. */
 #include "encoder.h"
 
 #define GROUP_ROWS 192     /* tokens of a group; their activations stay in L2 */
 #define TILE_ROWS 384     /* the same with AMX, where weights are read less often */
-#define TOGETHER_ROWS 512  /* tokens of a group that all threads share: BERT's longest text */
+#define TOGETHER_ROWS 512  /* tokens of a group that all threads share */
 #define WEIGHTS_ROWS 8     /* reading all weights takes as long as computing this many tokens */
 #define TILE_WEIGHTS_ROWS 64  /* the same with AMX */
 #define MOST_TAILS 8       /* divisions tried, with 0 to 8 shared texts at the end */
@@ -40,8 +40,8 @@ void ff_cut_groups(const ff_texts *in, ff_shares *s, ff_group *groups)
     s->shared = cut_groups(in, s->alone, in->texts, TOGETHER_ROWS, groups ? groups + s->count : NULL, &s->shared_rows);
 }
 
-/* Time in tokens for texts [0, stop), if each thread takes the next group when it is free. `reread`: time to read the
-   weights once. */
+/* Time in tokens for texts [0, stop), if each free thread takes the next group. `reread`: time to read the weights
+   once. */
 static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t reread, int threads)
 {
     int64_t busy[MOST_LANES] = {0}, last = 0;
@@ -57,8 +57,8 @@ static int64_t makespan(const ff_texts *in, int64_t stop, int64_t limit, int64_t
     return last;
 }
 
-/* Time in tokens for shared texts from `text` on. Waiting for other threads costs a fifth more if threads split rows,
-   three fifths if they split panels. */
+/* Time in tokens for shared texts from `text` on. Waiting for other threads costs a fifth more with shared rows, three
+   fifths more with shared panels. */
 static int64_t shared_span(const ff_texts *in, int64_t text, int64_t reread, int threads)
 {
     int64_t span = 0;
@@ -77,7 +77,7 @@ static ff_shares shares_of(const ff_texts *in, int64_t alone, int64_t longest, i
     const int64_t thread_rows = (in->offsets[alone] + threads - 1) / threads, parts = (thread_rows + most - 1) / most;
     ff_shares s = {.alone = alone, .end = alone ? INT64_MAX : 0};
     for (int64_t p = parts; alone && p < parts + MOST_LIMITS; p++) {
-        /* a quarter text more, because groups end with a whole text */
+        /* a quarter text more: groups end with a whole text */
         const int64_t limit = thread_rows / p + longest / 4;
         const int64_t end = makespan(in, alone, limit, reread, threads);
         if (end < s.end) {

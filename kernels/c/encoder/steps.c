@@ -68,8 +68,8 @@ static void rotate(const ff_call *c, const ff_rotate_step *s, const ff_group *g,
     }
 }
 
-/* Copy x (tokens, width), rows ldx floats apart, to the caller's hidden states, if wanted. `first`: the call's token
-   that x begins with. */
+/* Copy x (tokens, width), rows ldx floats apart, to the caller's hidden states, if wanted. `first`: number of x's first
+   token in the call. */
 static void keep_states(const ff_call *c, int64_t slot, int64_t first, int64_t tokens, const float *x, ptrdiff_t ldx, int64_t width)
 {
     for (int64_t i = 0; c->in->states && i < tokens; i++)

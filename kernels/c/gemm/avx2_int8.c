@@ -1,5 +1,5 @@
-/* int8 products with AVX2. vpmaddubsw adds two products in 16 bits, which fit, because one factor is |operand| and the
-   weight takes the operand's sign. */
+/* int8 products with AVX2. vpmaddubsw adds two products in 16 bits, which fit: one factor is |operand|, and the weight
+   takes the operand's sign. */
 #if defined(__x86_64__)
 #include <math.h>
 

@@ -9,26 +9,26 @@
 #include "cpu.h"
 
 enum { FF_TILE_STEPS = 16 };  /* steps in an AMX tile */
-#define FF_SPARE_ROWS 32  /* buffers have up to this many rows more, with arbitrary numbers */
+#define FF_SPARE_ROWS 32  /* buffers may have as many more rows of arbitrary numbers */
 
 enum { FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH };
 enum {
     FF_FLOAT,      /* float32 operand and weights */
-    FF_BF16,       /* bfloat16 operand and weights, multiplied by dot-product instructions */
+    FF_BF16,       /* bfloat16 operand and weights, by dot-product instructions */
     FF_BF16_WIDE,  /* float32 operand, bfloat16 weights widened to float32 */
     FF_INT8,       /* unsigned operand bytes (int8 + FF_ZERO_POINT), int8 weights */
     FF_INT8_SIGNED, /* int8 operand and weights */
-    FF_INT8_TILES, /* the same in AMX tiles: panels are padded with zeros to whole tiles */
+    FF_INT8_TILES, /* the same in AMX tiles: zeros pad panels to whole tiles */
     FF_FORMATS
 };
 enum { FF_ZERO_POINT = 128 };
-/* Operand columns with outliers, which are multiplied in float32 instead of int8. */
+/* Operand columns with outliers, multiplied in float32. */
 enum { FF_APART = 8 };
 
 typedef struct {      /* offsets are in bytes from the encoder's memory, 64-byte aligned */
     int64_t weights;  /* panels [columns / NR][steps][NR] of 32-bit lanes */
     int64_t bias;     /* float32 (columns) */
-    int64_t scale;    /* int8: float32 (columns), the value of one unit of a weight */
+    int64_t scale;    /* int8: float32 (columns), the unit of a weight */
     int64_t shift;    /* int8: int32 (columns), -zero point * sum of the column's weights */
     int64_t columns, steps, format;
     int64_t apart;    /* int8: float32 (FF_APART, columns), weights of outlier columns; < 0: none */

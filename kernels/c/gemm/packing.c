@@ -1,4 +1,4 @@
-/* Pack stored weights into panels. All arithmetic rounds once, so that vectorised code has the same bits. */
+/* Pack stored weights into panels. All arithmetic rounds once: vectorised code has the same bits. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -7,11 +7,11 @@
 #include "scalar.h"
 
 #define CHUNK 16384              /* numbers that a thread converts at a time */
-#define ROW 256                  /* numbers widened at a time, in L1 */
+#define ROW 256                  /* numbers widened at a time */
 #define STEPS 16                 /* steps transposed at a time: one cache line of each row */
 /* the loader cannot choose clones before the sanitizer is ready */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
-#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* compiled three times; the loader chooses */
+#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses */
 #else
 #define FF_CLONES
 #endif
@@ -97,7 +97,7 @@ FF_CLONES static void to_half(const float *restrict from, int64_t n, char *restr
         bits &= 0x7fffffff;
         const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* this addition rounds subnormal halves */
         const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
-        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, so that the loop vectorises */
+        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, to vectorise */
         const uint16_t half = (uint16_t)(sign | (subnormal & (low - 0x3f000000)) | (~subnormal & normal));
         memcpy(to + 2 * i, &half, 2);
     }
@@ -180,7 +180,7 @@ static void pack_panels(void *context, int thread)
             break;
         const int64_t inner = m->groups * m->padded, r = (i - first) * p->panel;
         const size_t bytes = (size_t)(inner / m->lanes) * 4;
-        const size_t stride = whole_lines(bytes) + 64;  /* rows in different cache sets */
+        const size_t stride = whole_lines(bytes) + 64;  /* spreads rows over cache sets */
         float *row = (float *)(void *)scratch;
         char *staged = scratch + whole_lines((size_t)inner * 4);
         if (padding_of != m - p->matrices)

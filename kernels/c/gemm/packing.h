@@ -1,4 +1,4 @@
-/* Pack stored weights into panels, and check them for NaN, infinity and huge magnitudes. */
+/* Pack stored weights into panels; find NaN, infinity and huge magnitudes. */
 #ifndef FASTFLOW_PACKING_H
 #define FASTFLOW_PACKING_H
 
@@ -14,7 +14,7 @@ typedef struct {
     const char *parts[FF_PARTS]; /* (part_rows, columns) each, as `stored` */
     const int32_t *rows;         /* (height): rows of the stacked parts; -1: zeros */
     int64_t part_rows, columns, height;
-    int64_t groups, padded;      /* a row is `groups` equal groups of columns, each padded with zeros to `padded` */
+    int64_t groups, padded;      /* a row is `groups` equal groups of columns, with zeros up to `padded` */
     int64_t lanes;               /* elements per step: 1 float32, 2 bfloat16, 4 int8 */
     int64_t spare;               /* steps of zeros at the end of each panel */
     char *panels;                /* [height / panel][groups * padded / lanes + spare][panel][lanes] */

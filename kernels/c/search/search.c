@@ -3,7 +3,7 @@
 
 #include "search.h"
 
-#define SCAN_BYTES (1 << 18)  /* bytes of a block, an eighth of a 2 MB L2; fewer do not pay a thread */
+#define SCAN_BYTES (1 << 18)  /* bytes of a block, an eighth of a 2 MB L2 */
 
 typedef struct {
     ff_scan_body *body;

@@ -92,7 +92,7 @@ int ff_try_flow(const ff_selftest *t)
         compute(w, x + r * WIDE, want + r * WIDE);
     }
     if (ff_flow_run(&flow, x, z, ROWS, WIDE, 1, 1))
-        return 1;  /* memory is short; the next call raises that error */
+        return 1;  /* memory is short: the next call raises */
     if (!ff_agree(t, FF_TRY_FLOW, z, want, ROWS * WIDE, 1e-5))
         return 0;
     return ff_flow_run(&flow, x, z, 1, WIDE, 1, 1) || ff_agree(t, FF_TRY_FLOW, z, want, WIDE, 1e-5);

@@ -1,4 +1,4 @@
-/* Self-tests of products and attention in each format, with numbers that all formats represent exactly. */
+/* Self-tests of products and attention in each format, with numbers that are exact in all. */
 #include <math.h>
 #include <string.h>
 

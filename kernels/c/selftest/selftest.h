@@ -1,5 +1,5 @@
 /* Self-tests against sums in double, before an instruction set is first used: a hypervisor, emulator, compiler or
-   processor may silently compute wrong results. */
+   processor may compute wrong results. */
 #ifndef FASTFLOW_SELFTEST_H
 #define FASTFLOW_SELFTEST_H
 

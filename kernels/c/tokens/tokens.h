@@ -4,7 +4,7 @@
 
 #include "vocabulary.h"
 
-/* Steps of the normalizer, in order; FF_LOWER_FIRST comes before the others. */
+/* Steps of the normalizer, in order, after FF_LOWER_FIRST. */
 enum { FF_CLEAN = 1, FF_IDEOGRAPHS = 2, FF_STRIP = 4, FF_LOWER = 8, FF_LOWER_FIRST = 16 };
 /* Properties of a character: dropped by FF_CLEAN; space; punctuation; a word of its own by FF_IDEOGRAPHS; dropped by
    FF_STRIP; decomposed by FF_STRIP; marks do not move before it; part of a whole word. */

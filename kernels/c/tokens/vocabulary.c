@@ -145,7 +145,7 @@ static int64_t read_pairs(ff_vocabulary *v, reader *r)
     return c == '}' ? count : -1;
 }
 
-/* Enter piece `number` into the hash table; a repeated piece takes the new id. Returns 0 if too many slots collide. */
+/* Enter piece `number`; a repeated piece takes the new id. Returns 0 if too many slots collide. */
 static int enter(ff_vocabulary *v, int64_t number)
 {
     ff_piece *p = &v->pieces[number], *known;

@@ -27,7 +27,7 @@ typedef struct {
 
 enum { FF_READ, FF_ODD, FF_NO_MEMORY };
 /* Read a JSON object of pieces and ids at the start of json (length); set *end to its length. The last of repeated
-   pieces counts. FF_ODD: invalid JSON, or pieces chosen to collide. */
+   pieces counts. FF_ODD: invalid JSON, or colliding pieces. */
 int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, int64_t *end);
 void ff_free_vocabulary(ff_vocabulary *v);
 int ff_put_utf8(uint8_t *to, uint32_t c);  /* returns the bytes written, 1 to 4 */
@@ -44,7 +44,7 @@ static inline uint64_t ff_hash(const uint8_t *letters, int64_t n, int kind)
 {
     uint64_t h = (uint64_t)n << 1 | (uint64_t)kind;
     for (;; letters += 8, n -= 8) {
-        h = (h ^ ff_bytes(letters, n)) * 0x9e3779b97f4a7c15u;  /* an odd number with well spread bits */
+        h = (h ^ ff_bytes(letters, n)) * 0x9e3779b97f4a7c15u;  /* odd, with well spread bits */
         h ^= h >> 32;
         if (n <= 8)
             return h;

@@ -10,8 +10,8 @@ typedef struct {
     int32_t *ids;
     int64_t count, room;    /* ids written, and the most */
     int cut, half;          /* 1: ids were dropped; half a surrogate pair was found */
-    int32_t length, characters, fence;  /* of the current word: bytes, characters, bytes that later marks must follow */
-    int32_t run, before;    /* bytes and characters before the word's last run of FF_WORD, if there are whole words */
+    int32_t length, characters, fence;  /* of the word: bytes, characters, bytes that later marks must follow */
+    int32_t run, before;    /* with whole words, bytes and characters before the last run of FF_WORD */
     int joined;             /* 1: the punctuation before the word is FF_WORD */
     /* the bytes before the run, and the run, each limited to FF_LONGEST characters */
     uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];
@@ -104,7 +104,7 @@ static void put_word(state *s, int32_t length, int32_t characters)
     s->length = s->characters = s->fence = s->run = s->before = 0;
 }
 
-/* If the last run is a whole word, put the part before it and its id. `joins`: FF_WORD follows. */
+/* If the last run is a whole word, put the part before it, then its id. `joins`: FF_WORD follows. */
 static void end_run(state *s, int joins)
 {
     int32_t length = s->length - s->run;
@@ -153,7 +153,7 @@ static void add(state *s, uint32_t c, unsigned order)
     s->characters++;
 }
 
-/* Add a character that ends a run of FF_WORD. Of a word that is too long, only the count is kept. */
+/* Add a character that ends a run of FF_WORD. A word that is too long keeps only its count. */
 static void add_sign(state *s, uint32_t c)
 {
     end_run(s, 0);
@@ -252,7 +252,7 @@ void ff_prepare_ascii(ff_wordpiece *w)
     }
     for (int i = 0; i < w->added_count; i++) {
         w->kinds[w->added[i].letters[0]] |= ADDED;
-        w->letters[w->added[i].letters[0]] = 0;  /* 0, so that reading stops here and tries added tokens */
+        w->letters[w->added[i].letters[0]] = 0;  /* 0: reading stops here and tries added tokens */
     }
 }
 
