@@ -227,7 +227,7 @@ def _mean(values: Matrix, k: int) -> float | None:
 def find_nearest(
     words: NDArray[np.float32], rows: NDArray[np.integer[Any]], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute l2 distances and dot products (len(rows), k) to the k nearest other rows of (V, E)."""
+    """Compute l2 distances and dot products, each (len(rows), k), to the k other words nearest by l2."""
     squares = np.square(words).sum(axis=1)
     distance, dot = np.empty((len(rows), k)), np.empty((len(rows), k))
     for start in range(0, len(rows), BLOCK):

@@ -62,13 +62,13 @@ class StoreModel:
         self.similarity = self.runtime.session.model.similarity
 
     def documents(self, texts: Iterable[str]) -> NDArray[Any]:
-        """Embed B texts as documents, (B, D')."""
+        """Embed B texts as documents, (B, dim)."""
         unit = self.similarity == "cosine"
         found: NDArray[Any] = self.runtime.encode_document(list(texts), normalize_embeddings=unit)
         return found
 
     def query(self, text: str) -> NDArray[Any]:
-        """Embed a text as a query, (D',)."""
+        """Embed a text as a query, (dim,)."""
         if not isinstance(text, str):
             raise UsageError(f"a query is one text, not {short(text)}")
         found: NDArray[Any] = self.runtime.encode_query(text, normalize_embeddings=self.similarity == "cosine")

@@ -35,7 +35,7 @@ class FastflowTextEmbedder(_Embedder):
 
     @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
     def run(self, text: str) -> dict[str, Any]:
-        """Return {"embedding": D' numbers}."""
+        """Return {"embedding": ``dim`` numbers}."""
         return {"embedding": self._model.query(text).tolist()}
 
 

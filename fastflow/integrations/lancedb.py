@@ -41,11 +41,11 @@ class FastflowEmbeddings(TextEmbeddingFunction):
         return self._model.runtime.dim
 
     def generate_embeddings(self, texts: Any, *_: Any, **__: Any) -> list[Any]:
-        """Embed B texts to B arrays (D',)."""
+        """Embed B texts to B arrays (dim,)."""
         return list(self._model.documents(texts))
 
     def compute_query_embeddings(self, query: str, *_: Any, **__: Any) -> list[Any]:
-        """Embed a query to one array (D',)."""
+        """Embed a query to one array (dim,)."""
         return [self._model.query(query)]
 
     def safe_model_dump(self) -> dict[str, Any]:

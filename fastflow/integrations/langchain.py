@@ -22,9 +22,9 @@ class FastflowEmbeddings(Embeddings):
         self._model = StoreModel(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed B texts to B lists of D' numbers."""
+        """Embed B texts to B lists of ``dim`` numbers."""
         return self._model.documents(texts).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed a text to D' numbers."""
+        """Embed a text to ``dim`` numbers."""
         return self._model.query(text).tolist()

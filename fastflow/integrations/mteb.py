@@ -38,16 +38,16 @@ class FastflowEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> Matrix:
-        """Embed batches of texts, (B, D')."""
+        """Embed batches of texts, (B, dim)."""
         calls = {PromptType.query: self.runtime.encode_query, PromptType.document: self.runtime.encode_document}
         texts = [text for batch in inputs for text in batch["text"]]
         found: Matrix = calls.get(prompt_type, self.runtime.encode)(texts, **options)
         return found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compare (m, D') and (n, D') to (m, n)."""
+        """Compare (m, dim) and (n, dim) to (m, n)."""
         return self.runtime.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compare rows of (m, D') and (m, D') to (m,)."""
+        """Compare rows of (m, dim) and (m, dim) to (m,)."""
         return self.runtime.similarity_pairwise(embeddings1, embeddings2)

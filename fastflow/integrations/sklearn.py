@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Transform texts to (B, D'); ``model``: a Runtime, path or Hub id; None is the packaged model.
+    """Transform texts to (B, dim); ``model``: a Runtime, path or Hub id; None is the packaged model.
 
     The other arguments are as in ``Runtime.encode``. ``fit`` only opens the model. A pickle opens its path again, and
     refuses another model.
@@ -50,7 +50,7 @@ class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self
 
     def transform(self, X: Any) -> Matrix:  # noqa: N803, RUF100
-        """Embed (B,) texts to (B, D')."""
+        """Embed (B,) texts to (B, dim)."""
         check_is_fitted(self)
         if isinstance(X, str) or getattr(X, "ndim", 1) != 1:
             raise UsageError(

@@ -27,6 +27,6 @@ class FastflowVectors(Vectors):
         return found
 
     def encode(self, data: list[str], category: str | None = None) -> Any:
-        """Embed B texts, (B, D'), as queries or documents."""
+        """Embed B texts, (B, dim), as queries or documents."""
         runtime = self.model.runtime
         return runtime.encode_query(data) if category == "query" else runtime.encode_document(data)

@@ -188,7 +188,8 @@ typedef struct {
     const ff_texts *in;
     const ff_body *body;
 } ff_call;
-/* Elements of a step for threads: panels, rows, texts, or heads times blocks of queries. */
+/* Count the elements of a step, the smallest parts that threads share: panels of weights, rows, texts, or a head's block of
+   queries. */
 int64_t ff_step_elements(const ff_call *, const ff_step *, const ff_group *);
 /* Compute elements [from, to) of a step. scratch: (ff_attention_floats + ff_keys_floats). */
 void ff_run_step(const ff_call *, const ff_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
@@ -211,7 +212,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector);
 size_t ff_attention_floats(int64_t tokens, int head, int vector);  /* scratch without keys */
 /* Floats of packed keys in a shared group of `rows` tokens. */
 size_t ff_shared_floats(const ff_encoder *, int64_t rows);
-/* Elements of FF_ATTEND or FF_PACK, and their computation. */
+/* The same two functions for the steps FF_ATTEND and FF_PACK: count the elements, and compute elements [from, to). */
 int64_t ff_attend_elements(const ff_call *, const ff_attend_step *, const ff_group *);
 void ff_attend(const ff_call *, const ff_attend_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
 extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,

@@ -7,7 +7,7 @@
 #include "parts.h"
 
 enum { STEPS = FF_TILE_STEPS, ROWS = 3, LDA = 256 };  /* LDA: bytes in an operand row */
-#define UNIT 0.125  /* all numbers are -3 to 3 times this */
+#define UNIT 0.125  /* each test number is an integer from -3 to 3 times UNIT */
 
 typedef struct {
     char weights[STEPS * 2 * FF_AVX512_VECTOR * 4];
