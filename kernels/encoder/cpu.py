@@ -23,9 +23,8 @@ from fastflow.kernels.encoder.shape import (
     Pooling,
     mean_position,
 )
-from fastflow.kernels.isa import best_first, find_forced_isa, has_tiles
 from fastflow.kernels.panels import STORED, NotFinite, raw, storable
-from fastflow.kernels.threads import resolve_threads
+from fastflow.kernels.processor import best_first, find_forced_isa, has_tiles, resolve_threads
 
 # dtype -> formats, the best first
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}

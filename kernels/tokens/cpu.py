@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import Vocabulary as Vocabulary
-from fastflow.kernels.threads import resolve_threads
+from fastflow.kernels.processor import resolve_threads
 from fastflow.kernels.tokens.rules import Rules
 
 
