@@ -113,7 +113,7 @@ class CpuCalibrator(Calibrator):
     def _fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
         if (words := tokenizer.compiled) is None:
             return None
-        from fastflow.kernels.embed.cpu import Texts
+        from fastflow.kernels.embed import Texts
 
         fused = Texts(words, pooling, tokenizer.max_length, tokenizer.ended, tokenizer.left_out)
 

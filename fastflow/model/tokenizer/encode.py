@@ -18,7 +18,7 @@ from fastflow.model.tokenizer.files import NotNativeError, Saved, lowercase_firs
 from fastflow.values import MOST, panics, reason
 
 if TYPE_CHECKING:
-    from fastflow.kernels.tokens.cpu import WordPiece
+    from fastflow.kernels.tokens import WordPiece
     from fastflow.model.tokenizer.cuts import LongTexts
     from fastflow.model.tokenizer.wordpiece import Native
 
