@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fastflow.bench.suites.texts import real_texts
 from fastflow.errors import UsageError
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow import Plan
 from fastflow.model.artifact import load_model
 from fastflow.plan.fold import fold
 from fastflow.plan.linear import products

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow.plan import Plan, execute_with_log_det
+from fastflow.kernels.flow import Plan, execute_with_log_det
 from fastflow.late import late
 from fastflow.model.kinds import Calibrated, Model
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fastflow.backends.base import Backend, Calibrator, Floats, FusedCall
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.shape import PLAIN, Outliers, Pooling, fold_head
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, fold_head
+from fastflow.kernels.flow import Plan
 from fastflow.late import late, making
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
@@ -22,8 +22,8 @@ from fastflow.stages.calibration import Densities, Stage, log_normal
 
 if TYPE_CHECKING:
     from fastflow.backends.precision import Tried
+    from fastflow.kernels.encoder import EncoderShape
     from fastflow.kernels.encoder.cpu import CpuEncoder
-    from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.flow.cpu import CpuFlow
     from fastflow.kernels.table import cpu as table_kernels
     from fastflow.model.encoder.int8 import Int8

@@ -9,8 +9,7 @@ import numpy as np
 
 from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder import reference, texts
-from fastflow.kernels.encoder.shape import Head
+from fastflow.kernels.encoder import Head, reference, texts
 from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Calibrated, Model, VectorModel

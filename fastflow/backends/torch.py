@@ -14,7 +14,7 @@ from fastflow.backends.base import Backend, Calibrator, Floats
 from fastflow.backends.embedding_layer import build_words_layer, get_states
 from fastflow.backends.reference import pool_states
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder import WORDS
 from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.panels import LARGEST
 from fastflow.model.encoder.architecture import encoder_shape, encoder_size, read_config

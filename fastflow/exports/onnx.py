@@ -14,8 +14,8 @@ from fastflow.exports.onnx_encoder import Encoder, activate
 from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stack
 from fastflow.exports.record import Record, write_json
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
-from fastflow.kernels.encoder.shape import LEAST, LEAST_NORM, Dense, Head, Norm
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.encoder import LEAST, LEAST_NORM, Dense, Head, Norm
+from fastflow.kernels.flow import Plan
 from fastflow.kernels.table.reference import Table
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
@@ -186,7 +186,7 @@ def _activate(graph: Graph, x: Value, kind: str) -> Value:
 
 
 def _add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
-    """Add folded ``plans``, as ``kernels.flow.plan.execute`` computes them."""
+    """Add folded ``plans``, as ``kernels.flow.execute`` computes them."""
     for plan in plans:
         u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
         if plan.L is not None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import Unit
+from fastflow.kernels.encoder import Unit
 from fastflow.model.encoder.architecture import is_model2vec, is_static, size_of
 from fastflow.model.encoder.weights import has_pooler
 from fastflow.model.hashing import (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
-from fastflow.kernels.encoder.shape import Head, head_width
+from fastflow.kernels.encoder import Head, head_width
 from fastflow.late import late
 from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.hashing import Later

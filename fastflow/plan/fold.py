@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow import Plan
 from fastflow.plan.builder import Builder
 from fastflow.plan.linear import LARGEST, magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow.plan import Plan, execute
+from fastflow.kernels.flow import Plan, execute
 from fastflow.kernels.tokens.reference import WordPiece
 
 Pool = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]  # ids, offsets -> (B, D)

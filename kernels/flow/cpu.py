@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu, processor
 from fastflow.kernels._cpu import OP, Flow, isas
-from fastflow.kernels.flow.plan import UNTOUCHED, Plan
+from fastflow.kernels.flow import UNTOUCHED, Plan
 from fastflow.kernels.panels import record
 from fastflow.kernels.processor import resolve_threads
 

@@ -11,7 +11,7 @@ from fastflow.backends.base import Backend
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder import WORDS
 from fastflow.model.artifact import load_model
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens

@@ -15,7 +15,7 @@ from fastflow.backends.embedding_layer import build_words_layer
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import UsageError
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder import WORDS
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import encoder_size, read_config
 from fastflow.model.kinds import Model

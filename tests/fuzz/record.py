@@ -18,8 +18,8 @@ import numpy as np
 from drawn import DIMS, WIDTHS, draw_encoder
 
 from fastflow.kernels import processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder import cpu as cpu_encoder
-from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow import cpu as cpu_flow
 from fastflow.plan.fold import fold
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from fastflow.kernels.embed import Texts
+from fastflow.kernels.encoder import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.texts import MODES
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.search import cpu as search

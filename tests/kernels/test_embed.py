@@ -8,8 +8,8 @@ import pytest
 
 from fastflow.kernels import embed
 from fastflow.kernels.embed import reference
+from fastflow.kernels.encoder import WORDS, Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Pooling
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.kernels import processor
+from fastflow.kernels.encoder import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 
 from support.encoders import assert_pools, assert_states, with_windows

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from fastflow.kernels import _cpu, processor
-from fastflow.kernels.encoder import cpu
+from fastflow.kernels.encoder import Pooling, cpu
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products
-from fastflow.kernels.encoder.shape import Pooling
 
 from support import halved, in_bytes
 from support.encoders import assert_near

@@ -5,10 +5,10 @@ import pytest
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import APART, BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
+from fastflow.kernels.encoder import PLAIN, Outliers, Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products, parts_of
-from fastflow.kernels.encoder.shape import PLAIN, Outliers, Pooling
 from fastflow.kernels.panels import STORED, NotFinite, pack_reference, widen
 from fastflow.kernels.processor import isas
 

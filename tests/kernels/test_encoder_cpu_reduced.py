@@ -21,10 +21,9 @@ from fastflow.kernels._cpu import (
     attention_formats,
     formats,
 )
+from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, reference
 from fastflow.kernels.encoder import cpu as cpu_encoder
-from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose, choose_attention, describe, find_outlying, smooth
-from fastflow.kernels.encoder.shape import PLAIN, Outliers, Pooling
 from fastflow.kernels.panels import quantise, to_bfloat16
 
 from support.encoders import emulated, same

@@ -11,8 +11,8 @@ import fastflow
 from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.kernels import _cpu, processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.processor import default_threads, parse_openmp, quotas
 from fastflow.plan.fold import fold

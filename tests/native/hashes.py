@@ -20,8 +20,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastflow.kernels import _cpu, processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder import cpu as cpu_encoder
-from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow import cpu
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.shape import Head
+from fastflow.kernels.encoder import Head
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder.architecture import is_static, size_of
 from fastflow.model.encoder.weights import has_pooler

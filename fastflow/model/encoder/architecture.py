@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
+from fastflow.kernels.encoder import BUCKETS, EncoderShape
 from fastflow.model.hashing import is_file
 from fastflow.model.tensors import MappedTensors
 from fastflow.values import number, short

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
+from fastflow.kernels.encoder import BUCKETS, EncoderShape
 from fastflow.kernels.panels import LARGEST, usable, widen
 from fastflow.model.tensors import Arrays, MappedTensors
 from fastflow.values import flag, read_object, short, whole_number

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import HEAVIEST, LEAST, LIGHTEST, Dense, Head, Norm, Unit
+from fastflow.kernels.encoder import HEAVIEST, LEAST, LIGHTEST, Dense, Head, Norm, Unit
 from fastflow.kernels.panels import usable
 from fastflow.model.encoder.architecture import read_config, whole_number
 from fastflow.model.encoder.weights import BAD

@@ -5,10 +5,10 @@ from drawn import DIMS, WIDTHS, draw_encoder
 from harness import Choices, Finding
 
 from fastflow.kernels import processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import Pooling
+from fastflow.kernels.flow import execute
 from fastflow.kernels.flow.cpu import CpuFlow
-from fastflow.kernels.flow.plan import execute
 from fastflow.plan.fold import fold
 
 from support.encoders import defined
