@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Calibrator, FusedCall
+from fastflow.backends import Backend, Calibrator, FusedCall
 from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.errors import FastflowError, warn
 from fastflow.late import Loading, late

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastflow.backends.base import Backend, Calibrator
+from fastflow.backends import Backend, Calibrator
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu, missing_extra, warn
 from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
 from fastflow.model.kinds import Model, VectorModel

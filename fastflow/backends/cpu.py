@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Calibrator, Floats, FusedCall
+from fastflow.backends import Backend, Calibrator, Floats, FusedCall
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, fold_head
 from fastflow.kernels.flow import Plan
@@ -17,7 +17,7 @@ from fastflow.model.encoder.architecture import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.tokenizer.encode import Tokenizer, Tokens
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, Stage, log_normal
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.atomic import replace_bytes
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
 from fastflow.errors import FastflowError, UsageError

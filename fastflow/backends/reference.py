@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import Head, reference, texts
 from fastflow.model.encoder.architecture import encoder_shape, read_config

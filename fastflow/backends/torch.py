@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.backends.embedding_layer import build_words_layer, get_states
 from fastflow.backends.reference import pool_states
 from fastflow.errors import FastflowError, UnsupportedArchitecture

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Floats
+from fastflow.backends import Backend, Floats
 from fastflow.backends.gpu.device import Device, Tensor
 from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.pipeline import Pipeline
@@ -27,7 +27,7 @@ from fastflow.model.encoder.architecture import CPU_ONLY, encoder_shape, read_co
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
 from fastflow.model.tokenizer.encode import Tokens
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 

@@ -21,7 +21,7 @@ from fastflow.model.encoder.architecture import encoder_shape, is_static, read_c
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.kinds import Model
 from fastflow.model.static.table import open_table
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.pooling import Pooling
 

@@ -36,7 +36,7 @@ class Step:
 
 
 class Builder:
-    """The unfinished plan, with the invariant of ``fastflow.plan.fold``.
+    """The unfinished plan, with the invariant of ``fastflow.plan``.
 
     ``form``: hidden, state for affine couplings, or in place for additive ones that update the state.
     """

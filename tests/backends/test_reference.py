@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from fastflow.backends.base import Backend
+from fastflow.backends import Backend
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError

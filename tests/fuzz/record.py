@@ -21,7 +21,7 @@ from fastflow.kernels import processor
 from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.flow import cpu as cpu_flow
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.stages import draw_chain
 

@@ -25,7 +25,7 @@ from fastflow.kernels.search import cpu as search
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table
 from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support import stages as make
 from support.encoders import texts_of, with_windows

@@ -15,7 +15,7 @@ from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
 from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
 from fastflow.kernels.tokens.reference import WordPiece as Definition
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support import stages as make
 from support.packed import random_encoder

@@ -15,7 +15,7 @@ from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.processor import default_threads, parse_openmp, quotas
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.packed import random_encoder
 

@@ -25,7 +25,7 @@ from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.flow import cpu
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support import stages as make
 from support.packed import pack, random_encoder, token_weights

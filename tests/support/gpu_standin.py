@@ -13,7 +13,7 @@ from fastflow.backends import triton as backend_triton
 from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.flow import execute, execute_with_log_det
 from fastflow.model.encoder.weights import load_weights
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.standin import StandIn
 from support.tolerances import EMBEDDING

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Calibrator
+from fastflow.backends import Calibrator
 from fastflow.backends.choose import open_backend
 from fastflow.backends.reference import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture

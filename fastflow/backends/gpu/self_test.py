@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend, ReferenceTable, ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture, WrongOnGpu
 from fastflow.model.encoder.architecture import is_static, read_config, whole_number

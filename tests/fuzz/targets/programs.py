@@ -9,7 +9,7 @@ from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow import execute
 from fastflow.kernels.flow.cpu import CpuFlow
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.encoders import defined
 from support.packed import pack
