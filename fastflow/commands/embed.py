@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands import options as shared
+from fastflow import commands as shared
 from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count
 
 if TYPE_CHECKING:
+    from fastflow.files.read import Layout
     from fastflow.files.read.inputs import Input
-    from fastflow.files.read.records import Layout
     from fastflow.files.run import Settings, Summary
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands import options as shared
+from fastflow import commands as shared
 from fastflow.console import introduce, open_runtime, say
 
 if TYPE_CHECKING:
-    from fastflow.files.read.records import Layout
+    from fastflow.files.read import Layout
 
 
 @click.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastflow.console import say
 from fastflow.files.checks import check_resumable, check_target, check_types
 from fastflow.files.encoding import Encoder, open_store
-from fastflow.files.read.records import Layout, Skipped
+from fastflow.files.read import Layout, Skipped
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, Settings, Summary, write
 from fastflow.files.windows import Pace, Unlike, characters, one_text, warn_if_unsuited, windows

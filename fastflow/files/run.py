@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastflow.errors import UsageError
+from fastflow.files.read import Layout
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout
 from fastflow.files.write.printing import Block, StandardOutput
 from fastflow.progress import Progress
 

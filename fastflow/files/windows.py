@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.console import say
 from fastflow.errors import UsageError
-from fastflow.files.read.records import RowFault
+from fastflow.files.read import RowFault
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.read.texts import unit_of
 from fastflow.files.run import Settings

@@ -16,7 +16,7 @@ from fastflow.files import embed as module
 from fastflow.files import windows as windows_module
 from fastflow.files.embed import embed_file
 from fastflow.files.encoding import Encoder
-from fastflow.files.read.records import Layout
+from fastflow.files.read import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.files.run import Run, Settings, Summary, parse_shard
 from fastflow.files.windows import FEWEST_JUDGED as FEWEST

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files.read.records import Layout
+from fastflow.files.read import Layout
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer.encode import Tokenizer
 from fastflow.model.verify import verify

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read import Layout, Record, Skipped
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout, Record, Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]

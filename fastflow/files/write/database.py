@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.records import plain
+from fastflow.files.read import plain
 from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, fold_case, quote_name
 from fastflow.files.write.outputs import OutputFile
 from fastflow.files.write.printing import Block

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastflow.console import check_stdout, describe_lost_stdout, say
-from fastflow.files.read.records import Identity, plain
+from fastflow.files.read import Identity, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
