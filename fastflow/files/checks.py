@@ -14,7 +14,7 @@ from fastflow.files.read.sources import Sources, check_formats
 from fastflow.files.read.texts import FORMATS
 from fastflow.files.run import Settings
 from fastflow.files.windows import one_text
-from fastflow.files.write.printing import StandardOutput
+from fastflow.files.write import StandardOutput
 
 
 def check_target(

@@ -16,7 +16,7 @@ from fastflow.files.read import Layout, Skipped
 from fastflow.files.read.sources import Row, Sources
 from fastflow.files.run import Run, Settings, Summary, write
 from fastflow.files.windows import Pace, Unlike, characters, one_text, warn_if_unsuited, windows
-from fastflow.files.write.printing import Block, StandardOutput, Terminal
+from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastflow.errors import UsageError
 from fastflow.files.read import Layout
 from fastflow.files.read.inputs import Input
-from fastflow.files.write.printing import Block, StandardOutput
+from fastflow.files.write import Block, StandardOutput
 from fastflow.progress import Progress
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from fastflow.files.embed import numbers_of
 from fastflow.files.encoding import drop_float64
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.run import Run, Settings, Summary, write
+from fastflow.files.write import Block
 from fastflow.files.write.outputs import NpyFile, growing
 from fastflow.files.write.partial import State
-from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime

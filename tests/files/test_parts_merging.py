@@ -13,8 +13,7 @@ from fastflow.files.parts import merging as module
 from fastflow.files.parts.counting import Counted
 from fastflow.files.parts.manifest import manifest_of, manifest_path, read_manifest
 from fastflow.files.parts.merging import merge
-from fastflow.files.write import parquet_output
-from fastflow.files.write.printing import Block
+from fastflow.files.write import Block, parquet_output
 from fastflow.files.write.writers import WRITERS, writer_for
 from fastflow.progress import format_count
 

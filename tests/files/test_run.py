@@ -22,8 +22,8 @@ from fastflow.errors import FastflowError
 from fastflow.files import embed, transform
 from fastflow.files.run import Settings, Summary, write
 from fastflow.files.transform import transform_file
+from fastflow.files.write import StandardOutput
 from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
 from fastflow.stages.vectors import PRECISIONS
 
