@@ -10,10 +10,9 @@ from typing import Any
 
 from fastflow.errors import UsageError
 from fastflow.files.read.inputs import PACKED
-from fastflow.files.read.sources import Sources, check_formats
+from fastflow.files.read.sources import Sources, check_formats, one_text
 from fastflow.files.read.texts import FORMATS
 from fastflow.files.run import Settings
-from fastflow.files.windows import one_text
 from fastflow.files.write import StandardOutput
 
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastflow.console import say
 from fastflow.files.checks import check_resumable, check_target, check_types
-from fastflow.files.encoding import Encoder, open_store
 from fastflow.files.read import Layout, Skipped
-from fastflow.files.read.sources import Row, Sources
+from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.run import Run, Settings, Summary, write
-from fastflow.files.windows import Pace, Unlike, characters, one_text, warn_if_unsuited, windows
+from fastflow.files.windows import Encoder, Pace, Unlike, characters, open_store, warn_if_unsuited, windows
 from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress

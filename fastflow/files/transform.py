@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.checks import check_target
 from fastflow.files.embed import numbers_of
-from fastflow.files.encoding import drop_float64
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.run import Run, Settings, Summary, write
+from fastflow.files.windows import drop_float64
 from fastflow.files.write import Block
 from fastflow.files.write.outputs import NpyFile, growing
 from fastflow.files.write.partial import State

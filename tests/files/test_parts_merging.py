@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
 CODE = """
 import os, random, signal, sys
 import fastflow.files.embed as embed
-import fastflow.files.encoding, fastflow.files.parts.merging as merging, fastflow.runtime
+import fastflow.files.windows, fastflow.files.parts.merging as merging, fastflow.runtime
 from pathlib import Path
 from fastflow.cli import main
 

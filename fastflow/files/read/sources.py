@@ -28,6 +28,13 @@ class Row(NamedTuple):
     record: Record
 
 
+def one_text(row: Row) -> str:
+    """Return the text of a row; raises a UsageError for a pair."""
+    if len(row.record.texts) != 1:
+        raise UsageError(f"{row.path} holds pairs of texts; choose one with --text-field sentence1 or sentence2")
+    return row.record.texts[0]
+
+
 def expand_patterns(given: Sequence[str]) -> list[str]:
     """Replace patterns by the sorted files that match, unless a file has that name.
 
