@@ -20,7 +20,7 @@ MODULES = {  # without an __init__.py that has only a docstring
 
 
 def folder_of(module: str) -> Path:
-    """The folder of the tests of ``module``, a path such as ``fastflow/files/run.py``."""
+    """The folder of the tests of ``module``, a path such as ``fastflow/files/embed.py``."""
     room, *parts = Path(module).parts
     return TESTS / (room if room != "fastflow" else parts[0] if len(parts) > 1 else "")
 

@@ -108,8 +108,8 @@ def take_layout(command: Any) -> Any:
         null: bool = False, **options: Any,
     ) -> Any:  # fmt: skip
         def layout() -> Layout:
+            from fastflow.files import check_delimiter, parse_keep
             from fastflow.files.read import Layout
-            from fastflow.files.run import check_delimiter, parse_keep
 
             marks, known = (check_delimiter(delimiter), not no_header, null, parse_keep(keep)), encoding
             if known is not None:

@@ -159,7 +159,7 @@ def transform(
     fastflow transform VECTORS.npy -m my-model -o OUT.npy
     """
     from fastflow.commands.embed import summarise
-    from fastflow.files.run import Run, Settings
+    from fastflow.files import Run, Settings
     from fastflow.files.transform import transform_file
 
     runtime = open_runtime(model, device, dtype, threads, quiet=True)

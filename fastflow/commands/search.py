@@ -105,9 +105,9 @@ def search(
 
 
 def _lines(runtime: Runtime) -> Iterator[list[str]]:
+    from fastflow.files import Settings
     from fastflow.files.read import Layout
     from fastflow.files.read.sources import Sources
-    from fastflow.files.run import Settings
     from fastflow.files.windows import Pace, windows
 
     settings = Settings(Layout("txt"))

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.console import say
+from fastflow.files import Settings
 from fastflow.files.read import RowFault
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.read.texts import unit_of
-from fastflow.files.run import Settings
 from fastflow.options import Options, cut_windows
 
 if TYPE_CHECKING:
