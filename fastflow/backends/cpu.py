@@ -175,7 +175,7 @@ class CpuBackend(CpuCalibrator, Backend):
         self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
     ) -> CpuEncoder:
         from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
-        from fastflow.kernels.panels import NotFinite
+        from fastflow.kernels.stored import NotFinite
 
         found, how = None if tried is None else tried.found, model.pooling
         pooling = Pooling(how.mode, how.layers, how.shares, how.weights, fold_head(model.head))

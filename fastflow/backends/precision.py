@@ -27,7 +27,7 @@ from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.panels import widen
+from fastflow.kernels.stored import widen
 from fastflow.model.encoder.int8 import Int8, build_record
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.kinds import Model

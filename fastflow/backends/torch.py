@@ -16,7 +16,7 @@ from fastflow.backends.reference import pool_states
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.kernels.encoder import WORDS
 from fastflow.kernels.encoder.texts import apply_head
-from fastflow.kernels.panels import LARGEST
+from fastflow.kernels.stored import LARGEST
 from fastflow.model.encoder.architecture import encoder_shape, encoder_size, read_config
 from fastflow.model.encoder.weights import BAD, load_weights
 from fastflow.model.kinds import Model, VectorModel

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.exports.record import write_json, write_tensors
 from fastflow.kernels.encoder import WORDS, mean_position
-from fastflow.kernels.panels import widen
+from fastflow.kernels.stored import widen
 from fastflow.model.encoder.architecture import encoder_shape, read_config, size_of
 from fastflow.model.encoder.weights import WEIGHT_INDEX, MappedWeights, weight_files
 from fastflow.model.kinds import Model

@@ -30,7 +30,7 @@ from fastflow.model.static.table import BAG, open_table
 NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # releases with most modules, StaticEmbedding, use_residual
 FOLDERS = {"StaticEmbedding": "Table"}  # model2vec would open 0_StaticEmbedding
 HEAVIER = 1e15  # times the least token weight
-STRETCH = 2.0**19  # of one Dense: fastflow reads up to LARGEST of kernels/panels.py
+STRETCH = 2.0**19  # of one Dense: fastflow reads up to LARGEST of kernels/stored.py
 LONGER = 4096  # times the longest vector: 1 + 1 / (2 * LONGER**2) is 1 in float32
 PATH = {name: kind for kind, name in ACTIVATIONS.items()}
 

@@ -23,8 +23,8 @@ from fastflow.kernels.encoder import (
 )
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products, Stored, parts_of
-from fastflow.kernels.panels import STORED, NotFinite, raw, storable
 from fastflow.kernels.processor import best_first, find_forced_isa, has_tiles, resolve_threads
+from fastflow.kernels.stored import STORED, NotFinite, raw, storable
 
 # dtype -> formats, the best first
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}

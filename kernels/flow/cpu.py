@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fastflow.kernels import _cpu, processor
 from fastflow.kernels._cpu import OP, Flow, isas
 from fastflow.kernels.flow import UNTOUCHED, Plan
-from fastflow.kernels.panels import record
 from fastflow.kernels.processor import resolve_threads
+from fastflow.kernels.stored import record
 
 Array = NDArray[Any]
 Part = tuple[int, int]  # first column in scratch, number of columns

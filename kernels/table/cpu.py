@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from fastflow.kernels import processor
 from fastflow.kernels._cpu import Table as Compiled
 from fastflow.kernels._cpu import isas
-from fastflow.kernels.mapped import CHANGED, was_changed
-from fastflow.kernels.panels import raw
 from fastflow.kernels.processor import resolve_threads
+from fastflow.kernels.stored import CHANGED, raw, was_changed
 from fastflow.kernels.table.reference import STORED, Table
 
 

@@ -24,7 +24,7 @@ from fastflow.kernels._cpu import (
 from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, reference
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose, choose_attention, describe, find_outlying, smooth
-from fastflow.kernels.panels import quantise, to_bfloat16
+from fastflow.kernels.stored import quantise, to_bfloat16
 
 from support.encoders import emulated, same
 from support.in_bytes import EMULATED

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import BUCKETS, EncoderShape
-from fastflow.kernels.panels import LARGEST, usable, widen
+from fastflow.kernels.stored import LARGEST, usable, widen
 from fastflow.model.tensors import Arrays, MappedTensors
 from fastflow.values import flag, read_object, short, whole_number
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import HEAVIEST, LEAST, LIGHTEST, Dense, Head, Norm, Unit
-from fastflow.kernels.panels import usable
+from fastflow.kernels.stored import usable
 from fastflow.model.encoder.architecture import read_config, whole_number
 from fastflow.model.encoder.weights import BAD
 from fastflow.model.hashing import MODULES, encoder_files, is_file
