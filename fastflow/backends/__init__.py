@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fastflow.kernels.flow import Plan, execute_with_log_det
 from fastflow.late import late
-from fastflow.model.kinds import Calibrated, Model
-from fastflow.model.tokenizer.encode import Tokenizer, Tokens
+from fastflow.model import Calibrated, Model
+from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, Density, density_of, has_density, log_normal
 

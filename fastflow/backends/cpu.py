@@ -13,10 +13,10 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, fold_head
 from fastflow.kernels.flow import Plan
 from fastflow.late import late, making
-from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model import Model, VectorModel
+from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
-from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.tokenizer.encode import Tokenizer, Tokens
+from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, Stage, log_normal
 

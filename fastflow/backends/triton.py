@@ -23,10 +23,10 @@ from fastflow.backends.gpu.pipeline import Pipeline
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.kernels.encoder.reference import positions
 from fastflow.kernels.encoder.texts import apply_head
-from fastflow.model.encoder.architecture import CPU_ONLY, encoder_shape, read_config, whole_number
+from fastflow.model import Model
+from fastflow.model.encoder import CPU_ONLY, encoder_shape, read_config, whole_number
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten

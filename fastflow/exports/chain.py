@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import Dense, Head, Unit
-from fastflow.model.kinds import Model
+from fastflow.model import Model
 from fastflow.plan import Layer, fold_into
 from fastflow.plan.linear import LARGEST
 

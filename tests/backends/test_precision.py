@@ -17,7 +17,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import Outliers, Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.int8 import FILE
 from fastflow.model.encoder.weights import load_weights
 

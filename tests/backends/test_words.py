@@ -16,10 +16,10 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder import WORDS
+from fastflow.model import Model
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import encoder_size, read_config
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.encoder import encoder_size, read_config
+from fastflow.model.tokenizer import Tokens
 from fastflow.stages.pooling import Pooling, parse_pooling
 
 from support.builders import FAMILIES, OTHERS, make_model

@@ -14,8 +14,8 @@ from fastflow.backends import Calibrator
 from fastflow.backends.choose import open_backend
 from fastflow.backends.reference import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.model import VectorModel
 from fastflow.model.artifact import load_model, open_model
-from fastflow.model.kinds import VectorModel
 from fastflow.stages import calibration
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
