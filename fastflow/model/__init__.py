@@ -1,4 +1,4 @@
-"""Opened models, with or without an encoder, and their prompts. Readers of models name the file and the field of a fault."""
+"""Opened models, with or without an encoder, and their prompts. Readers name the file and the field of a fault."""
 
 from __future__ import annotations
 

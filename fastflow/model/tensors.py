@@ -29,7 +29,7 @@ HEAD = 8
 
 
 class MappedTensors:
-    """Read-only ``arrays`` of a safetensors file, of any alignment; bfloat16 has the dtype ``packing.BFLOAT16``.
+    """Read-only ``arrays`` of a safetensors file, of any alignment; bfloat16 has the dtype ``kernels.stored.BFLOAT16``.
 
     The file stays mapped while one of the arrays lives.
     """
