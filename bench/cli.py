@@ -16,7 +16,6 @@ from fastflow.bench.report.plot import plot
 from fastflow.bench.report.table import make_table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.kernels.threads import default_threads
 
 SUITES = {  # name -> its module and function in fastflow.bench.suites: Request -> Results
     "flow": ("flow", "run_flow"),
@@ -65,6 +64,7 @@ def run(
         _check_shape(shape, model, suites)
     from fastflow.bench.measure.probe import add_floors, measure_ceilings
     from fastflow.bench.peers.gpu import settings
+    from fastflow.kernels.processor import default_threads
 
     device, sizes = _resolve_device(device), sizes or (QUICK if quick else FULL)
     start, neighbours = time.monotonic(), Neighbours()
@@ -101,6 +101,7 @@ def run_suites(
 ) -> Results:
     """Run the suites in their order; return their results together."""
     from fastflow.bench.suites.workbench import Request, open_workbench
+    from fastflow.kernels.processor import default_threads
 
     every, count = Results(), threads or default_threads()
     with open_workbench(model, sizes.bert, shape) as bench:

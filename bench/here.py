@@ -15,11 +15,10 @@ from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.bench.measure.timing import Effort, alternate
 from fastflow.bench.report.table import is_busy
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.isa import isa
-from fastflow.kernels.threads import default_threads
+from fastflow.kernels.processor import default_threads, isa
+from fastflow.model import Model, VectorModel
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import is_static
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model.encoder import is_static
 from fastflow.runtime import Runtime
 
 DTYPES = ("float32", "bfloat16", "int8")

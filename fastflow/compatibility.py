@@ -11,12 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastflow.errors import UsageError
-from fastflow.model.kinds import Model
+from fastflow.model import Model
 from fastflow.stages import calibration
 from fastflow.values import short
 
 if TYPE_CHECKING:
-    from fastflow.model.tokenizer.encode import Tokenizer
+    from fastflow.model.tokenizer import Tokenizer
     from fastflow.session import Session
     from fastflow.types import Info, Matrix, Vector
 

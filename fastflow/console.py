@@ -22,7 +22,7 @@ from fastflow.errors import FastflowError, FastflowWarning, UsageError
 from fastflow.progress import Progress
 
 if TYPE_CHECKING:
-    from fastflow.model.kinds import Model
+    from fastflow.model import Model
     from fastflow.runtime import Runtime
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, NamedTuple, TypeVar
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model import Model, VectorModel
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 

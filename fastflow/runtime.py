@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from numpy.typing import ArrayLike
 
 from fastflow.compatibility import LibraryCalls, Properties, check_foreign
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model import Model, VectorModel
 from fastflow.model.locate import resolve_model
 from fastflow.options import Options, pick_texts
 from fastflow.session import Session

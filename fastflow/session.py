@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Calibrator, FusedCall
+from fastflow.backends import Backend, Calibrator, FusedCall
 from fastflow.backends.choose import open_backend, open_calibrator
 from fastflow.errors import FastflowError, warn
 from fastflow.late import Loading, late
+from fastflow.model import Model, VectorModel, no_encoder
 from fastflow.model.artifact import Opening
-from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.locate import find_packaged_name
-from fastflow.model.tokenizer.encode import Tokenizer, Tokens
+from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.fragmentation import Seen
 from fastflow.options import PLAIN, Options, check_texts, cut_windows, iterate_in_order, prefetch
 from fastflow.stages.calibration import output_dim

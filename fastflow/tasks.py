@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from numpy.typing import ArrayLike, NDArray
 
-from fastflow.model.kinds import TASKS
+from fastflow.model import TASKS
 from fastflow.stages.vectors import check_vectors
 
 if TYPE_CHECKING:

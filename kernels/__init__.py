@@ -2,7 +2,7 @@
 
 operation  definition (NumPy)            compiled for the CPU         Triton for a GPU
 encoder    ``encoder.reference``         ``encoder.cpu``              ``encoder.triton``
-flow       ``flow.equations``, ``.plan`` ``flow.cpu``                 ``flow.triton``
+flow       ``flow.equations``, ``flow``  ``flow.cpu``                 ``flow.triton``
 search     ``search.reference``          ``search.cpu``               –
-tokens     ``tokens.reference``          ``tokens.cpu``               –
+tokens     ``tokens.reference``          ``tokens``                   –
 """

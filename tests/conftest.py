@@ -51,9 +51,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def require_isa(isa: str) -> str:
     """Return ``isa``; skip if this machine lacks it, and fail if FASTFLOW_REQUIRE_ISA names it."""
-    from fastflow.kernels import isa as instructions
+    from fastflow.kernels import processor
 
-    known = instructions.isas()
+    known = processor.isas()
     assert set(known) <= set(ISAS), "an instruction set that no test would name"
     if isa not in known or not known[isa][1]:
         required = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()

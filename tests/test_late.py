@@ -49,7 +49,7 @@ USES: dict[str, Callable[[Runtime], Any]] = {
 }
 LIBRARY = "fastflow.model.tokenizer.files.Saved.library"
 LONG_TEXTS, CUTS = "fastflow.model.tokenizer.cuts.LongTexts.__init__", "fastflow.model.tokenizer.cuts.find_cuts"
-OF_FLOW, FOLD = "fastflow.backends.base.density_of", "fastflow.backends.cpu.fold"
+OF_FLOW, FOLD = "fastflow.backends.density_of", "fastflow.backends.cpu.fold"
 CASES = [
     Late("flow", LIBRARY, "pieces"),
     Late("flow", OF_FLOW, "density"),

@@ -4,6 +4,7 @@ Behaviours of many rooms are in ``tests/across``, and what happens to them if di
 ``tests/faults``.
 """
 
+import ast
 from functools import cache
 from pathlib import Path
 
@@ -11,11 +12,15 @@ from support.arrows import KNOWN, imported
 from support.places import ROOT, TESTS
 
 NO_ROOM = {"across", "attacks", "corpus", "faults", "fuzz", "native", "support", "triton_compile", "triton_interpret"}
-MODULES = {path.relative_to(ROOT).as_posix(): name for name, path in KNOWN.items() if path.name != "__init__.py"}
+MODULES = {  # without an __init__.py that has only a docstring
+    path.relative_to(ROOT).as_posix(): name
+    for name, path in KNOWN.items()
+    if len(ast.parse(path.read_bytes()).body) > 1
+}
 
 
 def folder_of(module: str) -> Path:
-    """The folder of the tests of ``module``, a path such as ``fastflow/files/run.py``."""
+    """The folder of the tests of ``module``, a path such as ``fastflow/files/embed.py``."""
     room, *parts = Path(module).parts
     return TESTS / (room if room != "fastflow" else parts[0] if len(parts) > 1 else "")
 

@@ -16,7 +16,7 @@ import fastflow
 from fastflow import Runtime
 from fastflow.backends.choose import BACKENDS
 from fastflow.errors import FastflowError, FastflowWarning, UsageError
-from fastflow.model.kinds import Prompts
+from fastflow.model import Prompts
 from fastflow.options import prefetch
 from fastflow.values import MOST
 

@@ -13,8 +13,8 @@ import click
 from fastflow.atomic import check_out
 from fastflow.console import add_note, say
 from fastflow.errors import UsageError
+from fastflow.files.read import Layout
 from fastflow.files.read.matrix import MatrixFile
-from fastflow.files.read.records import Layout
 from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
 from fastflow.train.fits.corpus import Setup

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fastflow.kernels.encoder.shape import EncoderShape
+from fastflow.kernels.encoder import EncoderShape
 
 Array = NDArray[Any]
 BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of a weight

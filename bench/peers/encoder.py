@@ -19,8 +19,8 @@ from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Array, Subject
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.agreement import quiet
-from fastflow.kernels.encoder.shape import WORDS
-from fastflow.model.encoder.architecture import max_tokens
+from fastflow.kernels.encoder import WORDS
+from fastflow.model.encoder import max_tokens
 
 
 class Pooled(torch.nn.Module):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.bench.peers.flow import Function, call_in_turn
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow import Plan
 from fastflow.plan.linear import LARGEST, divides
 
 Array = NDArray[Any]

@@ -34,8 +34,8 @@ from fastflow.bench.peers.gpu import compiling, settings
 from fastflow.bench.report.ratios import compute_encoder_ratios, compute_gpu_encoder_ratios
 from fastflow.bench.suites.workbench import Request
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import read_config
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.encoder import read_config
+from fastflow.model.tokenizer import Tokens
 
 DTYPES = ("float32", "bfloat16", "int8")
 GPU = gpu_peers.Gpu()  # a dry run replaces it

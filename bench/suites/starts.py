@@ -28,7 +28,7 @@ from fastflow.bench.suites.encoder import DTYPES, find_instructions
 from fastflow.bench.suites.texts import embed_padded
 from fastflow.bench.suites.workbench import Request
 from fastflow.errors import FastflowError
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.runtime import Runtime
 
 TEXT = "The river was quiet that morning."

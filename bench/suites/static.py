@@ -24,7 +24,7 @@ from fastflow.bench.suites.texts import Lists, compare_texts, real_texts
 from fastflow.bench.suites.workbench import Request, Workbench
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import is_model2vec
+from fastflow.model.encoder import is_model2vec
 from fastflow.model.locate import DEFAULT
 from fastflow.model.static.table import open_table
 from fastflow.model.static.write import write_static

@@ -15,7 +15,7 @@ from fastflow.bench.measure.timing import Effort, Timing, alternate, summarise, 
 from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse, open_reference
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"

@@ -18,7 +18,7 @@ from fastflow.bench.suites.sizes import Sizes
 from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.locate import DEFAULT
 
 SEED = 0

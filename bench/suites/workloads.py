@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fastflow.bench.suites.texts import real_texts
 from fastflow.errors import UsageError
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow import Plan
 from fastflow.model.artifact import load_model
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.plan.linear import products
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, describe

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastflow.backends.base import Backend, Calibrator
+from fastflow.backends import Backend, Calibrator
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu, missing_extra, warn
-from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model import Model, VectorModel
+from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.stages.vectors import check_count
 from fastflow.values import short
 
@@ -129,7 +129,7 @@ def _open_kind(kind: Kind, name: str, where: str, model: Any, device: str, dtype
         raise UsageError(f"dtype {dtype!r} does not run on the {name} backend{where}; usable are {usable}")
     opened = kind.load()(model, dtype, device, threads)
     if name == "cpu":
-        from fastflow.kernels.isa import faults
+        from fastflow.kernels.processor import faults
 
         for fault in faults():  # instruction sets that failed their self-tests
             opened.notes.append(fault)
@@ -180,7 +180,7 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
     if name == "cpu" and find_spec("fastflow.kernels._cpu") is None:
         return FastflowError("the cpu backend needs the compiled extension: install a C compiler and fastflow again")
     if name == "cpu":
-        from fastflow.kernels.isa import best_first, faults  # the first call runs their self-tests
+        from fastflow.kernels.processor import best_first, faults  # the first call runs their self-tests
 
         if next(best_first(), None) is None:
             warn(fault := f"the cpu backend cannot run: {'; '.join(faults())}")

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Calibrator, Floats, FusedCall
+from fastflow.backends import Backend, Calibrator, Floats, FusedCall
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.shape import PLAIN, Outliers, Pooling, fold_head
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, fold_head
+from fastflow.kernels.flow import Plan
 from fastflow.late import late, making
-from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model import Model, VectorModel
+from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
-from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.tokenizer.encode import Tokenizer, Tokens
-from fastflow.plan.fold import fold
+from fastflow.model.tokenizer import Tokenizer, Tokens
+from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, Stage, log_normal
 
 if TYPE_CHECKING:
     from fastflow.backends.precision import Tried
+    from fastflow.kernels.encoder import EncoderShape
     from fastflow.kernels.encoder.cpu import CpuEncoder
-    from fastflow.kernels.encoder.shape import EncoderShape
     from fastflow.kernels.flow.cpu import CpuFlow
     from fastflow.kernels.table import cpu as table_kernels
     from fastflow.model.encoder.int8 import Int8
@@ -113,7 +113,7 @@ class CpuCalibrator(Calibrator):
     def _fuse(self, tokenizer: Tokenizer, pooling: CpuEncoder | table_kernels.CpuTable) -> FusedCall | None:
         if (words := tokenizer.compiled) is None:
             return None
-        from fastflow.kernels.embed.cpu import Texts
+        from fastflow.kernels.embed import Texts
 
         fused = Texts(words, pooling, tokenizer.max_length, tokenizer.ended, tokenizer.left_out)
 
@@ -175,7 +175,7 @@ class CpuBackend(CpuCalibrator, Backend):
         self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
     ) -> CpuEncoder:
         from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
-        from fastflow.kernels.panels import NotFinite
+        from fastflow.kernels.stored import NotFinite
 
         found, how = None if tried is None else tried.found, model.pooling
         pooling = Pooling(how.mode, how.layers, how.shares, how.weights, fold_head(model.head))

@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.atomic import replace_bytes
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.cache_folder import OWN, TRIAL, cache_directory
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.panels import widen
+from fastflow.kernels.stored import widen
+from fastflow.model import Model
 from fastflow.model.encoder.int8 import Int8, build_record
 from fastflow.model.encoder.weights import MappedWeights
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import open_regular, short
 from fastflow.version import __version__

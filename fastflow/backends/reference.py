@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder import reference, texts
-from fastflow.kernels.encoder.shape import Head
-from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.kernels.encoder import Head, reference, texts
+from fastflow.model import Calibrated, Model, VectorModel
+from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.kinds import Calibrated, Model, VectorModel
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Densities, Stage
 from fastflow.stages.pooling import Pooling

@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.backends.embedding_layer import build_words_layer, get_states
 from fastflow.backends.reference import pool_states
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder import WORDS
 from fastflow.kernels.encoder.texts import apply_head
-from fastflow.kernels.panels import LARGEST
-from fastflow.model.encoder.architecture import encoder_shape, encoder_size, read_config
+from fastflow.kernels.stored import LARGEST
+from fastflow.model import Model, VectorModel
+from fastflow.model.encoder import encoder_shape, encoder_size, read_config
 from fastflow.model.encoder.weights import BAD, load_weights
-from fastflow.model.kinds import Model, VectorModel
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten

@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Backend, Floats
+from fastflow.backends import Backend, Floats
 from fastflow.backends.gpu.device import Device, Tensor
 from fastflow.backends.gpu.graphs import Bucket, BucketGraph, Graphs, bucket_for
 from fastflow.backends.gpu.pipeline import Pipeline
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.kernels.encoder.reference import positions
 from fastflow.kernels.encoder.texts import apply_head
-from fastflow.model.encoder.architecture import CPU_ONLY, encoder_shape, read_config, whole_number
+from fastflow.model import Model
+from fastflow.model.encoder import CPU_ONLY, encoder_shape, read_config, whole_number
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokens
-from fastflow.plan.fold import fold
+from fastflow.model.tokenizer import Tokens
+from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 

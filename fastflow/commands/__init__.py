@@ -1,1 +1,204 @@
-"""The commands of ``fastflow``; heavy imports wait until a command runs."""
+"""The options that several commands share; heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from fastflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from fastflow.files.read import Layout
+
+
+def join_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Join decorators; --help lists their options in this order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+MODEL = click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    envvar="FASTFLOW_MODEL",
+    help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded; "
+    "'default' and 'static' are the models in the package. "
+    "[default: the environment variable FASTFLOW_MODEL, else 'default']",
+)
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
+JSON = click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="The result as JSON: to FILE, or in place of the text on standard output.",
+)
+DEVICE = click.option("--device", default="auto", help="auto, cpu or cuda.")
+DTYPE = click.option(
+    "--dtype", default="auto", help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64."
+)
+THREADS = click.option(
+    "--threads",
+    type=int,
+    help="Threads to compute with. [default: OMP_NUM_THREADS, else the cores this process may use]",
+)
+RUNS = join_options(DTYPE, THREADS, DEVICE)  # the options of ``open_runtime``
+DELIMITER = click.option(
+    "--delimiter", metavar="C", help="The character between the columns of a csv or tsv.  [default: read off line 1]"
+)
+NO_HEADER = click.option(
+    "--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ..."
+)
+KEEP = click.option(
+    "--keep",
+    metavar="F,...",
+    multiple=True,
+    help="Fields to carry along into .jsonl, .parquet or .db; may be repeated.",
+)
+NULL = click.option(
+    "-0", "--null", is_flag=True, help="The texts of a .txt end with NUL, as xargs -0 and find -print0 have it."
+)
+FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv, jsonl or parquet.  [default: by the suffix]")
+ENCODING = click.option(
+    "--encoding",
+    metavar="NAME",
+    help="The encoding of the input, such as cp1252 or utf-16, by its name in Python.  [default: UTF-8]",
+)
+
+
+def errors_option(*more: str) -> Callable[[Any], Any]:
+    """Make the option --errors."""
+    return click.option(
+        "--errors",
+        type=click.Choice(["strict", "replace", *more]),
+        default="strict",
+        help="strict: bytes that are not of the encoding are an error; replace: they become U+FFFD"
+        + "; skip: rows with such bytes are left out, and the summary names them" * ("skip" in more)
+        + ".",
+    )
+
+
+RAY = click.option(
+    "--ray",
+    metavar="ADDRESS|local",
+    help="Make parts on the cluster of Ray at ADDRESS, or on the cores of this machine, as --shard does, and join them "
+    "to -o. Every node needs the inputs and the folder of -o. Needs the ray extra; see docs/shards.md.",
+)
+
+
+def take_layout(command: Any) -> Any:
+    """Give ``command`` a checked function ``layout`` for the options of columns."""
+
+    @wraps(command)
+    def with_layout(
+        *arguments: Any, text_field: str | None, format: str | None, delimiter: str | None, no_header: bool,
+        errors: str, encoding: str | None, id_field: str | None = None, keep: tuple[str, ...] = (),
+        null: bool = False, **options: Any,
+    ) -> Any:  # fmt: skip
+        def layout() -> Layout:
+            from fastflow.files import check_delimiter, parse_keep
+            from fastflow.files.read import Layout
+
+            marks, known = (check_delimiter(delimiter), not no_header, null, parse_keep(keep)), encoding
+            if known is not None:
+                from fastflow.files.read.encodings import parse_encoding
+
+                known = parse_encoding(known)
+            return Layout(format, text_field, id_field, errors, *marks, known)
+
+        return command(*arguments, layout=layout, **options)
+
+    return with_layout
+
+
+def corpus_options(command: Any) -> Any:
+    """Add the options of a corpus's columns; ``command`` gets ``layout``."""
+    help = "The column that holds the text.  [default: text or sentence, or both of a pair]"
+    field = click.option("--text-field", metavar="F", help=help)
+    return join_options(field, FORMAT, DELIMITER, NO_HEADER, ENCODING, errors_option())(take_layout(command))
+
+
+def folder_option(help: str) -> Callable[[Any], Any]:
+    """Make the option -o DIR."""
+    kind = click.Path(path_type=Path)
+    return click.option("-o", "--output", required=True, metavar="DIR", type=kind, help=help)
+
+
+def replace_option(old: str, new: str) -> Callable[[Any], Any]:
+    """Refuse an option that has another name."""
+    return refuse_option(old, f"{old} is called {new} now")
+
+
+def refuse_option(old: str, text: str) -> Callable[[Any], Any]:
+    """Refuse an old option with the sentence ``text``."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(text, context)
+
+    name = "old_" + old.removeprefix("--")  # the new option may have the plain name
+    return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True)
+
+
+def model_named(argument: str | None, option: str | None) -> str | None:
+    """Return the model of an argument or -m; raises a UsageError for both."""
+    given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
+    if argument is not None and option is not None and given:
+        raise UsageError("give the model once, as an argument or with -m")
+    return option if argument is None else argument
+
+
+def model_argument(command: Any) -> Any:
+    """Add MODEL as an argument and as -m."""
+    named = click.option("-m", "--model", "option", metavar="MODEL", envvar="FASTFLOW_MODEL", help="The same as MODEL.")
+    return click.argument("model", required=False)(named(command))
+
+
+def describe_output(output: Path, replaced: bool) -> str:
+    """Return the end of a summary."""
+    return f"; written to {output}" + ", which was replaced" * replaced
+
+
+def output_option(help: str) -> Callable[[Any], Any]:
+    """Make the option -o OUT."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)
+
+
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(["float32", "float16", "int8", "uint8", "binary", "ubinary"]),
+    default="float32",
+    help="Numbers in the output: int8 has one fixed range about 0, which the model stores; uint8 is int8 plus "
+    "128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
+)
+RANGES = refuse_option(
+    "--ranges",
+    "--ranges was removed: int8 and uint8 take the range that the model stores; ranges= of Runtime.encode gives "
+    "another in Python",
+)
+DIM = click.option(
+    "--dim",
+    type=click.IntRange(1),
+    help="Keep DIM dimensions: the leading directions if the model stores their order ('truncation' in fastflow info), "
+    "else the first ones.",
+)
+NORMALIZE = click.option("--normalize/--no-normalize", default=False, help="Divide by the L2 norm, after --dim.")
+RESUME = click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue an interrupted run after the rows it finished (OUT.partial). If the same run has finished OUT "
+    "(OUT.run.json), there is nothing to do.",
+)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands import options as shared
+from fastflow import commands as shared
 from fastflow.console import introduce, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count
 
 if TYPE_CHECKING:
+    from fastflow.files import Settings, Summary
+    from fastflow.files.read import Layout
     from fastflow.files.read.inputs import Input
-    from fastflow.files.read.records import Layout
-    from fastflow.files.run import Settings, Summary
 
 
 @click.command()
@@ -128,11 +128,10 @@ def embed(
     Row i of the output is text i of the inputs in the order given, empty texts too; --errors skip and --only-new leave
     rows out.
     """
-    from fastflow.files.checks import check_inputs, check_target
+    from fastflow.files import Run, Settings, check_inputs, check_target, parse_shard
     from fastflow.files.embed import embed_file
     from fastflow.files.read.inputs import Input
     from fastflow.files.read.sources import expand_patterns
-    from fastflow.files.run import Run, Settings, parse_shard
 
     if ray is not None:
         from fastflow.commands.shards import check_options, embed_on_ray
@@ -230,7 +229,7 @@ def fit_to(
     paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
     """Yield the way to open an input, and a model calibrated on all texts."""
-    from fastflow.files.checks import check_resumable
+    from fastflow.files import check_resumable
     from fastflow.files.embed import texts_of
     from fastflow.files.read.reread import Rereadable
     from fastflow.files.read.sources import Sources

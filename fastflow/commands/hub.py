@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fastflow.commands.options import QUIET
+from fastflow.commands import QUIET
 from fastflow.console import emit, say
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastflow.commands.options import DTYPE, JSON, model_argument, model_named
+from fastflow.commands import DTYPE, JSON, model_argument, model_named
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 

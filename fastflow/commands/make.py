@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands import options as shared
+from fastflow import commands as shared
 from fastflow.console import introduce, open_runtime, say
 
 if TYPE_CHECKING:
-    from fastflow.files.read.records import Layout
+    from fastflow.files.read import Layout
 
 
 @click.command()
@@ -159,7 +159,7 @@ def transform(
     fastflow transform VECTORS.npy -m my-model -o OUT.npy
     """
     from fastflow.commands.embed import summarise
-    from fastflow.files.run import Run, Settings
+    from fastflow.files import Run, Settings
     from fastflow.files.transform import transform_file
 
     runtime = open_runtime(model, device, dtype, threads, quiet=True)

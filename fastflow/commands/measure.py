@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fastflow.commands import options as shared
+from fastflow import commands as shared
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import Progress, format_count

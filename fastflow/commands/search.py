@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands.options import JSON, MODEL, QUIET, RUNS
+from fastflow.commands import JSON, MODEL, QUIET, RUNS
 from fastflow.console import emit, introduce, open_runtime, say, write_json, write_text
 from fastflow.errors import UsageError
 
@@ -105,9 +105,9 @@ def search(
 
 
 def _lines(runtime: Runtime) -> Iterator[list[str]]:
-    from fastflow.files.read.records import Layout
+    from fastflow.files import Settings
+    from fastflow.files.read import Layout
     from fastflow.files.read.sources import Sources
-    from fastflow.files.run import Settings
     from fastflow.files.windows import Pace, windows
 
     settings = Settings(Layout("txt"))

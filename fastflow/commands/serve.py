@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fastflow.commands.options import MODEL, RUNS
+from fastflow.commands import MODEL, RUNS
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, missing_extra
 from fastflow.serve.settings import MIB, Settings, read_keys

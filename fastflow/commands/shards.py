@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import JSON, QUIET, describe_output, output_option
+from fastflow.commands import JSON, QUIET, describe_output, output_option
 from fastflow.console import emit, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count

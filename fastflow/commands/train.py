@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fastflow.commands.options import QUIET, corpus_options, replace_option
+from fastflow.commands import QUIET, corpus_options, replace_option
 from fastflow.console import plain_errors
 from fastflow.train.option_fields import add_options
 from fastflow.train.options import Options, check_extra
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
-    from fastflow.files.read.records import Layout
+    from fastflow.files.read import Layout
 
 
 class TrainCommand(click.Command):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.exports.record import Record, read_record
-from fastflow.model.encoder.architecture import is_static
+from fastflow.model.encoder import is_static
 from fastflow.model.sentence.directory import read_modules
 from fastflow.runtime import Runtime
 from fastflow.stages.vectors import compute_paired_cosine

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import Dense, Head, Unit
-from fastflow.model.kinds import Model
-from fastflow.plan.fold import Layer, fold_into
+from fastflow.kernels.encoder import Dense, Head, Unit
+from fastflow.model import Model
+from fastflow.plan import Layer, fold_into
 from fastflow.plan.linear import LARGEST
 
 Array = NDArray[Any]

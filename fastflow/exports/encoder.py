@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.exports.record import write_json, write_tensors
-from fastflow.kernels.encoder.shape import WORDS, mean_position
-from fastflow.kernels.panels import widen
-from fastflow.model.encoder.architecture import encoder_shape, read_config, size_of
+from fastflow.kernels.encoder import WORDS, mean_position
+from fastflow.kernels.stored import widen
+from fastflow.model import Model
+from fastflow.model.encoder import encoder_shape, read_config, size_of
 from fastflow.model.encoder.weights import WEIGHT_INDEX, MappedWeights, weight_files
-from fastflow.model.kinds import Model
 from fastflow.model.tensors import MappedTensors
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

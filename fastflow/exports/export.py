@@ -15,12 +15,12 @@ import numpy as np
 from fastflow.atomic import check_out, growing
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.exports.record import Record, write_json, write_record, write_tensors
-from fastflow.kernels.encoder.shape import Unit
+from fastflow.kernels.encoder import Unit
+from fastflow.model import Model, VectorModel
 from fastflow.model.artifact import open_model
-from fastflow.model.encoder.architecture import MODEL2VEC, is_static
+from fastflow.model.encoder import MODEL2VEC, is_static
 from fastflow.model.encoder.weights import weight_files
 from fastflow.model.hashing import MANIFEST
-from fastflow.model.kinds import Model, VectorModel
 from fastflow.model.static.table import CONFIG, NAMES, TOKENIZER, WEIGHTS, open_table, read_rules
 from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.stages.calibration import describe, output_dim

@@ -14,14 +14,14 @@ from fastflow.exports.onnx_encoder import Encoder, activate
 from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stack
 from fastflow.exports.record import Record, write_json
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
-from fastflow.kernels.encoder.shape import LEAST, LEAST_NORM, Dense, Head, Norm
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.encoder import LEAST, LEAST_NORM, Dense, Head, Norm
+from fastflow.kernels.flow import Plan
 from fastflow.kernels.table.reference import Table
-from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model import Model
+from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.kinds import Model
 from fastflow.model.static.table import open_table
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.pooling import Pooling
 

@@ -8,8 +8,8 @@ import numpy as np
 from onnx import TensorProto
 
 from fastflow.exports.onnx_graph import FAR, Array, Graph, Value, axes, number
+from fastflow.kernels.encoder import WORDS, EncoderShape, mean_position
 from fastflow.kernels.encoder.distances import relative_bias, rotary_table
-from fastflow.kernels.encoder.shape import WORDS, EncoderShape, mean_position
 from fastflow.model.tensors import Arrays
 
 

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from fastflow.kernels.panels import quantise
+from fastflow.kernels.stored import quantise
 from fastflow.version import __version__
 
 OPSET, IR = 17, 8  # the first opset with LayerNormalization

@@ -16,10 +16,10 @@ from fastflow.exports.chain import make_modules
 from fastflow.exports.encoder import number_layers, read_pooler, write_encoder
 from fastflow.exports.record import Record, write_json, write_tensors
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
-from fastflow.kernels.encoder.shape import LEAST, Dense, Head, Norm, Unit, head_width
-from fastflow.model.encoder.architecture import is_static, size_of
+from fastflow.kernels.encoder import LEAST, Dense, Head, Norm, Unit, head_width
+from fastflow.model import Model
+from fastflow.model.encoder import is_static, size_of
 from fastflow.model.hashing import MODULES
-from fastflow.model.kinds import Model
 from fastflow.model.sentence.directory import SETTINGS
 from fastflow.model.sentence.modules import ACTIVATIONS, LEGACY_MODES
 from fastflow.model.sentence.weights import WEIGHTS

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.exports.record import write_json
-from fastflow.model.encoder.architecture import read_config
-from fastflow.model.kinds import Model
+from fastflow.model import Model
+from fastflow.model.encoder import read_config
 from fastflow.model.static.tokens import StaticTokenizer
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.values import MOST, read_object, system_errors

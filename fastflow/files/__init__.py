@@ -1,1 +1,243 @@
-"""Texts in and embeddings out: readers, writers, parts, caches and the runs that use them."""
+"""Texts in and embeddings out. A run: its options, the checks that need no model, its counts, and the loop that writes.
+
+The modules are readers, writers, parts, caches, and the runs that use them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastflow.errors import UsageError
+from fastflow.files.read import Layout
+from fastflow.files.read.inputs import PACKED, Input
+from fastflow.files.read.sources import Sources, check_formats, one_text
+from fastflow.files.read.texts import FORMATS
+from fastflow.files.write import Block, StandardOutput
+from fastflow.progress import Progress
+
+if TYPE_CHECKING:
+    from fastflow.files.write.outputs import OutputFile
+    from fastflow.files.write.partial import State
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options that shape rows: all must agree for a run to be resumed."""
+
+    layout: Layout = field(default_factory=Layout)
+    precision: str = "float32"
+    dim: int | None = None
+    normalize: bool = False
+    batch_tokens: int | None = None
+    dedupe: bool = False
+    shard: tuple[int, int] | None = None
+    truncate: str = "right"
+    prompt: str | None = None
+    log_prob: bool = False
+    only_new: bool = False
+
+    def to_record(self) -> dict[str, Any]:
+        return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # an earlier version recorded ranges
+
+
+@dataclass
+class Summary:
+    """The counts of a run."""
+
+    texts: int = 0
+    empty: int = 0
+    resumed: int = 0
+    cut: int = 0
+    reused: int = 0  # texts with a known pooled vector
+    cache: str = ""  # the content of --cache, in words
+    finished: bool = False  # an earlier run finished it
+    known: int = 0  # rows that --only-new left out
+    skipped: int = 0  # rows that --errors skip left out, and the first places
+    skipped_rows: list[str] = field(default_factory=list)
+
+
+def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields of ``--keep a,b --keep c``; raises a UsageError for a repeated one."""
+    names = [name for each in given for name in each.split(",")]
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise UsageError(f"--keep {','.join(given)}: must name fields, each once, such as --keep title,url")
+    return tuple(names)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Parse ``I/N`` with 1 <= I <= N; raises a UsageError."""
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise UsageError(f"--shard {text}: must be I/N with I from 1 to N, such as 1/3")
+    return int(part), int(parts)
+
+
+def check_delimiter(given: str | None) -> str | None:
+    """Return the character of ``--delimiter``; raises a UsageError."""
+    if given is None or given in ("\\t", "tab"):
+        return given and "\t"
+    if len(given) != 1 or given in '"\r\n':
+        raise UsageError(f"--delimiter {given!r}: must be one character that separates columns, such as ';' or '\\t'")
+    return given
+
+
+@dataclass(frozen=True)
+class Run:
+    """The options of a run that leave its rows as they are.
+
+    ``judge`` allows the warning about unlike texts. ``given``: the arguments, for the manifest of a shard. ``cache``:
+    vectors that runs share. ``started`` is called after the first texts are read.
+    """
+
+    resume: bool = False
+    quiet: bool = False
+    judge: bool = True
+    opened: Callable[[str], Input] = Input
+    given: Sequence[str] = ()
+    cache: Path | None = None
+    started: Callable[[], None] | None = None
+
+
+class BlockSource(Protocol):
+    """The rows of a run in order, with their vectors."""
+
+    def before(self, rows: int) -> Iterator[Block]:
+        """Yield the first ``rows`` rows of an earlier run, without vectors."""
+
+    def empty(self) -> Block:
+        """Return a block of no rows: vectors (0, D') of the run's width and dtype."""
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the other rows."""
+
+
+def write_rows(
+    source: BlockSource, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
+) -> None:
+    """Write the blocks of ``source`` after ``finished`` rows; ``state`` records each."""
+    with progress:
+        if not isinstance(writer, StandardOutput):
+            for block in source.before(finished):
+                writer.skip(block)
+        writer.write(source.empty())  # gives width and dtype, also of an empty input
+        progress.begin()  # the rate counts new rows only
+        for block in source.blocks():
+            writer.write(block)
+            if state is not None and not isinstance(writer, StandardOutput):
+                state.save(writer.rows, writer.sync())
+            progress.advance(len(block.rows))
+    writer.finish()
+
+
+def check_target(
+    target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
+) -> None:
+    """Raise a UsageError if output or cache cannot hold the ``settings``, or formats differ."""
+    check_formats(paths, settings.layout)
+    check_cache(cache, target, paths)
+    if settings.only_new and cache is None:
+        raise UsageError("--only-new leaves out the texts of earlier runs, which --cache FILE.db knows: add --cache")
+    if settings.only_new and settings.shard is not None:
+        raise UsageError("--only-new and --shard: the rows of a part are fixed; leave out one of them")
+    if target is None and settings.shard is not None:
+        raise UsageError("--shard needs an output, for a part has a manifest beside it: -o DIR")
+    if target is None:
+        if resume:
+            raise UsageError("--resume needs an output file: -o OUT")
+        check_keep("JSON Lines", StandardOutput.own, settings)
+        return
+    from fastflow.files.write.partial import check_known, check_output
+    from fastflow.files.write.writers import writer_for
+
+    kind = writer_for(target)
+    kind.check_extra(target)
+    layout = settings.layout
+    asked = {"ids": layout.id_field is not None, "fields": bool(layout.keep), "log_prob": settings.log_prob}
+    options = {"ids": "--id-field", "fields": "--keep", "log_prob": "--log-prob"}
+    if not kind.keeps_fields and (absent := [name for name in asked if asked[name]]):
+        part = "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
+        raise UsageError(
+            f"{target}: a {target.suffix} file has no place for {absent[0]}; write .jsonl, .parquet or .db, or leave "
+            f"out {options[absent[0]]}{part}"
+        )
+    check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
+    for path in paths:
+        check_output(target, path)
+    if resume and settings.shard is None:
+        check_known(target)
+
+
+def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
+    """Raise a UsageError for a --cache that is another file of the run, or has the suffix of another format."""
+    if cache is None:
+        return
+    from fastflow.files.write.partial import partial_path
+    from fastflow.files.write.writers import WRITERS
+
+    for path in [*paths, *([] if target is None else [str(target), str(partial_path(target))])]:
+        if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
+            raise UsageError(f"--cache {cache}: is the input or the output; name a file of its own")
+    others = {*WRITERS, *PACKED, *(f".{name}" for name in FORMATS)} - {".db"}
+    if cache.suffix.lower() in others:
+        raise UsageError(
+            f"--cache {cache}: a cache is an SQLite file, and {cache.suffix} is of another format; name a FILE.db"
+        )
+
+
+def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
+    """Raise a UsageError for a name that the output or another field uses; ``same`` maps equal names to one."""
+    layout = settings.layout
+    absent = set() if settings.log_prob else {"log_prob"}
+    ids = () if layout.id_field is None else (layout.id_field,)
+    taken: dict[str, str | None] = {same(name): None for name in own if name not in absent}
+    for name in (*ids, *layout.keep):
+        if (other := taken.setdefault(same(name), name)) not in (None, name):
+            raise UsageError(f"{what} cannot hold {other!r} and {name!r}, which differ in case alone; keep one of them")
+        if other is None:
+            option = "--id-field" if name in ids else "--keep"
+            raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out {option} {name}")
+
+
+def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
+    """Return the Arrow types of the columns; raises if the output cannot hold one."""
+    types = sources.types(settings.layout)
+    if types and (target is None or target.suffix != ".parquet"):
+        from fastflow.files.read.parquet import check_json
+
+        check_json(types, sources.paths[0], settings.layout)
+    return types
+
+
+def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
+    """Raise if the first row of a file cannot be read, or an input cannot be read twice."""
+    if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
+        if "-" in paths and settings.shard is not None:
+            from fastflow.files.parts.counting import not_countable
+
+            raise not_countable("-")
+        if "-" in paths and resume:
+            raise not_resumable("-")
+        return
+    with Sources(paths) as sources:
+        check_types(sources, target, settings)
+        for row in islice(sources.rows(settings.layout), 1):
+            one_text(row)
+
+
+def check_resumable(sources: Sources) -> None:
+    """Raise a UsageError for an input that cannot be read again from its start."""
+    for path, identity in zip(sources.paths, sources.identities, strict=True):
+        if identity is None:
+            raise not_resumable(path)
+
+
+def not_resumable(path: str) -> UsageError:
+    """Return the error for a pipe with --resume."""
+    what = "standard input" if path == "-" else f"{path}, which is not a file,"
+    return UsageError(f"--resume cannot reread {what}; give a file")

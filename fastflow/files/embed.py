@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastflow.console import say
-from fastflow.files.checks import check_resumable, check_target, check_types
-from fastflow.files.encoding import Encoder, open_store
-from fastflow.files.read.records import Layout, Skipped
-from fastflow.files.read.sources import Row, Sources
-from fastflow.files.run import Run, Settings, Summary, write
-from fastflow.files.windows import Pace, Unlike, characters, one_text, warn_if_unsuited, windows
-from fastflow.files.write.printing import Block, StandardOutput, Terminal
+from fastflow.files import Run, Settings, Summary, check_resumable, check_target, check_types, write_rows
+from fastflow.files.read import Layout, Skipped
+from fastflow.files.read.sources import Row, Sources, one_text
+from fastflow.files.windows import Encoder, Pace, Unlike, characters, open_store, warn_if_unsuited, windows
+from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -98,7 +96,7 @@ class Embedded:
         total, about = self._expect() if shown else (None, False)
         progress = Progress("embed", total, "texts", shown, done=finished, about=about)
         self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store, progress.within)
-        write(self, writer, state, finished, progress)
+        write_rows(self, writer, state, finished, progress)
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.checks import check_target
+from fastflow.files import Run, Settings, Summary, check_target, write_rows
 from fastflow.files.embed import numbers_of
-from fastflow.files.encoding import drop_float64
 from fastflow.files.read.matrix import MatrixFile
-from fastflow.files.run import Run, Settings, Summary, write
+from fastflow.files.windows import drop_float64
+from fastflow.files.write import Block
 from fastflow.files.write.outputs import NpyFile, growing
 from fastflow.files.write.partial import State
-from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -55,7 +54,7 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
             if run.started is not None:
                 run.started()
             progress = Progress("transform", len(vectors.matrix), "vectors", shown=not run.quiet, done=rows)
-            write(Transformed(runtime, vectors, settings, rows), writer, state, rows, progress)
+            write_rows(Transformed(runtime, vectors, settings, rows), writer, state, rows, progress)
             return Summary(texts=writer.rows - rows, resumed=rows)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model import Model, VectorModel
 from fastflow.runtime import Runtime
 from fastflow.values import short
 

@@ -1,1 +1,165 @@
-"""Models on disk. Readers raise a FastflowError that names file and field, tensor or setting."""
+"""Opened models, with or without an encoder, and their prompts. Readers name the file and the field of a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import UsageError
+from fastflow.kernels.encoder import Head, head_width
+from fastflow.late import late
+from fastflow.model.encoder import is_static, size_of
+from fastflow.model.hashing import Later
+from fastflow.model.manifest import Likelihood
+from fastflow.model.tokenizer import Tokenizer
+from fastflow.stages.calibration import Stage, unit_variance
+from fastflow.stages.pooling import Pooling
+from fastflow.values import short
+
+if TYPE_CHECKING:
+    from fastflow.model.encoder.int8 import Int8
+    from fastflow.model.sentence.directory import Modules
+    from fastflow.stages.truncation import Truncation
+
+TASKS = ("query", "document")  # every model of Sentence Transformers has these prompts, empty by default
+
+
+class Prompts(NamedTuple):
+    """Prompts by name, the default's name, and whether prompt tokens are ``pooled``."""
+
+    texts: Mapping[str, str] = MappingProxyType({})
+    default: str | None = None
+    pooled: bool = True
+
+    def resolve(self, prompt: str | None = None, name: Any = None) -> str:
+        """Return the prompt put before every text: ``prompt``, the one called ``name``, or the default."""
+        if prompt is not None:
+            if name is not None:
+                raise UsageError("give prompt or prompt_name, not both")
+            return prompt
+        if name is None:
+            return "" if self.default is None else self.texts[self.default]
+        if not isinstance(name, str) or name not in self.texts:
+            known = f"known are {', '.join(self.texts)}" if self.texts else "the model has none"
+            raise UsageError(f"no prompt is called {short(name)}: {known}")
+        return self.texts[name]
+
+    def of_task(self, name: str) -> str:
+        """Return the prompt of a task of TASKS, never the default."""
+        return self.texts.get(name, "")
+
+
+class Calibrated:
+    """Calibration and identity of both kinds of model."""
+
+    path: Path
+    calibration: tuple[Stage, ...]
+    identity: str | Later  # the fingerprint; a table without a manifest computes it at first use
+    manifest: dict[str, Any]
+    note: str | None
+    truncation: Truncation | None  # the directions that truncate_dim keeps; None: its first dimensions
+    spread: NDArray[np.float32] | None
+    modules: Modules | None
+
+    @property
+    def fingerprint(self) -> str:
+        return self.identity if isinstance(self.identity, str) else self.identity()
+
+    @property
+    def prompts(self) -> Prompts:
+        m = self.modules
+        if m is None:
+            return Prompts()
+        return Prompts(dict.fromkeys(TASKS, "") | m.prompts, m.default_prompt, m.pooling.include_prompt)
+
+    @property
+    def similarity(self) -> str:
+        return "cosine" if self.modules is None else self.modules.similarity
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """The default number of dimensions; None: all."""
+        return None if self.modules is None else self.modules.truncate_dim
+
+    def measure_spread(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
+        """Return the root mean square of each dimension after a cut to ``truncate``; None if unknown."""
+        if self.truncation is not None and truncate is not None:
+            return self.truncation.deviation[:truncate]
+        spread = np.ones(dim) if self._unit_variance else self.spread
+        return None if spread is None else spread[:truncate]
+
+    @late
+    def _unit_variance(self) -> bool:
+        return unit_variance(self.calibration)
+
+    def describe_truncation(self) -> str:
+        if self.truncation is not None:
+            return "leading directions"
+        ordered = bool(self.calibration) and self.calibration[-1].kind in ("whiten", "recolour")
+        return "first dimensions, which lead" if ordered else "first dimensions, in no order"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Calibrated):
+    """A checked model of texts."""
+
+    path: Path
+    encoder: Path
+    pooling: Pooling
+    max_length: int
+    calibration: tuple[Stage, ...]
+    identity: str | Later
+    manifest: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None
+    truncation: Truncation | None = None
+    spread: NDArray[np.float32] | None = None
+    likelihood: Likelihood | None = None
+    int8: Int8 | None = None
+    modules: Modules | None = None
+    head: Head = ()
+    awaited: Callable[[], str] | None = None
+
+    @property
+    def pooled_dim(self) -> int:
+        return head_width(self.head, size_of(self.encoder).hidden * len(self.pooling.parts))
+
+    def tokenizer(self) -> Tokenizer:
+        lower = self.modules is not None and self.modules.transformer.do_lower_case
+        return tokenizer_of(self.encoder, self.max_length, lower, proved=bool(self.manifest))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VectorModel(Calibrated):
+    """A checked model without an encoder, for vectors of ``input_dim`` numbers."""
+
+    path: Path
+    input_dim: int
+    calibration: tuple[Stage, ...]
+    identity: str | Later
+    manifest: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None
+    truncation: Truncation | None = None
+    spread: NDArray[np.float32] | None = None
+    modules: Modules | None = None
+
+
+def tokenizer_of(directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> Tokenizer:
+    """Open an encoder's tokenizer; see Tokenizer for the options."""
+    if is_static(directory):
+        from fastflow.model.static.tokens import StaticTokenizer
+
+        return StaticTokenizer(directory, max_length)
+    return Tokenizer(directory, max_length, lower, proved)
+
+
+def no_encoder(model: Path) -> UsageError:
+    """Return the error for texts given to a VectorModel."""
+    return UsageError(
+        f"{model} calibrates vectors and has no encoder: give vectors to transform, or fit a model to texts"
+    )

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import Unit
-from fastflow.model.encoder.architecture import is_model2vec, is_static, size_of
-from fastflow.model.encoder.weights import has_pooler
+from fastflow.kernels.encoder import Unit
+from fastflow.model import Model, VectorModel, no_encoder
+from fastflow.model.encoder import is_model2vec, is_static, size_of
+from fastflow.model.encoder.weights import encoder_files, has_pooler
 from fastflow.model.hashing import (
     MANIFEST,
     MODULES,
@@ -20,10 +21,8 @@ from fastflow.model.hashing import (
     check_hashes,
     check_present,
     combine_hashes,
-    encoder_files,
     is_file,
 )
-from fastflow.model.kinds import Model, VectorModel, no_encoder
 from fastflow.model.locate import find_model
 from fastflow.model.manifest import (
     CALIBRATION,

@@ -1,4 +1,4 @@
-"""sha256 of files and encoders, at once or in a thread."""
+"""sha256 of files, at once or in a thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 from fastflow.errors import FastflowError
 from fastflow.late import start_thread
-from fastflow.model.encoder.weights import WEIGHT_INDEX, weight_files
-from fastflow.model.tokenizer.settings import FILES as SETTINGS_FILES
 from fastflow.values import open_regular
 
 MANIFEST = "fastflow.json"
@@ -125,17 +123,6 @@ def check_hashes(
         if hash_of(directory / name) != manifest["files"][name]:
             path = directory / name
             raise FastflowError(f"{path} is damaged: its sha256 differs from {MANIFEST}; copy or train the model again")
-
-
-def encoder_files(directory: Path) -> list[Path]:
-    """List config, weights and tokenizer of an encoder, in a fixed order."""
-    names = ("config.json", "tokenizer.json", *SETTINGS_FILES, "vocab.txt", WEIGHT_INDEX)
-    return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
-
-
-def encoder_hash(directory: Path) -> str:
-    """Return the sha256 over names and hashes of ``encoder_files``."""
-    return combine_hashes(encoder_files(directory))
 
 
 def combine_hashes(

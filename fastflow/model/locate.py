@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model import Model, VectorModel
 from fastflow.model.hashing import MANIFEST
-from fastflow.model.kinds import Model, VectorModel
 from fastflow.values import reason, short
 
 OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "vocab*", "merges.txt"]

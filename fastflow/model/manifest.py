@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.shape import WORDS
-from fastflow.model.encoder.architecture import vocabulary_of
+from fastflow.kernels.encoder import WORDS
+from fastflow.model.encoder import vocabulary_of
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.tensors import Arrays
 from fastflow.stages.calibration import Stage, density_of

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.mapped import CHANGED, watch
-from fastflow.kernels.panels import BFLOAT16, widen
+from fastflow.kernels.stored import BFLOAT16, CHANGED, watch, widen
 from fastflow.values import open_regular, panics, reason, system_errors
 
 Arrays = dict[str, NDArray[Any]]
@@ -30,7 +29,7 @@ HEAD = 8
 
 
 class MappedTensors:
-    """Read-only ``arrays`` of a safetensors file, of any alignment; bfloat16 has the dtype ``packing.BFLOAT16``.
+    """Read-only ``arrays`` of a safetensors file, of any alignment; bfloat16 has the dtype ``kernels.stored.BFLOAT16``.
 
     The file stays mapped while one of the arrays lives.
     """

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.model import Model
 from fastflow.model.artifact import load_model, open_model
-from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.hashing import HUB_RECORD, MANIFEST, MODULES, check_hashes, is_file
-from fastflow.model.kinds import Model
 from fastflow.model.manifest import read_manifest
 from fastflow.model.sentence.weights import files_of
 from fastflow.model.static.table import check_rows

@@ -1,1 +1,179 @@
-"""Fold a calibration into the plan that every backend runs."""
+"""Fold a calibration into the plan that every backend runs, in float64.
+
+Additive couplings are linear except in their hidden vectors, so ActNorms, permutations and 1x1 linears fold away. The
+invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. An affine gate
+commutes only with a diagonal M: there y = M u + t with M diagonal times gather, and u is updated; also for additive
+couplings if that takes fewer products. No dense matrix is inverted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.errors import FastflowError
+from fastflow.kernels.flow import Plan
+from fastflow.plan.builder import Builder
+from fastflow.plan.linear import LARGEST, magnitude
+from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
+
+Array = NDArray[Any]
+Layer = tuple[Array, Array]
+FEW = 8  # channels a direction: removal takes half of a dense product
+
+
+class Target(Protocol):
+    """The methods of ``Builder`` that folding calls."""
+
+    apart: bool
+
+    @property
+    def diagonal(self) -> bool: ...
+    def scale(self, a: Array, b: Array) -> None: ...
+    def permute(self, order: Array) -> None: ...
+    def dense(self, matrix: Array, log_det: float) -> None: ...
+    def remove(self, directions: Array) -> None: ...
+    def split(self) -> None: ...
+    def join(self) -> None: ...
+    def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None: ...
+    def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None: ...
+
+
+def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:
+    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order; raises naming the stage at fault.
+
+    Linear stages and additive flows give one plan, as do affine couplings with fixed permutations. A dense linear after
+    an affine coupling, or a change of coupling kind, starts another.
+
+    ``sparse``: the fewest products, for kernels that run several plans in one call. A dense matrix after additive
+    couplings is then a plan of its own, and log-determinants of dense matrices are NaN.
+    """
+    check(stages, dim)
+    done: list[Plan] = []
+    builder = Builder(dim, done, apart=sparse)
+    fold_into(builder, stages)
+    builder.close()
+    _check_range(done)
+    return tuple(done)
+
+
+def fold_into(builder: Target, stages: Sequence[Stage]) -> None:
+    """Call ``builder`` for each step of checked ``stages``."""
+    for position, stage in enumerate(stages):
+        try:
+            with np.errstate(over="raise", divide="raise", invalid="raise"):
+                if stage.kind == "nullspace" and position == len(stages) - 1:
+                    _last_nullspace(builder, stage.astype(np.float64))
+                elif stage.kind == "nullspace" and keeps_mean([stage]) and stages[position + 1].kind == "flow":
+                    _components(builder, stage.astype(np.float64), stages[position + 1].astype(np.float64))
+                else:
+                    _FOLDS[stage.kind](builder, stage.astype(np.float64))
+        except FloatingPointError as error:
+            raise FastflowError(
+                f"calibration stage {position} ({stage.kind}) does not fold to finite numbers ({error}); "
+                "its parameters are beyond use: fit it again"
+            ) from error
+
+
+def _check_range(plans: Sequence[Plan]) -> None:
+    for plan in plans:
+        for array in plan.arrays().values():
+            if not magnitude(array) <= LARGEST:  # false for NaN
+                raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
+
+
+def _standardize(builder: Target, stage: Stage) -> None:
+    builder.scale(1 / stage.params["deviation"], -stage.params["mean"])
+
+
+def _nullspace(builder: Target, stage: Stage) -> None:
+    mean, directions = stage.params["mean"], stage.params["directions"]
+    builder.scale(np.ones(len(mean)), -mean)
+    if len(directions):
+        builder.dense(np.eye(len(mean)) - directions.T @ directions, np.nan)
+
+
+def _components(builder: Target, stage: Stage, flow: Stage) -> None:
+    """P x as P (x + b) - P b, b the first ActNorm's shift, near minus the mean: products stay small."""
+    directions, shift = stage.params["directions"], flow.params["levels.0.0.actnorm.shift"]
+    ones = np.ones(len(shift))
+    builder.scale(ones, shift)
+    _nullspace(builder, stage)
+    builder.scale(ones, -(shift - directions.T @ (directions @ shift)))
+
+
+def _last_nullspace(builder: Target, stage: Stage) -> None:
+    """Use few directions as the equation does: a dense I - V^T V rounds each channel by the largest."""
+    directions = stage.params["directions"]
+    if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
+        builder.scale(np.ones(directions.shape[1]), -stage.params["mean"])
+        builder.remove(directions)
+    else:
+        _nullspace(builder, stage)
+
+
+def _log_det(builder: Target, matrix: Array) -> float:
+    return np.nan if builder.apart else log_volume(matrix)
+
+
+def _whiten(builder: Target, stage: Stage) -> None:
+    mean, matrix = stage.params["mean"], stage.params["matrix"]
+    builder.scale(np.ones(len(mean)), -mean)
+    square = matrix.shape[0] == matrix.shape[1]
+    builder.dense(matrix.T, _log_det(builder, matrix) if square else np.nan)
+
+
+def _recolour(builder: Target, stage: Stage) -> None:
+    mean, matrix = stage.params["mean"], stage.params["matrix"]
+    builder.scale(np.ones(len(mean)), -mean)
+    builder.dense(matrix.T, _log_det(builder, matrix))
+    builder.scale(np.ones(len(mean)), stage.params["shift"])
+
+
+def _flow(builder: Target, stage: Stage) -> None:
+    s = stage.settings
+    for level in range(s["levels"]):
+        if level:
+            builder.split()
+        for index in range(s["depth"]):
+            prefix = f"levels.{level}.{index}."
+            step = {k.removeprefix(prefix): v for k, v in stage.params.items() if k.startswith(prefix)}
+            _step(builder, step, s["coupling"], s["permutation"])
+    builder.join()
+
+
+def _step(builder: Target, step: dict[str, Array], coupling: str, permutation: str) -> None:
+    builder.scale(np.exp(3 * step["actnorm.logscale"]), step["actnorm.shift"])
+    if permutation == "reversal":
+        builder.permute(np.arange(len(step["actnorm.shift"]))[::-1])
+    elif permutation == "random":
+        builder.permute(step["permutation.index"])
+    else:
+        builder.dense(_lu(step), float(step["permutation.logdiag"].sum()))
+    net = {k.removeprefix("coupling.net."): v for k, v in step.items() if k.startswith("coupling.net.")}
+    scale1, scale2, scale3 = (np.exp(3 * net[f"logscale{i}"]) for i in (1, 2, 3))
+    layers = (
+        (scale1[:, None] * net["weight1"], scale1 * net["shift1"]),
+        (scale2[:, None] * net["weight2"], scale2 * net["shift2"]),
+        (scale3[:, None] * net["weight3"], scale3 * net["bias3"]),
+    )
+    if coupling == "affine":
+        builder.couple_affine(*layers)
+    else:
+        builder.couple_additive(*layers, linear_follows=permutation == "lu")
+
+
+def _lu(step: dict[str, Array]) -> Array:
+    """P L (U + diag(sign exp(logdiag))), (C, C)."""
+    diagonal = np.diag(step["permutation.sign"] * np.exp(step["permutation.logdiag"]))
+    lower = np.tril(step["permutation.lower"], -1) + np.eye(len(diagonal))
+    product: Array = lower @ (np.triu(step["permutation.upper"], 1) + diagonal)
+    return product[step["permutation.index"]]
+
+
+_FOLDS = {
+    "standardize": _standardize, "nullspace": _nullspace, "whiten": _whiten, "recolour": _recolour, "flow": _flow,
+}  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.flow.plan import UNTOUCHED, Plan
+from fastflow.kernels.flow import UNTOUCHED, Plan
 from fastflow.plan.linear import LARGEST, Linear, divides, hull, magnitude, width
 
 Array = NDArray[Any]
@@ -36,7 +36,7 @@ class Step:
 
 
 class Builder:
-    """The unfinished plan, with the invariant of ``fastflow.plan.fold``.
+    """The unfinished plan, with the invariant of ``fastflow.plan``.
 
     ``form``: hidden, state for affine couplings, or in place for additive ones that update the state.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow import Plan
 
 Array = NDArray[Any]
 LARGEST = 1e12  # products of two such numbers and their sums fit float32

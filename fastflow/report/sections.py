@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.evaluation import analyses, evaluate
-from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model import Model, tokenizer_of
+from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.kinds import Model, tokenizer_of
 from fastflow.model.static.table import open_table
 from fastflow.report import plots
 from fastflow.report.parts import HIGHEST, LOWEST, Line, Section, format_figure

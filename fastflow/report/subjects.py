@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.texts import read_records
+from fastflow.model import Model
 from fastflow.model.artifact import load_model
-from fastflow.model.kinds import Model
 from fastflow.progress import in_parts
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, apply, describe

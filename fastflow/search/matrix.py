@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read import Layout
 from fastflow.files.read.matrix import MatrixFile
-from fastflow.files.read.records import Layout
-from fastflow.files.read.sources import Sources
-from fastflow.files.windows import one_text
+from fastflow.files.read.sources import Sources, one_text
 from fastflow.search.source import Hit, Rows, Source
 
 ROWS = 8192  # read at a time

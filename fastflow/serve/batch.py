@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 
 Floats = NDArray[np.floating[Any]]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.serve.batch import Embedder, Floats, How, Part, compute, join_tokens, take_texts
 from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
 from fastflow.serve.refusals import Refused, refuse_expired, refuse_overload

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import UsageError
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.runtime import Runtime
 from fastflow.serve.batch import Floats, How
 from fastflow.serve.refusals import Refused

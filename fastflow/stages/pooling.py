@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.shape import HEAVIEST, LIGHTEST
-from fastflow.kernels.encoder.shape import WORDS as WORDS
+from fastflow.kernels.encoder import HEAVIEST, LIGHTEST
+from fastflow.kernels.encoder import WORDS as WORDS
 
 HELP = (
     "first-last, embedding-first-last, words, words-first-last, last, cls, pooler, mean-of-layers:I,J,... (words is an "

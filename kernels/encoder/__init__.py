@@ -1,1 +1,122 @@
-"""The frozen BERT and its pooling."""
+"""Parameters of the frozen BERT, its pooling, and the modules after it; ``reference`` has the equations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating]
+BUCKETS, FARTHEST = 32, 128  # MPNet: rows of the bias table, and the least distance of its last row
+WORDS = -1  # embeddings with the mean position
+LEAST = 1e-9  # divisor if weights sum to 0, as in Sentence Transformers
+LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
+LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights that neither vanish nor overflow in float32
+
+
+class EncoderShape(NamedTuple):
+    """Parameters of the equations. BERT's family keeps the defaults of the last four."""
+
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    eps: float
+    activation: str  # gelu, gelu_tanh or relu
+    positions: int  # rows of the position table, which limit a text's tokens
+    position_start: int  # 0, or padding id + 1 for RoBERTa
+    pad_id: int | None  # the token that RoBERTa does not number
+    pre_norm: bool = False  # LayerNorm before attention and feed-forward, not after
+    gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input, gate]
+    rotary: tuple[float, ...] = ()  # base of each layer's rotary angles, or empty
+    windows: tuple[int | None, ...] = ()  # largest distance of a key in each layer; None, or empty: any
+
+
+def mean_position(table: Array, start: int) -> Array:
+    """Return (E,), the mean of the position ``table`` (positions, E) from row ``start`` on, summed in float64."""
+    return np.asarray(table[start:].mean(axis=0, dtype=np.float64)).astype(table.dtype)
+
+
+class Dense(NamedTuple):
+    """activation(W x + b) of x (B, in); ``residual`` adds x, or R x with ``projection`` R (out, in)."""
+
+    weight: NDArray[np.floating]  # (out, in)
+    bias: NDArray[np.floating]  # (out,)
+    activation: str = "identity"
+    residual: bool = False
+    projection: NDArray[np.floating] | None = None
+
+
+class Unit:
+    """x / max(|x|, LEAST_NORM) of x (B, D)."""
+
+
+class Norm(NamedTuple):
+    """LayerNorm of x (B, D)."""
+
+    scale: NDArray[np.floating]
+    bias: NDArray[np.floating]
+    eps: float = 1e-5
+
+
+Head = Sequence[Dense | Unit | Norm]
+
+
+class Pooling(NamedTuple):
+    """How hidden states become vectors, and the modules after it.
+
+    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings. shares: of layers; None: equal.
+    token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
+    """
+
+    mode: str
+    layers: Sequence[int]
+    shares: Sequence[float] | None = None
+    token_weights: NDArray[np.float32] | None = None
+    head: Head = ()
+
+
+class Outliers(NamedTuple):
+    """int8's large columns, by product: smoothing (columns,) divides the operand and multiplies the weights; columns
+    ``apart`` are multiplied in float32.
+    """
+
+    smoothing: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    apart: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+
+PLAIN = Outliers()
+
+
+def head_width(head: Head, inputs: int) -> int:
+    """Return the width that ``head`` makes of ``inputs`` columns."""
+    widths = [len(module.weight) for module in head if isinstance(module, Dense)]
+    return widths[-1] if widths else inputs
+
+
+def fold_head(head: Head) -> tuple[Dense | Unit | Norm, ...]:
+    """Merge neighbouring affine maps of ``head`` if that is less work, in float64."""
+    out: list[Dense | Unit | Norm] = []
+    for module in head:
+        if isinstance(module, Dense) and module.activation == "identity":
+            module = _affine(module)
+            last = out[-1] if out else None
+            if isinstance(last, Dense) and last.activation == "identity" and _is_less(last, module):
+                out[-1] = Dense(module.weight @ last.weight, module.weight @ last.bias + module.bias)
+                continue
+        out.append(module)
+    return tuple(out)
+
+
+def _affine(dense: Dense) -> Dense:
+    weight = dense.weight.astype(np.float64)
+    if dense.residual:
+        weight = weight + (np.eye(len(weight)) if dense.projection is None else dense.projection)
+    return Dense(weight, dense.bias.astype(np.float64))
+
+
+def _is_less(first: Dense, second: Dense) -> bool:
+    return len(second.weight) * first.weight.shape[1] <= first.weight.size + second.weight.size

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder, formats, isas
-from fastflow.kernels.encoder.cpu_layers import assemble
-from fastflow.kernels.encoder.cpu_layout import Products, Stored, parts_of
-from fastflow.kernels.encoder.shape import (
+from fastflow.kernels.encoder import (
     HEAVIEST,
     LIGHTEST,
     PLAIN,
@@ -23,9 +21,10 @@ from fastflow.kernels.encoder.shape import (
     Pooling,
     mean_position,
 )
-from fastflow.kernels.isa import best_first, find_forced_isa, has_tiles
-from fastflow.kernels.panels import STORED, NotFinite, raw, storable
-from fastflow.kernels.threads import resolve_threads
+from fastflow.kernels.encoder.cpu_layers import assemble
+from fastflow.kernels.encoder.cpu_layout import Products, Stored, parts_of
+from fastflow.kernels.processor import best_first, find_forced_isa, has_tiles, resolve_threads
+from fastflow.kernels.stored import STORED, NotFinite, raw, storable
 
 # dtype -> formats, the best first
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
+from fastflow.kernels.encoder import WORDS, Dense, EncoderShape, Head, Norm, Pooling, Unit, head_width
 from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, EncoderProgram, Products, Stored
-from fastflow.kernels.encoder.shape import WORDS, Dense, EncoderShape, Head, Norm, Pooling, Unit, head_width
 
 POOLINGS = {
     "mean": _cpu.MEAN,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import APART, BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, INT8_TILES, LINEAR_FIELDS, STEPS
-from fastflow.kernels.encoder.shape import PLAIN, EncoderShape, Outliers, Pooling, head_width
-from fastflow.kernels.panels import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
+from fastflow.kernels.encoder import PLAIN, EncoderShape, Outliers, Pooling, head_width
+from fastflow.kernels.stored import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
 LINE = 64  # bytes
 ACTIVATIONS = {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.encoder.shape import BUCKETS, FARTHEST
+from fastflow.kernels.encoder import BUCKETS, FARTHEST
 
 Array = NDArray[Any]
 

@@ -7,8 +7,8 @@ from math import sqrt
 
 import numpy as np
 
+from fastflow.kernels.encoder import LEAST, LEAST_NORM, Array, Dense, Head, Norm, Unit
 from fastflow.kernels.encoder.reference import Ints, erf, layer_norm
-from fastflow.kernels.encoder.shape import LEAST, LEAST_NORM, Array, Dense, Head, Norm, Unit
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.kernels.encoder import WORDS, EncoderShape, mean_position
 from fastflow.kernels.encoder.reference import Weights
-from fastflow.kernels.encoder.shape import WORDS, EncoderShape, mean_position
 from fastflow.kernels.encoder.triton_configurations import (
     DTYPES,
     WIDEST,

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels import _cpu
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import _cpu, processor
 from fastflow.kernels._cpu import OP, Flow, isas
-from fastflow.kernels.flow.plan import UNTOUCHED, Plan
-from fastflow.kernels.panels import record
-from fastflow.kernels.threads import resolve_threads
+from fastflow.kernels.flow import UNTOUCHED, Plan
+from fastflow.kernels.processor import resolve_threads
+from fastflow.kernels.stored import record
 
 Array = NDArray[Any]
 Part = tuple[int, int]  # first column in scratch, number of columns
@@ -207,7 +206,7 @@ class CpuFlow:
     """
 
     def __init__(self, plans: Sequence[Plan], threads: int | None = None, isa: str | None = None) -> None:
-        self.isa = instructions.isa(isa)
+        self.isa = processor.isa(isa)
         self.threads = resolve_threads(threads)
         number, _, vector, tile = isas()[self.isa]
         p = Program(plans, vector, tile)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow.plan import Plan
+from fastflow.kernels.flow import Plan
 from fastflow.kernels.flow.triton_configurations import (
     CONFIGURATIONS,
     HOPPER,

@@ -1,4 +1,4 @@
-"""The folded flow as Triton kernels: the equations of ``kernels.flow.plan`` in three phases.
+"""The folded flow as Triton kernels: the equations of ``kernels.flow`` in three phases.
 
     read    a = U u + c, u = (x - m) s     (B, C), a tile of HB columns at a time
     recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow.plan import UNTOUCHED, Plan
+from fastflow.kernels.flow import UNTOUCHED, Plan
 
 Array = NDArray[Any]
 MOST_TILES = 40  # weight tiles in the registers of ``flow_chain``

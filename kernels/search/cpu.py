@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import processor
 from fastflow.kernels._cpu import DOTS, HAMMINGS, isas, scan
 from fastflow.kernels._cpu import products as _products
+from fastflow.kernels.processor import resolve_threads
 from fastflow.kernels.search.reference import check, check_floats
-from fastflow.kernels.threads import resolve_threads
 
 
 def dots(
@@ -40,12 +40,12 @@ def products(
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)
-    _products(rows, queries, out, isas()[instructions.isa(isa)][0], resolve_threads(threads))
+    _products(rows, queries, out, isas()[processor.isa(isa)][0], resolve_threads(threads))
     return out
 
 
 def _scan(codes: NDArray[Any], query: NDArray[Any], which: int, threads: int | None, isa: str | None) -> Any:
     out = np.empty(len(codes), np.int32)
-    number = isas()[instructions.isa(isa)][0]
+    number = isas()[processor.isa(isa)][0]
     scan(codes.view(np.uint8), query.view(np.uint8), out, which, number, resolve_threads(threads))
     return out

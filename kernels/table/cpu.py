@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import processor
 from fastflow.kernels._cpu import Table as Compiled
 from fastflow.kernels._cpu import isas
-from fastflow.kernels.mapped import CHANGED, was_changed
-from fastflow.kernels.panels import raw
+from fastflow.kernels.processor import resolve_threads
+from fastflow.kernels.stored import CHANGED, raw, was_changed
 from fastflow.kernels.table.reference import STORED, Table
-from fastflow.kernels.threads import resolve_threads
 
 
 class CpuTable:
@@ -26,7 +25,7 @@ class CpuTable:
         isa: str | None = None,
     ) -> None:  # fmt: skip
         self.threads = resolve_threads(threads)
-        self.isa = instructions.isa(isa)
+        self.isa = processor.isa(isa)
         self._rows, self._width = table.rows, table.rows.shape[1]
         self.compiled = Compiled(
             raw(table.rows), STORED.index(table.rows.dtype), self._width, table.scales, weights, table.mapping,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.mapped import CHANGED, was_changed
+from fastflow.kernels.stored import CHANGED, was_changed
 
 Array = NDArray[Any]
 STORED = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int8))  # in the order of _cpu.ROWS_FLOAT ...

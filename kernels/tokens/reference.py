@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import CONTROL, FENCE, IDEOGRAPH, PUNCTUATION, WHITE, WORD, character
-from fastflow.kernels.tokens.rules import Rules
+from fastflow.kernels.tokens import Rules
 
 PREFIX = "##"  # of a piece that continues a word
 
 
 class WordPiece:
-    """A tokenizer of ``vocabulary`` by ``rules``, as ``cpu.WordPiece``."""
+    """A tokenizer of ``vocabulary`` by ``rules``, as ``tokens.WordPiece``."""
 
     def __init__(self, vocabulary: Mapping[str, int], rules: Rules) -> None:
         self._ids, self._rules, self._whole = vocabulary, rules, dict(rules.whole)
@@ -24,7 +24,7 @@ class WordPiece:
     def tokenize(
         self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Return (ids (N,), offsets (B+1,), numbers of cut texts), as ``cpu.WordPiece.tokenize``."""
+        """Return (ids (N,), offsets (B+1,), numbers of cut texts), as ``tokens.WordPiece.tokenize``."""
         ends = (self._rules.before, self._rules.after) if special else ((), ())
         room = limit - len(ends[0]) - len(ends[1])
         if room < 0:

@@ -13,7 +13,7 @@ from fastflow.backends import choose as choice
 from fastflow.backends.choose import BACKENDS, OF_VECTORS
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import encoder_size, read_config
+from fastflow.model.encoder import encoder_size, read_config
 
 from support.builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
 from support.static_dirs import model2vec_dir

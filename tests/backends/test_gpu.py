@@ -13,7 +13,7 @@ from fastflow.backends.gpu.device import Device
 from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Bucket, BucketGraph, Buffers, Graphs, bucket_for
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import positions
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 
 from support.gpu_standin import assert_same, captures, on_standin, use_standin
 from support.standin import StandIn

@@ -9,7 +9,7 @@ from fastflow.backends import choose
 from fastflow.backends.gpu import self_test
 from fastflow.errors import WrongOnGpu
 from fastflow.model.artifact import open_model
-from fastflow.model.encoder.architecture import CPU_ONLY
+from fastflow.model.encoder import CPU_ONLY
 
 from support.builders import FAMILIES, make_encoder, make_model
 from support.gpu_standin import Plans, TorchBodies, use_standin

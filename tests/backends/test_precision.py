@@ -14,10 +14,10 @@ from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, Streamed, trial
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder import Outliers, Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
-from fastflow.kernels.encoder.shape import Outliers, Pooling
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.int8 import FILE
 from fastflow.model.encoder.weights import load_weights
 

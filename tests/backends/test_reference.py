@@ -7,14 +7,14 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from fastflow.backends.base import Backend
+from fastflow.backends import Backend
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder import WORDS
+from fastflow.model import Model
 from fastflow.model.artifact import load_model
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokenizer, Tokens
+from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.stages.calibration import apply
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.vectors import compute_paired_cosine

@@ -16,7 +16,7 @@ from fastflow.backends import precision
 from fastflow.backends.precision import read_trial
 from fastflow.cache_folder import cache_directory
 from fastflow.errors import UsageError
-from fastflow.kernels.isa import usable_isas
+from fastflow.kernels.processor import usable_isas
 from fastflow.model.artifact import load_model
 
 from support.builders import make_encoder

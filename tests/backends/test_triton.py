@@ -10,10 +10,9 @@ from fastflow import Runtime
 from fastflow.backends import choose as encoder
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
-from fastflow.files import embed
-from fastflow.files.run import Run
-from fastflow.model.encoder.architecture import CPU_ONLY
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.files import Run, embed
+from fastflow.model.encoder import CPU_ONLY
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.stages.vectors import compute_paired_cosine
 
 from support.builders import FAMILIES, VOCABULARY, make_model, make_sentences

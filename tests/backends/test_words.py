@@ -15,11 +15,11 @@ from fastflow.backends.embedding_layer import build_words_layer
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend, load_torch_encoder
 from fastflow.errors import UsageError
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder import WORDS
+from fastflow.model import Model
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import encoder_size, read_config
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.encoder import encoder_size, read_config
+from fastflow.model.tokenizer import Tokens
 from fastflow.stages.pooling import Pooling, parse_pooling
 
 from support.builders import FAMILIES, OTHERS, make_model

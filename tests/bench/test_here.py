@@ -17,7 +17,7 @@ from fastflow.bench.peers.engines import export_onnx
 from fastflow.bench.suites import static
 from fastflow.bench.suites.workbench import open_workbench
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.isa import isa
+from fastflow.kernels.processor import isa
 from fastflow.model.static.write import write_static
 
 from support.benches import ENCODER, ask

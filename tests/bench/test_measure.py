@@ -21,7 +21,7 @@ from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, count_calls, summarise, take_turns
 from fastflow.bench.suites.burst import send_burst
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import WORDS
+from fastflow.kernels.encoder import WORDS
 
 from support.packed import random_encoder
 from support.places import ROOT

@@ -26,8 +26,8 @@ from fastflow.bench.suites.workbench import SHAPES, Workbench, open_workbench
 from fastflow.cache_folder import cache_directory
 from fastflow.console import Terminated
 from fastflow.errors import FastflowError
-from fastflow.model.hashing import encoder_hash
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.encoder.weights import encoder_hash
+from fastflow.model.tokenizer import Tokenizer
 
 from support.benches import ENCODER, SMALL, absent, ask, needs, plain, subject_of
 from support.builders import make_model

@@ -16,7 +16,7 @@ from fastflow.bench.suites.sizes import QUICK
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.bench.suites.workloads import make_synthetic
 from fastflow.errors import FastflowError, UsageError
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.plan.linear import products
 from fastflow.stages.calibration import Stage
 

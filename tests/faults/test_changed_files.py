@@ -8,7 +8,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.kernels.mapped import CHANGED
+from fastflow.kernels.stored import CHANGED
 from fastflow.model.artifact import Opening
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.tensors import MappedTensors, read_tensors

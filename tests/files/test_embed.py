@@ -12,15 +12,14 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files import Run, Settings, Summary, parse_shard
 from fastflow.files import embed as module
 from fastflow.files import windows as windows_module
 from fastflow.files.embed import embed_file
-from fastflow.files.encoding import Encoder
-from fastflow.files.read.records import Layout
+from fastflow.files.read import Layout
 from fastflow.files.read.sources import Sources
-from fastflow.files.run import Run, Settings, Summary, parse_shard
 from fastflow.files.windows import FEWEST_JUDGED as FEWEST
-from fastflow.files.windows import Pace, Unlike, windows
+from fastflow.files.windows import Encoder, Pace, Unlike, windows
 from fastflow.model.manifest import Likelihood
 
 from support.builders import make_model, make_sentences

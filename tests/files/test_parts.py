@@ -34,8 +34,8 @@ from fastflow.files.parts.manifest import (
     read_manifest,
 )
 from fastflow.files.parts.status import Status
+from fastflow.files.read import Layout
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import read_records
 from fastflow.files.write.outputs import NpyFile

@@ -13,8 +13,7 @@ from fastflow.files.parts import merging as module
 from fastflow.files.parts.counting import Counted
 from fastflow.files.parts.manifest import manifest_of, manifest_path, read_manifest
 from fastflow.files.parts.merging import merge
-from fastflow.files.write import parquet_output
-from fastflow.files.write.printing import Block
+from fastflow.files.write import Block, parquet_output
 from fastflow.files.write.writers import WRITERS, writer_for
 from fastflow.progress import format_count
 
@@ -137,7 +136,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
 CODE = """
 import os, random, signal, sys
 import fastflow.files.embed as embed
-import fastflow.files.encoding, fastflow.files.parts.merging as merging, fastflow.runtime
+import fastflow.files.windows, fastflow.files.parts.merging as merging, fastflow.runtime
 from pathlib import Path
 from fastflow.cli import main
 

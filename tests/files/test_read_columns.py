@@ -16,12 +16,11 @@ from numpy.lib import format as npy
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
+from fastflow.files.read import Layout, parquet
 from fastflow.files.read import matrix as module
-from fastflow.files.read import parquet
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.matrix import Matrix, MatrixFile
 from fastflow.files.read.parquet import footer, parquet_records, row_count
-from fastflow.files.read.records import Layout
 
 from support.commands import run
 from support.corpus import regressions

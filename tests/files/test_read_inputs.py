@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import inputs
+from fastflow.files.read import Layout, inputs
 from fastflow.files.read import reread as spool
 from fastflow.files.read import sources as module
 from fastflow.files.read.compressed import PIECE, unpack
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout
 from fastflow.files.read.reread import Rereadable
 from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
@@ -210,7 +209,7 @@ def test_a_count_that_takes_too_long_is_an_estimate_by_bytes(tmp_path, monkeypat
 
 
 def test_standard_input_from_a_file_is_counted_too(desk):
-    code = "from fastflow.files.read.sources import Sources; from fastflow.files.read.records import Layout\n"
+    code = "from fastflow.files.read.sources import Sources; from fastflow.files.read import Layout\n"
     code += "with Sources(['-']) as s: print(s.expected(Layout()), sum(1 for _ in s.rows(Layout())))"
     for shell, said in (("exec 0<b.txt", "(2, False) 2"), ("exec 0<b.txt; read x", "(None, True) 1")):
         words = ["bash", "-c", f'{shell}; exec "$@"', "bash", sys.executable, "-c", code]

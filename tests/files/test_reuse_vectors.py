@@ -18,12 +18,12 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
+from fastflow.files import Run, Settings, Summary
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.files.reuse import vector_cache
 from fastflow.files.reuse.store import KEY
 from fastflow.files.reuse.vector_cache import VectorCache, report
-from fastflow.files.run import Run, Settings, Summary
 from fastflow.session import Session
 
 from support.commands import assert_one_sentence, run

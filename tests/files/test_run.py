@@ -19,11 +19,10 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files import embed, transform
-from fastflow.files.run import Settings, Summary, write
+from fastflow.files import Settings, Summary, embed, transform, write_rows
 from fastflow.files.transform import transform_file
+from fastflow.files.write import StandardOutput
 from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.printing import StandardOutput
 from fastflow.progress import Progress
 from fastflow.stages.vectors import PRECISIONS
 
@@ -327,7 +326,7 @@ class Rows:
 def test_standard_output_keeps_no_state_and_progress_follows(capsys):
     shown, seconds = io.StringIO(), iter(range(0, 1000, 20))
     progress = Progress("rows", 17, "rows", stream=shown, clock=lambda: float(next(seconds)))
-    write(Rows(), StandardOutput(), None, 0, progress)
+    write_rows(Rows(), StandardOutput(), None, 0, progress)
     assert len(capsys.readouterr().out.splitlines()) == 17
     assert "rows: 4 of 17 rows (24 %)" in shown.getvalue()
     assert "rows: 17 of 17 rows (100 %)" in shown.getvalue()

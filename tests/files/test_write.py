@@ -17,12 +17,11 @@ from hypothesis.extra import numpy as arrays
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.reuse import cache
-from fastflow.files.write import locks
+from fastflow.files.write import Block, StandardOutput, Terminal, json_lines, locks
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.outputs import JsonLinesFile, NpyFile, npy_header
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.partial import check_known, partial_path, state_path
-from fastflow.files.write.printing import Block, StandardOutput, Terminal, json_lines
 from fastflow.files.write.writers import WRITERS, writer_for
 
 from support.databases import read

@@ -17,12 +17,11 @@ from fastflow import Runtime, __version__
 from fastflow.errors import FastflowError
 from fastflow.files.parts import merging
 from fastflow.files.parts.manifest import manifest_path, read_manifest
-from fastflow.files.write import parquet_output
+from fastflow.files.write import Block, parquet_output
 from fastflow.files.write.database import DatabaseFile, to_column
 from fastflow.files.write.database_schema import blocks, columns_of, fold_case, matrix, quote_name, reading, width_of
 from fastflow.files.write.json_columns import as_text, cast, join_schemas, look, mark_kinds, set_types
 from fastflow.files.write.parquet_output import ParquetOutput, write_groups
-from fastflow.files.write.printing import Block
 
 from support.commands import assert_one_sentence, run
 from support.databases import make, read, vectors_in

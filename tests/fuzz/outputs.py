@@ -8,7 +8,7 @@ from typing import Any
 import harness  # noqa: F401 - the path of support
 import numpy as np
 
-from fastflow.files.write.printing import Block
+from fastflow.files.write import Block
 from fastflow.files.write.writers import writer_for
 
 ROWS, DIM = 40, 8

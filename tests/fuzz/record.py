@@ -17,11 +17,11 @@ import harness  # noqa: F401 - the path of support
 import numpy as np
 from drawn import DIMS, WIDTHS, draw_encoder
 
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder import cpu as cpu_encoder
-from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow import cpu as cpu_flow
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.stages import draw_chain
 
@@ -78,7 +78,7 @@ def has_products(isa: str, dtype: str) -> bool:
 
 
 def main() -> None:
-    rng, sets = Random(0), sys.argv[2:] or [name for name, (_, usable, *_) in instructions.isas().items() if usable]
+    rng, sets = Random(0), sys.argv[2:] or [name for name, (_, usable, *_) in processor.isas().items() if usable]
     with Path(sys.argv[1]).open("wb") as out:
         write_numbers(out, FLOWS * len(sets))
         for isa in sets:

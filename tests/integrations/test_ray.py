@@ -111,7 +111,7 @@ def test_a_cluster_that_refuses_the_client_answers(monkeypatch):
 def test_the_sentence_is_found_in_the_traceback_of_a_node():
     for text, sentence in (
         ("Traceback:\n  File x\nfastflow.errors.FastflowError: no model\n", "no model"),
-        ("ValueError: 3\n\nfastflow.errors.UsageError: first\nfastflow.files.read.records.RowFault: last", "last"),
+        ("ValueError: 3\n\nfastflow.errors.UsageError: first\nfastflow.files.read.RowFault: last", "last"),
         ("Traceback:\nKeyError: 'x'\n", "Ray: KeyError: 'x'"),
         ("", "Ray: it gives no reason"),
     ):

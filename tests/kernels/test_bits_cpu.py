@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from fastflow.kernels.embed.cpu import Texts
+from fastflow.kernels.embed import Texts
+from fastflow.kernels.encoder import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.texts import MODES
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.search import cpu as search
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table
-from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
-from fastflow.kernels.tokens.rules import Rules
-from fastflow.plan.fold import fold
+from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
+from fastflow.plan import fold
 
 from support import stages as make
 from support.encoders import texts_of, with_windows

@@ -6,16 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fastflow.kernels.embed import cpu, reference
+from fastflow.kernels import embed
+from fastflow.kernels.embed import reference
+from fastflow.kernels.encoder import WORDS, Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Pooling
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
-from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
+from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
 from fastflow.kernels.tokens.reference import WordPiece as Definition
-from fastflow.kernels.tokens.rules import Rules
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support import stages as make
 from support.packed import random_encoder
@@ -81,7 +81,7 @@ def test_the_compiled_call_is_the_definition(words, plans, float_isa):
     definition = reference.Texts(
         Definition(VOCABULARY, RULES), lambda *texts: pool(table(), *texts, None, np.float64), LIMIT
     )
-    compiled, flow = cpu.Texts(words, CpuTable(table(), isa=float_isa), LIMIT), flow_of(plans, float_isa)
+    compiled, flow = embed.Texts(words, CpuTable(table(), isa=float_isa), LIMIT), flow_of(plans, float_isa)
     for normalize, truncate in ((False, None), (True, None), (False, 7), (True, 7)):
         exact, pooled = np.empty((80, WIDTH)), np.empty((80, WIDTH), np.float32)
         want, cut = definition(plans, some(80), normalize, truncate, exact)
@@ -98,10 +98,10 @@ def test_it_has_the_bits_of_the_three_calls(words, plans, float_isa, name, count
     pooling, flow, texts = POOLINGS[name](float_isa), flow_of(plans, float_isa), some(count, seed=count)
     if name == "table":  # no id is left of the last text
         want, cut = in_steps(words, pooling, flow, [*texts, "zz"], special=False, left_out=UNKNOWN)
-        found, found_cut = cpu.Texts(words, pooling, LIMIT, False, UNKNOWN)(flow, [*texts, "zz"])
+        found, found_cut = embed.Texts(words, pooling, LIMIT, False, UNKNOWN)(flow, [*texts, "zz"])
         assert (found.view(np.int32) == want.view(np.int32)).all()
         assert found_cut == cut
-    compiled = cpu.Texts(words, pooling, LIMIT)
+    compiled = embed.Texts(words, pooling, LIMIT)
     for normalize, truncate in ((False, None), (True, None), (True, 7)):
         want, cut = in_steps(words, pooling, flow, texts, normalize, truncate)
         found, found_cut = compiled(flow, texts, normalize, truncate)
@@ -118,7 +118,7 @@ def test_a_long_text_between_short_ones(words, plans):
     pooling, flow = CpuTable(table()), flow_of(plans)
     texts = ["a", "ab. " * 50_000, "b"]
     ids, offsets, _ = words.tokenize(texts, 10**9, True)
-    found, cut = cpu.Texts(words, pooling, cpu.MOST)(flow, texts)
+    found, cut = embed.Texts(words, pooling, embed.MOST)(flow, texts)
     assert cut == 0
     assert (found == flow(pooling(ids, offsets))).all()
 
@@ -128,7 +128,7 @@ def test_a_long_text_between_short_ones(words, plans):
 def test_a_text_that_no_step_can_take_is_an_error(words, plans, place, name):
     few = len(VOCABULARY) - 1  # no row for the last piece
     pooling = CpuTable(Table(table().rows[:few], None, None)) if name == "table" else encoder(rows=few)
-    compiled = partial(cpu.Texts(words, pooling, LIMIT), flow_of(plans))
+    compiled = partial(embed.Texts(words, pooling, LIMIT), flow_of(plans))
     texts = ["a"] * 70
     assert np.isfinite(compiled(texts)[0]).all()
     for bad in ("\ud800", "abcd"):
@@ -142,10 +142,10 @@ def test_a_text_that_no_step_can_take_is_an_error(words, plans, place, name):
 def test_steps_that_do_not_fit_are_refused(words, plans):
     flow = flow_of(plans)
     with pytest.raises(ValueError, match="the pooling has 23 numbers, and the flow takes 24"):
-        cpu.Texts(words, CpuTable(Table(np.ones((30, 23), np.float32), None, None)), LIMIT)(flow, ["a"])
+        embed.Texts(words, CpuTable(Table(np.ones((30, 23), np.float32), None, None)), LIMIT)(flow, ["a"])
     with pytest.raises(ValueError, match="1 ids are fewer than those at the ends of a text"):
-        cpu.Texts(words, CpuTable(table()), 1)
-    compiled = cpu.Texts(words, CpuTable(table()), LIMIT).compiled
+        embed.Texts(words, CpuTable(table()), 1)
+    compiled = embed.Texts(words, CpuTable(table()), LIMIT).compiled
     with pytest.raises(ValueError, match=r"out must be \(1, 20\) or narrower, not \(2, 20\)"):
         compiled.run(flow.compiled, ["a"], np.empty((2, OUT), np.float32), False, 1)
     with pytest.raises(ValueError, match=r"pooled must be \(1, 24\), not \(1, 20\)"):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import processor
+from fastflow.kernels.encoder import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Dense, Norm, Pooling, Unit
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 
 from support.encoders import assert_pools, assert_states, with_windows
@@ -82,7 +82,7 @@ def test_hidden_states_of_random_encoders(
 ):
     form = {"width": width, "pad_id": pad_id, "half": half}
     made = random_encoder(seed, layers, heads * size, heads, intermediate, activation, **form)
-    for isa in instructions.usable_isas():
+    for isa in processor.usable_isas():
         assert_states(made, pack(lengths, seed), isa, threads)
 
 

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from fastflow.kernels import _cpu
-from fastflow.kernels import isa as instructions
-from fastflow.kernels.encoder import cpu
+from fastflow.kernels import _cpu, processor
+from fastflow.kernels.encoder import Pooling, cpu
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products
-from fastflow.kernels.encoder.shape import Pooling
 
 from support import halved, in_bytes
 from support.encoders import assert_near
@@ -21,7 +19,7 @@ EVERY_LENGTH = (*LENGTHS, *LONG)
 
 
 def skip_without(isa, form):
-    if form not in _cpu.attention_formats(instructions.isas()[isa][0]):
+    if form not in _cpu.attention_formats(processor.isas()[isa][0]):
         pytest.skip(f"{isa} has no attention of format {form} here")
     return form
 
@@ -113,7 +111,7 @@ def test_the_maximum_moves_from_block_to_block(isa, rising, window):
     ramp = np.linspace(-30, 30, len(qkv)) * (1 if rising else -1)
     qkv[:, 0], qkv[:, 16] = 4, ramp.astype(np.float32)  # scores from -30 to 30 along the keys
     assert_attends(isa, qkv, window)
-    if _cpu.INT8 in _cpu.attention_formats(instructions.isas()[isa][0]):
+    if _cpu.INT8 in _cpu.attention_formats(processor.isas()[isa][0]):
         lost, found, want, exact = measure(isa, _cpu.INT8, qkv, window)
         assert lost < 0.2 * np.abs(exact).mean()  # keys from -30 to 30 in 255 steps
         assert np.abs(found - want).mean() <= 0.5 * lost
@@ -176,7 +174,7 @@ def test_bytes_follow_the_range_of_each_channel(byte_isa, scale):
 def test_int8_attends_in_bytes_from_some_length(byte_isa, monkeypatch):
     """Shorter texts have the bits of attention in bfloat16, if the processor has that."""
     name, form = cpu.choose("int8", byte_isa)
-    number = instructions.isas()[name][0]
+    number = processor.isas()[name][0]
     assert cpu.choose_attention(number, form) == _cpu.INT8
     made, texts = random_encoder(3, 1, 64, 2, 64), pack([_cpu.BYTES_FROM - 1, _cpu.BYTES_FROM], seed=5)
     found = cpu.CpuEncoder(*made, Pooling("mean", (1,)), "int8", isa=byte_isa)(*texts)
@@ -188,7 +186,7 @@ def test_int8_attends_in_bytes_from_some_length(byte_isa, monkeypatch):
 
 
 def test_attention_that_does_not_fit_is_refused(float_isa):
-    number, _, vector, _ = instructions.isas()[float_isa]
+    number, _, vector, _ = processor.isas()[float_isa]
     size = 2 * vector
     qkv, out = np.zeros((3, 3 * size), np.float32), np.zeros((3, size), np.float32)
     wrong = [np.zeros(shape, np.float32) for shape in ((2, size), (3, size + 1), (3, 0))]
@@ -210,11 +208,11 @@ def test_attention_that_does_not_fit_is_refused(float_isa):
 
 @pytest.mark.parametrize(("window", "reach"), [(None, None), (0, 40), (31, None), (300, 40)])
 def test_attention_of_amx_and_of_its_emulation_agree(window, reach):
-    if instructions.amx_missing():
-        pytest.skip(f"no AMX here: {instructions.amx_missing()}")
+    if processor.amx_missing():
+        pytest.skip(f"no AMX here: {processor.amx_missing()}")
     bias = None if reach is None else table(reach)
     for tokens in EVERY_LENGTH:
         for half in (False, True):
             qkv = random_head(tokens, 40, tokens)
-            hard, soft = (one_head(name, qkv, window, bias, _cpu.BF16, half) for name in instructions.TILES)
+            hard, soft = (one_head(name, qkv, window, bias, _cpu.BF16, half) for name in processor.TILES)
             assert np.array_equal(hard, soft)

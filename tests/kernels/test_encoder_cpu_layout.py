@@ -5,12 +5,12 @@ import pytest
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import APART, BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
+from fastflow.kernels.encoder import PLAIN, Outliers, Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products, parts_of
-from fastflow.kernels.encoder.shape import PLAIN, Outliers, Pooling
-from fastflow.kernels.isa import isas
-from fastflow.kernels.panels import STORED, NotFinite, pack_reference, widen
+from fastflow.kernels.processor import isas
+from fastflow.kernels.stored import STORED, NotFinite, pack_reference, widen
 
 from support.packed import pack as pack_texts
 from support.packed import random_encoder, random_modernbert, random_mpnet, stored_as

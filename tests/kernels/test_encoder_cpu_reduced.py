@@ -9,8 +9,7 @@ import pytest
 
 import fastflow
 from fastflow.backends.precision import NORMALISED, UNEVEN
-from fastflow.kernels import _cpu
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import _cpu, processor
 from fastflow.kernels._cpu import (
     APART,
     BF16,
@@ -22,11 +21,10 @@ from fastflow.kernels._cpu import (
     attention_formats,
     formats,
 )
+from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, reference
 from fastflow.kernels.encoder import cpu as cpu_encoder
-from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose, choose_attention, describe, find_outlying, smooth
-from fastflow.kernels.encoder.shape import PLAIN, Outliers, Pooling
-from fastflow.kernels.panels import quantise, to_bfloat16
+from fastflow.kernels.stored import quantise, to_bfloat16
 
 from support.encoders import emulated, same
 from support.in_bytes import EMULATED
@@ -39,7 +37,7 @@ TEXTS = pack([17, 1, 64, 33, 2, 16], seed=5)
 
 def attention_of(dtype, isa):
     name, form = choose(dtype, isa)
-    return choose_attention(instructions.isas()[name][0], form)
+    return choose_attention(processor.isas()[name][0], form)
 
 
 def cost(made, texts, dtype, isa):
@@ -66,7 +64,7 @@ def test_products_are_those_of_the_format(monkeypatch, isa, dtype, widths):
         near = 0.3 if ties else 0.01  # a sum near a tie may be rounded the other way as an operand
         assert np.abs(found - want).mean() <= near * lost
         assert np.abs(found - want).max() <= (8 if of == INT8 else 5) * lost
-    assert forms == set(cpu_encoder.DTYPES[dtype]) & set(formats(instructions.isas()[isa][0]))
+    assert forms == set(cpu_encoder.DTYPES[dtype]) & set(formats(processor.isas()[isa][0]))
 
 
 @pytest.mark.parametrize("dtype", REDUCED)
@@ -217,23 +215,23 @@ def test_what_runs_is_chosen_by_what_the_machine_has(monkeypatch):
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
     assert choose("bfloat16", "portable") == ("portable", BF16_WIDE)
     assert choose("bfloat16")[1] in (BF16, BF16_WIDE)
-    usable = formats(instructions.isas()["avx512"][0])
-    processor = Path("/proc/cpuinfo")
-    if BF16 in usable and processor.exists():
-        intel = "GenuineIntel" in processor.read_text(encoding="utf-8")  # whose dot products are slower than widening
+    usable = formats(processor.isas()["avx512"][0])
+    cpuinfo = Path("/proc/cpuinfo")
+    if BF16 in usable and cpuinfo.exists():
+        intel = "GenuineIntel" in cpuinfo.read_text(encoding="utf-8")  # whose dot products are slower than widening
         assert choose("bfloat16", "avx512") == ("avx512", BF16_WIDE if intel else BF16)
-    assert choose("int8")[0] in (*instructions.usable_isas(), *(["amx"] if not instructions.amx_missing() else []))
+    assert choose("int8")[0] in (*processor.usable_isas(), *(["amx"] if not processor.amx_missing() else []))
     with pytest.raises(ValueError, match="dtype 'int4' does not run here; usable are float32, bfloat16, int8"):
         choose("int4")
 
 
 def test_attention_is_in_bfloat16_and_bytes_if_the_processor_multiplies_them(isa):
-    number = instructions.isas()[isa][0]
+    number = processor.isas()[isa][0]
     own = BF16 in attention_formats(number)
-    assert own == (isa not in ("portable", "avx2") and BF16 in formats(instructions.isas()["avx512"][0]))
+    assert own == (isa not in ("portable", "avx2") and BF16 in formats(processor.isas()["avx512"][0]))
     assert attention_of("float32", isa) == FLOAT
     bytewise = INT8 in attention_formats(number)
-    assert bytewise == (isa == "avx512" and INT8 in formats(instructions.isas()["avx512"][0]))
+    assert bytewise == (isa == "avx512" and INT8 in formats(processor.isas()["avx512"][0]))
     assert attention_of("bfloat16", isa) == (BF16 if own and choose("bfloat16", isa)[1] == BF16 else FLOAT)
     assert attention_of("int8", isa) == (INT8 if bytewise else BF16 if own else FLOAT)
     assert choose_attention(number, BF16_WIDE) == FLOAT  # whose operands are float32 everywhere
@@ -265,7 +263,7 @@ def emulated_number():
     return number
 
 
-@pytest.fixture(params=instructions.TILES)
+@pytest.fixture(params=processor.TILES)
 def tiles(request):
     """The number of each instruction set with tiles."""
     number, usable, _, _ = _cpu.isas()[request.param]
@@ -345,14 +343,14 @@ def test_a_tile_of_bytes_is_exact(tiles):
 
 
 def test_the_processor_and_the_emulation_agree():
-    if instructions.amx_missing():
-        pytest.skip(f"no AMX here: {instructions.amx_missing()}")
+    if processor.amx_missing():
+        pytest.skip(f"no AMX here: {processor.amx_missing()}")
     rng = np.random.default_rng(5)
     for whole in (False, True):
         for _ in range(200):
             a, b = rng.integers(0, 256, (2, 16, 64)).astype(np.uint8)
             c = rng.normal(size=(16, 16)).astype(np.float32)
-            hard, soft = (multiply(_cpu.isas()[name][0], whole, a, b, c) for name in instructions.TILES)
+            hard, soft = (multiply(_cpu.isas()[name][0], whole, a, b, c) for name in processor.TILES)
             same = (hard.view(np.int32) == soft.view(np.int32)) | (np.isnan(hard) & np.isnan(soft) & (not whole))
             assert same.all()
 
@@ -394,28 +392,28 @@ def test_two_ways_to_the_same_bits(monkeypatch, one, other, widths):
 
 def test_the_emulation_runs_only_by_name(monkeypatch):
     monkeypatch.delenv("FASTFLOW_ISA", raising=False)
-    assert "amx-emulated" not in instructions.usable_isas()
-    assert choose("float32")[0] not in instructions.TILES
+    assert "amx-emulated" not in processor.usable_isas()
+    assert choose("float32")[0] not in processor.TILES
     for dtype in ("bfloat16", "int8"):
-        assert (choose(dtype)[0] == "amx") == (not instructions.amx_missing())
+        assert (choose(dtype)[0] == "amx") == (not processor.amx_missing())
 
 
 def test_the_reason_is_named_if_amx_cannot_run():
-    if not instructions.amx_missing():
+    if not processor.amx_missing():
         pytest.skip("this machine has AMX")
     assert not _cpu.isas()["amx"][1]
     said = r"instruction set 'amx' cannot run on this machine \(.*AMX.*\); usable here: .*portable"
     with pytest.raises(ValueError, match=said):
         choose("int8", "amx")
-    assert describe("avx512", BF16) == f"avx512 with bfloat16 dot products (not AMX: {instructions.amx_missing()})"
+    assert describe("avx512", BF16) == f"avx512 with bfloat16 dot products (not AMX: {processor.amx_missing()})"
     assert describe("avx512", FLOAT) == "avx512"
-    if "avx512" in instructions.usable_isas():
+    if "avx512" in processor.usable_isas():
         assert "AMX" not in describe("avx512", BF16, "avx512")
 
 
 def test_a_flow_under_amx_is_that_of_avx512():
     emulated_number()
-    assert instructions.isa("amx-emulated") == "avx512"
+    assert processor.isa("amx-emulated") == "avx512"
     assert choose("float32", "amx-emulated") == ("amx-emulated", FLOAT)
 
 

@@ -6,10 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow.kernels import _cpu
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import _cpu, processor
 from fastflow.kernels.flow import cpu
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.stages.calibration import apply
 
 from support import stages as make
@@ -75,7 +74,7 @@ def test_any_number_of_columns(float_isa):
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(make.chains(), st.sampled_from((1, 2, 5, 14, 30)))
 def test_any_calibration(chain, rows):
-    for name in instructions.usable_isas():
+    for name in processor.usable_isas():
         assert_right(chain.stages, chain.dim, rows, chain.rng(), name)
 
 

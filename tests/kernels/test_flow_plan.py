@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.kernels.flow.plan import execute, execute_with_log_det
-from fastflow.plan.fold import fold
+from fastflow.kernels.flow import execute, execute_with_log_det
+from fastflow.plan import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 from fastflow.train.methods.chain import make_flow_stage
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from fastflow.kernels.mapped import was_changed, watch
+from fastflow.kernels.stored import was_changed, watch
 
 PAGE = mmap.PAGESIZE
 
@@ -95,7 +95,7 @@ def test_places_are_free_again(tmp_path):
 OTHERS = """
 import mmap, os, signal, sys
 from pathlib import Path
-from fastflow.kernels.mapped import watch
+from fastflow.kernels.stored import watch
 path = Path("a")
 path.write_bytes(bytes(4 * mmap.PAGESIZE))
 with path.open("rb") as handle:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastflow.kernels._cpu import Table as Compiled
-from fastflow.kernels.panels import raw
+from fastflow.kernels.stored import raw
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table, pool
 

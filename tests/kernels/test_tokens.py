@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.tokens import cpu, reference
-from fastflow.kernels.tokens.cpu import Vocabulary
-from fastflow.kernels.tokens.rules import MOST_ADDED, Rules
+from fastflow.kernels import tokens as compiled
+from fastflow.kernels.tokens import MOST_ADDED, Rules, Vocabulary, reference
 
 from support.places import TESTS
 from support.unicode import EDGES, mixed
@@ -82,7 +81,7 @@ def check(module: Any, rules: Rules, texts: list[str], limit: int = 64, **option
 
 
 TEXT = st.integers(0, 2**32).map(lambda seed: mixed(Random(seed)))
-BODIES = pytest.mark.parametrize("module", [cpu, reference], ids=["cpu", "reference"])
+BODIES = pytest.mark.parametrize("module", [compiled, reference], ids=["cpu", "reference"])
 
 
 @BODIES
@@ -112,7 +111,7 @@ def test_what_unicode_does_to_one_character_and_the_next(module):
     texts = [f"か{''.join(group)}ん" for group in product(marks, repeat=3)]
     texts += SINGLES.split()
     for steps in STEPS:
-        if module is cpu or steps[:4] in ((True,) * 4, (False, True, True, False)):
+        if module is compiled or steps[:4] in ((True,) * 4, (False, True, True, False)):
             check(module, Rules(*steps, *BERT[5:]), texts)
 
 
@@ -132,7 +131,7 @@ def around_words(rng: Random) -> str:
 def test_whole_words_are_not_cut(module, rules, steps):
     theirs, rules = with_words(Rules(*steps, *rules[5:]))
     rng = Random(11)
-    texts = [around_words(rng) for _ in range(400 if module is cpu else 60)]
+    texts = [around_words(rng) for _ in range(400 if module is compiled else 60)]
     texts += [mixed(rng, 3) + rng.choice(WHOLE) + mixed(rng, 3) for _ in range(len(texts) // 2)]
     texts += ["AB1", "ab1 ab12", "_ab1 ab1_", "€ab1€q", "[MASK]q-q", "€" * 5000 + "ab1" + "€" * 5000]
     for limit in (5, 500):
@@ -251,7 +250,7 @@ def test_every_character_before_and_after_every_kind():
     """By two sets of steps, and by one of the others; private use, all alike, by samples."""
     texts = [f"a{chr(i)}{chr(i)}b {chr(i)}" for i in CODES]
     for number, steps in enumerate(STEPS):
-        check(cpu, Rules(*steps, *BERT[5:]), texts if number < 2 else texts[number - 2 :: len(STEPS) - 2])
+        check(compiled, Rules(*steps, *BERT[5:]), texts if number < 2 else texts[number - 2 :: len(STEPS) - 2])
 
 
 @pytest.mark.slow
@@ -260,7 +259,7 @@ def test_every_character_next_to_a_word_that_is_not_cut(steps):
     theirs, rules = with_words(Rules(*steps, *BERT[5:]))
     theirs.no_truncation()
     texts = [f"zebra{chr(i)} {chr(i)}zebra x{chr(i)}zebra{chr(i)}{chr(i)}q" for i in CODES]
-    assert rows(ours(cpu, rules).tokenize(texts, 64)) == [each.ids for each in theirs.encode_batch_fast(texts)]
+    assert rows(ours(compiled, rules).tokenize(texts, 64)) == [each.ids for each in theirs.encode_batch_fast(texts)]
 
 
 @pytest.mark.whole

@@ -17,7 +17,7 @@ from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, choose
 from fastflow.kernels.flow.triton_layout import lay_out_hidden, pad_width, split_prologue
 from fastflow.kernels.launch import INSTALL, options, prepare
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support import stages as make
 from support.packed import random_encoder, random_modernbert, random_mpnet

@@ -11,10 +11,11 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.late import Loading, start_thread
+from fastflow.model import Model, Prompts, VectorModel
 from fastflow.model.artifact import Opening, load_model, open_model
 from fastflow.model.encoder.int8 import FIELD
-from fastflow.model.hashing import Hashes, encoder_hash, file_hash
-from fastflow.model.kinds import Model, Prompts, VectorModel
+from fastflow.model.encoder.weights import encoder_hash
+from fastflow.model.hashing import Hashes, file_hash
 from fastflow.model.manifest import FORMAT_VERSION
 from fastflow.model.verify import verify
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from fastflow.errors import FastflowError
+from fastflow.model.tokenizer import Tokenizer as Limited
 from fastflow.model.tokenizer import cuts
 from fastflow.model.tokenizer.cuts import LongTexts, find_cuts, last
-from fastflow.model.tokenizer.encode import Tokenizer as Limited
 
 from support import builders
 from support.places import USERS
@@ -286,7 +286,7 @@ def test_texts_are_joined_up_to_a_number_of_characters(monkeypatch):
 CHILD = """
 import resource, sys
 from pathlib import Path
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 tokenizer = Tokenizer(Path(sys.argv[1]), 128)
 many = 2_000_000
 texts = ["the dog sleeps. " * (many // 16), " " * many, "a" * many, "中文" * (many // 2), "e" + "\\u0301" * many,

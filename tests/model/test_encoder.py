@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UnsupportedArchitecture
-from fastflow.model.encoder.architecture import LONGEST, encoder_shape, encoder_size, max_tokens, read_config
+from fastflow.model.encoder import LONGEST, encoder_shape, encoder_size, max_tokens, read_config
 from fastflow.model.encoder.weights import biases, load_weights
 
 from support.builders import make_encoder

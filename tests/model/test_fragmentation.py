@@ -8,9 +8,9 @@ import warnings
 import pytest
 
 from fastflow import FastflowWarning, Runtime
-from fastflow.model.encoder.architecture import read_config
+from fastflow.model.encoder import read_config
 from fastflow.model.locate import DEFAULT
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, warn_of_unsuited
 
 from support.builders import make_sentences

@@ -14,7 +14,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.hashing import encoder_hash
+from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.locate import find_model, hub_snapshot
 from fastflow.model.verify import verify
 

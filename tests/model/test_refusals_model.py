@@ -13,7 +13,7 @@ from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.model.verify import verify
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.stages.calibration import Stage
 
 from support.builders import make_encoder, make_model

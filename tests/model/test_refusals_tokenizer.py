@@ -12,7 +12,7 @@ from fastflow import Runtime
 from fastflow.backends.choose import open_backend
 from fastflow.model.artifact import load_model
 from fastflow.model.locate import DEFAULT
-from fastflow.model.tokenizer.encode import Tokenizer, Tokens
+from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.files import GROWTH, check_rules
 
 from support.builders import VOCABULARY, vocabulary_only

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import fastflow
 from fastflow.cli import main
-from fastflow.kernels.encoder.shape import Dense, Norm, Unit
+from fastflow.kernels.encoder import Dense, Norm, Unit
 from fastflow.model.artifact import load_model
 from fastflow.model.locate import PATTERNS
 from fastflow.model.sentence.directory import SETTINGS, SIMILARITIES, read_modules, read_settings

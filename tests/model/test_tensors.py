@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.panels import BFLOAT16
+from fastflow.kernels.stored import BFLOAT16
 from fastflow.model.tensors import DTYPES, MappedTensors, read_tensors
 
 GOOD = {

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
-from fastflow.model.hashing import encoder_hash
-from fastflow.model.tokenizer.encode import Tokenizer, Tokens
+from fastflow.model.encoder.weights import encoder_hash
+from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.files import load_tokenizer
 
 from support.builders import FAMILIES, VOCABULARY, WORDS, make_model, make_sentences, vocabulary_only

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.files import NotNativeError, load_tokenizer
 from fastflow.model.tokenizer.wordpiece import read_native
 
@@ -225,7 +225,7 @@ def test_info_names_the_tokenizer(model, encoders):
 QUICK = """
 import sys
 from pathlib import Path
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 tokenizer = Tokenizer(Path(sys.argv[1]), 16)
 tokenizer.tokenize_prompted(["the dog"], "a ", False), tokenizer.special, tokenizer.pieces(["dog"]), tokenizer.size
 assert "tokenizers" not in sys.modules

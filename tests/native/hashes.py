@@ -19,14 +19,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fastflow.kernels import _cpu
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import _cpu, processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder import cpu as cpu_encoder
-from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow import cpu
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support import stages as make
 from support.packed import pack, random_encoder, token_weights
@@ -91,7 +90,7 @@ def flows(isa: str) -> Iterator[tuple[str, str]]:
 
 
 def encoders(isa: str) -> Iterator[tuple[str, str]]:
-    usable = cpu_encoder.formats(instructions.isas()[isa][0])
+    usable = cpu_encoder.formats(processor.isas()[isa][0])
     for form, (name, (arguments, whole)) in ((f, e) for f in FORMATS for e in ENCODERS.items()):
         number = getattr(_cpu, form)
         if number not in usable:
@@ -137,9 +136,9 @@ def inputs() -> Iterator[tuple[str, str]]:
 
 def hashes() -> Iterator[tuple[str, str]]:
     yield from inputs()
-    for isa, (_, usable, _, _) in instructions.isas().items():
+    for isa, (_, usable, _, _) in processor.isas().items():
         if usable:
-            if isa not in instructions.TILES:  # they use AVX-512's
+            if isa not in processor.TILES:  # they use AVX-512's
                 yield from flows(isa)
                 yield from tables(isa)
             yield from encoders(isa)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.kernels.flow.plan import UNTOUCHED, execute, execute_with_log_det
+from fastflow.kernels.flow import UNTOUCHED, execute, execute_with_log_det
 from fastflow.model.artifact import load_model
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.plan.linear import Linear, hull, magnitude, products, width
 from fastflow.stages.calibration import Stage, apply
 

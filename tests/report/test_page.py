@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fastflow.evaluation.evaluate import SEVEN, Pairs
-from fastflow.model.kinds import TASKS, Prompts
+from fastflow.model import TASKS, Prompts
 from fastflow.report.page import make_page
 from fastflow.report.parts import HIGHEST, LOWEST, Line, Section, format_figure
 from fastflow.report.plots import LETTERS, MOST_LETTERS, draw_dots, prefix_ids, shorten

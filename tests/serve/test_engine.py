@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.serve.batch import How
 from fastflow.serve.engine import Embedded, Engine, Gone
 from fastflow.serve.refusals import Refused

@@ -11,7 +11,7 @@ import pytest
 
 import fastflow
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.serve.batch import How, Part, compute, join_tokens, take_texts
 from fastflow.serve.engine import Embedded, Times
 from fastflow.serve.formats import encode_base64, format_openai, format_rows, format_tei, to_octets, wants_octets

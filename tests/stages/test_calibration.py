@@ -12,7 +12,7 @@ from fastflow.backends.cpu import CpuVectors
 from fastflow.backends.reference import ReferenceVectors
 from fastflow.backends.torch import TorchVectors
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.kinds import VectorModel
+from fastflow.model import VectorModel
 from fastflow.stages.calibration import Stage, apply, check, density_of, describe, has_density, keeps_mean, output_dim
 from fastflow.train.methods.chain import make_flow_stage
 from fastflow.train.methods.flow import Flow, FlowConfig

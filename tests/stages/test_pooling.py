@@ -11,8 +11,8 @@ from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import reference
-from fastflow.model.kinds import Model
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model import Model
+from fastflow.model.tokenizer import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling, pooling_name
 
 from support.builders import make_model

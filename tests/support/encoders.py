@@ -4,9 +4,8 @@ from unittest import mock
 
 import numpy as np
 
-from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder import WORDS, Pooling, reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import WORDS, Pooling
 from fastflow.kernels.encoder.texts import apply_head, pool
 
 from support.exact import exact_and_plain

@@ -1,7 +1,7 @@
 """The triton backend on a CPU: its own layers, batches, graphs and pipeline, with PyTorch's CPU bodies for its kernels.
 
 ``TorchBodies`` rounds if the kernels round, and only there, so that it shows what a dtype costs; ``Plans`` computes
-the folded calibration as ``kernels.flow.plan`` defines it.
+the folded calibration as ``kernels.flow`` defines it.
 """
 
 import numpy as np
@@ -11,9 +11,9 @@ from fastflow import Runtime
 from fastflow.backends import choose as encoder
 from fastflow.backends import triton as backend_triton
 from fastflow.kernels.encoder import triton as encoder_triton
-from fastflow.kernels.flow.plan import execute, execute_with_log_det
+from fastflow.kernels.flow import execute, execute_with_log_det
 from fastflow.model.encoder.weights import load_weights
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.standin import StandIn
 from support.tolerances import EMBEDDING

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from fastflow.kernels import _cpu
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import _cpu, processor
 
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 200)
 LONG = (511, 512, 513, 1100)  # on both sides of one block of keys, and more than two
@@ -15,7 +14,7 @@ def table(reach, seed=0, heads=1):
 
 
 def one_head(isa, qkv, window=None, bias=None, form=_cpu.FLOAT, half=False):
-    number, _, vector, _ = instructions.isas()[isa]
+    number, _, vector, _ = processor.isas()[isa]
     size = qkv.shape[1] // 3
     padded = -(-size // (2 * vector)) * 2 * vector
     given = np.zeros((len(qkv), 3, padded), np.float32)

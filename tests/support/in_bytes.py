@@ -7,7 +7,7 @@ import numpy as np
 
 from fastflow.kernels import _cpu
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.isa import isas
+from fastflow.kernels.processor import isas
 
 from support import halved
 from support.packed import rounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastflow.files.write.printing import Block
+from fastflow.files.write import Block
 
 META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
 

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from fastflow.kernels.encoder.shape import EncoderShape
-from fastflow.kernels.panels import BFLOAT16, STORED, quantise, to_bfloat16
+from fastflow.kernels.encoder import EncoderShape
+from fastflow.kernels.stored import BFLOAT16, STORED, quantise, to_bfloat16
 
 VOCABULARY, POSITIONS = 200, 140
 

@@ -11,9 +11,9 @@ import torch
 
 from fastflow.backends.torch import load_torch_encoder
 from fastflow.kernels.encoder import reference
-from fastflow.model.encoder.architecture import encoder_shape, read_config
+from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 
 from support.tolerances import REFERENCE
 

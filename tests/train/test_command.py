@@ -19,7 +19,7 @@ from fastflow.cli import main as fastflow_main
 from fastflow.commands.train import train as main
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read.texts import format_of
-from fastflow.model.hashing import encoder_hash
+from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.verify import verify
 from fastflow.train.arguments import name_arguments
 from fastflow.train.option_fields import flag

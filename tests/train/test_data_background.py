@@ -9,7 +9,7 @@ import pytest
 
 from fastflow.errors import FastflowError
 from fastflow.evaluation.evaluate import read_task
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.train.data import background as module
 from fastflow.train.data.background import (
     Words,

@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files.read.records import Layout
+from fastflow.files.read import Layout
 from fastflow.model.artifact import load_model
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.verify import verify
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, compute_shares, load_english

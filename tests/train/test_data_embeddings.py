@@ -18,7 +18,7 @@ from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.reuse import cache as kept
 from fastflow.model.manifest import fingerprint
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.verify import verify
 from fastflow.train.data import embeddings
 from fastflow.train.data.background import load_english

@@ -15,7 +15,7 @@ from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.files import embed as embed_module
 from fastflow.files import windows
-from fastflow.model.kinds import Model
+from fastflow.model import Model
 from fastflow.session import Session
 from fastflow.stages.pooling import parse_pooling
 from fastflow.train.fits import input_model as fit_input

@@ -12,8 +12,8 @@ from fastflow.backends.reference import ReferenceVectors
 from fastflow.backends.torch import TorchVectors
 from fastflow.errors import CannotFit, FastflowError, UsageError, missing_extra
 from fastflow.evaluation.analyses import isoscore
-from fastflow.model.kinds import VectorModel
-from fastflow.plan.fold import fold
+from fastflow.model import VectorModel
+from fastflow.plan import fold
 from fastflow.stages.calibration import Stage, apply, check, density_of, describe
 from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments

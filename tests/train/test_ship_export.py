@@ -13,7 +13,7 @@ from tokenizers import normalizers
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.hashing import encoder_hash
+from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.verify import verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.embeddings import Embedder

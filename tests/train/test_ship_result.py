@@ -12,7 +12,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.evaluation.evaluate import evaluate, find_sets
 from fastflow.model.artifact import load_model
-from fastflow.model.tokenizer.encode import Tokenizer
+from fastflow.model.tokenizer import Tokenizer
 from fastflow.stages.calibration import Stage, density_of
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted

@@ -26,7 +26,7 @@ from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER
 from fastflow.kernels.flow.triton_layout import Chain, Layout
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.packed import random_encoder
 from support.triton_gates import NoDevice, assert_within_limits, compile_for, skip_twin

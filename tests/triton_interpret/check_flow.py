@@ -20,7 +20,7 @@ from fastflow.kernels.encoder import reference
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, POOL_FUSED
 from fastflow.model.artifact import load_model
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 
 from support import stages as make

@@ -16,7 +16,7 @@ from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.packed import pack, random_encoder
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.records import Layout
+from fastflow.files.read import Layout
 from fastflow.files.read.texts import read_records
 
 BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, not after most abbreviations

@@ -21,7 +21,7 @@ from fastflow.backends.choose import cannot_run, open_backend
 from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.files.reuse.cache import bytes_for_people, describe, wait_for_lock
-from fastflow.model.encoder.architecture import encoder_shape, is_static, read_config
+from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.progress import COMMAND, Voice

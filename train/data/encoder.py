@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder.shape import Head
+from fastflow.kernels.encoder import Head
+from fastflow.model import Model, tokenizer_of
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import is_static, size_of
-from fastflow.model.encoder.weights import has_pooler
-from fastflow.model.hashing import MANIFEST, encoder_hash
-from fastflow.model.kinds import Model, tokenizer_of
+from fastflow.model.encoder import is_static, size_of
+from fastflow.model.encoder.weights import encoder_hash, has_pooler
+from fastflow.model.hashing import MANIFEST
 from fastflow.model.locate import DEFAULT, PACKAGED, hub_snapshot
 from fastflow.model.sentence.directory import Modules, read_modules
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 
 OF_MODULES = "model"  # the pooling that runs all modules

@@ -14,8 +14,8 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.model.encoder.architecture import vocabulary_of
-from fastflow.model.kinds import tokenizer_of
+from fastflow.model import tokenizer_of
+from fastflow.model.encoder import vocabulary_of
 from fastflow.train.data.background import Words, compute_shares
 from fastflow.train.data.embeddings import WINDOW
 from fastflow.train.data.encoder import FrozenEncoder

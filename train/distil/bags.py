@@ -11,7 +11,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
-from fastflow.model.tokenizer.encode import UNKNOWN
+from fastflow.model.tokenizer import UNKNOWN
 
 BLOCK = 4096
 

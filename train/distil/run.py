@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from fastflow.atomic import check_out
 from fastflow.errors import UsageError
-from fastflow.files.read.records import Layout
+from fastflow.files.read import Layout
 from fastflow.files.read.sources import Sources
-from fastflow.model.encoder.architecture import is_static
+from fastflow.model.encoder import is_static
 from fastflow.model.static.write import DTYPES, write_static
 from fastflow.stages import calibration
 from fastflow.train.choice.tuned import read_probe

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.locate import find_packaged_name
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.options import Options
 from fastflow.session import Count, Session

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.kinds import tokenizer_of
+from fastflow.model import tokenizer_of
 from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 from fastflow.train.data.background import Words, draw_sentences, recognise_words, warn_of_case, warn_of_language
 from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash

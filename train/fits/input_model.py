@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from fastflow.atomic import check_out
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model import Model
 from fastflow.model.artifact import load_model
-from fastflow.model.encoder.architecture import size_of
-from fastflow.model.hashing import encoder_files, file_hash
-from fastflow.model.kinds import Model
+from fastflow.model.encoder import size_of
+from fastflow.model.encoder.weights import encoder_files
+from fastflow.model.hashing import file_hash
 from fastflow.model.locate import find_model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence.weights import files_of

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from fastflow.atomic import growing
 from fastflow.backends.cpu import CpuBackend
 from fastflow.errors import UsageError
+from fastflow.model import Model
 from fastflow.model.artifact import open_model
-from fastflow.model.encoder.architecture import is_static
+from fastflow.model.encoder import is_static
 from fastflow.model.encoder.int8 import FIELD as INT8
 from fastflow.model.encoder.int8 import FILE as INT8_FILE
 from fastflow.model.encoder.int8 import Int8
-from fastflow.model.encoder.weights import weight_files
-from fastflow.model.hashing import MANIFEST, encoder_hash, file_hash
-from fastflow.model.kinds import Model
+from fastflow.model.encoder.weights import encoder_hash, weight_files
+from fastflow.model.hashing import MANIFEST, file_hash
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,

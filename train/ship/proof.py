@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastflow.backends.base import Calibrator
+from fastflow.backends import Calibrator
 from fastflow.backends.choose import open_backend
 from fastflow.backends.reference import ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.model import VectorModel
 from fastflow.model.artifact import load_model, open_model
-from fastflow.model.kinds import VectorModel
 from fastflow.stages import calibration
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.gpu.device import Device, Graph, Tensor
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 
 TEXTS = (1, 2, 4, 8, 16, 32)
 TOKENS = (16, 32, 64, 128)

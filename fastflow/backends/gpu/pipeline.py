@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fastflow.backends.gpu.device import Device, Tensor
 from fastflow.backends.gpu.graphs import Buffers, Run
 from fastflow.errors import FastflowError
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 
 IN_FLIGHT = 2
 Rows = NDArray[np.int64]

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastflow.backends.base import Backend, Calibrator, Floats
+from fastflow.backends import Backend, Calibrator, Floats
 from fastflow.backends.reference import ReferenceBackend, ReferenceTable, ReferenceVectors
 from fastflow.errors import FastflowError, UnsupportedArchitecture, WrongOnGpu
-from fastflow.model.encoder.architecture import is_static, read_config, whole_number
-from fastflow.model.kinds import Model, VectorModel
+from fastflow.model import Model, VectorModel
+from fastflow.model.encoder import is_static, read_config, whole_number
 from fastflow.model.static.table import open_table
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.values import reason
 
 # tokens of each text of a batch: one text, a graph of two texts, and more than a graph takes

@@ -6,9 +6,9 @@ import hashlib
 from typing import NamedTuple
 
 from fastflow.errors import UsageError
+from fastflow.files.read import Layout
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import footer, row_count
-from fastflow.files.read.records import Layout
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import format_of, rows_so_far
 

@@ -14,12 +14,12 @@ from numpy.lib import format as npy
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.manifest import CHUNK, Manifest, check_bytes, is_whole, manifests
 from fastflow.files.read.parquet import arrow
+from fastflow.files.write import Block
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.database_schema import about_of, blocks
 from fastflow.files.write.json_columns import cast, join_schemas
 from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput
-from fastflow.files.write.printing import Block
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.values import open_regular, reason

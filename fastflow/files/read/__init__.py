@@ -1,1 +1,103 @@
-"""Texts, records and vectors from files of every format."""
+"""The record that every reader yields, and how to find texts in a file."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from fastflow.errors import FastflowError
+
+PAIR = ("sentence1", "sentence2")
+TEXT_FIELDS = ("text", "sentence")
+MOST_PLACES = 20  # of rows that were skipped
+Identity = str | int | float | bool | None  # an id as in JSON; ids of tables are str
+
+
+class Record(NamedTuple):
+    """Texts (two of a pair), id, line from 1 (Parquet: row from 0), and kept values."""
+
+    texts: tuple[str, ...]
+    id: Identity
+    line: int
+    kept: tuple[Any, ...] = ()
+
+
+class RowFault(FastflowError):
+    """A row that only the ``option`` can embed; it leaves earlier rows as they are."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class Skipped:
+    """The rows that ``--errors skip`` left out: ``count``, and ``places`` of the first MOST_PLACES."""
+
+    def __init__(self) -> None:
+        self.count, self.places = 0, list[str]()
+
+    def add(self, path: str, unit: str, number: int) -> None:
+        self.count += 1
+        if len(self.places) < MOST_PLACES:
+            self.places.append(f"{path}, {unit} {number}")
+
+    def describe(self) -> str:
+        more = "; …" * (self.count > len(self.places))
+        rows = "1 row is" if self.count == 1 else f"{self.count:,} rows are"
+        return f"{rows} left out, with bytes that cannot be read: {'; '.join(self.places)}{more}"
+
+
+class Layout(NamedTuple):
+    """The options for finding the texts of an input.
+
+    ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
+    ``sentence1``, ``sentence2``. ``errors``: strict, replace or skip bytes that ``encoding`` (None: UTF-8) lacks.
+    Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL. ``keep``: fields to carry along.
+    """
+
+    format: str | None = None
+    field: str | None = None
+    id_field: str | None = None
+    errors: str = "strict"
+    delimiter: str | None = None
+    header: bool = True
+    null: bool = False
+    keep: tuple[str, ...] = ()
+    encoding: str | None = None
+
+
+def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:
+    """Return the text columns; raises a FastflowError that lists ``names``."""
+    where = path if line is None else f"{path}, line {line}"
+    if field is not None:
+        if field not in names:
+            raise FastflowError(f"{where}: no field {field!r}; the fields are {list_names(names)}")
+        return (field,)
+    if chosen := find_text_fields(names):
+        return chosen
+    if len(names) == 1:
+        return (names[0],)
+    raise FastflowError(f"{where}: which field is the text? Use --text-field; the fields are {list_names(names)}")
+
+
+def find_text_fields(names: list[str]) -> tuple[str, ...]:
+    """Return the text columns with a known name, or ()."""
+    if all(name in names for name in PAIR):
+        return PAIR
+    return next(((name,) for name in TEXT_FIELDS if name in names), ())
+
+
+def list_names(names: list[str]) -> str:
+    """List names on one line for a message; long ones, and more than twenty, are cut."""
+    shown = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in name) for name in names[:20]]
+    return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in shown) + ", …" * (len(names) > 20)
+
+
+def plain(value: Any) -> Any:
+    """Return a kept value as JSON: Arrow scalars as values, NaN and infinity as None."""
+    value = value.as_py() if hasattr(value, "as_py") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return {name: plain(each) for name, each in value.items()} if isinstance(value, dict) else value

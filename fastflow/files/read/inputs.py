@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.records import RowFault, Skipped
+from fastflow.files.read import RowFault, Skipped
 
 if TYPE_CHECKING:
     from fastflow.files.read.compressed import Readable

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
-from fastflow.kernels.mapped import CHANGED, was_changed, watch
+from fastflow.kernels.stored import CHANGED, was_changed, watch
 from fastflow.stages.vectors import first_bad
 from fastflow.values import MOST, reason, short
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.files.read import Layout, Record, list_names, text_fields
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout, Record, list_names, text_fields
 from fastflow.values import reason
 
 BATCH = 4096  # rows that become Python values at a time

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read import Layout, Record, Skipped
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout, Record, Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
@@ -26,6 +26,13 @@ class Row(NamedTuple):
     number: int
     path: str
     record: Record
+
+
+def one_text(row: Row) -> str:
+    """Return the text of a row; raises a UsageError for a pair."""
+    if len(row.record.texts) != 1:
+        raise UsageError(f"{row.path} holds pairs of texts; choose one with --text-field sentence1 or sentence2")
+    return row.record.texts[0]
 
 
 def expand_patterns(given: Sequence[str]) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from fastflow.errors import FastflowError
+from fastflow.files.read import Layout, Record, find_text_fields, list_names, text_fields
 from fastflow.files.read.inputs import LONGEST, Input
-from fastflow.files.read.records import Layout, Record, find_text_fields, list_names, text_fields
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.read import Identity, Layout, Record, RowFault, list_names, text_fields
 from fastflow.files.read.inputs import Input, without_packing
-from fastflow.files.read.records import Identity, Layout, Record, RowFault, list_names, text_fields
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
 TABLES = ("tsv", "csv")

@@ -1,1 +1,100 @@
-"""Output files of every format, grown under a temporary name until they are whole."""
+"""Rows with their vectors, and their printing: JSON Lines, or short lines to a terminal; the modules write files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastflow.console import check_stdout, describe_lost_stdout, say
+from fastflow.files.read import Identity, plain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FIELDS = ("index", "text", "log_prob", "embedding")
+FIRST = 3  # numbers of a vector that a terminal shows
+
+
+class Block:
+    """Consecutive rows: numbers, texts, ids, vectors (b, D'), log-densities (b,), kept fields by name."""
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        texts: Sequence[str],
+        ids: Sequence[Identity] | None,
+        vectors: NDArray[Any],
+        log_probs: NDArray[Any] | None = None,
+        kept: Mapping[str, Sequence[Any]] | None = None,
+        id_field: str = "id",
+    ) -> None:
+        self.rows, self.texts, self.ids, self.vectors, self.log_probs = rows, texts, ids, vectors, log_probs
+        self.kept = kept or {}
+        self.named_ids = {} if ids is None else {id_field: ids}
+
+    def columns(self) -> dict[str, Sequence[Any]]:
+        return {**self.named_ids, **self.kept}
+
+
+def json_lines(block: Block) -> str:
+    """Return an object a row; nine significant digits give float32 back exactly."""
+    lines = []
+    for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
+        head = {"index": row} | {name: ids[at] for name, ids in block.named_ids.items()}
+        kept = {name: plain(values[at]) for name, values in block.kept.items()}
+        tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
+        start = json.dumps(head | {"text": text} | kept | tail, ensure_ascii=False)[:-1]
+        if vector.dtype.kind == "f":
+            numbers = ", ".join(["%.9g" % v for v in vector.tolist()])  # noqa: UP031 (twice as fast as format)
+        else:
+            numbers = ", ".join(map(str, vector.tolist()))
+        lines.append(f'{start}, "embedding": [{numbers}]}}\n')
+    return "".join(lines)
+
+
+class StandardOutput:
+    """JSON Lines in UTF-8 whatever the locale."""
+
+    own = FIELDS
+
+    def __init__(self) -> None:
+        check_stdout()
+
+    def write(self, block: Block) -> None:
+        """Print the rows; raises BrokenPipeError if the reader left."""
+        try:
+            sys.stdout.buffer.write(self.encode(block).encode("utf-8"))
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise describe_lost_stdout(error) from error
+
+    def encode(self, block: Block) -> str:
+        return json_lines(block)
+
+    def finish(self) -> None:
+        """Every block was flushed."""
+
+
+class Terminal(StandardOutput):
+    """A short line for each row."""
+
+    def encode(self, block: Block) -> str:
+        rest = f"… {block.vectors.shape[1]} numbers]"
+        room = max(20, shutil.get_terminal_size().columns - len("1234  ") - len(" [") - 7 * FIRST - len(rest))
+        room = room if block.log_probs is None else max(20, room - len(" -1234.5"))
+        lines = []
+        for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
+            plain = "".join(c if c.isprintable() else " " for c in text[: room + 1])
+            start = plain if len(plain) <= room else plain[: room - 1] + "…"
+            numbers = "".join(f"{v:6.2f} " for v in vector[:FIRST].tolist())
+            score = "" if block.log_probs is None else f" {block.log_probs[at]:.1f}"
+            lines.append(f"{row:>4}  {start:<{room}} [{numbers}{rest}{score}\n")
+        return "".join(lines)
+
+    def finish(self) -> None:
+        say("fastflow: rows are shortened on a terminal; -o FILE, or a pipe, gets whole vectors")

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.records import plain
+from fastflow.files.read import plain
+from fastflow.files.write import Block
 from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, fold_case, quote_name
 from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.printing import Block
 from fastflow.version import __version__
 
 HEAD = struct.Struct("<QQ")  # bytes of a record's JSON and of its vectors

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.files.write.printing import Block
+from fastflow.files.write import Block
 from fastflow.values import open_regular, short
 
 FORMAT = 1

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fastflow.files.read import plain
 from fastflow.files.read.parquet import arrow
-from fastflow.files.read.records import plain
 
 KEY = b"fastflow_kinds"  # of a field's metadata
 LARGEST = 2**63 - 1

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fastflow.console import add_note, say
+from fastflow.files.write import FIELDS, Block, json_lines
 from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path, run_path
-from fastflow.files.write.printing import FIELDS, Block, json_lines
 
 
 class OutputFile:

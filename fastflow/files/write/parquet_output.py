@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.files.read.parquet import arrow
-from fastflow.files.write import json_columns
+from fastflow.files.write import Block, json_columns
 from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.printing import Block
 
 GROUP = 16_384
 

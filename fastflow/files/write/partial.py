@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read.records import RowFault
+from fastflow.files.read import RowFault
 from fastflow.files.write.locks import open_locked
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.tensors import read_tensors
-from fastflow.model.tokenizer.encode import Tokens
+from fastflow.model.tokenizer import Tokens
 from fastflow.values import is_whole, short
 
 FIELD = "int8"

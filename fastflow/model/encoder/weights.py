@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import BUCKETS, EncoderShape
-from fastflow.kernels.panels import LARGEST, usable, widen
+from fastflow.kernels.encoder import BUCKETS, EncoderShape
+from fastflow.kernels.stored import LARGEST, usable, widen
+from fastflow.model.hashing import combine_hashes
 from fastflow.model.tensors import Arrays, MappedTensors
+from fastflow.model.tokenizer.settings import FILES as SETTINGS_FILES
 from fastflow.values import flag, read_object, short, whole_number
 
 BAD = f"holds NaN or infinity, or a magnitude above {LARGEST:g}; no encoder can be computed with that"
@@ -61,6 +63,17 @@ def weight_files(directory: Path) -> list[Path]:
     if (directory / "pytorch_model.bin").is_file():
         hint = "; convert pytorch_model.bin with AutoModel.from_pretrained(DIR).save_pretrained(DIR)"
     raise FastflowError(f"{directory} has no model.safetensors{hint}")
+
+
+def encoder_files(directory: Path) -> list[Path]:
+    """List config, weights and tokenizer of an encoder, in a fixed order."""
+    names = ("config.json", "tokenizer.json", *SETTINGS_FILES, "vocab.txt", WEIGHT_INDEX)
+    return [directory / name for name in names if (directory / name).is_file()] + weight_files(directory)
+
+
+def encoder_hash(directory: Path) -> str:
+    """Return the sha256 over names and hashes of ``encoder_files``."""
+    return combine_hashes(encoder_files(directory))
 
 
 def has_pooler(directory: Path) -> bool:

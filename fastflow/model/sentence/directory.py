@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.model.encoder.architecture import is_model2vec, read_config, size_of
+from fastflow.model.encoder import is_model2vec, read_config, size_of
 from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.sentence.modules import (
     DenseModule,

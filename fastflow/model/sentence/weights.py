@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import HEAVIEST, LEAST, LIGHTEST, Dense, Head, Norm, Unit
-from fastflow.kernels.panels import usable
-from fastflow.model.encoder.architecture import read_config, whole_number
-from fastflow.model.encoder.weights import BAD
-from fastflow.model.hashing import MODULES, encoder_files, is_file
+from fastflow.kernels.encoder import HEAVIEST, LEAST, LIGHTEST, Dense, Head, Norm, Unit
+from fastflow.kernels.stored import usable
+from fastflow.model.encoder import read_config, whole_number
+from fastflow.model.encoder.weights import BAD, encoder_files
+from fastflow.model.hashing import MODULES, is_file
 from fastflow.model.sentence.directory import SETTINGS, Modules
 from fastflow.model.sentence.modules import (
     TRANSFORMER_FILES,

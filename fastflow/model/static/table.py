@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.encoder.shape import HEAVIEST
-from fastflow.kernels.mapped import CHANGED, was_changed
-from fastflow.kernels.panels import widen
+from fastflow.kernels.encoder import HEAVIEST
+from fastflow.kernels.stored import CHANGED, was_changed, widen
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table
 from fastflow.model.encoder.weights import WEIGHT_INDEX
 from fastflow.model.hashing import MODULES, is_file

@@ -12,7 +12,7 @@ import numpy as np
 from fastflow.errors import FastflowError
 from fastflow.late import late
 from fastflow.model.static.table import TOKENIZER, open_table, read_rules
-from fastflow.model.tokenizer.encode import Piece, Tokenizer, Tokens
+from fastflow.model.tokenizer import Piece, Tokenizer, Tokens
 from fastflow.values import MOST, short
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fastflow.atomic import check_out, growing
 from fastflow.errors import UsageError
-from fastflow.kernels.panels import quantise
-from fastflow.model.encoder.architecture import MODEL2VEC
+from fastflow.kernels.stored import quantise
+from fastflow.model.encoder import MODEL2VEC
 from fastflow.model.hashing import MODULES
 from fastflow.model.static.table import CONFIG, DEFAULT_LENGTH, NAMES, TOKENIZER, WEIGHTS
 from fastflow.values import system_errors

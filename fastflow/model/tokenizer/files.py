@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
-from fastflow.model.encoder.architecture import is_static
+from fastflow.model.encoder import is_static
 from fastflow.model.tokenizer.classes import Whole, settle
 from fastflow.model.tokenizer.settings import FLAGS, WORDPIECE, Settings, read_settings
 from fastflow.values import open_regular, panics, read_object, reason, short

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastflow.model.tokenizer.encode import Tokenizer
+    from fastflow.model.tokenizer import Tokenizer
 
 WORD = re.compile(r"[^\W\d_]+")
 # scripts without spaces between words

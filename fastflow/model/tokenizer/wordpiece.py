@@ -6,8 +6,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from fastflow.kernels.tokens.cpu import Vocabulary, WordPiece
-from fastflow.kernels.tokens.rules import Rules
+from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
 from fastflow.model.tokenizer.classes import Whole, settle
 from fastflow.model.tokenizer.files import NotNativeError
 from fastflow.model.tokenizer.settings import Settings

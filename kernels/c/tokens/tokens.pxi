@@ -111,7 +111,7 @@ cdef class Vocabulary:
 
 
 cdef class WordPiece:
-    """Hold a vocabulary and its rules. Immutable, so threads may share it; ``kernels/tokens/cpu.py`` checks them.
+    """Hold a vocabulary and its rules. Immutable, so threads may share it; ``kernels/tokens/__init__.py`` checks them.
 
     added: (ASCII bytes, id), longest first; before, after: int32; whole: uncut words, which need CLEAN.
     """

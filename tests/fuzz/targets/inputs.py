@@ -12,7 +12,7 @@ import zstandard
 from harness import Finding, check_contract, scratch
 from mutators import change_bytes
 
-from fastflow.files.read.records import Layout
+from fastflow.files.read import Layout
 from fastflow.files.read.texts import read_records
 
 MEMORY = 600 << 20

@@ -4,9 +4,9 @@ from random import Random
 
 from harness import Choices, Finding, check_contract, load, scratch
 
+from fastflow.files.read import Layout
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import row_count
-from fastflow.files.read.records import Layout
 from fastflow.files.read.texts import read_records
 
 PATH = scratch() / "x.parquet"

@@ -4,12 +4,12 @@ import numpy as np
 from drawn import DIMS, WIDTHS, draw_encoder
 from harness import Choices, Finding
 
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import Pooling
+from fastflow.kernels.flow import execute
 from fastflow.kernels.flow.cpu import CpuFlow
-from fastflow.kernels.flow.plan import execute
-from fastflow.plan.fold import fold
+from fastflow.plan import fold
 
 from support.encoders import defined
 from support.packed import pack
@@ -20,7 +20,7 @@ NEAR, FACTOR = 2e-5, 20  # of the largest number; times the error of NumPy in fl
 
 def one(data: bytes) -> None:
     choices = Choices(data[1:])
-    isa = instructions.usable_isas()[choices.getrandbits(8) % len(instructions.usable_isas())]
+    isa = processor.usable_isas()[choices.getrandbits(8) % len(processor.usable_isas())]
     if data[:1] < b"\x80":
         calibrate(choices, isa)
     else:

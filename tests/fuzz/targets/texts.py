@@ -5,8 +5,8 @@ import json
 
 from harness import Choices, Finding, check_contract, scratch
 
+from fastflow.files.read import Layout
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.records import Layout
 from fastflow.files.read.texts import records_of
 
 FOLDER = scratch()

@@ -10,13 +10,12 @@ import pytest
 import fastflow
 from fastflow import Runtime
 from fastflow.errors import UsageError
-from fastflow.kernels import _cpu, threads
-from fastflow.kernels import isa as instructions
+from fastflow.kernels import _cpu, processor
+from fastflow.kernels.encoder import Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.shape import Pooling
 from fastflow.kernels.flow.cpu import CpuFlow
-from fastflow.kernels.threads import default_threads, parse_openmp, quotas
-from fastflow.plan.fold import fold
+from fastflow.kernels.processor import default_threads, parse_openmp, quotas
+from fastflow.plan import fold
 
 from support.packed import random_encoder
 
@@ -30,11 +29,11 @@ def identity():
 
 def test_the_usable_come_best_first_and_portable_is_one(monkeypatch):
     monkeypatch.delenv(SWITCH, raising=False)
-    usable = instructions.usable_isas()
+    usable = processor.usable_isas()
     assert usable[-1] == "portable"
-    assert not set(usable) & set(instructions.TILES)
-    assert instructions.isa() == usable[0]
-    assert instructions.find_forced_isa() == ""
+    assert not set(usable) & set(processor.TILES)
+    assert processor.isa() == usable[0]
+    assert processor.find_forced_isa() == ""
 
 
 def test_the_argument_goes_before_the_switch(monkeypatch, identity, float_isa):
@@ -70,7 +69,7 @@ def test_one_that_cannot_run_is_an_error_that_lists_what_can(monkeypatch, identi
 
 def test_an_empty_switch_is_none_and_an_empty_argument_is_an_error(monkeypatch, identity):
     monkeypatch.setenv(SWITCH, "")
-    assert CpuFlow(identity).isa == instructions.usable_isas()[0]
+    assert CpuFlow(identity).isa == processor.usable_isas()[0]
     with pytest.raises(ValueError, match="instruction set '' cannot run"):
         CpuFlow(identity, isa="")
 
@@ -80,7 +79,7 @@ def machine(monkeypatch):
     """``machine(processors, cores)``: what this process may use, until the test ends."""
 
     def set_to(processors, cores):
-        monkeypatch.setattr(threads, "count_allowed", lambda: (processors, cores))
+        monkeypatch.setattr(processor, "count_allowed", lambda: (processors, cores))
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return set_to
@@ -142,14 +141,14 @@ def test_quotas(tmp_path, files, membership, allowed):
 
 def test_a_quota_below_one_processor_leaves_one_thread(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "CGROUPS", tmp_path)
+    monkeypatch.setattr(processor, "CGROUPS", tmp_path)
     cases = {"50000 100000": 1, "0 100000": 1, "garbage": os.cpu_count(), "1000000000 1": os.cpu_count()}
     for text, most in cases.items():
         for mount in ("", "unified"):
             write(tmp_path / mount / "cpu.max", text)
-        threads.count_allowed.cache_clear()
+        processor.count_allowed.cache_clear()
         assert 1 <= default_threads() <= most
-    threads.count_allowed.cache_clear()
+    processor.count_allowed.cache_clear()
 
 
 FLOATS = {0, 1, 2, 3, 4, 10}  # numbers of c/selftest/parts.h: the self-tests of float32
@@ -191,7 +190,7 @@ def test_an_unknown_instruction_set_is_refused():
 def test_all_self_tests_of_a_machine_take_under_five_milliseconds_of_the_processor():
     def spent():
         start = time.process_time_ns()
-        for isa in instructions.isas():
+        for isa in processor.isas():
             _cpu.try_again(number(isa))
         return time.process_time_ns() - start
 
@@ -233,7 +232,7 @@ def opened(run_python):
 
 
 def better_than_portable():
-    found = [name for name in instructions.usable_isas() if name != "portable"]
+    found = [name for name in processor.usable_isas() if name != "portable"]
     if not found:
         pytest.skip("this machine has the portable kernels alone")
     return found
@@ -256,7 +255,7 @@ def test_a_wrong_body_steps_down_to_the_next_and_warns(opened, model):
 
 @pytest.mark.slow
 def test_without_any_right_body_auto_is_the_reference(opened, model):
-    every = {name: [0] for name in instructions.usable_isas()}
+    every = {name: [0] for name in processor.usable_isas()}
     (backend, _, notes, z), warned = opened(model, every)
     assert backend == "reference"
     reason = "the cpu backend cannot run: instruction set"

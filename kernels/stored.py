@@ -1,8 +1,9 @@
-"""Pack stored matrices into the panels of compiled products."""
+"""Stored arrays: their types, the mapped file that holds them, and their packing into panels of compiled products."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ Array = NDArray[Any]
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type
 STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)  # in the order of _cpu.STORED_FLOAT ...
 LARGEST = 1e6  # the largest weight
+CHANGED = "its file was changed while it was read; replace files as a whole, and open it again"
 
 
 class NotFinite(ValueError):
@@ -48,6 +50,26 @@ class Matrix(NamedTuple):
     zero: int = 0
     spare: int = 0
     by: Array | None = None
+
+
+def watch(pages: Any, file: int) -> Any:
+    """Watch ``pages``, the map of a whole open ``file``: if it is cut short, lost pages read as zeros.
+
+    Without the extension it returns ``pages``, and a lost page ends the process.
+    """
+    if find_spec("fastflow.kernels._cpu") is None or not len(pages):
+        return pages
+    from fastflow.kernels._cpu import Watched
+
+    return Watched(pages, file)
+
+
+def was_changed(array: NDArray[Any]) -> bool:
+    """Return whether the watched file of ``array`` was cut short or written to."""
+    base: Any = array
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return bool(getattr(base, "changed", False))
 
 
 def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
