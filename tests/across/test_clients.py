@@ -81,7 +81,7 @@ def test_huggingface_hub_knows_the_address_only(server, vectors, monkeypatch):
 @pytest.mark.slow
 def test_openai_asks_for_base64_by_itself(server, monkeypatch):
     """The hot path: were its default another one, the test above would not show base64 in use."""
-    from fastflow.serve import openai as routes
+    from fastflow.serve import routes
 
     asked, real = [], routes.format_openai
 
@@ -94,6 +94,7 @@ def test_openai_asks_for_base64_by_itself(server, monkeypatch):
     assert asked == ["base64"]
 
 
+@pytest.mark.slow
 def test_openai_shortens_and_lists_models(server):
     _, client = openai_client(server)
     found = client.embeddings.create(model="default", input="a", dimensions=64).data[0].embedding

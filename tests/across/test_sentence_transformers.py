@@ -99,6 +99,7 @@ def test_lower_precisions(directory, wanted, dtype):
         assert least_cosine(found, want) >= COSINE[dtype]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
 @pytest.mark.parametrize("dim", [None, 5])
 def test_ranges_give_the_bits_of_quantize_embeddings(directory, precision, dim):

@@ -16,6 +16,7 @@ from support.benches import FLOW
 from support.places import ROOT
 
 
+@pytest.mark.slow
 def test_ratios_are_printed_and_a_busy_machine_is_named(monkeypatch, capsys):
     for others in (0.0, usable_threads() / 2):
         monkeypatch.setattr(Neighbours, "processors", lambda self, others=others: others)

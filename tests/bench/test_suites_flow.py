@@ -131,6 +131,7 @@ def test_who_disagrees_or_fails_ends_the_run_unless_it_needs_a_compiler(monkeypa
     assert results.skipped[0]["reason"] == "its first call failed: no compiler"
 
 
+@pytest.mark.slow
 def test_quick_runs_compile_nothing_and_families_pick_their_rows():
     assert not any("compile" in name for name in flow.choose_rows(None, "cpu", quick=True))
     assert flow.choose_rows(["lean"], "cpu", quick=False) == {"torch-lean-eager", "torch-lean-compile"}

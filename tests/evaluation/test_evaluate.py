@@ -160,6 +160,7 @@ def test_average_precision_by_hand():
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3), st.integers(0, 3)), min_size=1, max_size=20))
+@pytest.mark.slow
 def test_average_precision_of_a_draw_is_scikit_learns(rows):
     positive, counts = np.array([row[0] for row in rows]), np.array([row[2] for row in rows])
     similarity = np.array([float(row[1]) for row in rows])

@@ -101,6 +101,7 @@ def count_texts(count, words, perplexity=1e9, options=DEFAULTS, sentences=10_000
     return count_fitted(corpus, options, sentences)
 
 
+@pytest.mark.slow
 def test_random_words_outweigh_the_corpus_fourfold_and_english_sentences_with_as_many_eightfold():
     words = load_english()
     for texts, sentences in ((2, 3000), (750, 3000), (751, 3004), (2500, 10_000), (2501, 10_000), (10**9, 10_000)):

@@ -198,6 +198,7 @@ def model(directory, sentences, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_the_calibration_comes_after_every_module(model, directory, sentences):
     opened = load_model(model)
     pooled = expected(directory, sentences[:20], "the old ")

@@ -25,7 +25,7 @@ from fastflow.train.methods.loop import Schedule
 from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
-PARAGRAPH = 40  # words: above, no fit with equal weights beats raw pooling (bench/results/verdicts.md)
+PARAGRAPH = 40  # words: above, on Wikipedia, no fit with equal weights beats raw pooling (bench/results/verdicts.md)
 VARIED = 270  # perplexity above which the number of fitted texts does not grow
 COUNTED = 1250  # texts that perplexity is measured on
 
