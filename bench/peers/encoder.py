@@ -55,7 +55,7 @@ class Pooled(torch.nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return self._pool({"input_ids": input_ids, "attention_mask": attention_mask}, attention_mask)
 
-    def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
+    def pool_without_mask(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
         """Pool texts of equal length without the mask, which transformers reads back from a GPU."""
         return self._pool({"input_ids": input_ids}, ones)
 
@@ -104,7 +104,7 @@ class Saved(torch.nn.Module):
         found = self.model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
         return torch.as_tensor(found).to(torch.float32)
 
-    def unmasked(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
+    def pool_without_mask(self, input_ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
         return self(input_ids, ones)
 
 

@@ -173,7 +173,7 @@ def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) 
     here = torch.from_numpy(ids)
     here = here.pin_memory() if gpu.device == "cuda" else here
     with _use_products(dtype):
-        replay = gpu.capture(lambda x: module.unmasked(x, vectors), there)
+        replay = gpu.capture(lambda x: module.pool_without_mask(x, vectors), there)
 
     def call(other: Array | None = None) -> Array:
         if other is not None:

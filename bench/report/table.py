@@ -132,12 +132,12 @@ def compare_with_ours(rows: list[Row]) -> list[Row]:
     if suite == "serve":
         return rows
 
-    def compared(row: Row) -> str:
+    def group_of(row: Row) -> str:
         return "" if suite == "flow" else str(row["dtype"])
 
-    own = {compared(row): row["median_ms"] for row in rows if row["name"] == "fastflow"}
+    own = {group_of(row): row["median_ms"] for row in rows if row["name"] == "fastflow"}
     fastest = sorted(rows, key=lambda row: float(row["median_ms"]))
-    return [row | ({"ours": row["median_ms"] / own[compared(row)]} if compared(row) in own else {}) for row in fastest]
+    return [row | ({"ours": row["median_ms"] / own[group_of(row)]} if group_of(row) in own else {}) for row in fastest]
 
 
 def make_headings(row: Row) -> tuple[str, str]:

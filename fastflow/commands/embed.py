@@ -157,9 +157,9 @@ def embed(
     if settings.shard is not None and output is not None:
         make_folder(output)
     with contextlib.ExitStack() as stack:
-        opened: Callable[[str], Input] = Input
+        open_again: Callable[[str], Input] = Input
         if fit:
-            opened, model = stack.enter_context(fit_to(paths, settings, model, device, save_model, resume, quiet))
+            open_again, model = stack.enter_context(fit_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # an empty prompt may be chosen by its name
@@ -170,7 +170,7 @@ def embed(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             started = None if quiet else partial(introduce, runtime)
-            run = Run(resume, quiet, not fit, opened, given, cache, started)
+            run = Run(resume, quiet, not fit, open_again, given, cache, started)
             done = embed_file(runtime, paths, output, settings, run)
     seconds = time.monotonic() - start
     if not quiet:
@@ -241,17 +241,17 @@ def fit_to(
     with contextlib.ExitStack() as stack:
         again = {path: stack.enter_context(Rereadable(path)) for path in paths}
 
-        def opened(path: str) -> Input:
+        def open_again(path: str) -> Input:
             return again[path](path)
 
-        with Sources(paths, opened) as sources:
+        with Sources(paths, open_again) as sources:
             name = sources.name
             if resume:
                 check_resumable(sources)
 
         def texts() -> Iterator[str]:
-            with Sources(paths, opened) as sources:
+            with Sources(paths, open_again) as sources:
                 yield from texts_of(sources, settings)
 
         with fit_input(texts, Request(name, model, device, keep, resume, quiet)) as directory:
-            yield opened, str(directory)
+            yield open_again, str(directory)

@@ -111,11 +111,11 @@ def cache(place: Path | None, clear: bool, older_than: float | None, json_file: 
         raise UsageError("--json lists what is kept: leave it out, or leave out --clear")
     if clear:
         removed, in_use = kept.clear(found)
-        say(f"fastflow: removed {kept.counted(removed)} from {where}")
+        say(f"fastflow: removed {kept.count_in_words(removed)} from {where}")
         if in_use:
-            say(f"fastflow: kept {kept.counted(in_use)} in use by a running process")
+            say(f"fastflow: kept {kept.count_in_words(in_use)} in use by a running process")
         return
     if json_file is not None:
         write_json(json_file, {"place": str(where), "entries": [entry.json() for entry in found]})
     if json_file != "-":
-        emit("\n".join([f"{where}: {kept.counted(found)}", *(entry.describe(now) for entry in found)]))
+        emit("\n".join([f"{where}: {kept.count_in_words(found)}", *(entry.describe(now) for entry in found)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,17 +55,19 @@ class Prompts(NamedTuple):
         return self.texts.get(name, "")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Calibrated:
     """Calibration and identity of both kinds of model."""
 
     path: Path
-    calibration: tuple[Stage, ...]
-    identity: str | Later  # the fingerprint; a table without a manifest computes it at first use
-    manifest: dict[str, Any]
-    note: str | None
-    truncation: Truncation | None  # the directions that truncate_dim keeps; None: its first dimensions
-    spread: NDArray[np.float32] | None
-    modules: Modules | None
+    _: KW_ONLY
+    calibration: tuple[Stage, ...] = ()
+    identity: str | Later = ""  # the fingerprint; a table without a manifest computes it at first use
+    manifest: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None
+    truncation: Truncation | None = None  # the directions that truncate_dim keeps; None: its first dimensions
+    spread: NDArray[np.float32] | None = None
+    modules: Modules | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -109,19 +111,12 @@ class Calibrated:
 class Model(Calibrated):
     """A checked model of texts."""
 
-    path: Path
     encoder: Path
     pooling: Pooling
     max_length: int
-    calibration: tuple[Stage, ...]
-    identity: str | Later
-    manifest: dict[str, Any] = field(default_factory=dict)
-    note: str | None = None
-    truncation: Truncation | None = None
-    spread: NDArray[np.float32] | None = None
+    _: KW_ONLY
     likelihood: Likelihood | None = None
     int8: Int8 | None = None
-    modules: Modules | None = None
     head: Head = ()
     awaited: Callable[[], str] | None = None
 
@@ -138,15 +133,7 @@ class Model(Calibrated):
 class VectorModel(Calibrated):
     """A checked model without an encoder, for vectors of ``input_dim`` numbers."""
 
-    path: Path
     input_dim: int
-    calibration: tuple[Stage, ...]
-    identity: str | Later
-    manifest: dict[str, Any] = field(default_factory=dict)
-    note: str | None = None
-    truncation: Truncation | None = None
-    spread: NDArray[np.float32] | None = None
-    modules: Modules | None = None
 
 
 def tokenizer_of(directory: Path, max_length: int, lower: bool = False, proved: bool = False) -> Tokenizer:

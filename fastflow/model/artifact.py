@@ -143,7 +143,7 @@ class Opening:
         note = f"{directory} is a plain encoder: no calibration, masked mean of the last layer"
         self._identify(encoder_files(directory))
         pooling = Pooling("mean", (size.layers,))
-        return Model(directory, directory, pooling, size.max_tokens, (), "", note=note)
+        return Model(directory, directory, pooling, size.max_tokens, note=note)
 
     def _table(self, directory: Path) -> Model:
         from fastflow.model.static.table import check_modules, open_table, read_rules
@@ -152,7 +152,7 @@ class Opening:
         open_table(directory)
         rules, later = read_rules(directory), Later(encoder_files(directory))
         head = (Unit(),) if rules.normalize else ()
-        return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, (), later, head=head)
+        return Model(directory, directory, Pooling("mean", (WORDS,)), rules.max_length, identity=later, head=head)
 
     def _open_saved(self, directory: Path) -> Model | VectorModel:
         manifest = read_manifest(directory)
@@ -213,9 +213,8 @@ def _open_uncalibrated(directory: Path, modules: Modules) -> Model:
     encoder = modules.transformer.directory
     size = size_of(encoder)
     length = modules.transformer.max_seq_length or size.max_tokens
-    return Model(
-        directory, encoder, pooling_of(modules, size.layers), length, (), "", modules=modules, head=head_of(modules)
-    )  # fmt: skip
+    pooling = pooling_of(modules, size.layers)
+    return Model(directory, encoder, pooling, length, modules=modules, head=head_of(modules))
 
 
 def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:

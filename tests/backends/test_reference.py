@@ -106,7 +106,7 @@ def test_lower_precisions_give_float32_vectors_near_the_reference(model, tokens,
 
 @pytest.mark.parametrize("layers", [(0, 1, 3), (WORDS,)])
 def test_dropout_is_off_until_training_asks_for_it(bert, tokens, layers):
-    backend = TorchBackend(Model(bert, bert, Pooling("mean", layers), 64, (), ""), "float32", "cpu", None)
+    backend = TorchBackend(Model(bert, bert, Pooling("mean", layers), 64), "float32", "cpu", None)
     once = backend.pool(tokens)
     assert np.array_equal(backend.pool(tokens), once)
     backend.train_mode(0.5)

@@ -32,7 +32,7 @@ EXACT = 1e-12
 
 
 def pooled_by(kind: type, directory, tokens: Tokens, layers=(WORDS,), dtype="float64") -> np.ndarray:
-    return kind(Model(directory, directory, Pooling("mean", layers), 64, (), ""), dtype, "cpu", None).pool(tokens)
+    return kind(Model(directory, directory, Pooling("mean", layers), 64), dtype, "cpu", None).pool(tokens)
 
 
 def defined(directory, tokens: Tokens) -> np.ndarray:
@@ -78,7 +78,7 @@ def test_with_other_layers(forced_isa, bert, how, weighted):
 
     def pool(kind, dtype, layers, shares):
         pooling = Pooling("mean", layers, table, shares)
-        return kind(Model(bert, bert, pooling, 64, (), ""), dtype, "cpu", None).pool(tokens)
+        return kind(Model(bert, bert, pooling, 64), dtype, "cpu", None).pool(tokens)
 
     apart = [pool(ReferenceBackend, "float64", (layer,), None) for layer in how.layers]
     want = np.average(apart, axis=0, weights=how.shares)

@@ -118,7 +118,7 @@ SHAPES = (
 
 
 def of(stages) -> VectorModel:
-    return VectorModel(Path("m"), DIM, tuple(stage.astype(np.float32) for stage in stages), "")
+    return VectorModel(Path("m"), DIM, calibration=tuple(stage.astype(np.float32) for stage in stages))
 
 
 def close(found, exact) -> bool:

@@ -111,7 +111,7 @@ def test_descriptions_name_the_layers(name, said):
 
 
 def backend_with(kind: type, pooling: Pooling, model: Model) -> object:
-    return kind(Model(model.path, model.path, pooling, 64, (), ""), "float32", "cpu", None)
+    return kind(Model(model.path, model.path, pooling, 64), "float32", "cpu", None)
 
 
 def constant_layers(kind: type, lengths: list[int], dim: int = 32) -> object:
@@ -135,7 +135,7 @@ def constant_layers(kind: type, lengths: list[int], dim: int = 32) -> object:
 def test_backends_average_the_layers_that_the_name_means(bert, kind, name, value):
     lengths = [1, 3, 2, 7]
     tokens = Tokens(np.zeros(sum(lengths), np.int32), np.r_[0, np.cumsum(lengths)], np.empty(0, np.int64))
-    backend = backend_with(kind, parse_pooling(name, 3), Model(bert, bert, Pooling("mean", (3,)), 64, (), ""))
+    backend = backend_with(kind, parse_pooling(name, 3), Model(bert, bert, Pooling("mean", (3,)), 64))
     pooled = backend.pooling(constant_layers(kind, lengths), tokens)
     assert pooled.shape == (4, 32)
     assert np.abs(pooled - value).max() <= 1e-3

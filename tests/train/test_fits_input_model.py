@@ -242,4 +242,4 @@ def test_nothing_is_imported_from_training_without_fit(run_python, source, weigh
 
 def test_a_fit_asks_for_the_pooling_of_the_model(bert):
     for name in ("mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:3*words,1,3", "cls"):
-        assert fit_input._name_pooling(Model(bert, bert, parse_pooling(name, 3), 64, (), "")) == name
+        assert fit_input._name_pooling(Model(bert, bert, parse_pooling(name, 3), 64)) == name

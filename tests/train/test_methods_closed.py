@@ -353,7 +353,7 @@ def fit_degenerate(method, x, coupling="additive", **schedule):
 
 def open_vectors(kind, stages, x):
     single = tuple(stage.astype(np.float32) for stage in stages)
-    return kind(VectorModel(x, DIM, single, ""), "float32", "cpu", None)
+    return kind(VectorModel(x, DIM, calibration=single), "float32", "cpu", None)
 
 
 @settings(deadline=None, max_examples=25)

@@ -37,7 +37,7 @@ class FrozenEncoder:
     @property
     def model(self) -> Model:
         """The uncalibrated model, for a backend."""
-        plain = Model(self.directory, self.directory, self.pooling, self.max_length, (), self.hash)
+        plain = Model(self.directory, self.directory, self.pooling, self.max_length, identity=self.hash)
         return plain if self.head is None else replace(plain, modules=self.modules, head=self.head)
 
     @property

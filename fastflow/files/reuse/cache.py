@@ -99,7 +99,7 @@ def _age(seconds: float) -> str:
     return "just now"
 
 
-def counted(found: list[Entry]) -> str:
+def count_in_words(found: list[Entry]) -> str:
     """Return number and size in words: ``2 entries, 3.1 MB``."""
     return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {bytes_for_people(sum(e.size for e in found))}"
 
