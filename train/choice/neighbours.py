@@ -1,0 +1,115 @@
+"""Choose a pooling without labels: in running text, a sentence should find the next one.
+
+Each candidate pools pairs of neighbouring sentences. Its value is the mean reciprocal rank of the second sentence among
+all second sentences, by cosine to the first.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastflow.model.encoder import size_of
+from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
+from fastflow.stages.vectors import cosine
+from fastflow.train.data.corpus import cut_sentences
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import FrozenEncoder
+
+USUAL = "words"
+PAIRS, FEWEST = 600, 200
+SHORTEST = 4  # words of a sentence
+ERRORS = 2.0  # standard errors that a candidate must be ahead of USUAL
+ORDERED = 4.0  # standard errors that neighbours must be more alike than other sentences
+SORTED = 0.8  # share of ascending neighbours from which lines are sorted, so that neighbours begin alike
+
+Pair = tuple[str, str]
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The reciprocal ranks (P,) of each candidate, by name."""
+
+    ranks: dict[str, Matrix]
+
+    @property
+    def best(self) -> str:
+        """USUAL, or the best candidate that is ahead of it by ERRORS standard errors."""
+        usual, ahead = self.ranks[USUAL], {}
+        for name, ranks in self.ranks.items():
+            gain = ranks - usual
+            if gain.mean() > ERRORS * gain.std() / np.sqrt(len(gain)):
+                ahead[name] = gain.mean()
+        return max(ahead, key=lambda name: ahead[name], default=USUAL)
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean reciprocal rank of each candidate."""
+        return {name: round(float(ranks.mean()), 4) for name, ranks in self.ranks.items()}
+
+
+def find_pairs(texts: Sequence[str]) -> list[Pair]:
+    """Return at most PAIRS pairs of neighbouring sentences, spread over ``texts``; none if lines are sorted."""
+    sentences = [part for text in texts for part in cut_sentences(text) if len(part.split()) >= SHORTEST]
+    if np.mean([a < b for a, b in pairwise(sentences)] or [1]) > SORTED:
+        return []
+    starts = np.linspace(0, len(sentences) - 2, min(PAIRS, len(sentences) // 2)).astype(int)
+    pairs = {sentences[i]: sentences[i + 1] for i in starts if sentences[i] != sentences[i + 1]}
+    return list(pairs.items())
+
+
+def load_english_pairs() -> list[Pair]:
+    """Load the package's pairs of neighbouring English sentences."""
+    data = gzip.decompress(files("fastflow.train.data").joinpath("neighbours.txt.gz").read_bytes()).decode("utf-8")
+    lines = [line for line in data.split("\n")[:-1] if not line.startswith("# ")]
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+def rank(first: Matrix, second: Matrix) -> Matrix:
+    """Compute the reciprocal rank (P,) of row i of ``second`` (P, D) by its cosine to row i of ``first``, centred."""
+    mean = np.concatenate([first, second]).mean(axis=0)
+    similarity = cosine(first - mean, second - mean)
+    return np.asarray(1 / (similarity >= np.diag(similarity)[:, None]).sum(axis=1), np.float64)
+
+
+def are_ordered(first: Matrix, second: Matrix) -> bool:
+    """Whether paired rows (P, D) are more alike than others, by ORDERED standard errors."""
+    mean = np.concatenate([first, second]).mean(axis=0)
+    similarity = cosine(first - mean, second - mean)
+    own, others = np.diag(similarity), np.delete(similarity.reshape(-1), slice(None, None, len(similarity) + 1))
+    return bool(own.mean() - others.mean() > ORDERED * own.std() / np.sqrt(len(own)))
+
+
+def name_candidates(depth: int) -> list[str]:
+    """Return the poolings to compare for an encoder of ``depth`` layers."""
+    names = [USUAL, "words-first-last", "first-last", "last"]
+    return names if depth == 1 else [*names, f"mean-of-layers:{','.join(map(str, range(1, depth + 1)))}"]
+
+
+def compare(encoder: FrozenEncoder, pairs: Sequence[Pair], device: str) -> Ranking:
+    """Rank the neighbours of ``pairs`` by each candidate, with the token weights of ``encoder``.
+
+    A pooling is linear in the layers, so three passes give all: the first layer, the last one, and the mean of all.
+    """
+    texts = [text for side in zip(*pairs, strict=True) for text in side]
+    depth = size_of(encoder.directory).layers
+    every = tuple(range(1, depth + 1))
+    pooled = {one: _embed(encoder, one, texts, device) for one in {(WORDS,), (1,), (depth,), every}}
+    found = {}
+    for name in name_candidates(depth):
+        layers = parse_pooling(name, depth).layers
+        mean = pooled[layers] if layers in pooled else np.mean([pooled[layer,] for layer in layers], axis=0)
+        found[name] = rank(mean[: len(pairs)], mean[len(pairs) :])
+    return Ranking(found)
+
+
+def _embed(encoder: FrozenEncoder, layers: tuple[int, ...], texts: Sequence[str], device: str) -> Matrix:
+    pooling = Pooling("mean", layers, encoder.pooling.weights)
+    return Embedder(replace(encoder, pooling=pooling), device)(texts).astype(np.float64)
