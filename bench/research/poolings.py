@@ -84,10 +84,9 @@ def study(directory: Path, data: Path, depths: Sequence[int]) -> list[dict[str, 
     for depth in depths:
         for candidate in neighbours.name_candidates(depth):
             pooled = {name: pool(found, candidate, depth) for name, found in layers.items()}
-            fitted = fit_chain(
-                parse_method("whiten,recolour"), pooled["news"].astype(np.float32), {}, Training(Schedule()), COLOURS["sif"],
-                background=pooled["background"].astype(np.float32),
-            )  # fmt: skip
+            fit_to, behind = (pooled[name].astype(np.float32) for name in ("news", "background"))
+            chain, training = parse_method("whiten,recolour"), Training(Schedule())
+            fitted = fit_chain(chain, fit_to, {}, training, COLOURS["sif"], background=behind)
             stages = [stage.astype(np.float64) for stage in fitted.stages]
             half, whole = len(pairs), np.asarray(apply(stages, pooled["sides"]))
             ranks = neighbours.rank(pooled["sides"][:half], pooled["sides"][half:])
@@ -116,11 +115,11 @@ def make_page(result: Found) -> str:
         for depth in DEPTHS[encoder]:
             mine = [row for row in rows if row["depth"] == depth]
             best = neighbours.Ranking({row["candidate"]: np.array(row["ranks"]) for row in mine}).best
-            cells = [
-                [("**" if row["candidate"] == best else "") + row["candidate"], f"{np.mean(row['ranks']):.3f}", f"{row['calibrated']:.3f}",
-                 *(f"{np.mean([row[name] for name in names]):.1f}" for names in SETS.values())]
-                for row in mine
-            ]  # fmt: skip
+            cells = []
+            for row in mine:
+                name = f"**{row['candidate']}**" if row["candidate"] == best else row["candidate"]
+                scores = [f"{np.mean([row[one] for one in names]):.1f}" for names in SETS.values()]
+                cells.append([name, f"{np.mean(row['ranks']):.3f}", f"{row['calibrated']:.3f}", *scores])
             parts += [f"\n## {encoder}, {depth} layers\n", make_table(["pooling", "rank", "calibrated", *SETS], cells)]
     return "\n".join(parts) + "\n"
 
