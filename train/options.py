@@ -28,7 +28,8 @@ LARGE_CORPUS = 20_000  # texts
 BACKGROUND = (3_000, 10_000)  # sentences of random words: least and most
 SHARE, BROAD_SHARE = 4, 8  # sentences for a text: of random words, or half of them English
 FEWEST = 100  # texts for a flow by auto
-POOLING = "words"  # of an untuned encoder
+POOLING, RAW = "words", "first-last"  # of an untuned encoder; of short posts
+AUTOMATIC = ("method", "pooling", "token_weights")  # options that may be auto
 COLOURS = {  # of recolour, by token weights
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
@@ -65,9 +66,16 @@ class Options:
         "auto, embedding-first-last (the mean of layers 0, 1 and L, 0 being the embedding layer), first-last (1 and "
         "L, as in the paper), words (the embedding layer with the mean position in place of each token's own), "
         "words-first-last (words, 1 and L), last, cls, pooler, mean-of-layers:I,J,... (words is an item too, and 3*I "
-        "counts three times) or model. auto: words; for an encoder that was tuned for similarity model, if it is a "
-        "directory of Sentence Transformers, else last. model: all modules of such a directory, with the calibration "
-        "after them.",
+        "counts three times) or model. auto: words, unless neighbouring sentences find each other better by "
+        "words-first-last, first-last, last or the mean of all layers; for an encoder that was tuned for similarity "
+        "model, if it is a directory of Sentence Transformers, else last. model: all modules of such a directory, with "
+        "the calibration after them.",
+    )
+    order_from: str | None = name_field(
+        None,
+        "Running text of the corpus's language, by which --pooling auto compares poolings. By default the corpus, if "
+        "its neighbouring sentences are alike; else, if it is English, novels in the package.",
+        "FILE",
     )
     token_weights: str = choice_field(
         "auto sif none",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import tokenizer_of
+from fastflow.model.encoder import size_of
 from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
+from fastflow.stages.pooling import parse_pooling
+from fastflow.train.choice.neighbours import choose_pooling
+from fastflow.train.choice.posts import recognise_posts
 from fastflow.train.data.background import Words, draw_sentences, recognise_words, warn_of_case, warn_of_language
 from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash
 from fastflow.train.data.embeddings import Embedder, embed_corpus
@@ -22,7 +26,7 @@ from fastflow.train.data.moments import Moments, read_through
 from fastflow.train.data.token_weights import count_tokens, measure_perplexity, split_head, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
+from fastflow.train.options import AUTOMATIC, BACKGROUND, BROAD_SHARE, RAW, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: above, on Wikipedia, no fit with equal weights beats raw pooling (bench/results/verdicts.md)
@@ -59,6 +63,8 @@ class Corpus:
     sha256: str
     encoder: FrozenEncoder
     words: Words | None = None
+    posts: bool = False  # short posts, whose tokens all count 1
+    reasons: Sequence[str] = ()
     pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
     moments: Moments | None = None
     shown: Sequence[str] | None = None
@@ -71,24 +77,51 @@ class Corpus:
         return measure_perplexity(count_tokens(self.encoder, shown))
 
 
-def read(texts: Iterable[str], name: str, frozen: FrozenEncoder, options: Options, voice: Voice) -> Corpus:
-    """Read the corpus and weigh the encoder's tokens by it; with ``stream`` also embed it."""
+def read(
+    texts: Iterable[str],
+    name: str,
+    frozen: FrozenEncoder,
+    options: Options,
+    voice: Voice,
+    free: Container[str] = (),
+) -> Corpus:
+    """Read the corpus and suit the encoder to it; with ``stream`` also embed it. ``free`` options are chosen here."""
     found = clean(texts, options.sentences)
     if options.stream:
         head, found = split_head(found)
         words = _find_words(head, options)
-        if options.has_weights:
-            frozen = weigh(frozen, head, words)
-        streamed = read_through(found, Embedder(frozen, options.device), SAMPLE, options.seed, voice)
+        suited, posts, reasons = suit(frozen, head, words, options, free)
+        streamed = read_through(found, Embedder(suited, options.device), SAMPLE, options.seed, voice)
         kept, statistics = streamed.texts, streamed.moments
         voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
         shown = pick_by_hash(head, COUNTED, options.seed)
-        return Corpus(name, kept, statistics.count, streamed.sha256, frozen, words, streamed.pooled, statistics, shown)
+        return Corpus(
+            name, kept, statistics.count, streamed.sha256, suited, words, posts, reasons, streamed.pooled, statistics,
+            shown,
+        )  # fmt: skip
     kept = draw(voice.count("corpus", found), name, options.sample, options.seed)
     words = _find_words(kept, options)
+    suited, posts, reasons = suit(frozen, kept, words, options, free)
+    return Corpus(name, kept, len(kept), corpus_hash(kept), suited, words, posts, reasons)
+
+
+def suit(
+    frozen: FrozenEncoder, texts: Sequence[str], words: Words | None, options: Options, free: Container[str]
+) -> tuple[FrozenEncoder, bool, list[str]]:
+    """Weigh the tokens and choose the layers, if the options for them are ``free``.
+
+    Returns the encoder, whether ``texts`` are short posts, which keep the plain mean, and reasons.
+    """
+    depth = size_of(frozen.directory).layers
+    if depth and all(name in free for name in AUTOMATIC) and (reason := recognise_posts(texts, words)):
+        return replace(frozen, pooling=parse_pooling(RAW, depth)), True, [f"{reason}, which is kept"]
     if options.has_weights:
-        frozen = weigh(frozen, kept, words)
-    return Corpus(name, kept, len(kept), corpus_hash(kept), frozen, words)
+        frozen = weigh(frozen, texts, words)
+    if "pooling" not in free:
+        return frozen, False, []
+    english = words is not None and options.background_words is None
+    frozen, reason = choose_pooling(frozen, texts, english, options.order_from, options.device)
+    return frozen, False, [reason] if reason else []
 
 
 def _find_words(texts: Sequence[str], options: Options) -> Words | None:
@@ -193,6 +226,10 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
                 f"{paragraphs}, and a calibration fitted on them may harm sentences: if you will embed sentences, use "
                 "--sentences"
             )
+    if not corpus.posts and (options.method != "none" or options.has_weights):
+        posts = recognise_posts(corpus.texts, corpus.words) if size_of(frozen.directory).layers else None
+        if posts:
+            concerns.append(f"{posts}: compare with a fit of --method none, --token-weights none and --pooling {RAW}")
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
     found = [warn_of_unsuited(tokenizer, corpus.texts)]
     if options.background_words and corpus.words:

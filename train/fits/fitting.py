@@ -21,7 +21,7 @@ from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, has_modules, 
 from fastflow.train.fits.corpus import Corpus, Setup, count_fitted, describe, embed, make_background, pick_fitted, read
 from fastflow.train.methods.chain import Fitted, check_chain, fit_chain
 from fastflow.train.methods.loop import Schedule, Source, Training, open_log
-from fastflow.train.options import FEWEST, POOLING, TUNED_SPECTRUM, Options
+from fastflow.train.options import AUTOMATIC, FEWEST, POOLING, TUNED_SPECTRUM, Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.result import Fit
@@ -39,6 +39,8 @@ class Fitting:
     def run(self, texts: Iterable[str], names: Sequence[str]) -> Fit | None:
         """Fit and measure, without saving; ``names`` are recorded. A dry run gives None."""
         setup = self.setup
+        if self.options.order_from is not None and self.options.pooling != "auto":
+            raise UsageError("--order-from compares poolings for --pooling auto: leave one of them out")
         options, reason = resolve_auto(self.encoder, self.options, setup.reference)
         options, doubt = suit_tuned(self.encoder, self.options, options, setup.reference)
         frozen = check_encoder(self.encoder, options, setup.reference)
@@ -47,8 +49,11 @@ class Fitting:
         sets = find_sets(self.pairs) if self.pairs else []
         if setup.dry_run and options.stream:
             return None
-        corpus = read(texts, ", ".join(names), frozen, options, setup.voice)
+        free = () if reason or doubt else [name for name in AUTOMATIC if getattr(self.options, name) == "auto"]
+        corpus = read(texts, ", ".join(names), frozen, options, setup.voice, free)
         automatic = self.options.method == "auto"
+        if corpus.posts:
+            options = replace(options, method="none", token_weights="none")
         least = max(FEWEST, options.batch_size)
         if automatic and options.method == AUTO and corpus.count < least:
             options = replace(options, method="none")
@@ -60,14 +65,14 @@ class Fitting:
         for concern in concerns:
             setup.voice.say(f"WARNING: {concern}")
         concerns += describe(corpus, options, setup.voice, background.count)
+        reasons = [*corpus.reasons, *([reason] if reason else [])]
         if setup.dry_run:
-            if reason:
+            for reason in reasons:
                 setup.voice.say(reason)
             return None
         pooled = embed(corpus, options, setup)
         choice = replace(self, options=options)._choose(corpus, pooled, automatic, background)
-        if reason:
-            choice.reasons.append(reason)
+        choice.reasons += reasons
         measures = summary.measure_change(choice.fitted, pooled, choice.views)
         if sets:
             measures["spearman"] = summary.measure_spearman(choice.fitted, corpus.encoder, sets, options.device)
