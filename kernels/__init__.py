@@ -1,4 +1,4 @@
-"""Kernels: plain arrays in and out; no imports from the rest of fastflow.
+"""Kernels: functions of plain arrays, which import no other part of fastflow.
 
 operation  definition (NumPy)            compiled for the CPU         Triton for a GPU
 encoder    ``encoder.reference``         ``encoder.cpu``              ``encoder.triton``

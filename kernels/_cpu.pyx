@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, embedsignature=True
-"""Bind the compiled kernels: the included pieces check shapes, C computes without the GIL.
+"""Bind the compiled kernels: the included .pxi files check shapes, and C computes without the GIL.
 
-Each piece is next to the headers that it declares. Numbers and records that Python shares with C come from these
-headers, under C's names without FF_ or ff_.
+Each .pxi file is in the folder of the C headers that it declares. Constants and structs come from these headers, under
+C's names without FF_ or ff_.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ cdef extern from "cpu.h":
 
 
 def isas():
-    """Return name -> (number, whether this machine has it, floats in a vector, rows in a tile), worst first."""
+    """Return {instruction set: (number in C, whether present, floats in a vector, rows in a tile)}, worst first."""
     return {
         ff_isa_name(i).decode(): (i, bool(ff_isa_present(i)), ff_isa_vector(i), ff_isa_rows(i)) for i in range(FF_ISAS)
     }

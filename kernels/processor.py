@@ -1,7 +1,4 @@
-"""The processor: instruction sets and threads of compiled kernels.
-
-The default threads are OMP_NUM_THREADS, else the cores that this process may use.
-"""
+"""The processor: instruction sets and threads of compiled kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from fastflow.kernels._cpu import amx_missing as amx_missing
 from fastflow.kernels._cpu import isas as isas
 from fastflow.kernels._cpu import usable, wrong
 
-TILES = ("amx", "amx-emulated")  # reduced-precision products only
+TILES = ("amx", "amx-emulated")  # only for bfloat16 and int8 products
 CGROUPS = Path("/sys/fs/cgroup")
 V1 = ("cpu", "cpu,cpuacct")  # folders of cgroups version 1
 
@@ -28,7 +25,7 @@ def best_first() -> Iterator[str]:
 
 
 def usable_isas() -> tuple[str, ...]:
-    """Return all of ``best_first``."""
+    """Return the instruction sets of ``best_first``."""
     return tuple(best_first())
 
 
@@ -38,7 +35,7 @@ def has_tiles() -> bool:
 
 
 def faults() -> list[str]:
-    """Return one sentence for each instruction set that has failed a self-test."""
+    """Return a sentence per instruction set that failed a self-test."""
     found = {name: wrong(number) for name, (number, *_) in isas().items()}
     return [
         f"instruction set {name} computes wrong numbers on this machine ({', '.join(what)}): slower kernels run in its "
@@ -49,7 +46,7 @@ def faults() -> list[str]:
 
 
 def find_forced_isa(name: str | None = None) -> str:
-    """Return ``name``, else FASTFLOW_ISA, else "". Raises ValueError if that cannot run here."""
+    """Return ``name``, else FASTFLOW_ISA, else "". Raises ValueError if the instruction set cannot run here."""
     asked = os.environ.get("FASTFLOW_ISA", "") if name is None else name
     if (asked or name is not None) and not usable(number := isas().get(asked, (-1,))[0]):
         why = amx_missing() if asked == "amx" else ""
@@ -64,7 +61,7 @@ def find_forced_isa(name: str | None = None) -> str:
 def isa(name: str | None = None) -> str:
     """Return the instruction set of a float32 kernel: ``name``, else FASTFLOW_ISA's, else the best.
 
-    Raises ValueError if it, or every one, cannot run.
+    Raises ValueError if the named one cannot run, or none can.
     """
     asked = find_forced_isa(name)
     found = "avx512" if asked in TILES else asked or next(best_first(), "")
@@ -106,7 +103,7 @@ def count_allowed() -> tuple[int, int]:
 def quotas(root: Path, membership: str) -> Iterator[float]:
     """Yield the CPUs that each quota of this process's cgroups allows; ``membership``: text of /proc/self/cgroup.
 
-    In a container ``root`` is the own cgroup, so the named folders may be missing.
+    In a container ``root`` is its own cgroup, so folders in ``membership`` may be missing.
     """
     for line in membership.splitlines() or ["0::/"]:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

@@ -1,4 +1,4 @@
-"""Stored arrays: their types, the mapped file that holds them, and their packing into panels of compiled products."""
+"""Stored arrays: their types, mapped files, and packing into panels for compiled products."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ class Matrix(NamedTuple):
     """Up to three stacked matrices, and how they are packed. Offsets are in bytes; fields are as in
     ``c/gemm/packing.h``.
 
-    Row r of the result is row rows[r] of the parts, zeros for -1; ``factor`` multiplies the first part. Columns are
-    ``groups`` groups, each padded to ``padded``. ``lanes``: elements per step, 1 float32, 2 bfloat16, 4 int8. ``by``:
-    factors of int8 columns.
+    Row r of the result is row rows[r] of the stacked parts, zeros for -1.
     """
 
     name: str
@@ -55,7 +53,7 @@ class Matrix(NamedTuple):
 def watch(pages: Any, file: int) -> Any:
     """Watch ``pages``, the map of a whole open ``file``: if it is cut short, lost pages read as zeros.
 
-    Without the extension it returns ``pages``, and a lost page ends the process.
+    Without the compiled extension it returns ``pages``, and reading a lost page ends the process.
     """
     if find_spec("fastflow.kernels._cpu") is None or not len(pages):
         return pages
@@ -65,7 +63,7 @@ def watch(pages: Any, file: int) -> Any:
 
 
 def was_changed(array: NDArray[Any]) -> bool:
-    """Return whether the watched file of ``array`` was cut short or written to."""
+    """Return whether the watched file of ``array`` was changed."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -82,17 +80,17 @@ def record(dtype: np.dtype[Any], fields: Mapping[str, int]) -> Array:
 
 def usable(values: Array) -> bool:
     """Return whether ``values`` hold no NaN and no magnitude above LARGEST."""
-    # Python floats, because LARGEST is not a float16; NaN gives NaN
+    # as Python floats, because a float16 cannot hold LARGEST
     return float(values.min(initial=0)) >= -LARGEST and float(values.max(initial=0)) <= LARGEST
 
 
 def storable(array: Array) -> Array:
-    """Return ``array``, C-contiguous, in its own dtype if in ``STORED``, else as float32."""
+    """Return ``array``, C-contiguous, as float32 unless its dtype is in ``STORED``."""
     return np.ascontiguousarray(array, array.dtype if array.dtype in STORED else np.float32)
 
 
 def raw(array: Array) -> NDArray[np.uint8]:
-    """Return the bytes of a C-contiguous array, without a copy."""
+    """View a C-contiguous array as bytes."""
     return array.reshape(-1).view(np.uint8)
 
 

@@ -27,7 +27,7 @@ int ff_isa_present(int isa)
 }
 
 #if FF_HAS_AMX && defined(__linux__)
-/* Multiply one tile with AMX and compare: some hypervisors report AMX without having it. */
+/* Return 1 if AMX multiplies two tiles correctly: some hypervisors report AMX without having it. */
 static int amx_is_right(void)
 {
     for (int whole = 0; whole < 2; whole++) {
@@ -52,7 +52,7 @@ static int amx_is_right(void)
 
 const char *ff_amx_missing(void)
 {
-    static _Atomic(const char *) known;  /* computed once: results must not change within a process */
+    static _Atomic(const char *) known;  /* kept, because the answer must not change within a process */
     const char *none = NULL, *answer = atomic_load(&known);
     if (answer)
         return answer;

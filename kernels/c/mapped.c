@@ -1,6 +1,6 @@
-/* Mapped files that other programs may change. Reading a lost page raises SIGBUS; our handler maps zeros from there to
-   the end of the file, and hands other SIGBUS to the previous handler. Writes raise no signal: ff_was_changed compares
-   size and time of the file. */
+/* Mapped files that other programs may change. Reading a page that was cut off raises SIGBUS: our handler maps zeros
+   from it to the end, and passes other SIGBUS to the previous handler. Writes raise no signal: ff_was_changed compares
+   the file's size and time. */
 #define _GNU_SOURCE
 #include "mapped.h"
 

@@ -9,8 +9,8 @@ cdef extern from "mapped.h":
 cdef class Watched:
     """Hold ``pages``, the map of a whole open ``file`` (a descriptor, not kept), as a read-only buffer.
 
-    If others cut the file short, the lost part reads as zeros instead of ending the process. ``changed`` is true then,
-    and if others write to the file.
+    If another program cuts the file short, the lost part reads as zeros instead of ending the process. ``changed`` is
+    then true, and also if another program writes to the file.
     """
 
     cdef const unsigned char[::1] pages

@@ -17,7 +17,7 @@ typedef uint64_t ff_mxcsr;
 #define FF_DEFAULT ((ff_mxcsr)0)
 #endif
 
-/* Set the mode of this thread; return the old one. All threads of a call must use one mode, or bits would differ. */
+/* Set the mode of this thread; return the old one. Threads of a call must use one mode, or bits would differ. */
 static inline ff_mxcsr ff_set_mxcsr(ff_mxcsr wanted)
 {
 #if defined(__x86_64__)

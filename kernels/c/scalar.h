@@ -6,7 +6,7 @@
 
 #define FF_SCALAR static inline __attribute__((always_inline))
 #define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: adding it rounds a float to an integer, ties to even */
-#define FF_ROUNDER_BITS 0x4b400000  /* bits of (x + FF_ROUNDER) minus this are that integer */
+#define FF_ROUNDER_BITS 0x4b400000  /* bits of (x + FF_ROUNDER) minus this: the rounded x */
 
 FF_SCALAR uint32_t ff_bits(float x)
 {

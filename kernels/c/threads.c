@@ -1,5 +1,5 @@
-/* A thread pool that survives fork. A call never waits for workers that have not started: when the caller has done its
-   part, it closes the job. */
+/* A thread pool that survives fork. A call never waits for workers that have not started: when the caller's own task
+   returns, no worker can join any more. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 
 #include "cpu.h"
 
-#define MAX_WORKERS 255  /* bounds a mistaken count */
+#define MAX_WORKERS 255  /* limits a mistaken count */
 #define SPINS 4000  /* about 42 us of polling before a thread sleeps */
 #define CLOSED (1u << 31)  /* larger than any count of workers */
 
@@ -21,7 +21,7 @@ static ff_task job_task;            /* the current job, written before `joined` 
 static void *job_context;
 static _Atomic unsigned joined = CLOSED;    /* workers in the current job, or CLOSED */
 static _Atomic unsigned places;     /* most workers that may join */
-static _Atomic unsigned finished;   /* workers that finished the job */
+static _Atomic unsigned finished;
 static _Atomic unsigned epoch;      /* counts jobs, so that workers see a new one */
 
 static void pause_core(void)
@@ -132,7 +132,7 @@ void ff_run(ff_task task, void *context, int threads)
     pthread_mutex_unlock(&owner);
 }
 
-/* Scratch memory of a thread, freed when the thread ends. */
+/* Scratch memory, freed when its thread ends. */
 
 typedef struct {
     void *memory;
@@ -161,7 +161,7 @@ void *ff_scratch(size_t bytes)
         free(memory);
         return NULL;
     }
-    memset(memory, 0, bytes);  /* kernels also read padding, which must not be NaN */
+    memset(memory, 0, bytes);  /* kernels also read padding, in which NaN would spread */
     free(own_scratch.memory);
     own_scratch = (arena){memory, bytes};
     return memory;

@@ -25,7 +25,7 @@
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 typedef __m256 vec;
 
-/* I: 32-bit integers. LOWER, UPPER: a 32-bit lane holds two bfloat16; return one of them as float. */
+/* Names in I: vectors of 32-bit integers. LOWER, UPPER: the lower or upper bfloat16 of 32-bit lanes, as floats. */
 #define LOADI(p) _mm256_loadu_si256((const __m256i *)(p))
 #define STOREI(p, v) _mm256_storeu_si256((__m256i *)(p), v)
 #define SET1I(x) _mm256_set1_epi32(x)

@@ -57,7 +57,7 @@ static inline vec larger(vec a, vec b)
 typedef int32_t loose4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef lanes4 ivec;
 
-/* WIDEN_HALF(p): 4 IEEE halves -> floats. Subnormals are converted as integers: kernels flush subnormal floats. */
+/* WIDEN_HALF(p): 4 IEEE halves -> floats, subnormals as in encoder/body.inc. */
 typedef uint16_t halves4 __attribute__((vector_size(8)));
 
 static inline vec widen_half(const void *p)

@@ -1,4 +1,4 @@
-"""Texts to embeddings in one compiled call, for models without layers; ``reference`` defines it."""
+"""Embed texts in one compiled call, by models without transformer layers; ``reference`` defines it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from fastflow.kernels.table.cpu import CpuTable
     from fastflow.kernels.tokens import WordPiece
 
-MOST = 2**62  # ids of a text without a limit
+MOST = 2**62  # limit of ids that cuts no text
 
 
 class Texts:
-    """Texts -> embeddings (B, N) float32: tokenize, cut at ``limit`` ids, pool, calibrate.
+    """Map texts to embeddings (B, N) float32: tokenize, cut at ``limit`` ids, pool, calibrate.
 
     ``pooling``: a table, or an encoder without layers. ``limit`` includes start and end ids, which texts get if
-    ``special``; MOST: no limit. ``left_out``: an id that is removed after the cut.
+    ``special``; MOST: no limit. ``left_out``: an id removed after the cut.
     """
 
     def __init__(
         self, words: WordPiece, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
         left_out: int | None = None,
     ) -> None:  # fmt: skip
-        self._check = getattr(pooling, "check", None)  # a table in a file that may change
+        self._check = getattr(pooling, "check", None)  # of a table: raises if its file changed
         self.compiled = _cpu.Embedder(
             words.compiled, pooling.compiled, min(limit, MOST), special, -1 if left_out is None else left_out
         )
@@ -39,10 +39,10 @@ class Texts:
         self, flow: CpuFlow, texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
         pooled: NDArray[np.float32] | None = None,
     ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
-        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of texts that were cut.
+        """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of cut texts.
 
         ``normalize`` divides rows by their L2 norms; ``pooled`` (B, D) receives the pooled vectors. Raises ValueError
-        for half a surrogate pair or an id without a vector; TypeError for an item that is not a str.
+        for half a surrogate pair or an id without a vector; TypeError for other types than str.
         """
         out = np.empty((len(texts), flow.outputs if truncate is None else truncate), np.float32)
         cut = self.compiled.run(flow.compiled, list(texts), out, normalize, flow.threads, pooled)

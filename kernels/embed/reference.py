@@ -1,4 +1,4 @@
-"""The definition of a model without layers."""
+"""Models without transformer layers, in NumPy: the definition of ``kernels.embed``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pool = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.float64]]  # 
 
 
 class Texts:
-    """Texts -> embeddings (B, N), as ``embed.Texts``. ``pooling``: ids (N,), offsets (B+1,) -> (B, D)."""
+    """Map texts to embeddings (B, N), as ``embed.Texts``. ``pooling``: ids (N,), offsets (B+1,) -> (B, D)."""
 
     def __init__(
         self, words: WordPiece, pooling: Pool, limit: int, special: bool = True, left_out: int | None = None
@@ -26,7 +26,7 @@ class Texts:
         self, plans: Sequence[Plan], texts: Sequence[str], normalize: bool = False, truncate: int | None = None,
         pooled: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.float64], int]:  # fmt: skip
-        """Return the embeddings and the number of texts that were cut, as ``embed.Texts``."""
+        """Define ``embed.Texts.__call__``."""
         ids, offsets, cut = self._words.tokenize(texts, self._limit, self._special)
         kept = np.ones(len(ids), bool) if self._left_out is None else ids != self._left_out
         before = np.concatenate([[0], np.cumsum(kept)])

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 BUCKETS, FARTHEST = 32, 128  # MPNet: rows of the bias table, and the least distance of its last row
-WORDS = -1  # embeddings with the mean position
+WORDS = -1  # layer of embeddings with the mean position
 LEAST = 1e-9  # divisor if weights sum to 0, as in Sentence Transformers
-LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
+LEAST_NORM = 1e-12  # least divisor, as in torch.nn.functional.normalize
 LIGHTEST, HEAVIEST = 1e-30, 1e30  # token weights that neither vanish nor overflow in float32
 
 
 class EncoderShape(NamedTuple):
-    """Parameters of the equations. BERT's family keeps the defaults of the last four."""
+    """Sizes and options of an encoder. BERT's family keeps the defaults of the last four."""
 
     layers: int
     hidden: int
@@ -27,8 +27,8 @@ class EncoderShape(NamedTuple):
     eps: float
     activation: str  # gelu, gelu_tanh or relu
     positions: int  # rows of the position table, which limit a text's tokens
-    position_start: int  # 0, or padding id + 1 for RoBERTa
-    pad_id: int | None  # the token that RoBERTa does not number
+    position_start: int  # first position: 0, or padding id + 1 for RoBERTa
+    pad_id: int | None  # padding, which RoBERTa's positions do not count
     pre_norm: bool = False  # LayerNorm before attention and feed-forward, not after
     gated: bool = False  # GeGLU (Shazeer 2020): ``up`` gives [input, gate]
     rotary: tuple[float, ...] = ()  # base of each layer's rotary angles, or empty
@@ -41,7 +41,7 @@ def mean_position(table: Array, start: int) -> Array:
 
 
 class Dense(NamedTuple):
-    """activation(W x + b) of x (B, in); ``residual`` adds x, or R x with ``projection`` R (out, in)."""
+    """A layer activation(W x + b) of x (B, in); ``residual`` adds x, or R x with ``projection`` R (out, in)."""
 
     weight: NDArray[np.floating]  # (out, in)
     bias: NDArray[np.floating]  # (out,)
@@ -51,7 +51,7 @@ class Dense(NamedTuple):
 
 
 class Unit:
-    """x / max(|x|, LEAST_NORM) of x (B, D)."""
+    """Division by the L2 norm: x / max(|x|, LEAST_NORM) of x (B, D)."""
 
 
 class Norm(NamedTuple):
@@ -68,7 +68,7 @@ Head = Sequence[Dense | Unit | Norm]
 class Pooling(NamedTuple):
     """How hidden states become vectors, and the modules after it.
 
-    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings. shares: of layers; None: equal.
+    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings. shares: layers' weights, None: equal.
     token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
     """
 
@@ -80,8 +80,8 @@ class Pooling(NamedTuple):
 
 
 class Outliers(NamedTuple):
-    """int8's large columns, by product: smoothing (columns,) divides the operand and multiplies the weights; columns
-    ``apart`` are multiplied in float32.
+    """Large operand columns of int8, by product: smoothing (columns,) divides the operand and multiplies
+    the weights; columns ``apart`` are multiplied in float32.
     """
 
     smoothing: Mapping[str, NDArray[Any]] = MappingProxyType({})
@@ -92,7 +92,7 @@ PLAIN = Outliers()
 
 
 def head_width(head: Head, inputs: int) -> int:
-    """Return the width that ``head`` makes of ``inputs`` columns."""
+    """Return the width of ``head``'s result for ``inputs`` columns."""
     widths = [len(module.weight) for module in head if isinstance(module, Dense)]
     return widths[-1] if widths else inputs
 

@@ -26,7 +26,7 @@ from fastflow.kernels.encoder.cpu_layout import Products, Stored, parts_of
 from fastflow.kernels.processor import best_first, find_forced_isa, has_tiles, resolve_threads
 from fastflow.kernels.stored import STORED, NotFinite, raw, storable
 
-# dtype -> formats, the best first
+# dtype -> formats of products, the best first
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
 IN_WORDS = {
     FLOAT: "",
@@ -36,8 +36,8 @@ IN_WORDS = {
     INT8_SIGNED: "",
     INT8_TILES: "",
 }
-LARGEST_HALF = 0x477FE000  # bits of 65504
-SMALLEST = 2.0**-10  # least size of a column: a column of zeros has no factor
+LARGEST_HALF = 0x477FE000  # bits of 65504, the largest IEEE half
+SMALLEST = 2.0**-10  # least magnitude assumed of a column: zeros have no factor
 Array = NDArray[Any]
 
 
@@ -58,13 +58,13 @@ def choose(dtype: str, isa: str | None = None) -> tuple[str, int]:
 
 
 def describe(name: str, form: int, isa: str | None = None) -> str:
-    """Describe the running kernels; say why AMX was not chosen."""
+    """Describe the chosen kernels, and why AMX was not chosen."""
     why = _cpu.amx_missing() if name == "avx512" and form != FLOAT and not find_forced_isa(isa) else ""
     return name + IN_WORDS[form] + (f" (not AMX: {why})" if why else "")
 
 
 def choose_attention(isa: int, form: int) -> int:
-    """Return the attention format for products of ``form``: bytes, else bfloat16, else float32."""
+    """Return the attention format: the first of int8, bfloat16 and float32 that ``form`` allows and ``isa`` runs."""
     wanted = {FLOAT: (), BF16_WIDE: (), BF16: (BF16,)}.get(form, (INT8, BF16))
     return next((f for f in wanted if f in _cpu.attention_formats(isa)), FLOAT)
 
@@ -80,27 +80,27 @@ def multiplies_bfloat16() -> bool:
 def smooth(largest: Mapping[str, Array]) -> dict[str, Array]:
     """Return {product: factors that divide its operand and multiply its weights, for int8}.
 
-    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to its square root: large
-    columns then leave more of 255 values to the others (SmoothQuant, Xiao et al. 2023, eq. 4).
+    ``largest``: {product: largest magnitude per column}. A factor is the power of two nearest to the magnitude's square
+    root: large columns then leave more of 255 values to the others (SmoothQuant, Xiao et al. 2023, eq. 4).
     """
     sizes = {name: np.maximum(np.asarray(x, np.float64), SMALLEST) for name, x in largest.items()}
     return {name: np.exp2(np.rint(np.log2(x) / 2)).astype(np.float32) for name, x in sizes.items()}
 
 
 def find_outlying(terms: Mapping[str, Array]) -> dict[str, Array]:
-    """Return {product: the _cpu.APART columns with the largest ``terms``, ascending}, to multiply in float32."""
+    """Return {product: its APART columns with the largest ``terms`` (operand times weight), ascending}, for float32."""
     return {name: np.sort(np.argsort(-x, kind="stable")[: _cpu.APART]).astype(np.int32) for name, x in terms.items()}
 
 
 class CpuEncoder:
-    """Concatenated texts -> pooled vectors (B, P) float32, as one compiled call without padding.
+    """Map concatenated texts to pooled vectors (B, P) float32, in one compiled call without padding.
 
-    A text's bits do not depend on other texts or threads. Safe from several threads, and after fork. Weights are
-    copied; repeated calls of ``release`` free weights already read. ``dtype``: of the layers' products. ``threads``:
-    None for ``default_threads()``. ``isa``: as in ``choose``. ``outliers``: for int8, of ``smooth`` and
+    A text's bits do not depend on other texts or threads. Safe in threads and after fork. Weights are
+    copied; ``release`` is called repeatedly, to free weights read. ``dtype``: of the layers' products.
+    ``threads``: None for ``default_threads()``. ``isa``: as in ``choose``. ``outliers``: for int8, from ``smooth`` and
     ``find_outlying``.
 
-    Raises ValueError for arguments that cannot run; NotFinite for weights with NaN or huge magnitudes.
+    Raises ValueError, or NotFinite for weights with NaN or huge magnitudes.
     """
 
     def __init__(

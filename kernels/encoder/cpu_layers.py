@@ -1,7 +1,7 @@
-"""An encoder as steps for the compiled kernels.
+"""Write an encoder as steps for the compiled kernels.
 
-Buffers: x has states; y and z sums and normalised states; context attention's results; wide queries, keys and values by
-head, or hidden values; heads the same in bfloat16.
+Their buffers: x, states; y and z, sums or normalised states; context, attention's results; wide, queries, keys and
+values by head, or hidden values; heads, queries, keys and values in bfloat16.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POOLINGS = {
     "cls": _cpu.FIRST_TOKEN,
     "lasttoken": _cpu.LAST_TOKEN,
 }
-# activations within a product
+# activations that a product can apply
 IN_PRODUCT = {"identity": "none", "tanh": "tanh", "relu": "relu", "gelu": "gelu"}
 TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers with a row per text
 
@@ -137,7 +137,7 @@ def _pool(program: EncoderProgram, mode: str, layers: tuple[int, ...], layer: in
 
 
 def head_weights(head: Head) -> dict[str, NDArray[Any]]:
-    """Return the arrays of ``head`` under the names that ``add_head`` reads."""
+    """Return {name in ``add_head``: array} of ``head``."""
     found: dict[str, NDArray[Any]] = {}
     for i, module in enumerate(head):
         if isinstance(module, Dense):
@@ -162,7 +162,7 @@ def check_pooling(pooling: Pooling) -> None:
 
 
 def text_widths(head: Head, pooled: int) -> dict[str, int]:
-    """Return {buffer: columns} of the buffers for ``add_head``."""
+    """Return {buffer: columns} of the buffers that ``add_head`` needs."""
     if not head:
         return {}
     widest = max([pooled, *(head_width(head[: i + 1], pooled) for i in range(len(head)))])

@@ -1,6 +1,6 @@
-"""The steps, products, buffers and packed weights of an encoder, for the compiled kernels.
+"""An encoder's steps, products, buffers and packed weights for the compiled kernels.
 
-Widths, heads included, are padded with zeros to whole panels. Fields are as in ``c/encoder/encoder.h``.
+Widths, also of heads, are padded with zeros to whole panels. Fields are as in ``c/encoder/encoder.h``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastflow.kernels._cpu import APART, BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGN
 from fastflow.kernels.encoder import PLAIN, EncoderShape, Outliers, Pooling, head_width
 from fastflow.kernels.stored import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
 
-LINE = 64  # bytes
+LINE = 64  # bytes of a cache line
 ACTIVATIONS = {
     "none": _cpu.LINEAR_ONLY,
     "gelu": _cpu.GELU,
@@ -25,10 +25,10 @@ ACTIVATIONS = {
     "relu": _cpu.RELU_ONLY,
     "tanh": _cpu.TANH,
 }
-CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # bytes of an element
+CONVERTED = {BF16: 2, INT8: 1, INT8_SIGNED: 1, INT8_TILES: 1}  # format -> bytes of an element
 BATCH = 32 << 20  # stored bytes packed between calls of `release`
 Array = NDArray[Any]
-# reference.Weights in dtypes of panels.STORED; `qkv` may be three parts
+# reference.Weights in dtypes of stored.STORED; weight `qkv` may be three arrays
 Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
@@ -42,7 +42,7 @@ class Products(NamedTuple):
 
 
 class EncoderProgram:
-    """Steps, products and their memory.
+    """An encoder's steps and products, and their memory.
 
     ``used``: names of the weights read. ``pooled``, ``outputs``: widths of a vector before and after the head.
     """
@@ -62,14 +62,13 @@ class EncoderProgram:
         self._operands: set[str] = set()
         self._halves: set[str] = set()
         self._tables: dict[float, int] = {}  # base of rotary angles -> offset
-        self._fill: list[Callable[[Array], None]] = []  # writers of parts of the memory
-        self._apart_weights: dict[str, Callable[[Array], None]] = {}  # the same for outlier columns
+        self._fill: list[Callable[[Array], None]] = []  # functions that write parts of the memory
+        self._apart_weights: dict[str, Callable[[Array], None]] = {}  # weight -> writer of its outlier columns
         self.matrices: list[Matrix] = []
         self.used: set[str] = set()
         self._bytes = 0
 
     def check_outliers(self) -> None:
-        """Raise ValueError if ``smoothing`` or ``apart`` names a product that is not int8."""
         smooth = {m.name.removesuffix(".weight") for m in self.matrices if m.by is not None}
         if unknown := (self.smoothing.keys() | self.apart.keys()) - smooth:
             raise ValueError(f"smoothing is of products of bytes in these layers, not of {min(unknown)}")
@@ -77,7 +76,7 @@ class EncoderProgram:
     def buffers(self, **widths: int) -> None:
         """Add buffers of float32, name -> columns."""
         for name, columns in widths.items():
-            # one line more: rows use different cache sets, and scales follow bytes
+            # one line more: rows use different cache sets, and int8 rows end in their scale
             self._strides[name] = _whole_lines(4 * self.pad(columns)) + LINE
             self._widths[name] = self.pad(columns)
 
@@ -100,7 +99,7 @@ class EncoderProgram:
         return name
 
     def attend(self, source: str, target: str, window: int | None = None, bias: Array | None = None) -> None:
-        """Add attention of heads in ``source`` (queries scaled)."""
+        """Add attention from the heads in ``source``, with scaled queries, to ``target``."""
         result = BF16 if target in self._halves else FLOAT
         biases, reach = -1, 0
         if bias is not None:
@@ -124,7 +123,7 @@ class EncoderProgram:
         self._steps.append((kind, *(numbers[name] for name in wanted)))
 
     def parts(self, name: str) -> tuple[Array, ...]:
-        """Return the parts of weight ``name``, and mark it as used."""
+        """Return the arrays of weight ``name``, and mark it as used."""
         self.used.add(name)
         return parts_of(self.weights, name)
 
@@ -137,7 +136,7 @@ class EncoderProgram:
         return {"scale": self.put(scale), "bias": self.put(bias)}
 
     def bias(self, name: str, width: int) -> Array:
-        """Return a bias as float32; zeros without one."""
+        """Return bias ``name`` as float32 (width,), or zeros."""
         return self.vector(name) if name in self.weights else np.zeros(width, np.float32)
 
     def vector(self, name: str) -> Array:
@@ -154,7 +153,7 @@ class EncoderProgram:
     ) -> None:  # fmt: skip
         """Add target = activation(source W^T + b) + add.
 
-        ``by_head``: results are [head][q, k, v]; ``from_heads``: the operand is; ``rows``: order of W's rows.
+        ``by_head``: result order is [head][q, k, v]; ``from_heads``: operand order is by head; ``rows``: W's row order.
         """
         parts = self.parts(f"{name}.weight")
         bias = self.bias(f"{name}.bias", sum(len(part) for part in parts))
@@ -165,7 +164,7 @@ class EncoderProgram:
             parts = tuple(widen(part).astype(np.float32) for part in parts)
         if rows is None:
             rows = self._rows_by_head() if by_head else _pad_range(len(bias), self.pad(len(bias)))
-        factor = 1 / sqrt(self.shape.hidden // self.shape.heads) if by_head else 1.0  # of the queries
+        factor = 1 / sqrt(self.shape.hidden // self.shape.heads) if by_head else 1.0  # scales queries
         columns = parts[0].shape[1]
         groups, padded = (self.shape.heads, self.head) if from_heads else (1, self.pad(columns))
         height, inner = len(rows), groups * padded
@@ -228,7 +227,7 @@ class EncoderProgram:
         return where
 
     def _rows_by_head(self) -> NDArray[np.int32]:
-        """Return the row in [q; k; v] (3D) of each row in [head][q, k, v][padded head], or -1.
+        """Return, for each row of [head][q, k, v][padded head], its row in [q; k; v] (3D), or -1 for padding.
 
         Rotation pads each half of a head.
         """
@@ -279,7 +278,7 @@ class EncoderProgram:
         return where
 
     def arrays(self, threads: int = 1, release: Callable[[], None] = lambda: None) -> tuple[Array, Array, Array, Array]:
-        """Return memory (uint8), linears (n,), steps (n, STEP_NUMBERS) and strides (n,), once.
+        """Return memory (uint8), linears (n,), steps (n, STEP_NUMBERS) and strides (n,), only once.
 
         Calls ``release`` after every BATCH bytes of packed weights. Raises NotFinite.
         """
@@ -287,7 +286,7 @@ class EncoderProgram:
         memory = space[-space.ctypes.data % LINE :][: self._bytes]
         while self._fill:
             self._fill.pop()(memory)
-        while self.matrices:  # frees stored weights
+        while self.matrices:  # removing them frees stored weights
             batch, size = [], 0
             while self.matrices and size < BATCH:
                 batch.append(self.matrices.pop(0))
@@ -308,7 +307,7 @@ class EncoderProgram:
 
 
 def parts_of(weights: Stored, name: str) -> tuple[Array, ...]:
-    """Return the parts of weight ``name``, one or three."""
+    """Return the arrays of weight ``name``, one or three."""
     weight = weights[name]
     return weight if isinstance(weight, tuple) else (weight,)
 

@@ -15,7 +15,7 @@ Array = NDArray[Any]
 def rotary_angles(count: int, head: int, base: float) -> NDArray[np.float32]:
     """Return angles (count, head / 2): p base^(-2i / head) for position p and channel pair i (Su et al. 2021).
 
-    They are float32 products, as in training: exact angles differ by up to 5e-4 at position 8191.
+    Angles are float32 products, as in training: exact angles differ by up to 5e-4 at position 8191.
     """
     exponents = np.arange(0, head, 2, dtype=np.float32) / np.float32(head)
     frequencies = np.float32(1) / np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)
@@ -38,7 +38,7 @@ def rotate(x: Array, base: float) -> Array:
 def buckets(distances: Array) -> NDArray[np.int64]:
     """Return the row of MPNet's bias table for each distance key - query (Raffel et al. 2020).
 
-    Half of the rows are for later keys: one per distance below 8, then ever wider ones.
+    Half of the rows are for later keys: one per distance below 8, then for ever wider ranges.
     """
     half = BUCKETS // 2
     exact = half // 2
@@ -49,5 +49,5 @@ def buckets(distances: Array) -> NDArray[np.int64]:
 
 
 def relative_bias(table: Array) -> Array:
-    """Return (heads, 2 FARTHEST + 1) biases by distance, of MPNet's table (BUCKETS, heads)."""
+    """Return biases (heads, 2 FARTHEST + 1) by distance key - query, from MPNet's table (BUCKETS, heads)."""
     return table[buckets(np.arange(-FARTHEST, FARTHEST + 1))].T

@@ -58,7 +58,7 @@ def layer_norm(x: Array, scale: Array, bias: Array | None, eps: float) -> Array:
 
 
 def _equal_runs(offsets: Ints) -> Iterator[tuple[int, int, int]]:
-    """Yield (first row, texts, tokens each) of every run of neighbouring texts of one length."""
+    """Yield (first row, texts, tokens per text) of every run of neighbouring texts of equal length."""
     lengths = np.diff(offsets)
     starts = [i for i in range(len(lengths)) if i == 0 or lengths[i] != lengths[i - 1]]
     for start, stop in zip(starts, [*starts[1:], len(lengths)], strict=False):
@@ -71,8 +71,8 @@ def attention(
 ) -> Array:  # fmt: skip
     """Compute softmax(Q K^T / sqrt(d) + B) V within each text, qkv (N, 3D) -> (N, D) (Vaswani et al. 2017, eq. 1).
 
-    A query sees keys at most ``window`` tokens away. ``bias`` (heads, 2 reach + 1): B by key - query, its ends for
-    larger distances. ``base``: of rotary angles.
+    A query sees keys at most ``window`` tokens away. ``bias`` (heads, 2 reach + 1): B by distance key - query, its ends
+    for larger distances. ``base``: of rotary angles; None: no rotation.
     """
     dim = qkv.shape[1] // 3
     scale = qkv.dtype.type(1 / sqrt(dim // heads))
@@ -108,7 +108,7 @@ def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
 
 
 def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Compute layer 0: LayerNorm(word + position + segment), ELECTRA's projection; (N,) -> (N, D)."""
+    """Compute layer 0: LayerNorm(word + position + segment), then any projection (ELECTRA); (N,) -> (N, D)."""
     place = weights["position"][positions(ids, offsets, shape)] if "position" in weights else None
     return _embed(weights, ids, place, shape, dtype)
 
@@ -168,7 +168,7 @@ def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
     watch: Watch | None = None,
 ) -> dict[int, Array]:  # fmt: skip
-    """Return hidden states of the wanted layers, {layer: (N, D)}; ``watch`` gets name and operand of every product."""
+    """Return hidden states of the wanted layers, {layer: (N, D)}; ``watch`` gets name and operand of layer products."""
     wanted = {WORDS: embed_words(weights, ids, shape, dtype)} if WORDS in layers else {}
     if max(layers) < 0:
         return wanted

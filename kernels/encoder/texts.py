@@ -17,7 +17,7 @@ def pool(hidden: Array, offsets: Ints, mode: str, weights: Array | None = None, 
     """Pool (N, D) -> (B, D) in one of MODES, over texts that are not empty.
 
     ``weights`` (N,) multiply the states; a mean divides by their sum, skipped tokens included. ``skip`` tokens at a
-    text's start are left out; if none is left, cls takes the first, max is -infinity, others 0.
+    text's start are left out; if no token is left, cls takes the first, max is -infinity, others 0.
     """
     if len(offsets) == 1:
         return np.zeros((0, hidden.shape[1]), hidden.dtype)
@@ -74,8 +74,8 @@ def _matmul(x: Array, weight: Array) -> Array:
 
 
 def apply_head(head: Head, x: Array, product: Product = _matmul) -> Array:
-    """Apply the modules of ``head`` to vectors (B, P); ``product``: how a Dense multiplies."""
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the rows
+    """Apply the modules of ``head`` to vectors (B, P); ``product`` multiplies x by a Dense's W."""
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller checks that rows are finite
         for module in head:
             x = _apply(module, x, product)
     return x

@@ -1,7 +1,4 @@
-"""The frozen BERT on a CUDA GPU.
-
-Only building a ``TritonEncoder`` imports torch and triton. No call waits for the device, so CUDA graphs can capture it.
-"""
+"""The frozen BERT on a CUDA GPU."""
 
 from __future__ import annotations
 
@@ -30,10 +27,10 @@ Array = NDArray[Any]
 
 
 class TritonEncoder(Launcher):
-    """Token ids of concatenated texts -> hidden states of the wanted layers, in ``dtype``.
+    """Map token ids of concatenated texts to hidden states of the wanted layers, in ``dtype``.
 
     ``weights``, ``shape``: as in ``reference.encode``. ``device``: CUDA, or cpu under Triton's interpreter. Raises
-    ValueError if torch, triton or a GPU is missing.
+    ValueError as ``launch.prepare``.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class TritonEncoder(Launcher):
         self.weights = self._load(weights)
 
     def _dot(self, dtype: str) -> Any:
-        """Return the dtype of attention's products: Triton's interpreter computes wrong bfloat16 ones."""
+        """Return the dtype of attention's products: float32 in Triton's interpreter, where bfloat16 is wrong."""
         language = importlib.import_module("triton.language")
         return language.float32 if self.device.type == "cpu" else getattr(language, dtype)
 
@@ -76,7 +73,7 @@ class TritonEncoder(Launcher):
                 found[name] = self._tensor(array, self.torch.float16 if half else self.torch.float32)
             else:
                 matrix = name.endswith(".weight") and part != "pooler"
-                linear = name.endswith(("qkv.bias", "projection.bias"))  # the product adds it
+                linear = name.endswith(("qkv.bias", "projection.bias"))  # biases that the product adds
                 found[name] = self._tensor(array, self.dtype if matrix or linear else self.torch.float32)
         return found
 
@@ -94,7 +91,7 @@ class TritonEncoder(Launcher):
         kept = self.torch.empty(len(self.layers), count, shape.hidden, dtype=self.dtype, device=self.device)
         if not count or len(offsets) < 2:
             return kept
-        if WORDS in self.layers:  # the last row is their mean
+        if WORDS in self.layers:  # the last row of positions is their mean
             mean = self.torch.full_like(positions, shape.positions)
             x = self._embed(ids, mean, self._place(kept, WORDS))
         if max(self.layers) >= 0:
@@ -112,7 +109,7 @@ class TritonEncoder(Launcher):
         return y
 
     def pooler(self, first: Tensor) -> Tensor:
-        """Compute BERT's pooler, tanh(W [CLS] + b), in float32: (B, D) -> (B, D)."""
+        """Compute ``reference.pooler`` in float32: (B, D) -> (B, D)."""
         linear = self.torch.nn.functional.linear
         return self.torch.tanh(linear(first, self.weights["pooler.weight"], self.weights["pooler.bias"]))
 
@@ -141,7 +138,7 @@ class TritonEncoder(Launcher):
         return x
 
     def attend(self, qkv: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """Return contexts (N, hidden) of qkv (N, 3 hidden), within the texts of ``offsets`` (B + 1,)."""
+        """Return attention's results (N, hidden) for qkv (N, 3 hidden), within the texts of ``offsets`` (B + 1,)."""
         heads, config = self.shape.heads, attention(qkv.element_size(), self.head, longest)
         constants = attend_constants(config, self.head, self.dot)
         y = self.torch.empty(len(qkv), self.shape.hidden, dtype=self.dtype, device=self.device)

@@ -1,9 +1,9 @@
 """The encoder's elementwise passes, attention and first-token pooling as Triton kernels.
 
 Texts are concatenated to N tokens; text i has tokens offset[i]:offset[i+1] (int32). States and products are float32,
-float16 or bfloat16; sums, activations and tables are float32. N = 0 and B = 0 are never launched.
+float16 or bfloat16; sums, activations and tables are float32. Kernels are never launched with N = 0 or B = 0.
 """
-# ruff: noqa: ANN001, ANN201 - no annotation distinguishes Triton's tensors, pointers and scalars
+# ruff: noqa: ANN001, ANN201 - Triton's arguments are untyped
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def attend(
             known = keys < length
             at = text + dim + keys[:, None] * (3 * dim) + channels[None, :]
             k = tl.load(at, mask=known[:, None] & inside, other=0.0).to(DOT)
-            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)  # exp2 below
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)  # log2(e)
             scores = tl.where(known[None, :], scores, float("-inf"))
             higher = tl.maximum(best, tl.max(scores, axis=1))
             weights, decay = tl.exp2(scores - higher[:, None]), tl.exp2(best - higher)

@@ -19,19 +19,19 @@ SMALLEST = 16  # tl.dot takes no narrower operand
 
 @dataclass(frozen=True)
 class Attention:
-    """One launch of ``attend``: the widest head and longest text it serves, blocks, and options."""
+    """A configuration of ``attend``: the widest head and the longest text it serves."""
 
-    head: int  # channels
+    head: int  # channels, at most
     tokens: float
-    BM: int  # queries
-    BN: int  # keys
+    BM: int  # queries in a block
+    BN: int  # keys in a block
     warps: int
     stages: int
 
 
 ANY = float("inf")
-WIDEST = 128  # channels a head in ATTENTION
-# by bytes of an element
+WIDEST = 128  # most channels of a head
+# bytes of an element -> configurations
 ATTENTION: dict[int, tuple[Attention, ...]] = {
     4: (
         Attention(64, 16, 16, 16, 2, 2),
@@ -49,12 +49,12 @@ ATTENTION: dict[int, tuple[Attention, ...]] = {
 
 
 def attention(itemsize: int, head: int, longest: int) -> Attention:
-    """Return the configuration for heads of ``head`` channels and texts up to ``longest`` tokens."""
+    """Return the configuration for heads of ``head`` channels and ``longest`` tokens."""
     return next(config for config in ATTENTION[itemsize] if head <= config.head and longest <= config.tokens)
 
 
 def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
-    """Return constants and launch options of ``attend``; ``dot``: a Triton dtype."""
+    """Return constants and options of ``attend``; ``dot``: a Triton dtype."""
     wide = getattr(dot, "name", str(dot)) == "fp32"
     return {
         "BM": config.BM, "BN": config.BN, "HD": power_of_two(max(head, SMALLEST)), "DOT": dot,
@@ -63,7 +63,7 @@ def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
 
 
 def row_constants(columns: int) -> dict[str, Any]:
-    """Return constants of kernels with one program for each row."""
+    """Return constants of kernels with one program per row."""
     wide = power_of_two(columns)
     return {"BD": wide, "VEC": math.gcd(columns, 16)} | options(4 if wide >= 512 else 1, 1)
 

@@ -46,36 +46,36 @@ class Plan:
     t: Array  # (N,) output bias
     reads: Array  # (K, 2) int32: step k reads u[reads[k, 0]:reads[k, 1]]
     writes: Array  # (K, 2) int32: rows of z (hidden) or u (state) that step k changes
-    logdet: float  # log|det dz/dx| without log gates; nan: none
+    logdet: float  # log|det dz/dx| without the gates' part; nan: none
 
     @property
     def inputs(self) -> int:
-        """D."""
+        """D, the width of x."""
         return len(self.m)
 
     @property
     def state(self) -> int:
-        """M, the length of u."""
+        """M, the width of u."""
         return len(self.m) if self.L is None else len(self.L)
 
     @property
     def outputs(self) -> int:
-        """N."""
+        """N, the width of z."""
         return len(self.t)
 
     @property
     def steps(self) -> int:
-        """K."""
+        """K, the coupling steps."""
         return len(self.d)
 
     @property
     def width(self) -> int:
-        """w; 0 without steps."""
+        """w, a step's width; 0 without steps."""
         return int(self.d.shape[1])
 
     @property
     def links(self) -> NDArray[np.bool_]:
-        """(K, K) mask of nonzero blocks G_kj."""
+        """(K, K) mask of nonzero blocks G_kj: step k reads step j."""
         k, w = self.steps, self.width
         if self.G is None or not w:
             return np.zeros((k, k), bool)
@@ -109,7 +109,7 @@ def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
 
 
 def _hidden(plan: Plan, u: Array) -> Array:
-    assert plan.G is not None  # noqa: S101 - a hidden plan has it
+    assert plan.G is not None  # noqa: S101 - for mypy
     w, h = plan.width, np.zeros((len(u), len(plan.c)), u.dtype)
     a = u @ plan.U.T + plan.c
     for k in range(plan.steps):
@@ -120,7 +120,7 @@ def _hidden(plan: Plan, u: Array) -> Array:
 
 
 def _state(plan: Plan, u: Array) -> tuple[Array, Array]:
-    assert plan.p is not None  # noqa: S101 - as above
+    assert plan.p is not None  # noqa: S101 - for mypy
     w, log_gates = plan.width, np.zeros(len(u), u.dtype)
     for k in range(plan.steps):
         own, rows = slice(k * w, (k + 1) * w), slice(*plan.writes[k])

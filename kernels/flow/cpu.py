@@ -16,11 +16,11 @@ from fastflow.kernels.processor import resolve_threads
 from fastflow.kernels.stored import record
 
 Array = NDArray[Any]
-Part = tuple[int, int]  # first column in scratch, number of columns
+Part = tuple[int, int]  # columns of scratch: the first, and how many
 ALIGN = 16  # floats in a cache line
-CHAIN = 128  # most multiply-adds in a chain, which bounds rounding
-PIECE = 32  # least multiply-adds in a cut chain
-# weights (1.2 MB) that stay in L2; more are read once for four tiles of rows
+CHAIN = 128  # most multiply-adds in a partial sum, which bounds rounding
+PIECE = 32  # fewest, if a product is cut into partial sums
+# most weights (1.2 MB) that stay in L2; more are read once for four tiles of rows
 CACHED = 300_000
 
 
@@ -69,7 +69,7 @@ class Program:
         return z
 
     def _steps(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.G is not None  # noqa: S101 - a hidden plan has it
+        assert plan.G is not None  # noqa: S101 - for mypy
         w, room, links = plan.width, self._whole(plan.width), plan.links
         for k in range(plan.steps):
             own = slice(k * w, (k + 1) * w)
@@ -95,7 +95,7 @@ class Program:
                 self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], _cpu.ADD)
 
     def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.p is not None  # noqa: S101 - as above
+        assert plan.p is not None  # noqa: S101 - for mypy
         for k in range(plan.steps):
             own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
             self._hidden(plan, k, u, h, [], [])
@@ -118,7 +118,7 @@ class Program:
         return weight, np.stack([pair[1] for pair in pairs], axis=1).reshape(-1)
 
     def _diagonal(self, plan: Plan, u: int, z: int) -> None:
-        assert plan.gather is not None  # noqa: S101 - as above
+        assert plan.gather is not None  # noqa: S101 - for mypy
         index = u + np.pad(plan.gather, (0, -plan.outputs % self.vector), mode="edge").reshape(-1, self.vector)
         table = len(self.table)
         self.table += [number for run in _runs(index) for number in run]
@@ -130,7 +130,7 @@ class Program:
         self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
     ) -> None:
         columns = weight.shape[1] if columns is None else columns
-        few = weight.shape[1] <= 4 * self.vector  # two panels have too few independent sums
+        few = weight.shape[1] <= 4 * self.vector  # one or two panels are too few independent sums
         chains = _split_chains(parts) if few else _join_chains(parts)
         mode |= _cpu.SPLIT if few else 0
         panels, biases, n = [], [], 2 * self.vector
@@ -200,9 +200,9 @@ def _runs(index: Array) -> list[list[int]]:
 
 
 class CpuFlow:
-    """Plans in order, as one compiled call: x (B, D) -> z (B, N), float32.
+    """Apply plans in order in one compiled call: x (B, D) -> z (B, N), float32.
 
-    A row's bits do not depend on other rows or threads. Safe from several threads, and after fork.
+    A row's bits do not depend on other rows or threads. Safe in threads and after fork.
     """
 
     def __init__(self, plans: Sequence[Plan], threads: int | None = None, isa: str | None = None) -> None:

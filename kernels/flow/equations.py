@@ -1,4 +1,4 @@
-"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors (B, D): the definition of kernels."""
+"""Calibrations by their unfolded equations, on NumPy arrays or PyTorch tensors (B, D): the kernels' definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # a NumPy array or a PyTorch tensor
+Array = Any
 Params = Mapping[str, Array]
 
 
@@ -39,9 +39,9 @@ def whiten(x: Array, mean: Array, matrix: Array) -> Array:
 
 
 def recolour(x: Array, mean: Array, matrix: Array, shift: Array) -> Array:
-    """Compute (x - mean) V S^(1-g) + shift, which restores part of the embedding's spectrum. mean, shift: (D,).
+    """Compute (x - mean) matrix + shift, which restores part of the embedding's spectrum. mean, shift: (D,).
 
-    matrix (D, D) is V S^(1-g), if U S V^T best reconstructs the embedding from ``x``.
+    matrix (D, D) is V S^(1-g), g the spectrum setting, if the map U S V^T best reconstructs the embedding from ``x``.
     """
     return (x - mean) @ matrix + shift
 

@@ -1,7 +1,4 @@
-"""The folded flow on a CUDA GPU.
-
-Only building a ``TritonFlow`` imports torch and triton. No call waits for the device, so CUDA graphs can capture it.
-"""
+"""The folded flow on a CUDA GPU."""
 
 from __future__ import annotations
 
@@ -27,15 +24,15 @@ from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_
 from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor
-# kernels lack these arguments when compiled
+# None: the compiled kernel lacks the argument
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
 
 class TritonFlow(Launcher):
-    """Folded plans in order, in the memory of one GPU.
+    """Apply folded plans in order on one GPU.
 
-    ``device``: CUDA, or cpu under Triton's interpreter. ``weights``: (vocabulary,) float32. ``shares``: of pooled
-    layers. Raises ValueError if torch, triton or a GPU is missing.
+    ``device``: CUDA, or cpu under Triton's interpreter. ``weights``: (vocabulary,) float32 token weights. ``shares``:
+    weights of pooled layers. Raises ValueError as ``launch.prepare``.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class TritonFlow(Launcher):
         self.hopper = self.device.type == "cuda" and self.torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.weights = None if weights is None else self._table(weights)
         self.shares = None
-        if shares is not None:  # kernels divide by the number of layers
+        if shares is not None:  # times their number, by which kernels divide
             factors = np.array(shares, np.float64) * len(shares)
             self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
@@ -64,7 +61,7 @@ class TritonFlow(Launcher):
         return self._run(x, normalize, offsets, ids, None)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z (B, N) and log|det dz/dx| (B,) of x (B, D), float32; nan without a determinant."""
+        """Return z (B, N) and log|det dz/dx| (B,) of x (B, D), float32; nan if a plan has no determinant."""
         log_det = self.torch.zeros(len(x), device=self.device)
         return self._run(x, False, None, None, log_det), log_det
 
@@ -156,7 +153,7 @@ class _Part:
         self.width = pad_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
         for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
-            self.lay_out(config)  # a captured call must not copy
+            self.lay_out(config)  # now: a call captured in a CUDA graph must not copy
 
     def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
         key = (config.HB, config.BN, config.BK)
@@ -238,7 +235,7 @@ _RUN: dict[str, Callable[..., None]] = {"loop": _Part.loop, "pair": _Part.pair, 
 
 
 def kind(plan: Plan) -> str:
-    """Return the plan's row in CONFIGURATIONS."""
+    """Return the plan's key in CONFIGURATIONS."""
     return "state" if plan.form == "state" else "dense" if plan.gather is None else "hidden"
 
 
@@ -246,7 +243,7 @@ def constants(
     config: Config, body: str, layout: Layout, width: int, normalize: bool = False, pool: bool = False,
     log_det: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return constants and launch options of kernel ``body``."""
+    """Return constants and options of kernel ``body``."""
     names = {
         "flow_loop": "BM BN BK HB WP SCHEME VEC DENSE NORMALIZE", "flow_read": "BM BK HB SCHEME VEC POOL",
         "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL",
@@ -261,10 +258,10 @@ def constants(
 
 
 def pool_constants(inputs: int) -> dict[str, Any]:
-    """Return constants and launch options of ``pool_mean``."""
+    """Return constants of ``pool_mean``."""
     return {"BN": WIDE, "VEC": math.gcd(inputs, 16), "POOL": POOL} | options(4, 3)
 
 
 def unit_constants(outputs: int) -> dict[str, Any]:
-    """Return constants and launch options of ``unit_rows``."""
+    """Return constants of ``unit_rows``."""
     return {"BM": SMALL, "BN": WIDE, "VEC": math.gcd(outputs, 16)} | options(4, 3)

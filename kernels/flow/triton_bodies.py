@@ -4,15 +4,14 @@
     recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
-``flow_loop`` runs all three. ``flow_read`` and ``flow_write`` are two launches; the second repeats the recursion for
-each chunk. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
+``flow_loop`` runs all three. ``flow_read`` runs the first, then ``flow_write`` the others, repeating all steps for each
+chunk. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
 
 D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB =
-min(WP, 32), as in ``triton_layout``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the
-compiler can widen loads. B and ``layer_pitch`` are not specialised: a specialised kernel would sum in another order.
-B = 0 is never launched.
+min(WP, 32). Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the compiler can widen loads.
+Specialising kernels on B or ``layer_pitch`` would change the order of sums. B is never 0.
 """
-# ruff: noqa: ANN001 - no annotation distinguishes Triton's tensors, pointers and scalars
+# ruff: noqa: ANN001 - Triton's arguments are untyped
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def flow_chain(
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write z as ``flow_write``, unrolled by ``chain``."""
+    """Write z as ``flow_write``, with steps unrolled by ``chain``."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
@@ -134,8 +133,8 @@ def flow_state(
 ) -> None:  # fmt: skip
     """Map x (B, D) to z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET.
 
-    scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, hidden units. Step k reads tile k of C, then
-    changes u <- (u + V h + p) sigmoid(R h + q) in span (K, 2), units of 16. V, R: (pitch, C); p, q: (K, pitch).
+    scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, hidden units. Step k reads range tile[k] of u,
+    then sets u <- (u + V h + p) sigmoid(R h + q) in span[k]; units of 16. V, R: (pitch, C); p, q: (K, pitch).
     """
     UB: tl.constexpr = min(WP, 32)
     source, inner, units = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)
@@ -201,7 +200,7 @@ def pool_mean(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, B, D, layers, layer_pitch,
     BN: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write means (B, D) of hidden states (layers, tokens, D), as ``inputs``; grid (B, chunks of BN channels)."""
+    """Write means (B, D) of hidden states (layers, tokens, D), as ``inputs`` pools; grid (B, chunks of BN channels)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     x = inputs(source, row, chunk * BN + tl.arange(0, BN), 1, BN, POOL)

@@ -16,13 +16,13 @@ WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``
 
 @dataclass(frozen=True)
 class Config:
-    """One launch: the most rows it serves, and constants as in ``triton_bodies``."""
+    """A configuration: the most rows it serves, and constants as in ``triton_bodies``."""
 
     rows: float
     body: str  # "pair", "loop" or "state"
-    BM: int  # rows
-    BN: int  # output channels
-    BK: int  # inputs
+    BM: int  # rows in a block
+    BN: int  # output channels in a chunk
+    BK: int  # inputs read together
     HB: int  # hidden units read together
     SCHEME: str  # "fma" or "tf32x3", as in ``triton_parts``
     warps: int
@@ -54,7 +54,7 @@ CONFIGURATIONS: dict[str, tuple[Config, ...]] = {
 }
 
 
-# the loop of ``hidden`` from sm_90 on: elsewhere it spills
+# the loop of ``hidden`` from sm_90 on; on older GPUs its registers spill
 HOPPER = Config(ANY, "loop", 64, 64, 32, 64, "tf32x3", 4, 3, 2)
 
 

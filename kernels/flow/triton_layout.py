@@ -1,6 +1,6 @@
 """Lay out a plan for the Triton kernels, padded to blocks, with tables of the blocks that each block reads.
 
-Zeros widen ranges to multiples of 16, for 16-byte loads.
+Zeros widen ranges of channels to multiples of 16, for 16-byte loads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNIT = 32  # hidden units multiplied at once
 
 
 class Chain(NamedTuple):
-    """Unrolled steps: the block of each step; step READERS[i] reads step LINKS[i]."""
+    """The unrolled steps of ``flow_chain``: each step's block of columns; step READERS[i] reads step LINKS[i]."""
 
     BLOCKS: tuple[int, ...]
     READERS: tuple[int, ...]
@@ -49,7 +49,7 @@ def pad_width(width: int) -> int:
 
 
 def split_prologue(plan: Plan) -> tuple[Plan, ...]:
-    """Return ``plan`` as plans without L, which is then a plan."""
+    """Return plans without prologue that equal ``plan``: L becomes a plan of its own."""
     if plan.L is None:
         return (plan,)
     dense, size = plan.L, len(plan.L)
@@ -114,7 +114,7 @@ def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
 
 
 def _columns(reads: Array, share: int, parts: int) -> tuple[Array, list[tuple[int, int]]]:
-    """Return each step's block (K,), and the range of each tile: ``share`` steps, or 1 / ``parts`` of a step."""
+    """Return each step's block of columns (K,) and each tile's inputs: of ``share`` steps, or 1 / ``parts`` of one."""
     blocks, ranges = np.zeros(len(reads), np.int32), []
     taken = 0
     for span in dict.fromkeys(map(tuple, reads.tolist())):

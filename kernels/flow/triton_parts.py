@@ -1,9 +1,9 @@
 """Phases shared by the flow's Triton kernels.
 
-SCHEME of products: ``fma``, exact float32, for one row; else tf32x3, an ``input_precision`` of ``tl.dot``.
+SCHEME of products: ``fma``, exact float32, if BM = 1; else tf32x3, an ``input_precision`` of ``tl.dot``.
 """
-# ruff: noqa: ANN001, ANN201 - no annotation distinguishes Triton's tensors, pointers and scalars
-# ruff: noqa: RUF005 - Triton has no unpacking of tuples
+# ruff: noqa: ANN001, ANN201 - Triton's arguments are untyped
+# ruff: noqa: RUF005 - Triton unpacks no tuples
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,assignment"
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def zero(M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, SCHEME: tl.constexpr):
-    """Return an accumulator of (M, N) sums. With fma it is (N, C), which ``total`` reduces."""
+    """Return zeros that accumulate (M, N) sums; with fma, (N, C) terms, which ``total`` sums."""
     if SCHEME == "fma":
         return tl.zeros((N, C), tl.float32)
     else:
@@ -32,7 +32,7 @@ def add(acc, a, w, SCHEME: tl.constexpr):
 
 @triton.jit
 def total(acc, SCHEME: tl.constexpr):
-    """Return (M, N) from an accumulator."""
+    """Return the accumulated sums (M, N)."""
     if SCHEME == "fma":
         return tl.sum(acc, axis=1)[None, :]
     else:
@@ -139,7 +139,7 @@ def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, 
 
 @triton.jit
 def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
-    """Write h (BM, C) from a (BM, C) for the first ``steps`` steps. If WP > 32, the last WP columns are spare.
+    """Write h (BM, C) from a (BM, C) for the first ``steps`` steps. If WP > 32, the last WP columns are scratch.
 
     links = (step (K, 3): first block of UB columns, range in link; link: earlier blocks that a step reads; G (C, C)). h
     may be a.
@@ -178,7 +178,7 @@ def chain(
 ):  # fmt: skip
     """Return (BM, BN): V h in the channels ``own`` from a (BM, C), as ``recur`` unrolled for few rows and WP <= 32.
 
-    BLOCKS (K,): each step's block; step READERS[i], ascending, reads step LINKS[i]. Weights are loaded AHEAD steps
+    BLOCKS, READERS (ascending), LINKS: as in ``triton_layout.Chain``. Weights are loaded AHEAD steps
     early; h stays in registers.
     """
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, WP)
@@ -237,7 +237,7 @@ def pass_on(
 ):  # fmt: skip
     """Return (BM, BN): S u in the channels ``own``.
 
-    linear = (gather (N,), m[gather], S s[gather], S (N, S_pitch), S_pitch); DENSE: only the last two.
+    linear = (gather (N,), m[gather], S s[gather], S (N, S_pitch), S_pitch); DENSE uses only S and S_pitch.
     """
     gather_ptr, mz_ptr, sz_ptr, S_ptr, S_pitch = linear
     if DENSE:
@@ -263,7 +263,7 @@ def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit
 def rescale(z_ptr, squares, row, chunks, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Divide rows of z by max(|z|, 1e-12); ``squares`` (BM,): sums of squares."""
+    """Divide rows of z by max(|z|, 1e-12); ``squares`` (BM,): their sums of squares."""
     tl.debug_barrier()
     factor = 1.0 / tl.maximum(tl.sqrt_rn(squares), 1e-12)
     rows = row + tl.arange(0, BM)

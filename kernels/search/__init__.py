@@ -1,1 +1,1 @@
-"""Comparison of vectors with a query's: ``reference`` defines the scans, ``cpu`` has them compiled."""
+"""Scans compare all stored vectors with a query's: ``reference`` defines them, ``cpu`` has them compiled."""

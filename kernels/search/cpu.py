@@ -1,4 +1,4 @@
-"""The scans of search, compiled."""
+"""Compiled scans: compare all stored vectors with queries."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def products(
 ) -> NDArray[np.float32]:
     """Compute (q, n) dot products of ``queries`` (q, D) and ``rows`` (n, D) in float32, in any order.
 
-    The error is at most D 2^-23 times both lengths, if D is at most 2^22, no number overflows, and no length is below
-    2^-40.
+    The error is at most D 2^-23 times both vectors' lengths, if D is at most 2^22, no number overflows, and no
+    length is below 2^-40.
     """
     check_floats(rows, queries)
     out = np.empty((len(queries), len(rows)), np.float32)

@@ -1,4 +1,4 @@
-"""The scans of search, in NumPy."""
+"""Scans in NumPy: compare all stored vectors with queries."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDENED = 1 << 16  # bytes widened at a time: 512 KB as float64
-ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int32)  # bits of a byte
+ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int32)  # ones in a byte
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
-    """Compute exact dot products (n,) of ``codes`` (n, D) and ``query`` (D,), D at most 65536."""
+    """Compute ``cpu.dots``: (n, D), (D,) -> (n,)."""
     check(codes, query, np.int8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
     exact = query.astype(np.float64)  # exact below 2^53
@@ -20,7 +20,7 @@ def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
 
 
 def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Count differing bits (n,) between ``codes`` (n, bytes) and ``query`` (bytes,)."""
+    """Compute ``cpu.hammings``: (n, bytes), (bytes,) -> (n,)."""
     check(codes, query, np.uint8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
     for at in range(0, len(codes), step):
@@ -29,14 +29,14 @@ def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.i
 
 
 def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Compute (q, n) dot products, as exact as ``cpu.products``."""
+    """Compute ``cpu.products``: (n, D), (q, D) -> (q, n)."""
     check_floats(rows, queries)
     with np.errstate(over="ignore", invalid="ignore"):
         return queries @ rows.T
 
 
 def check_floats(rows: NDArray[np.generic], queries: NDArray[np.generic]) -> None:
-    """Raise ValueError unless ``rows`` (n, D) and ``queries`` (q, D) are C-contiguous float32 of one width."""
+    """Raise ValueError for rows or queries of other shape, dtype or layout."""
     fits = rows.ndim == queries.ndim == 2 and rows.shape[1] == queries.shape[1] >= 1
     for array in (rows, queries):
         fits = fits and array.dtype == np.float32 and array.flags.c_contiguous and array.flags.aligned
@@ -48,7 +48,7 @@ def check_floats(rows: NDArray[np.generic], queries: NDArray[np.generic]) -> Non
 
 
 def check(codes: NDArray[np.generic], query: NDArray[np.generic], dtype: type[np.generic]) -> None:
-    """Raise ValueError unless ``codes`` (n, D) and ``query`` (D,) are C-contiguous ``dtype`` of one width."""
+    """Raise ValueError for codes or a query of other shape, dtype or layout."""
     fits = codes.ndim == 2 and query.shape == codes.shape[1:] and 1 <= codes.shape[1] <= 65536
     contiguous = codes.flags.c_contiguous and query.flags.c_contiguous
     if not fits or not contiguous or codes.dtype != dtype or query.dtype != dtype:

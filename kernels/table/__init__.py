@@ -1,1 +1,1 @@
-"""Texts as the mean of rows of a table: ``reference`` defines it, ``cpu`` has it compiled."""
+"""Texts' vectors as means of rows of a table: ``reference`` defines them, ``cpu`` has them compiled."""

@@ -1,4 +1,4 @@
-"""The mean of a text's rows of a table, compiled."""
+"""The compiled mean of a table's rows for a text's ids."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fastflow.kernels.table.reference import STORED, Table
 
 
 class CpuTable:
-    """Concatenated texts -> their means (B, D) float32, summed in the order of the ids.
+    """Map concatenated texts to means of table rows (B, D) float32, summed in the order of the ids.
 
-    A text's bits do not depend on other texts or threads. Safe from several threads, and after fork. Rows are not
+    A text's bits do not depend on other texts or threads. Safe in threads and after fork. Rows are not
     copied. ``weights``: (V,) float32; None: all 1. Raises ValueError for arguments that cannot run.
     """
 

@@ -1,4 +1,4 @@
-"""A table of token vectors and the mean of a text's rows, in NumPy."""
+"""A table of token vectors and the mean of its rows for a text's ids, in NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Table(NamedTuple):
     """A vector for each of V ids: row ``mapping[id]`` of ``rows``, times ``scales[id]``.
 
     rows: (R, D) of a dtype in STORED. scales: (V,) float32 or None. mapping: (V,) int32 or None. run: tokens in a
-    partial sum; sums are added with Kahan's compensation. WHOLE: one sum.
+    partial sum; partial sums are added with Kahan's compensation. WHOLE: one sum.
     """
 
     rows: Array
@@ -36,7 +36,7 @@ class Table(NamedTuple):
     def vectors(self, ids: NDArray[np.integer[Any]], dtype: Any, weights: NDArray[np.float32] | None = None) -> Array:
         """Return (N, D): vectors of ``ids`` (N,) in ``dtype``, times ``weights`` (V,).
 
-        Raises ValueError if their file changed.
+        Raises ValueError if the rows' file changed.
         """
         found: Array = self.rows[ids if self.mapping is None else self.mapping[ids]].astype(dtype)
         if was_changed(self.rows):

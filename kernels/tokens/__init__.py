@@ -14,35 +14,35 @@ from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS,
 from fastflow.kernels._cpu import Vocabulary as Vocabulary
 from fastflow.kernels.processor import resolve_threads
 
-MOST_ADDED = 64  # they are tried one after another
+MOST_ADDED = 64  # tokens, tried one after another
 HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP decomposes
 
 
 class Rules(NamedTuple):
-    """A tokenizer without its vocabulary."""
+    """The settings of a WordPiece tokenizer, without its vocabulary."""
 
-    clean: bool  # drop control characters; one kind of space
-    ideographs: bool  # each is a word
-    strip: bool  # accents
+    clean: bool  # drop control characters; make all white space spaces
+    ideographs: bool  # make each a word
+    strip: bool  # drop accents
     lower: bool
-    lower_first: bool  # before all other steps
-    unknown: str  # the piece for other words
-    longest: int  # characters of a word that is cut
-    added: tuple[tuple[str, int], ...]  # (content, id) of tokens found before the text is normalized
+    lower_first: bool  # lower case, before all other steps
+    unknown: str  # the piece for words that cannot be cut
+    longest: int  # most characters of a word that is cut
+    added: tuple[tuple[str, int], ...]  # (content, id) of tokens found before normalization
     before: tuple[int, ...]  # ids at the start of every text
-    after: tuple[int, ...]  # ids at its end
-    whole: tuple[tuple[str, int], ...] = ()  # (content, id) of normalized words that are not cut into pieces
+    after: tuple[int, ...]  # ids at the end of every text
+    whole: tuple[tuple[str, int], ...] = ()  # (content, id) of normalized words that are never cut
 
     @property
     def steps(self) -> int:
-        """The sum of the steps' numbers in C."""
+        """The bits of the normalizer's steps, for C."""
         numbers = (_cpu.CLEAN, _cpu.IDEOGRAPHS, _cpu.STRIP, _cpu.LOWER, _cpu.LOWER_FIRST)
         return sum(number for number, on in zip(numbers, self[: len(numbers)], strict=True) if on)
 
     def check(self, id_of: Callable[[str], int | None]) -> int:
         """Return the id of the unknown token; raise ValueError for the first rule that cannot run.
 
-        ``id_of``: ids of pieces that begin a word.
+        ``id_of`` returns the id of a piece that begins a word.
         """
         if not 0 <= self.longest <= LONGEST:
             raise ValueError(f"words of up to {self.longest} characters are cut into pieces, more than {LONGEST}")
@@ -63,14 +63,14 @@ class Rules(NamedTuple):
         return unknown
 
     def is_word(self, content: str) -> bool:
-        """Return whether ``content`` is letters, digits and marks that the normalizer does not change."""
+        """Return whether ``content`` is letters, digits and marks that the normalizer keeps."""
         if content.isascii():
             return content.isalnum() and (content == content.lower() or not (self.lower or self.lower_first))
         moved = (PUNCTUATION | WHITE) | (IDEOGRAPH if self.ideographs else 0) | (MARK | SPLITS if self.strip else 0)
         for code in map(ord, content):
             flags, order, lower, _ = character(code)
             taken_apart = self.strip and (order or code in HANGUL)
-            lowered = (lower != code or code == 0x130) and (self.lower or self.lower_first)  # 0x130 has two
+            lowered = (lower != code or code == 0x130) and (self.lower or self.lower_first)  # 0x130 becomes two
             if not flags & WORD or flags & moved or taken_apart or lowered:
                 return False
         return True
@@ -91,7 +91,7 @@ class WordPiece:
     def tokenize(
         self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Return (ids (N,), offsets (B+1,), numbers of cut texts): text i has ids[offsets[i]:offsets[i+1]].
+        """Return (ids (N,), offsets (B+1,), indices of cut texts): text i has ids[offsets[i]:offsets[i+1]].
 
         ``limit``: the most ids of a text, with start and end ids if ``special``. Raises ValueError for half a surrogate
         pair or too low a limit, TypeError for other types than str.

@@ -1,4 +1,4 @@
-"""The definition of WordPiece with BERT's normalizer, with the ids of Hugging Face's ``tokenizers``."""
+"""The definition of WordPiece with BERT's normalizer. Ids equal those of Hugging Face's ``tokenizers``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WordPiece:
     def tokenize(
         self, texts: Sequence[str], limit: int, special: bool = True, threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Return (ids (N,), offsets (B+1,), numbers of cut texts), as ``tokens.WordPiece.tokenize``."""
+        """Define ``tokens.WordPiece.tokenize``."""
         ends = (self._rules.before, self._rules.after) if special else ((), ())
         room = limit - len(ends[0]) - len(ends[1])
         if room < 0:
@@ -97,8 +97,8 @@ def normalize(text: str, rules: Rules) -> str:
 
 
 def strip_accents(text: str) -> str:
-    """Decompose characters, drop accents, and order other marks canonically. No mark moves across a FENCE."""
-    found: list[tuple[int, str]] = []  # class, character
+    """Decompose characters, drop accents, and order other marks canonically, but not across a FENCE."""
+    found: list[tuple[int, str]] = []  # canonical class, character
     for c in text:
         found += [(character(code)[1], chr(code)) for code in character(ord(c))[3]]
         found += [(0, "")] if flags(c) & FENCE else []
@@ -129,5 +129,5 @@ def split(text: str) -> Iterator[str]:
 
 
 def flags(c: str) -> int:
-    """Return the flags of a character."""
+    """Return the flags of a character, such as WHITE."""
     return int(character(ord(c))[0])

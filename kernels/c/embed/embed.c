@@ -1,11 +1,11 @@
-/* Each thread takes TEXTS texts at a time through tokenizer, pooling and flow: intermediate results stay in cache. */
+/* Each thread takes TEXTS texts at a time through tokenizer, pooling and flow, which keeps them in cache. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "embed.h"
 
-enum { TEXTS = 32 };  /* texts that a thread takes at a time */
-enum { WORTH = 16 };  /* texts per thread below which waking a thread does not pay */
+enum { TEXTS = 32 };
+enum { WORTH = 16 };  /* fewest texts per thread for which waking one pays */
 
 typedef struct {
     const ff_embedder *e;
@@ -27,7 +27,7 @@ typedef struct {
     float *pooled;
 } desk;
 
-/* Returns 0 if memory is short. */
+/* Enlarge d->ids for `count` texts. Returns 0 if memory is short. */
 static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count)
 {
     int64_t room = 1, ends = e->special ? e->words->before_count + e->words->after_count : 0;
@@ -43,7 +43,7 @@ static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_
     return d->ids != NULL;
 }
 
-/* Fill `ids` and `offsets` with `count` texts. Returns 0 if a text has half a surrogate pair. */
+/* Set d->ids, d->offsets (count + 1) and states (count). Returns 0 if a text has half a surrogate pair. */
 static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count, int8_t *states)
 {
     int64_t at = 0;
@@ -62,7 +62,7 @@ static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int
     return 1;
 }
 
-/* Write pooled vectors of `count` texts. Returns -1, the index of a text with bad ids, or -2 if memory is short. */
+/* Write d->pooled (count, flow->inputs). Returns -1, or the index of a text with bad ids, or -2 if memory is short. */
 static int64_t pool_few(desk *d, const ff_embedder *e, int64_t count)
 {
     int64_t bad;

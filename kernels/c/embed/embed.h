@@ -10,19 +10,19 @@
 
 typedef struct {
     const ff_wordpiece *words;
-    const ff_table *table;      /* pools if not NULL; else `encoder` does, without layers */
+    const ff_table *table;      /* pools the ids; NULL: `encoder`, without layers, does */
     const ff_encoder *encoder;
     const ff_flow *flow;
     int64_t limit;              /* most ids of a text, including start and end ids */
     int32_t special;            /* 1: add start and end ids to each text */
-    int32_t left_out;           /* id removed after the cut; -1: none */
+    int32_t left_out;           /* id removed after the cut to `limit`; -1: none */
 } ff_embedder;
 
 enum { FF_NO_ROW = FF_HALF + 1 };  /* state of a text with ids that cannot be pooled */
 
 /* Write out (many, keep), the first `keep` outputs of the flow; states (many); and pooled (many, flow->inputs) unless
-   NULL. FF_HALF or FF_NO_ROW of a text leaves its row and some neighbouring rows unwritten. Returns -1 if memory is
-   short, else 0. */
+   NULL. FF_HALF or FF_NO_ROW leaves the text's row and some neighbouring rows unwritten. Returns -1 if
+   memory is short. */
 int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, int64_t keep, float *pooled, int8_t *states,
     int normalize, int threads);
 

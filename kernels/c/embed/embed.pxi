@@ -11,12 +11,12 @@ cdef extern from "embed/embed.h":
 
 
 cdef class Embedder:
-    """Texts to embeddings, as in ``c/embed/embed.h``. Immutable, so safe from several threads at once.
+    """Tokenize, pool and calibrate texts in one call, as in ``c/embed/embed.h``. Immutable, so threads may share it.
 
-    pooling: a Table, or an Encoder without layers; left_out: an id, or -1.
+    pooling: a Table, or an Encoder without layers; left_out: an id that is removed from every text, or -1.
     """
 
-    cdef ff_embedder embedder  # without a flow
+    cdef ff_embedder embedder  # run() sets the flow of a copy
     cdef int64_t width
     cdef object keep_alive
 
@@ -36,9 +36,9 @@ cdef class Embedder:
         self.embedder.limit, self.embedder.special, self.embedder.left_out = limit, special, left_out
 
     def run(self, Flow flow, list texts, float[:, ::1] out, bint normalize, int threads, float[:, ::1] pooled=None):
-        """Write the embeddings of B ``texts``, which are str, to out (B, up to N of the flow), and their pooled vectors to
-        ``pooled`` (B, D) if it is given. Return the number of texts that were cut; -1 if a text has half a surrogate
-        pair or an id without a row, and then out is of no use.
+        """Write the embeddings of B ``texts`` (str) to out (B, at most the flow's N columns), and the pooled vectors to
+        ``pooled`` (B, D) if given. Return the number of texts that were cut. Return -1 if a text has half a surrogate
+        pair or an id without a row; out is then unusable.
         """
         cdef int64_t many = len(texts), i, cut = 0
         cdef int failed

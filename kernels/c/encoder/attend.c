@@ -1,5 +1,5 @@
-/* Split attention into elements, each one head of one text and a block of FF_QUERIES queries. The thread of the text
-   packs keys once per head, or an FF_PACK step does if threads share the text. */
+/* Split attention into elements: FF_QUERIES queries of one head of one text. Keys are packed once per head, by the
+   text's thread, or by an FF_PACK step if threads share the text. */
 #include "encoder.h"
 
 static size_t round_up(size_t count, size_t unit)
@@ -15,7 +15,7 @@ size_t ff_keys_floats(int64_t tokens, int head, int vector)
 size_t ff_attention_floats(int64_t tokens, int head, int vector)
 {
     const size_t padded = round_up((size_t)(tokens < FF_KEYS ? tokens : FF_KEYS), 2 * (size_t)vector);
-    /* sums and outputs of FF_QUERIES queries; then scores, queries and int32 sums of one tile */
+    /* floats: sums and outputs of FF_QUERIES queries; scores, queries and int32 sums of one tile */
     return round_up(FF_QUERIES * (2 + (size_t)head) + FF_TILE_QUERIES * (padded + FF_SCORES_SPARE + 2 * (size_t)head), 16);
 }
 
@@ -28,7 +28,7 @@ const ff_attention *ff_find_attention(int isa, int format)
 #endif
     if (format == FF_BF16)
         return isa == FF_AVX512 && __builtin_cpu_supports("avx512bf16") ? &ff_attention_avx512_bf16 : NULL;
-    if (format == FF_INT8)  /* with AMX, bfloat16 is as fast */
+    if (format == FF_INT8)  /* not with AMX: bfloat16 is as fast */
         return isa == FF_AVX512 && __builtin_cpu_supports("avx512vnni") ? &ff_attention_avx512_vnni : NULL;
     if (format == FF_FLOAT && isa != FF_PORTABLE)
         return isa == FF_AVX2 ? &ff_attention_avx2 : &ff_attention_avx512;
@@ -36,7 +36,7 @@ const ff_attention *ff_find_attention(int isa, int format)
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }
 
-/* Short texts use bfloat16 instead of int8; only their length decides. */
+/* Choose a text's attention: bfloat16 instead of int8 if short. Only the text's length decides. */
 static const ff_attention *attention_for(int isa, int format, int64_t tokens)
 {
     const ff_attention *shorter = format == FF_INT8 && tokens < FF_BYTES_FROM ? ff_find_attention(isa, FF_BF16) : NULL;

@@ -13,7 +13,7 @@ FF_TARGET(FF_AVX2_FEATURES)
 #define FLOAT ff_float_avx2
 #define WIDE ff_wide_avx2
 #define SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
-#define WIDE_MR 5  /* 10 of 16 registers are sums */
+#define WIDE_MR 5  /* 10 of 16 registers hold sums */
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5)
 
 #include "body.inc"

@@ -11,7 +11,7 @@ FF_TARGET(FF_AVX512_FEATURES)
 #define FLOAT ff_float_avx512
 #define WIDE ff_wide_avx512
 #define SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
-#define WIDE_MR 12  /* 24 of 32 registers are sums */
+#define WIDE_MR 12  /* 24 of 32 registers hold sums */
 #define WIDE_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 
 #include "body.inc"

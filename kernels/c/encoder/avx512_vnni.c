@@ -1,13 +1,13 @@
-/* Attention with int8 products (AVX512-VNNI) summed exactly in int32; the rest is float32. Q, K and V arrive as
+/* Attention with int8 products (AVX512-VNNI) summed exactly in int32; all else is float32. Q, K and V arrive as
    bfloat16 and are quantised:
 
-   K: unsigned bytes, one offset and scale per channel. The offset adds one number to all scores of a query, which
-      softmax ignores; Q is multiplied by the scale.
+   K: unsigned bytes, one offset and scale per channel. The offset adds the same number to all scores of a query,
+      which softmax ignores; Q is multiplied by the scale.
    Q: signed bytes, one scale per query.
    V: signed bytes, one offset and scale per channel.
-   Terms of softmax: unsigned bytes; 255 encodes the query's second largest score. A far larger score adds its excess
-      over 255 in float32, so that other terms keep their digits. Each key has its own rounding offset: equal terms of
-      similar tokens would otherwise be rounded the same way. */
+   Terms of softmax, e^score: unsigned bytes; 255 encodes the query's second largest score. If the largest is far
+      larger, its excess over 255 is added in float32, so that other terms keep their digits. Each key has its own
+      rounding offset: equal terms of similar tokens would otherwise be rounded the same way. */
 #if defined(__x86_64__)
 #include <math.h>
 
@@ -31,7 +31,7 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define ADD_ACC ADDI
 #define WEIGHTS(b) const ivec b0 = LOADI(b), b1 = LOADI(b + VL)
 
-#define NAME(x) x##_keys  /* scores: bytes of K are the unsigned operand */
+#define NAME(x) x##_keys  /* for scores: K's bytes are the unsigned operand */
 #define MULTIPLY(x, acc0, acc1) \
     const ivec y = SET1I(*(x)); \
     acc0 = _mm512_dpbusd_epi32(acc0, b0, y); \
@@ -51,12 +51,12 @@ FF_TARGET(FF_AVX512_FEATURES ",avx512vnni")
 #define LARGEST_TERM 255
 #define LOG2_LARGEST_TERM 7.99435344f
 #define NEAR 2   /* if the two largest scores are closer (log2), 255 encodes the largest */
-#define OFFSETS 64  /* rounding offsets, spread evenly over keys 2, 4 or 16 apart */
+#define OFFSETS 64  /* number of rounding offsets, spread evenly over keys 2, 4 or 16 apart */
 /* at most 0.45: a term of 255.03 still fits a byte */
 #define OFFSET(i) ((float)((i) * 37 % OFFSETS) - 31.5f) * (0.92f / OFFSETS)
 #define FOUR_OFFSETS(i) OFFSET(i), OFFSET((i) + 1), OFFSET((i) + 2), OFFSET((i) + 3)
 #define MOST_ERR 0.03f
-#define FAR 24   /* log2 distance below the largest score from which terms do not matter */
+#define FAR 24   /* scores this far (log2) below the largest have negligible terms */
 
 INLINE vec load_bfloat16(const char *p)
 {
@@ -68,8 +68,8 @@ INLINE __m128i to_bytes(const vec v)
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
 }
 
-/* Layout of packed keys: scales of K, scales and offsets of V (size floats each); K in panels of NR keys, four channels
-   per lane; V, four tokens per lane. */
+/* Packed keys, in order: scales of K, scales and offsets of V (size floats each); K in panels of NR keys, four channels
+   per 32-bit lane; V, four tokens per lane. */
 typedef struct {
     float *key, *value, *offset, *keys, *values;
 } ff_byte_operands;
@@ -103,7 +103,7 @@ static void pack_keys(const ff_head *h, float *packed)
     for (int64_t c = 0; c < h->size; c += VL) {
         const char *k = h->q + 2 * (h->size + c), *v = k + 2 * h->size;
         vec low = load_bfloat16(k), high = low, least = load_bfloat16(v), most = least, finite = SET1(0);
-        for (int64_t t = 0; t < h->tokens; t++) {  /* MIN ignores a NaN, but NaN * 0 stays NaN */
+        for (int64_t t = 0; t < h->tokens; t++) {  /* MIN ignores a NaN, but x * 0 keeps it */
             const vec x = load_bfloat16(k + t * h->ldq), y = load_bfloat16(v + t * h->ldq);
             low = MIN(low, x), high = MAX(high, x), least = MIN(least, y), most = MAX(most, y);
             finite = FMA(ADD(x, y), SET1(0), finite);
@@ -132,8 +132,8 @@ static void pack_keys(const ff_head *h, float *packed)
     }
 }
 
-/* Quantise q (size, bfloat16) times key (size) to `to` (size). Returns the unit of its scores; NaN if q is not
-   finite. */
+/* Quantise q (size, bfloat16) times K's scales key (size) to `to` (size). Returns the unit of its scores;
+   NaN if q is not finite. */
 INLINE float quantise_query(const ff_head *h, const char *q, const float *key, int8_t *to)
 {
     vec most = SET1(1e-30f), finite = SET1(0);
@@ -148,15 +148,15 @@ INLINE float quantise_query(const ff_head *h, const char *q, const float *key, i
     return largest / 127 + _mm512_reduce_add_ps(finite);
 }
 
-/* Mask of lanes i to i + VL that are in [from, to). */
+/* Mask of the keys i to i + VL in [from, to). */
 INLINE __mmask16 seen_lanes(const int how, const int64_t i, const int64_t from, const int64_t to)
 {
     const unsigned mask = to - i < VL ? (1u << (to - i)) - 1 : 0xffff;
     return (__mmask16)(how & WINDOWED && i < from ? mask & 0xffff << (from - i) : mask);
 }
 
-/* For each lane in `above`: add (term - 255) times the key's values to out (size), and (term - 255) to rest. Returns
-   the terms limited to 255. Lane 0 is key i of the block. */
+/* For each term e of a lane in `above`: add (e - 255) times the key's values to out (size), and (e - 255) to rest.
+   Returns e limited to 255. Lane 0 is key i of the block. */
 static __attribute__((noinline)) vec add_rest(unsigned above, const vec e, const float *values, const int64_t i,
                                               const int size, float *out, float *rest)
 {
@@ -188,11 +188,11 @@ typedef struct {          /* one query against a block of keys */
     int64_t first;        /* index of the block's first key in the text */
     int64_t distance;     /* position of the first key minus the query's */
     float *scores;        /* (padded) int32 scores, later replaced by byte terms */
-    float unit, spoilt;   /* unit of the scores; 0, or NaN if the query is not finite */
+    float unit, spoilt;   /* value of a score's unit; 0, or NaN if the query is not finite */
     float largest, base;  /* largest score (log2) in the block; score that 255 encodes */
 } ff_row;
 
-/* Set `largest` and `base`. If there are biases, replace int32 scores by float32 scores with the bias. */
+/* Set r->largest and r->base. If BIASED, replace r's int32 scores by float32 scores plus bias. */
 INLINE void find_base(const int how, const ff_head *h, ff_row *r)
 {
     ivec m = SET1I(INT32_MIN);
@@ -216,7 +216,7 @@ INLINE void find_base(const int how, const ff_head *h, ff_row *r)
     r->base = largest - second < NEAR ? largest : second > largest - FAR ? second : largest - FAR;
 }
 
-/* Replace scores by byte terms; if `alone`, add their excess over 255 to out (size). Returns the sum of the terms. */
+/* Replace r's scores by byte terms; if `alone`, add excess over 255 times V to out (size). Returns the sum of terms. */
 INLINE float make_terms(const int how, const int alone, const ff_row *r, const int64_t padded, const float *values, const int size,
                         float *out)
 {
@@ -250,8 +250,8 @@ INLINE float make_terms(const int how, const int alone, const ff_row *r, const i
     return rest + (float)_mm512_reduce_add_epi32(whole);
 }
 
-/* Replace scores of `count` queries by terms. top (count), sums (count) and out (count, size) are running values over
-   blocks of keys. Two passes hide latency. */
+/* Replace scores of queries rows (count) by terms. Running values over blocks of keys: top (count), the score that 255
+   encodes; sums (count), of terms; out (count, size). Two passes hide latency. */
 INLINE void softmax(const int how, const ff_head *h, ff_row *rows, const int64_t count, const int64_t padded, const int first,
                     const float *values, float *top, float *sums, float *out)
 {

@@ -1,5 +1,5 @@
-/* Run texts through the steps in two phases that give the same bits. First, each thread takes whole groups of texts.
-   Then all threads share each remaining group, split by panels, heads or rows. */
+/* Run texts through the encoder's steps. First, each thread takes whole groups of texts. Then all threads share each
+   remaining group, split by panels, heads or rows. A text's bits are the same in both phases. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #define SHARE_ROWS 192  /* most rows that a thread takes at a time */
 #define SPINS 2000  /* about 21 us of polling before a thread yields its core */
-#define ROW_GRAIN 8  /* least rows that are worth a share */
+#define ROW_GRAIN 8  /* fewest rows that a thread takes */
 #define WORTH_A_THREAD 2000000  /* multiply-adds: ten times the cost of waking a thread */
 
 typedef struct {  /* counters of one shared step, in its own cache line */
@@ -29,7 +29,7 @@ typedef struct {
     int threads;
     phase *phases;       /* (shared groups, steps) */
     char *workspace;
-    size_t attention, own;  /* bytes of scratch per thread: attention, and buffers of its own groups */
+    size_t attention, own;  /* scratch bytes per thread: attention, buffers of its own groups */
     _Atomic int64_t next;
 } job;
 
@@ -101,7 +101,7 @@ static int is_by_row(const ff_step *s)
     }
 }
 
-/* Take share k of a group's rows through steps [s, end), all by row. */
+/* Run steps [s, end), all by row, on share k of a group's rows. */
 static void run_rows(const job *j, const ff_step *s, const ff_step *end, const ff_group *g, int64_t k, int64_t shares,
                       float *scratch)
 {
@@ -171,7 +171,7 @@ static void run_shares(void *context, int thread)
     ff_set_mxcsr(csr);
 }
 
-/* Bytes of a thread's scratch for attention, or for pooling weights if they need more. */
+/* A thread's scratch bytes for attention, or for pooling weights if more. */
 static size_t attention_bytes(const ff_encoder *e, int64_t own, int64_t longest)
 {
     const int vector = ff_isa_vector(e->isa);

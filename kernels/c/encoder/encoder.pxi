@@ -2,9 +2,9 @@ cdef class Encoder:
     """Hold an encoder laid out for one instruction set. Immutable, so threads may share it.
 
     memory: uint8, 64-byte aligned. As in ``c/encoder/encoder.h``: linears (n,) of ``LINEAR_FIELDS``; steps (n,
-    STEP_NUMBERS) int64, each a record of ``STEPS``; strides (n,) int64. positions: (position_rows, E) float32, one more
-    row if an EMBED step has ``mean``, or None. words: (vocabulary, E) float32, or uint16 bits of float16.
-    token_weights: (vocabulary,) float32; None: all 1.
+    STEP_NUMBERS) int64, each a record of ``STEPS``; strides (n,) int64. positions: (position_rows, E) float32, or None;
+    a further row has their mean if an EMBED step has ``mean``. words: (vocabulary, E) float32, or uint16 bits of
+    float16. token_weights: (vocabulary,) float32; None: all 1.
     """
 
     cdef ff_encoder encoder
@@ -68,9 +68,9 @@ cdef class Encoder:
         self, const int32_t[::1] ids, const int64_t[::1] offsets, float[:, ::1] pooled, states, int threads,
         int64_t skip=0,
     ):
-        """Write pooled (B, P) and, unless None, states (wanted layers, N, D) of ids (N,) and offsets (B + 1,).
+        """Write pooled vectors (B, P) and, unless None, states (wanted layers, N, D) of ids (N,) and offsets (B + 1,).
 
-        Sums are float32, or int32 for bytes. Pooling leaves out the first ``skip`` tokens of every text.
+        Sums are float32, or int32 of int8 products. Pooling leaves out the first ``skip`` tokens of every text.
         """
         cdef ff_texts texts
         cdef float[:, :, ::1] kept

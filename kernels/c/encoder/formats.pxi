@@ -4,7 +4,7 @@ def trim():
 
 
 def formats(int isa):
-    """Return the formats (``c/gemm/gemm.h``) that this machine computes on ``isa``, the preferred first."""
+    """Return the products' formats (``c/gemm/gemm.h``) that this machine computes on ``isa``, the preferred first."""
     found = [f for f in range(FF_FORMATS) if ff_product_of(isa, f) != NULL]
     return sorted(found, key=lambda f: f == FF_BF16 and ff_slow_dots(isa))
 
@@ -22,7 +22,7 @@ def amx_missing():
 def try_tile(
     int isa, bint whole, const unsigned char[:, ::1] a, const unsigned char[:, ::1] b, unsigned char[:, ::1] c
 ):
-    """c += a b in place for tiles of (16, 64) bytes: int8 in int32 if ``whole``, else bfloat16 in float32."""
+    """Add a b to c in place, tiles of (16, 64) bytes: int8 summed in int32 if ``whole``, else bfloat16 in float32."""
     if not FF_AMX <= isa < FF_ISAS or not ff_isa_usable(isa):
         raise ValueError(f"instruction set {isa} has no tiles that can be used on this machine")
     if {(a.shape[0], a.shape[1]), (b.shape[0], b.shape[1]), (c.shape[0], c.shape[1])} != {(16, 64)}:

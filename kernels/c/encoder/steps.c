@@ -68,8 +68,8 @@ static void rotate(const ff_call *c, const ff_rotate_step *s, const ff_group *g,
     }
 }
 
-/* Copy x (tokens, width), rows ldx floats apart, to the caller's hidden states, if wanted. `first`: number of x's first
-   token in the call. */
+/* Copy x (tokens, width), rows ldx floats apart, to the caller's hidden states, if wanted. `first`: x's first token in
+   the call. */
 static void keep_states(const ff_call *c, int64_t slot, int64_t first, int64_t tokens, const float *x, ptrdiff_t ldx, int64_t width)
 {
     for (int64_t i = 0; c->in->states && i < tokens; i++)
@@ -88,7 +88,7 @@ static void pool(const ff_call *c, const ff_pool_step *s, const ff_group *g, int
         } else {
             float *row = row_of(c, g, s->target, t), *end = row + s->column + s->width;
             ff_pool(c, s, g->text + t, x, ld, weights, row + s->column);
-            if (s->first)  /* zero the rest of the row; later layers overwrite it */
+            if (s->first)  /* zero the columns after it: padding, or written later */
                 memset(end, 0, (size_t)((char *)row_of(c, g, s->target, t + 1) - (char *)end));
         }
         keep_states(c, s->slot, text[0], text[1] - text[0], x, ld, s->width);

@@ -93,7 +93,7 @@ ROTATE, GLU, PACK = FF_ROTATE, FF_GLU, FF_PACK
 POOL, FIRST, CONVERT, UNIT, MAP, OUTPUT = FF_POOL, FF_FIRST, FF_CONVERT, FF_UNIT, FF_MAP, FF_OUTPUT
 MEAN, MEAN_SQRT, POSITION_MEAN = FF_MEAN, FF_MEAN_SQRT, FF_POSITION_MEAN
 LARGEST_OF, FIRST_TOKEN, LAST_TOKEN = FF_LARGEST_OF, FF_FIRST_TOKEN, FF_LAST_TOKEN
-MAPS = {  # activations of MAP
+MAPS = {  # activation -> number in a MAP step
     "identity": FF_MAP_IDENTITY, "tanh": FF_MAP_TANH, "relu": FF_MAP_RELU, "gelu": FF_MAP_GELU,
     "sigmoid": FF_MAP_SIGMOID, "silu": FF_MAP_SILU, "elu": FF_MAP_ELU, "leaky_relu": FF_MAP_LEAKY_RELU,
     "softplus": FF_MAP_SOFTPLUS, "softsign": FF_MAP_SOFTSIGN, "relu6": FF_MAP_RELU6, "hardtanh": FF_MAP_HARDTANH,
@@ -107,7 +107,7 @@ KEYS, BYTES_FROM = FF_KEYS, FF_BYTES_FROM
 cdef ff_linear _linear
 cdef ff_step _step
 LINEAR_FIELDS = np.asarray(<ff_linear[:1]>&_linear).dtype
-STEPS = {  # kind -> its record of int64
+STEPS = {  # kind of step -> its struct, all int64
     EMBED: np.asarray(<ff_embed_step[:1]>&_step.embed).dtype,
     LINEAR: np.asarray(<ff_linear_step[:1]>&_step.linear).dtype,
     PACK: np.asarray(<ff_attend_step[:1]>&_step.attend).dtype,
@@ -122,4 +122,4 @@ STEPS = {  # kind -> its record of int64
     MAP: np.asarray(<ff_map_step[:1]>&_step.map).dtype,
     OUTPUT: np.asarray(<ff_output_step[:1]>&_step.output).dtype,
 }
-STEP_NUMBERS = sizeof(ff_step) // sizeof(int64_t)  # in a step; shorter records end in zeros
+STEP_NUMBERS = sizeof(ff_step) // sizeof(int64_t)  # int64 in a step; shorter structs end in zeros

@@ -4,9 +4,9 @@
 
 #define LEAST_WEIGHT 1e-9f  /* divisor if all weights are 0, as in Sentence Transformers */
 
-/* Set weights (tokens), one factor of each token, and return the number that divides the sum of the weighted tokens. The
-   first `skip` tokens, the prompt, are not in the sum. With a weight for each id of the vocabulary they count in the
-   divisor, as in Sentence Transformers. */
+/* Set weights (tokens), one factor per token, and return the divisor of the weighted sum. The first `skip` tokens, the
+   prompt, are not in the sum. If each id of the vocabulary has a weight, the prompt still counts in the divisor, as in
+   Sentence Transformers. */
 static float weigh_tokens(const ff_encoder *e, const int32_t *ids, int64_t tokens, int64_t skip, int by_position, float *weights)
 {
     double all = 0, kept = 0;

@@ -1,4 +1,4 @@
-/* The flow: a list of operations on scratch memory with one row per input row. kernels/flow/cpu.py builds it. */
+/* The flow, a calibration: operations on scratch memory with one row per input row. kernels/flow/cpu.py builds it. */
 #ifndef FASTFLOW_FLOW_H
 #define FASTFLOW_FLOW_H
 
@@ -6,7 +6,7 @@
 
 enum { FF_CENTRE, FF_GATHER, FF_PRODUCT };
 enum { FF_ADD = 1, FF_RELU = 2, FF_GATE = 4, FF_SPLIT = 8 };
-enum { FF_ASCENDING, FF_DESCENDING, FF_SCATTERED };  /* how a run of FF_GATHER reads its source */
+enum { FF_ASCENDING, FF_DESCENDING, FF_SCATTERED };  /* how FF_GATHER reads a run of vectors */
 enum { FF_INPUT = -1 };
 
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
     int32_t bias;     /* offset into weights: s (centre), t (gather), start value (product) */
     int32_t table;    /* offset into table: parts (product), runs (gather); centre: source column or FF_INPUT */
     int32_t parts;    /* product: number of parts; gather: offset of indices in table */
-    int32_t mode;     /* product: FF_ADD: start value is the target; FF_RELU, FF_GATE; FF_SPLIT: parts are chains */
+    int32_t mode;     /* product: FF_ADD to the target; FF_RELU, FF_GATE of the result; FF_SPLIT: parts are chains */
 } ff_op;
 
 typedef struct {
@@ -35,10 +35,10 @@ typedef struct {
 } ff_flow;
 
 /* x (rows, inputs) -> z (rows, keep), keep <= outputs; `normalize` divides by the L2 norm. A row's bits do not depend
-   on other rows or threads. Returns -1 if memory is short, else 0. */
+   on other rows or threads. Returns -1 if memory is short. */
 int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int32_t keep, int normalize, int threads);
 
-/* The same in this thread for at most flow->block rows; scratch (block, stride). */
+/* ff_flow_run in this thread, for at most flow->block rows; scratch (block, stride). */
 typedef void ff_flow_body(const ff_flow *, const float *x, float *z, int rows, int keep, int normalize, float *scratch);
 ff_flow_body ff_flow_portable, ff_flow_avx2, ff_flow_avx512;
 

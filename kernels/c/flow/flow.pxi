@@ -18,7 +18,7 @@ ADD, RELU, GATE, SPLIT = FF_ADD, FF_RELU, FF_GATE, FF_SPLIT
 ASCENDING, DESCENDING, SCATTERED = FF_ASCENDING, FF_DESCENDING, FF_SCATTERED
 INPUT = FF_INPUT
 cdef ff_op _op
-OP = np.asarray(<ff_op[:1]>&_op).dtype  # NumPy refuses a record whose declared fields do not fill C's
+OP = np.asarray(<ff_op[:1]>&_op).dtype  # raises unless the fields declared above fill C's struct
 
 
 cdef class Flow:
@@ -47,7 +47,7 @@ cdef class Flow:
         self.flow.stride, self.flow.block, self.flow.cost, self.flow.isa = stride, block, cost, isa
 
     def run(self, const float[:, ::1] x, float[:, ::1] z, bint normalize, int threads):
-        """Write the first columns of x (B, D)'s result to z (B, keep), keep <= N, accumulated in float32."""
+        """Write the first columns of the flow's result for x (B, D) to z (B, keep), keep <= N, summed in float32."""
         if x.shape[1] != self.flow.inputs or z.shape[0] != x.shape[0] or not 1 <= z.shape[1] <= self.flow.outputs:
             raise ValueError(
                 f"the flow maps (B, {self.flow.inputs}) to (B, {self.flow.outputs}) or fewer columns, "

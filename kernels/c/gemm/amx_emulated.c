@@ -1,4 +1,4 @@
-/* The products of amx.c with emulated tiles and the same bits, for tests and sanitizers. */
+/* Products of amx.c with emulated tiles and the same bits, for tests. */
 #include "gemm.h"
 
 #if FF_HAS_AMX

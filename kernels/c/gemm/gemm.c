@@ -28,7 +28,6 @@ ff_product ff_find_product(int isa, int format)
     return products[isa][format];
 }
 
-/* On Intel, widening bfloat16 weights is faster than dot products. */
 int ff_slow_dots(int isa)
 {
 #if defined(__x86_64__)

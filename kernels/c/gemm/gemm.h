@@ -1,7 +1,7 @@
 /* Products y = activation(A W^T + b) or A W^T + b + add with packed weights. Words used here:
 
      panel   NR = 2 VL adjacent output columns of W^T, stored together
-     step    one 32-bit lane of the reduction: 1 float32, 2 bfloat16 or 4 int8
+     step    one 32-bit lane along the summed dimension: 1 float32, 2 bfloat16 or 4 int8
      tile    a few operand rows times a panel, summed in registers */
 #ifndef FASTFLOW_GEMM_H
 #define FASTFLOW_GEMM_H
@@ -9,7 +9,7 @@
 #include "cpu.h"
 
 enum { FF_TILE_STEPS = 16 };  /* steps in an AMX tile */
-#define FF_SPARE_ROWS 32  /* buffers may have as many more rows of arbitrary numbers */
+#define FF_SPARE_ROWS 32  /* buffers are padded to a multiple of these rows, with arbitrary numbers */
 
 enum { FF_LINEAR_ONLY, FF_GELU, FF_GELU_TANH, FF_RELU_ONLY, FF_TANH };
 enum {
@@ -18,17 +18,17 @@ enum {
     FF_BF16_WIDE,  /* float32 operand, bfloat16 weights widened to float32 */
     FF_INT8,       /* unsigned operand bytes (int8 + FF_ZERO_POINT), int8 weights */
     FF_INT8_SIGNED, /* int8 operand and weights */
-    FF_INT8_TILES, /* the same in AMX tiles: zeros pad panels to whole tiles */
+    FF_INT8_TILES, /* int8 in AMX tiles: zeros pad panels to whole tiles */
     FF_FORMATS
 };
 enum { FF_ZERO_POINT = 128 };
-/* Operand columns with outliers, multiplied in float32. */
+/* Outlier columns, which int8 products multiply in float32. */
 enum { FF_APART = 8 };
 
-typedef struct {      /* offsets are in bytes from the encoder's memory, 64-byte aligned */
+typedef struct {      /* byte offsets into the encoder's memory, 64-byte aligned */
     int64_t weights;  /* panels [columns / NR][steps][NR] of 32-bit lanes */
     int64_t bias;     /* float32 (columns) */
-    int64_t scale;    /* int8: float32 (columns), the unit of a weight */
+    int64_t scale;    /* int8: float32 (columns), the value of a weight's unit */
     int64_t shift;    /* int8: int32 (columns), -zero point * sum of the column's weights */
     int64_t columns, steps, format;
     int64_t apart;    /* int8: float32 (FF_APART, columns), weights of outlier columns; < 0: none */
@@ -41,7 +41,7 @@ typedef void ff_multiply(const char *memory, const ff_linear *, const char *a, p
                          int64_t to, char *c, ptrdiff_t ldc, int activation, const float *add, ptrdiff_t ldadd);
 typedef ff_multiply *ff_product;
 ff_product ff_find_product(int isa, int format);  /* NULL: this machine cannot run it */
-ff_product ff_product_of(int isa, int format);    /* the same; NULL also if its self-test failed */
+ff_product ff_product_of(int isa, int format);    /* as ff_find_product; NULL also if its self-test failed */
 int ff_slow_dots(int isa);  /* 1: FF_BF16_WIDE is faster than FF_BF16 */
 void ff_switch_tiles(int isa, int on);  /* configure this thread's AMX tiles, or release them */
 /* c += a b for tiles of (16, 64) bytes: int8 in int32 if `whole`, else bfloat16 in float32. */

@@ -1,4 +1,4 @@
-/* Pack stored weights into panels. All arithmetic rounds once: vectorised code has the same bits. */
+/* Each operation rounds once, so vectorised code has the same bits. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -9,9 +9,9 @@
 #define CHUNK 16384              /* numbers that a thread converts at a time */
 #define ROW 256                  /* numbers widened at a time */
 #define STEPS 16                 /* steps transposed at a time: one cache line of each row */
-/* the loader cannot choose clones before the sanitizer is ready */
+/* the sanitizer is not ready when the loader chooses clones */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
-#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses */
+#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses by processor */
 #else
 #define FF_CLONES
 #endif
@@ -77,7 +77,7 @@ FF_CLONES static void to_bfloat16(const float *restrict from, int64_t n, uint16_
         to[i] = ff_bfloat16(ff_bits(from[i]));
 }
 
-/* to (n) = rounded from (n) * inverse; returns their sum. Products must be in -127 ... 127. */
+/* to (n) = from (n) * inverse, rounded; returns the sum of `to`. Products must be in -127 ... 127. */
 FF_CLONES static int32_t to_int8(const float *restrict from, int64_t n, float inverse, int8_t *restrict to)
 {
     int32_t sum = 0;
@@ -97,7 +97,7 @@ FF_CLONES static void to_half(const float *restrict from, int64_t n, char *restr
         bits &= 0x7fffffff;
         const uint32_t low = ff_bits(ff_of_bits(bits) + 0.5f);  /* this addition rounds subnormal halves */
         const uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
-        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, to vectorise */
+        const uint32_t subnormal = -(uint32_t)(bits < 0x38800000);  /* a mask, not a branch, to vectorise */
         const uint16_t half = (uint16_t)(sign | (subnormal & (low - 0x3f000000)) | (~subnormal & normal));
         memcpy(to + 2 * i, &half, 2);
     }
@@ -115,7 +115,7 @@ FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t
     }
 }
 
-/* Convert row r to `staged`. row (groups * padded) is scratch; its padding is zero. */
+/* Convert row r to staged (groups * padded). row (groups * padded) is scratch; its padding is zero. */
 static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _Atomic int32_t *bad)
 {
     const int64_t inner = m->groups * m->padded, size = m->columns / m->groups, from = m->rows[r];
@@ -133,7 +133,7 @@ static void stage_row(const ff_matrix *m, int64_t r, float *row, char *staged, _
         const int32_t found = widen(source, m->stored, size, row + g * m->padded);
         largest = found > largest ? found : largest;
     }
-    if (largest > FF_LARGEST) {  /* also NaN */
+    if (largest > FF_LARGEST) {  /* NaN too */
         atomic_fetch_or(bad, 1 << part);
         return;
     }

@@ -17,15 +17,15 @@ cdef extern from "gemm/packing.h":
     int32_t ff_convert(const char *, int, int64_t, void *, int, int) nogil
 
 
-LARGEST_BITS = FF_LARGEST  # of panels.LARGEST as float32
+LARGEST_BITS = FF_LARGEST  # bits of stored.LARGEST as float32
 STORED_FLOAT, STORED_HALF, STORED_BF16 = FF_STORED_FLOAT, FF_STORED_HALF, FF_STORED_BF16
 
 
 def convert(const unsigned char[::1] source, int stored, target, bint half, int threads):
-    """Convert the numbers in ``source``'s bytes to float32 or half in ``target``'s bytes; None: write nothing.
+    """Convert the numbers in ``source``'s bytes to float32 or IEEE half in ``target``'s bytes; None: only check them.
 
-    ``stored``: STORED_FLOAT ... Returns the bits of the largest magnitude as float32, at least 0x7f800000 for infinity
-    or NaN.
+    ``stored``: their type, STORED_FLOAT ... Returns the bits of the largest magnitude as float32, at least 0x7f800000
+    for infinity or NaN.
     """
     if not 0 <= stored < FF_STORED_KINDS or source.shape[0] % ff_stored_size(stored):
         raise ValueError(f"{source.shape[0]} bytes are no whole numbers of storage {stored}")
@@ -47,9 +47,9 @@ def convert(const unsigned char[::1] source, int stored, target, bint half, int 
 
 
 def pack(matrices, unsigned char[::1] memory, int panel, int threads):
-    """Fill ``memory`` with ``matrices`` (``panels.Matrix``) in panels of ``panel`` rows.
+    """Fill ``memory`` with ``matrices`` (``stored.Matrix``) in panels of ``panel`` rows.
 
-    Returns [(matrix, part)] of parts with NaN, infinity or magnitudes above ``panels.LARGEST``. Raises ValueError for
+    Returns [(matrix, part)] of parts with NaN, infinity or magnitudes above ``stored.LARGEST``. Raises ValueError for
     matrices that do not fit.
     """
     cdef int64_t count = len(matrices), i, r, inner, steps, limit

@@ -6,7 +6,7 @@
 #define BYTE(w, i) ((w) << (24 - 8 * (i)) >> 24)
 
 #define PRODUCT ff_int8_portable
-#define ROWS 2  /* 4 of 16 registers are sums */
+#define ROWS 2  /* 4 of 16 registers hold sums */
 #define ROW_SIZES(X) X(1) X(2)
 #define LANE int8_t
 #define PER_STEP 4

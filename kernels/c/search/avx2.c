@@ -12,7 +12,7 @@ static inline int32_t total(ivec v)
 }
 
 #define NAME ff_dots_avx2
-#define WIDE 16  /* bytes of a step */
+#define WIDE 16  /* bytes per step */
 #define ZERO _mm256_setzero_si256()
 #define WIDEN(p) _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(p)))
 #define PAIRS(a, b) _mm256_madd_epi16(a, b)

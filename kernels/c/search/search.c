@@ -1,9 +1,8 @@
-/* Large scans are limited by memory. */
 #include <stdatomic.h>
 
 #include "search.h"
 
-#define SCAN_BYTES (1 << 18)  /* bytes of a block, an eighth of a 2 MB L2 */
+#define SCAN_BYTES (1 << 18)  /* bytes of rows in a block, an eighth of a 2 MB L2 */
 
 typedef struct {
     ff_scan_body *body;

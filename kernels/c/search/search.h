@@ -4,7 +4,7 @@
 #include "cpu.h"
 
 enum { FF_DOTS, FF_HAMMINGS, FF_PRODUCTS };
-enum { FF_WIDEST = 65536 };  /* most bytes of a code, so that int8 dot products fit in int32 */
+enum { FF_WIDEST = 65536 };  /* most bytes of a row, so that int8 dot products fit in int32 */
 
 typedef struct {
     const char *rows, *queries;  /* (count, width), (asked, width) bytes */
@@ -16,7 +16,7 @@ typedef struct {
    width / 4 <= 2^22 numbers, with an error below D 2^-23 |row| |query|. */
 void ff_scan(int isa, int scan, const ff_scanned *what, int threads);
 
-/* One query in this thread: codes (rows, width) and query (width) in bytes -> out (rows). */
+/* One query in this thread: codes (rows, width), query (width) in bytes -> out (rows). */
 typedef void ff_scan_body(const void *codes, const void *query, void *out, int64_t rows, int64_t width);
 ff_scan_body ff_dots_portable, ff_dots_avx2, ff_dots_avx512, ff_products_portable, ff_products_avx2, ff_products_avx512,
     ff_hammings_portable, ff_hammings_popcnt;

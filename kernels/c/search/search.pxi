@@ -13,7 +13,7 @@ DOTS, HAMMINGS, WIDEST = FF_DOTS, FF_HAMMINGS, FF_WIDEST
 
 
 def scan(const unsigned char[:, ::1] codes, const unsigned char[::1] query, int32_t[::1] out, int which, int isa, int threads):
-    """Write DOTS or HAMMINGS of the bytes of codes (n, width) and query (width,) to out (n,), exact in int32."""
+    """Write int8 dot products (DOTS) or differing bits (HAMMINGS) of codes (n, width), query (width,) to out (n,)."""
     if not 0 <= isa < FF_ISAS or not ff_isa_usable(isa) or which not in (FF_DOTS, FF_HAMMINGS):
         raise ValueError(f"scan {which} cannot run with instruction set {isa} on this machine")
     if not 1 <= codes.shape[1] <= FF_WIDEST or query.shape[0] != codes.shape[1] or out.shape[0] != codes.shape[0]:

@@ -1,4 +1,4 @@
-/* A flow with each kind of operation, on three rows and on one row. */
+/* Self-test of a flow with each kind of operation, on three rows and on one. */
 #include <math.h>
 
 #include "flow/flow.h"
@@ -36,7 +36,7 @@ static void fill(weights_of *w, int vector)
     }
 }
 
-/* The same flow in double: z (WIDE) from x (WIDE). */
+/* Compute the same flow in double: z (WIDE) from x (WIDE). */
 static void compute(const weights_of *w, const float *x, double *z)
 {
     double v[WIDE], h[WIDE], norm = 0;
@@ -92,7 +92,7 @@ int ff_try_flow(const ff_selftest *t)
         compute(w, x + r * WIDE, want + r * WIDE);
     }
     if (ff_flow_run(&flow, x, z, ROWS, WIDE, 1, 1))
-        return 1;  /* memory is short: the next call raises */
+        return 1;  /* no fault of the kernel: memory is short */
     if (!ff_agree(t, FF_TRY_FLOW, z, want, ROWS * WIDE, 1e-5))
         return 0;
     return ff_flow_run(&flow, x, z, 1, WIDE, 1, 1) || ff_agree(t, FF_TRY_FLOW, z, want, WIDE, 1e-5);

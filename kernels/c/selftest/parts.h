@@ -7,15 +7,15 @@
 
 enum {
     FF_TRY_FLOW, FF_TRY_TABLE, FF_TRY_SCANS, FF_TRY_ROWS,
-    FF_TRY_PRODUCT,                                /* + format */
-    FF_TRY_ATTENTION = FF_TRY_PRODUCT + FF_FORMATS, /* + format */
+    FF_TRY_PRODUCT,                                /* add a format */
+    FF_TRY_ATTENTION = FF_TRY_PRODUCT + FF_FORMATS, /* add a format */
     FF_SELFTESTS = FF_TRY_ATTENTION + FF_FORMATS
 };
 enum { FF_TRY_BYTES = 1 << 16 };
 
 typedef struct {
     int isa;
-    int broken;     /* for tests: the self-test with changed results; -1: none */
+    int broken;     /* for tests: the self-test with a falsified result; -1: none */
     char *scratch;  /* (FF_TRY_BYTES) zeros, 64-byte aligned */
 } ff_selftest;
 
@@ -43,6 +43,6 @@ int ff_try_table(const ff_selftest *);
 int ff_try_scans(const ff_selftest *);
 int ff_try_rows(const ff_selftest *);
 int ff_try_product(const ff_selftest *, int format);    /* also 1 if this machine cannot run it */
-int ff_try_attention(const ff_selftest *, int format);  /* also 1 if this machine cannot run it */
+int ff_try_attention(const ff_selftest *, int format);
 
 #endif

@@ -1,4 +1,4 @@
-/* Self-tests of products and attention in each format, with numbers that are exact in all. */
+/* Self-tests of products and attention in each format, with numbers exact in all formats. */
 #include <math.h>
 #include <string.h>
 

@@ -50,7 +50,7 @@ int ff_try_table(const ff_selftest *t)
     return 1;
 }
 
-/* Rows of 76 bytes: whole vectors and a rest. */
+/* Test scans of 76-byte rows: whole vectors and a remainder. */
 int ff_try_scans(const ff_selftest *t)
 {
     enum { BYTES = 76, FLOATS = BYTES / 4 };
@@ -121,7 +121,7 @@ static int try_embed(const ff_selftest *t, const ff_body *body)
     return ff_agree(t, FF_TRY_ROWS, x, want, WIDE, 0);
 }
 
-/* 20 tokens: more than one run of pooling. */
+/* Test pooling of 20 tokens, more than one run. */
 static int try_pool(const ff_selftest *t, const ff_body *body)
 {
     enum { TOKENS = 20 };

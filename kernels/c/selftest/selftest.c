@@ -8,7 +8,7 @@
 #define TRIED (1u << 31)
 _Static_assert(FF_SELFTESTS < 31, "a bit for each self-test");
 
-static _Atomic uint32_t answers[FF_ISAS];  /* bits of failed self-tests, and TRIED */
+static _Atomic uint32_t answers[FF_ISAS];  /* bits of failed self-tests; TRIED: they have run */
 
 const char *ff_selftest_name(int test)
 {

@@ -11,7 +11,7 @@ def usable(int isa):
 
 
 def wrong(int isa):
-    """Return the self-tests that ``isa`` has failed so far, in words; it is not used for them."""
+    """Return the names of the self-tests that ``isa`` has failed so far; kernels that failed are not used."""
     if not 0 <= isa < FF_ISAS:
         raise ValueError(f"there is no instruction set {isa}")
     cdef uint32_t found = ff_wrong_so_far(isa)
@@ -19,9 +19,9 @@ def wrong(int isa):
 
 
 def try_again(int isa, int broken=-1, bint keep=False):
-    """Return the numbers of the self-tests that ``isa`` fails, with the results of self-test ``broken`` changed.
+    """Run the self-tests of ``isa``, ``broken`` with a falsified result; return the numbers of the failed ones.
 
-    For tests; ``keep`` makes it the process's answer.
+    For tests. ``keep``: this process uses the answer from now on.
     """
     if not 0 <= isa < FF_ISAS:
         raise ValueError(f"there is no instruction set {isa}")

@@ -16,7 +16,7 @@ ff_product ff_product_of(int isa, int format)
 const ff_attention *ff_attention_of(int isa, int format)
 {
     const uint32_t wrong = ff_wrong(isa) >> FF_TRY_ATTENTION;
-    if (wrong >> format & 1 || (format == FF_INT8 && wrong >> FF_BF16 & 1))  /* int8 serves short texts in bfloat16 */
+    if (wrong >> format & 1 || (format == FF_INT8 && wrong >> FF_BF16 & 1))  /* int8 uses bfloat16 for short texts */
         return NULL;
     return ff_find_attention(isa, format);
 }

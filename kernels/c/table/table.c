@@ -4,7 +4,7 @@
 #include "mxcsr.h"
 #include "table.h"
 
-#define TEXTS 32  /* texts that a thread takes at a time */
+#define TEXTS 32
 #define WORTH (1 << 17)  /* additions that take as long as waking a thread */
 
 typedef struct {

@@ -1,4 +1,4 @@
-/* Texts as means of rows of a table. kernels/table/reference.py is the definition. */
+/* Texts' vectors as means of table rows. kernels/table/reference.py is the definition. */
 #ifndef FASTFLOW_TABLE_H
 #define FASTFLOW_TABLE_H
 
@@ -17,7 +17,7 @@ typedef struct {
 } ff_table;
 
 int ff_row_size(int stored);
-/* Returns the first text with an id outside the vocabulary; -1: none. ids (offsets[texts]), offsets (texts + 1). */
+/* Returns the first text with an id outside the vocabulary, else -1. ids (offsets[texts]), offsets (texts + 1). */
 int64_t ff_table_check(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts);
 /* out (texts, width) = means of ids[offsets[i]] ... ids[offsets[i + 1] - 1]; 0 for a text without ids. */
 void ff_table_run(const ff_table *, const int32_t *ids, const int64_t *offsets, int64_t texts, float *out, int threads);

@@ -19,7 +19,7 @@ cdef class Table:
     """Hold a table of token vectors as in ``c/table/table.h``. Immutable, so threads may share it.
 
     rows: bytes of (R, width) numbers of kind ``stored``, not copied; scales, weights: (V,) float32 or None; mapping:
-    (V,) int32, 0 to R - 1, or None, if V is R; run: tokens that are summed before their sum is added.
+    (V,) int32, 0 to R - 1, or None, if V is R; run: tokens in a partial sum.
     """
 
     cdef ff_table table

@@ -5,7 +5,7 @@
 #include "tokens.h"
 
 enum { TEXTS = 16 };       /* texts that a thread takes at a time */
-enum { WORTH = 1 << 16 };  /* characters per thread below which waking a thread does not pay */
+enum { WORTH = 1 << 16 };  /* fewest characters per thread for which waking one pays */
 
 typedef struct {
     const ff_wordpiece *w;
@@ -38,7 +38,7 @@ int32_t *ff_tokenize_all(const ff_wordpiece *w, const ff_text *texts, int64_t ma
         room += most < limit ? most : limit;
         letters += texts[i].length;
     }
-    int32_t *ids = malloc((size_t)(room ? room : 1) * sizeof *ids);  /* pages that are not written take no memory */
+    int32_t *ids = malloc((size_t)(room ? room : 1) * sizeof *ids);  /* unwritten pages take no memory */
     if (!ids)
         return NULL;
     job j = {w, texts, many, limit, special, ids, starts, counts, states, 0};

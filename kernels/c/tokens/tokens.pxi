@@ -45,7 +45,7 @@ cdef extern from "Python.h":
 
 
 cdef int _fill(ff_text *given, list texts) except -1:
-    """Point ``given`` at the letters of ``texts``; raise TypeError for other types than str."""
+    """Point ``given`` at the characters of ``texts``; raise TypeError for other types than str."""
     cdef int64_t i
     for i in range(len(texts)):
         text = texts[i]
@@ -99,7 +99,7 @@ cdef class Vocabulary:
 
     @property
     def largest(self):
-        """The largest id of a piece."""
+        """The largest id of all pieces."""
         return self.words.largest
 
     def get(self, str piece):
@@ -111,9 +111,9 @@ cdef class Vocabulary:
 
 
 cdef class WordPiece:
-    """Hold a vocabulary and its rules. Immutable, so threads may share it; ``kernels/tokens/__init__.py`` checks them.
+    """Hold a vocabulary and rules that ``tokens.Rules`` has checked. Immutable, so threads may share it.
 
-    added: (ASCII bytes, id), longest first; before, after: int32; whole: uncut words, which need CLEAN.
+    added: (ASCII bytes, id), longest first; before, after: int32; whole: words that are never cut, which need CLEAN.
     """
 
     cdef ff_wordpiece w

@@ -1,9 +1,9 @@
-/* Read the vocabulary in a tokenizer's JSON file, and accept only strict JSON. */
+/* Read the vocabulary in a tokenizer's JSON file, if it is strict JSON. */
 #include <stdlib.h>
 
 #include "vocabulary.h"
 
-enum { FF_CROWDED = 64 };  /* most slots searched for one piece; BERT's need 12 */
+enum { FF_CROWDED = 64 };  /* most slots searched for one piece; BERT's vocabulary needs 12 */
 
 typedef struct {
     const uint8_t *at, *end;
@@ -83,7 +83,7 @@ static int beyond_ascii(reader *r, uint8_t *to)
     return more + 1;
 }
 
-/* Read a string after its first quote. Returns its bytes; -1: invalid. */
+/* Copy a string after its first quote to `to`. Returns its bytes; -1: invalid. */
 static int64_t string(reader *r, uint8_t *to)
 {
     uint8_t *start = to;
@@ -145,7 +145,7 @@ static int64_t read_pairs(ff_vocabulary *v, reader *r)
     return c == '}' ? count : -1;
 }
 
-/* Enter piece `number`; a repeated piece takes the new id. Returns 0 if too many slots collide. */
+/* Enter piece `number` into v->slots; a repeated piece takes the new id. Returns 0 if too many slots collide. */
 static int enter(ff_vocabulary *v, int64_t number)
 {
     ff_piece *p = &v->pieces[number], *known;

@@ -8,10 +8,10 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the hash masks the last bytes of a number");
 
 enum { FF_FIRST_PIECE, FF_LATER_PIECE };  /* begins a word; continues it */
-enum { FF_SLACK = 8 };  /* bytes that can be read after a looked-up piece */
+enum { FF_SLACK = 8 };  /* bytes after a looked-up piece that must be readable */
 
 typedef struct {
-    uint32_t start, length;  /* of its bytes in `letters`, without ## */
+    uint32_t start, length;  /* of the piece in `letters`, without ## */
     int32_t id, kind;
 } ff_piece;
 
@@ -44,7 +44,7 @@ static inline uint64_t ff_hash(const uint8_t *letters, int64_t n, int kind)
 {
     uint64_t h = (uint64_t)n << 1 | (uint64_t)kind;
     for (;; letters += 8, n -= 8) {
-        h = (h ^ ff_bytes(letters, n)) * 0x9e3779b97f4a7c15u;  /* odd, with well spread bits */
+        h = (h ^ ff_bytes(letters, n)) * 0x9e3779b97f4a7c15u;  /* an odd factor with well spread bits */
         h ^= h >> 32;
         if (n <= 8)
             return h;

@@ -1,5 +1,5 @@
 /* Turn one text into ids: normalize characters, gather them into words, and cut each word into the longest pieces from
-   its start. Whole words are FF_WORD characters between other characters. */
+   its start. A whole word, which is not cut, is a run of FF_WORD characters. */
 #include "tokens.h"
 #include "unicode.h"
 
@@ -8,12 +8,12 @@ enum { LETTER, DROPPED, SPACE, MARK, ADDED = 8 };  /* kinds of ASCII characters;
 typedef struct {
     const ff_wordpiece *w;
     int32_t *ids;
-    int64_t count, room;    /* ids written, and the most */
+    int64_t count, room;    /* ids written; the most that fit */
     int cut, half;          /* 1: ids were dropped; half a surrogate pair was found */
-    int32_t length, characters, fence;  /* of the word: bytes, characters, bytes that later marks must follow */
-    int32_t run, before;    /* with whole words, bytes and characters before the last run of FF_WORD */
+    int32_t length, characters, fence;  /* of the current word: bytes, characters, bytes before which no mark moves */
+    int32_t run, before;    /* if `whole` is not NULL: bytes and characters before the word's last run of FF_WORD */
     int joined;             /* 1: the punctuation before the word is FF_WORD */
-    /* the bytes before the run, and the run, each limited to FF_LONGEST characters */
+    /* the word: its bytes before the run, and the run, each limited to FF_LONGEST characters */
     uint8_t word[2 * 4 * (FF_LONGEST + 1) + FF_SLACK];
 } state;
 
@@ -64,7 +64,7 @@ int ff_character(int32_t c, int32_t row[3], int32_t split[FF_EACH])
     return count;
 }
 
-/* Cut word (length) into ids. Returns their number; 0 if a part is not in the vocabulary. */
+/* Cut word (length) into pieces' ids. Returns their number; 0 if some part begins with no piece. */
 static int cut_word(const ff_vocabulary *v, const uint8_t *word, int32_t length, int32_t *ids)
 {
     int count = 0;
@@ -91,7 +91,7 @@ static void put_ids(state *s, const int32_t *ids, int count)
     s->cut |= fit < count;
 }
 
-/* Put the ids of the word's first `length` bytes, or the unknown id, and begin the next word. */
+/* Write the ids of the word's first `length` bytes, or the unknown id, and begin the next word. */
 static void put_word(state *s, int32_t length, int32_t characters)
 {
     int32_t pieces[FF_LONGEST];
@@ -104,7 +104,7 @@ static void put_word(state *s, int32_t length, int32_t characters)
     s->length = s->characters = s->fence = s->run = s->before = 0;
 }
 
-/* If the last run is a whole word, put the part before it, then its id. `joins`: FF_WORD follows. */
+/* If the word's last run is a whole word, write the ids before the run, then its id. `joins`: FF_WORD follows. */
 static void end_run(state *s, int joins)
 {
     int32_t length = s->length - s->run;
@@ -153,7 +153,7 @@ static void add(state *s, uint32_t c, unsigned order)
     s->characters++;
 }
 
-/* Add a character that ends a run of FF_WORD. A word that is too long keeps only its count. */
+/* Add a character that ends a run of FF_WORD. Too long a word keeps only its number of characters. */
 static void add_sign(state *s, uint32_t c)
 {
     end_run(s, 0);
