@@ -79,7 +79,7 @@ ENCODING = click.option(
 
 
 def errors_option(*more: str) -> Callable[[Any], Any]:
-    """Make the option --errors."""
+    """Make the option --errors; ``more``: additional values."""
     return click.option(
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
@@ -99,7 +99,7 @@ RAY = click.option(
 
 
 def take_layout(command: Any) -> Any:
-    """Give ``command`` a checked function ``layout`` for the options of columns."""
+    """Give ``command`` a function ``layout`` that checks the options of columns."""
 
     @wraps(command)
     def with_layout(
@@ -124,7 +124,7 @@ def take_layout(command: Any) -> Any:
 
 
 def corpus_options(command: Any) -> Any:
-    """Add the options of a corpus's columns; ``command`` gets ``layout``."""
+    """Add the options that find a corpus's texts; ``command`` gets ``layout``."""
     help = "The column that holds the text.  [default: text or sentence, or both of a pair]"
     field = click.option("--text-field", metavar="F", help=help)
     return join_options(field, FORMAT, DELIMITER, NO_HEADER, ENCODING, errors_option())(take_layout(command))
@@ -137,23 +137,23 @@ def folder_option(help: str) -> Callable[[Any], Any]:
 
 
 def replace_option(old: str, new: str) -> Callable[[Any], Any]:
-    """Refuse an option that has another name."""
+    """Make an option that is refused: ``old`` is now called ``new``."""
     return refuse_option(old, f"{old} is called {new} now")
 
 
 def refuse_option(old: str, text: str) -> Callable[[Any], Any]:
-    """Refuse an old option with the sentence ``text``."""
+    """Make the option ``old``, refused with the sentence ``text``."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
             raise click.UsageError(text, context)
 
-    name = "old_" + old.removeprefix("--")  # the new option may have the plain name
+    name = "old_" + old.removeprefix("--")  # for the plain name may be of the new option
     return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True)
 
 
 def model_named(argument: str | None, option: str | None) -> str | None:
-    """Return the model of an argument or -m; raises a UsageError for both."""
+    """Return the model given as argument or with -m; raises a UsageError for both."""
     given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
     if argument is not None and option is not None and given:
         raise UsageError("give the model once, as an argument or with -m")
@@ -167,7 +167,7 @@ def model_argument(command: Any) -> Any:
 
 
 def describe_output(output: Path, replaced: bool) -> str:
-    """Return the end of a summary."""
+    """Return the end of a summary: the output's path, and if it was replaced."""
     return f"; written to {output}" + ", which was replaced" * replaced
 
 

@@ -124,9 +124,9 @@ def embed(
 ) -> None:
     """Embed the texts of files.
 
-    All are of one format; 'data/*.txt' in quotes means the files that match, sorted. A .txt holds one text a line.
-    Row i of the output is text i of the inputs in the order given, empty texts too; --errors skip and --only-new leave
-    rows out.
+    All have one format; 'data/*.txt' in quotes means the files that match, sorted. A .txt holds one text a line. Row i
+    of the output is text i of the inputs in the order given, empty texts too; --errors skip and --only-new leave rows
+    out.
     """
     from fastflow.files import Run, Settings, check_inputs, check_target, parse_shard
     from fastflow.files.embed import embed_file
@@ -146,7 +146,7 @@ def embed(
         from fastflow.files.parts.manifest import make_folder, part_path
 
         given, output = arguments(), output and part_path(output, settings.shard)
-    elif output is not None and os.path.isdir(output):  # False for an impossible name
+    elif output is not None and os.path.isdir(output):  # False, no error, for an impossible name
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     replaced = output is not None and os.path.isfile(output)
     check_target(output, paths, settings, resume and ray is None, cache)
@@ -162,7 +162,7 @@ def embed(
             open_again, model = stack.enter_context(fit_to(paths, settings, model, device, save_model, resume, quiet))
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
-        if prompt or prompt_name is not None:  # an empty prompt may be chosen by its name
+        if prompt or prompt_name is not None:  # --prompt-name may choose an empty prompt
             settings = replace(settings, prompt=prompt)
         if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):
             say("fastflow: the prompt is empty: nothing is put before a text")
@@ -207,7 +207,7 @@ def _check_together(
 def summarise(
     done: Summary, seconds: float, longest: int | None, output: Path | None, replaced: bool, unit: str = "texts"
 ) -> None:
-    """Print the line of a finished run."""
+    """Print the summary of a run."""
     if done.finished:
         say(f"fastflow: {output} is finished: nothing to do")
         return
@@ -228,7 +228,7 @@ def summarise(
 def fit_to(
     paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
-    """Yield the way to open an input, and a model calibrated on all texts."""
+    """Calibrate a model on all texts; yield a function that opens inputs, and the model's path."""
     from fastflow.files import check_resumable
     from fastflow.files.embed import texts_of
     from fastflow.files.read.reread import Rereadable

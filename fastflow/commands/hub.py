@@ -25,9 +25,9 @@ def pull(repository: str, output: Path, quiet: bool) -> None:
     """Fetch a model from the Hugging Face Hub.
 
     REVISION is a branch, a tag or a commit, by default main. Safetensors, JSON, texts and tokenizers are taken, and
-    each is compared with the hash that the Hub lists; pickles are not taken. DIR/hub.json keeps the commit and the
-    sha256 of every file: the same command again compares DIR with them, and with a commit it does so without a network.
-    HF_ENDPOINT and HF_TOKEN work as in huggingface_hub.
+    compared with the Hub's hashes; pickles are not taken. DIR/hub.json keeps the commit and the sha256 of every file.
+    The same command again compares DIR with them; with a commit it needs no network. HF_ENDPOINT and HF_TOKEN work as
+    in huggingface_hub.
 
     \b
     fastflow pull ORGANISATION/NAME@COMMIT -o my-model
@@ -45,7 +45,7 @@ def pull(repository: str, output: Path, quiet: bool) -> None:
 def push(directory: Path, repository: str, private: bool, quiet: bool) -> None:
     """Send a model to the Hugging Face Hub.
 
-    The model is verified first. Prints REPO@COMMIT, which fastflow pull takes. It needs a token that may write: the
+    The model is verified first. Prints REPO@COMMIT, for fastflow pull. It needs a token that may write: the
     environment variable HF_TOKEN, or hf auth login.
 
     \b
@@ -56,14 +56,14 @@ def push(directory: Path, repository: str, private: bool, quiet: bool) -> None:
 
 
 def sharing(quiet: bool) -> ModuleType:
-    """Import the sharing module; ``quiet`` hides the Hub's bars."""
+    """Import the module of pull and push; ``quiet`` hides its progress bars."""
     if quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return import_module("fastflow.model.sharing")
 
 
 def report(record: Record, left: list[str], quiet: bool) -> None:
-    """Print the record and the files left out."""
+    """Print the record of a pull or push, and the files left out."""
     from fastflow.model.sharing import listing
 
     emit(str(record))

@@ -20,7 +20,7 @@ from fastflow.errors import UsageError
 def info(model: str | None, option: str | None, json_file: str | None, dtype: str) -> None:
     """Print a model's settings as JSON.
 
-    Pooling, calibration, dimensions, and how the model runs on this machine, by itself or with --dtype.
+    They are pooling, calibration, dimensions, and how the model runs on this machine, by itself or with --dtype.
     """
     runtime = open_runtime(model_named(model, option), "auto", dtype, None, quiet=True)
     write_json(json_file or "-", runtime.info())
@@ -44,8 +44,8 @@ def verify(
 
     Every file must match its sha256, no other file may lie there, and the model must load. A plain encoder and a
     directory that Sentence Transformers saved have no sha256: settings must be known, and weights whole and finite.
-    DIR is the output of fastflow export; --with compares its vectors of texts of every length, and fails if more than
-    rounding keeps them apart.
+    DIR is the output of fastflow export; --with compares its vectors of texts of every length, and fails if they differ
+    by more than rounding.
     """
     from fastflow.model.locate import find_model
     from fastflow.model.verify import verify as check
@@ -79,10 +79,9 @@ def verify(
 def cache(place: Path | None, clear: bool, older_than: float | None, json_file: str | None) -> None:
     """List or remove the files that earlier runs keep.
 
-    The embeddings of corpora that fastflow-train keeps, trials of int8, and, if it is named, the file of fastflow embed
-    --cache FILE.db. They are in DIR, by default ~/.cache/fastflow. An entry holds the pooled embeddings of one
-    corpus, or how far the int8 of one encoder is from float32; a removed entry is computed again when it is needed. An
-    entry that a running process uses is kept, and so is every file that fastflow did not make.
+    DIR, by default ~/.cache/fastflow, holds the pooled embeddings of corpora for fastflow-train, and trials of int8:
+    how far an encoder's int8 is from float32. FILE.db is the file of fastflow embed --cache. A removed entry is
+    computed again when needed. Entries that a running process uses are kept, and files that fastflow did not make.
 
     \b
     fastflow cache

@@ -14,7 +14,7 @@ from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import Progress, format_count
 
-CUT = "texts longer than"  # begins the warning
+CUT = "texts longer than"  # begins the warning about cut texts
 
 
 @click.command("eval")
@@ -46,7 +46,7 @@ def eval_command(
 
     Spearman compares cosines with human scores: 'all' ranks the pairs of a set together; 'wmean' averages the Spearman
     of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
-    every set. The other measures come with a 95 % interval; labelled texts and retrieval need the extra eval.
+    every set. The other measures have a 95 % interval; labelled texts and retrieval need the extra eval.
     """
     from fastflow.evaluation.evaluate import (
         CountingEncoder,
@@ -140,9 +140,8 @@ def report(
 ) -> None:
     """Compare a model with other methods, on an HTML page.
 
-    The page opens with its verdict and has a table of the analyses of the BERT-flow paper: similarity, QNLI, lexical
-    bias, isotropy and word frequency, with three plots. --eval adds tasks of your own. The page names the sections that
-    lack data.
+    The page has a verdict and the analyses of the BERT-flow paper: similarity, QNLI, lexical bias, isotropy and word
+    frequency, with three plots. --eval adds tasks of your own. The page names sections that lack data.
 
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
@@ -214,11 +213,10 @@ def bench(
     """Time fastflow against other engines on this machine.
 
     Without --suite: texts a second of the model on the CPU, in float32 and, if it computes layers, in bfloat16 and
-    int8, and of the engines among Sentence Transformers, fastembed and ONNX Runtime that are installed; under a minute.
+    int8, and of Sentence Transformers, fastembed and ONNX Runtime if installed; under a minute.
 
-    The outputs of all are checked first. Then they take turns in one process, with equal threads. An engine that is not
-    installed is named and left out. Run it on a quiet machine: the table shows how busy others kept it. The suites
-    measure more.
+    All outputs are checked first. Then the engines take turns in one process, with equal threads. An engine that is not
+    installed is named and left out. Run it on a quiet machine: the table shows how busy it was.
 
     \b
     suite       from                     to                  without -m
@@ -229,8 +227,8 @@ def bench(
     serve       HTTP requests at a rate  their answers       the model in the package
     static      texts                    vectors             a random table of token vectors
 
-    --suite all makes every figure of a machine: each run in a process of its own, a file for each in the folder -o.
-    A call that was stopped continues when it is repeated. It takes one to two hours.
+    --suite all makes every figure of a machine in one to two hours: each run in a process of its own, with a file in
+    the folder -o. A call that was stopped continues when it is repeated.
 
     Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end and serve run that
     BERT-base as well, and startup always does. A directory of Sentence Transformers is pooled by its own modules in

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastflow.runtime import Runtime
     from fastflow.search import Hit
 
-TOGETHER = 64  # queries of standard input for one pass over the file
+TOGETHER = 64  # queries of standard input in one pass over the file
 PARAGRAPH = 40
 PARAGRAPHS = (
     "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: a tuned one, such "
@@ -126,7 +126,7 @@ def _object(query: str, hits: Sequence[Hit]) -> str:
 
 
 def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None] | None) -> str:
-    """Return a line a row; ``heads``: similarity and id column for a first line."""
+    """Format a line for each hit; ``heads``: names of similarity and id, for a first line."""
     lines = [] if query is None else [f"# {_printable(query)}"]
     if heads is not None and hits:
         similarity, column = heads
@@ -141,7 +141,7 @@ def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None]
 
 
 def usual_cosine(runtime: Runtime) -> float | None:
-    """Return the recorded mean cosine of two texts, or None."""
+    """Return the mean cosine of random texts, if the model records it, or None."""
     record: Any = runtime.session.model.manifest
     for name in ("training", "isotropy", "after", "mean_cosine"):
         record = record.get(name) if isinstance(record, dict) else None
@@ -166,7 +166,7 @@ def _printable(text: str) -> str:
 def similarity(texts: tuple[str, ...], model: str | None, json_file: str | None, quiet: bool, **runs: Any) -> None:
     """Compare the first text with each of the others: a cosine, or the similarity that the model names.
 
-    A line for each of the others: its similarity, then the text. --json has the similarities of all pairs.
+    Each other text is printed on a line, after its similarity. --json has the similarities of all pairs.
 
     \b
     fastflow similarity "A man plays a guitar." "Someone strums a guitar." "Shares fell sharply."

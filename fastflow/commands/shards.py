@@ -13,7 +13,7 @@ from fastflow.console import emit, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count
 
-REFUSED = {  # option of embed -> the remedy beside --ray
+REFUSED = {  # option of embed that --ray refuses -> remedy
     "shard": "Ray makes the parts itself, so leave out one of them",
     "fit": "fit once with fastflow-train, then give -m MODEL",
     "save_model": "fit once with fastflow-train, then give -m MODEL",
@@ -29,8 +29,8 @@ REFUSED = {  # option of embed -> the remedy beside --ray
 def merge(folder: Path, output: Path, quiet: bool) -> None:
     """Join the parts in a folder to one file.
 
-    It is the file that one run would have made. Parts that are missing, were changed since, or are of another input,
-    model or set of options are an error.
+    It is the file that one run would have made. Parts that are missing, changed, or of another input, model or set of
+    options are an error.
 
     \b
     fastflow embed INPUT --shard 1/2 -o DIR
@@ -50,9 +50,9 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @JSON
 def status(folder: Path, json_file: str | None) -> None:
-    """Show the parts in a folder, and those that are missing.
+    """Show the parts in a folder.
 
-    Each that is missing has the command that makes it.
+    A missing part is shown with the command that makes it.
     """
     from fastflow.files.parts.status import Status
 
@@ -64,7 +64,7 @@ def status(folder: Path, json_file: str | None) -> None:
 
 
 def arguments(*without: str) -> list[str]:
-    """Return this command's words without options that differ between shards."""
+    """Return this command's arguments, without options that differ between shards."""
     context = click.get_current_context()
     words: list[str] = []
     for parameter in context.command.params:
@@ -100,7 +100,7 @@ def check_options(context: click.Context) -> None:
 
 
 def embed_on_ray(context: click.Context, paths: list[str], replaced: bool) -> None:
-    """Embed the checked inputs on a cluster."""
+    """Embed the files ``paths`` on a cluster of Ray."""
     from fastflow.integrations.ray import embed_on_cluster
 
     given = context.params

@@ -84,7 +84,7 @@ def train(
 ) -> None:
     """Calibrate a frozen encoder on a corpus (also fastflow-train).
 
-    No labels are needed. Vectors made elsewhere can be calibrated too. A CORPUS is .txt (one text a line), .tsv, .csv,
+    No labels are needed. A CORPUS is .txt (one text a line), .tsv, .csv,
     .jsonl or .parquet, also as .gz or .zst; - is standard input. A pairs file counts as two texts a row. Repeated texts
     count once.
 
@@ -123,7 +123,6 @@ def train(
 
 
 def _list_asked(ctx: click.Context) -> list[str]:
-    """List the given options that change the fit."""
     given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
     names = [p.opts[-1].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
     return [name for name in names if name not in ("output", "log_dir", "resume", "dry_run", "quiet", "debug")]

@@ -1,1 +1,1 @@
-"""Measures of embeddings."""
+"""Measure how good embeddings are."""

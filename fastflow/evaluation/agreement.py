@@ -1,4 +1,4 @@
-"""The difference of fastflow's vectors to Sentence Transformers' and ONNX Runtime's."""
+"""Compare fastflow's vectors with Sentence Transformers' and ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fastflow.runtime import Runtime
 from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import reason
 
-TOLERANCE = 2e-6  # of a difference, relative to the longest vector above 1
-ROUNDINGS = 10.0  # times the library's own float32 rounding; 3.8 was measured
+TOLERANCE = 2e-6  # largest difference allowed, divided by the longest vector's length if above 1
+ROUNDINGS = 10.0  # times the library's own float32 rounding is allowed; 3.8 was measured
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "Shares fell sharply after the central bank raised interest rates by 0.25%.",
@@ -34,15 +34,15 @@ SENTENCES = (
     "WHY ARE YOU SHOUTING?!",
     "e-mail: someone@example.org, telephone (0) 123-4567",
 )
-BATCH = 8  # texts of ONNX Runtime
-LEAST_COSINE = 0.95  # of int8: a trained BERT has at least 0.9987, random ones 0.91
+BATCH = 8  # texts at a time
+LEAST_COSINE = 0.95  # of int8 with float32: a trained BERT has at least 0.9987, random weights 0.91
 LIBRARIES = {"st": "sentence_transformers", "onnx": "onnxruntime"}
 WORDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers."""
+    """Silence the library transformers."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -93,17 +93,17 @@ class Agreement:
 
 
 def probe_texts() -> list[str]:
-    """Return texts: empty, short, of several scripts, and long."""
+    """Return texts to compare: empty, short, of several scripts, and long."""
     words = " ".join(SENTENCES).split()
     return [*SENTENCES, *(" ".join(words[i % len(words)] for i in range(count)) for count in WORDS), "  ", "\tx\n"]
 
 
 def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
-    """Compute the largest difference of (B, D), relative as TOLERANCE, and the least cosine."""
+    """Compute the largest difference of two (B, D), relative as TOLERANCE, and the least cosine."""
     if found.shape != wanted.shape:
         return float("inf"), -1.0
     length = max(1.0, float(np.linalg.norm(wanted, axis=1).max()))
-    both_zero = ~(found.any(axis=1) | wanted.any(axis=1))  # a text without tokens
+    both_zero = ~(found.any(axis=1) | wanted.any(axis=1))  # two zero vectors, of a text without tokens
     cosines = np.where(both_zero, 1.0, compute_paired_cosine(found, wanted))
     return float(np.abs(found - wanted).max()) / length, float(cosines.min())
 
@@ -115,7 +115,7 @@ def check_installed(extra: str) -> None:
 
 
 def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:
-    """Compare every prompt of the model at ``path`` with ``exported``; None: Sentence Transformers opens ``path``."""
+    """Compare the model at ``path``, for every prompt, to Sentence Transformers with ``exported`` or ``path``."""
     record = None if exported is None else read_record(exported, "st")
     if record is None and read_modules(path) is None:
         why = "it is a table of model2vec" if is_static(path) else "it has no modules.json"
@@ -145,7 +145,7 @@ def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:
 
 
 def compare_with_onnx(path: Path, exported: Path | None = None) -> Agreement:
-    """Compare every prompt of the model at ``path`` with its ONNX export; in int8 the cosines decide."""
+    """Compare the model at ``path``, for every prompt, to its ONNX export; in int8 only by cosines."""
     if exported is None:
         raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
     record = read_record(exported, "onnx")

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from fastflow.stages.vectors import compute_paired_cosine
 
 DRAWS = 1000
-TAIL = 2.5  # percent
-COSINES = 10_000  # random pairs of rows
+TAIL = 2.5  # percent of draws beyond each end of an interval
+COSINES = 10_000  # random pairs in a mean cosine
 WORD = re.compile(r"\w+|[^\w\s]")
-SMALL = 4  # words: small edits of the paper
+SMALL = 4  # words, up to which the paper calls an edit small
 BANDS = ((0, 100), (100, 500), (500, 5000), (5000, None))  # frequency ranks, as in the paper
 NEIGHBOURS = (3, 5, 7)
-SAMPLE = 2000  # words of a band
+SAMPLE = 2000  # the most words of a band to measure
 BLOCK = 256
 
 Matrix = NDArray[Any]
@@ -45,7 +45,7 @@ def spearman(a: Matrix, b: Matrix) -> float:
 
 
 class Measure(NamedTuple):
-    """A measure x100; ``at(counts)``: its value if unit i of ``units`` occurs ``counts[i]`` times."""
+    """A measure x100 over ``units``; ``at(counts)``: its value if unit i is drawn ``counts[i]`` times."""
 
     units: int
     at: Callable[[Matrix], float]
@@ -55,7 +55,7 @@ class Measure(NamedTuple):
         return self.at(np.ones(self.units))
 
     def interval(self, seed: int = 0) -> tuple[float, float]:
-        """Compute the 95 % interval over draws with replacement, moved to the mean ``value``."""
+        """Compute the 95 % bootstrap interval, shifted to the mean ``value``."""
         rng, n = np.random.default_rng(seed), self.units
         drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
         low, high = np.clip(interval_of(drawn, self.value), 0.0, 100.0)
@@ -63,12 +63,12 @@ class Measure(NamedTuple):
 
 
 def mean_of(values: Matrix) -> Measure:
-    """Make the mean x100 of ``values`` (n,)."""
+    """Make the Measure of the mean x100 of ``values`` (n,)."""
     return Measure(len(values), lambda counts: float(100 * (counts @ values) / counts.sum()))
 
 
 def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:
-    """Make the AUC x100 of ``similarity`` (n,); a tie counts half."""
+    """Make the Measure of the AUC x100 of ``similarity`` (n,) for ``positive``; a tie counts half."""
     _, at = np.unique(similarity, return_inverse=True)
 
     def compute(counts: Matrix) -> float:
@@ -81,9 +81,9 @@ def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:
 
 
 def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], seed: int = 0) -> NDArray[np.float64]:
-    """Draw Spearman x100, (DRAWS,): resample pairs of each group (ranks, ranks), average by size.
+    """Return bootstrap draws (DRAWS,) of Spearman x100, averaged over groups (ranks, ranks) by size.
 
-    Equal sizes and seed give equal draws. NaN if a side is constant.
+    Equal sizes and seed draw equal pairs. NaN if a side is constant.
     """
     rng, out = np.random.default_rng(seed), np.zeros(DRAWS)
     total = sum(len(x) for x, _ in groups)
@@ -101,7 +101,7 @@ def spearman_draws(groups: Sequence[tuple[Matrix, Matrix]], seed: int = 0) -> ND
 
 
 def interval_of(drawn: NDArray[np.float64], value: float) -> tuple[float, float]:
-    """Compute the 95 % interval of ``drawn``, moved to the mean ``value``; NaN if all draws are NaN."""
+    """Compute the 95 % interval of ``drawn``, shifted to the mean ``value``; NaN if all draws are NaN."""
     drawn = drawn[~np.isnan(drawn)]
     if not len(drawn):
         return float("nan"), float("nan")
@@ -149,7 +149,7 @@ def measure_isotropy(x: Matrix) -> dict[str, float]:
 
 
 def is_less_isotropic(before: dict[str, float], after: dict[str, float], mean_kept: bool = False) -> bool:
-    """Return whether a measure fell or is NaN; only IsoScore decides if the mean was kept."""
+    """Return whether isoscore fell or, unless ``mean_kept``, the mean cosine rose; NaN counts as both."""
     margin = 0.01
     return not (
         after["isoscore"] >= before["isoscore"] - margin
@@ -171,13 +171,13 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def edit_distances(first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
-    """Count the lower-cased words and punctuation marks to change in each of n pairs, (n,)."""
+    """Compute the edit distances (n,) of n pairs, in lower-cased words and punctuation marks."""
     sides = ([WORD.findall(text.lower()) for text in side] for side in (first, second))
     return np.array([levenshtein(a, b) for a, b in zip(*sides, strict=True)], np.int64)
 
 
 def lexical_bias(edits: NDArray[np.int64], similarity: Matrix, scores: Matrix) -> dict[str, float]:
-    """Correlate similarity with edit distance (``edit``), and with gold (``small_gold``) up to distance SMALL; x100."""
+    """Correlate similarity with edit distance (``edit``), and up to SMALL with gold scores (``small_gold``); x100."""
     small = edits <= SMALL
     enough = small.sum() > 1
     return {
@@ -193,9 +193,9 @@ def lexical_bias(edits: NDArray[np.int64], similarity: Matrix, scores: Matrix) -
 def word_bands(
     embeddings: Matrix, counts: NDArray[np.integer[Any]], seed: int = 0, sample: int = SAMPLE
 ) -> list[dict[str, Any]]:
-    """Measure the words of the table ``embeddings`` (V, E) in bands of their ``counts`` (V,); 0 leaves a word out.
+    """Measure word ``embeddings`` (V, E) in bands of frequency, by ``counts`` (V,); words of count 0 are left out.
 
-    ``norm``: mean l2 norm. ``l2`` and ``dot``: means to the k nearest other words, over at most ``sample`` words.
+    ``norm``: mean l2 norm. ``l2``, ``dot``: mean distance, product of at most ``sample`` words to the k nearest others.
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     words = embeddings[order].astype(np.float32)
@@ -235,7 +235,7 @@ def find_nearest(
         far = squares - 2 * (words[block] @ words.T)  # squared distance, less the row's own square
         far[np.arange(len(block)), block] = np.inf
         near = np.argpartition(far, k - 1, axis=1)[:, :k] if k else np.empty((len(block), 0), np.int64)
-        exact = words[near].astype(np.float64)  # ``far`` is inexact for near words, so it only chooses
+        exact = words[near].astype(np.float64)  # ``far`` is inexact for near words
         own = words[block].astype(np.float64)[:, None]
         l2 = np.linalg.norm(exact - own, axis=2)
         sort = np.argsort(l2, axis=1, kind="stable")

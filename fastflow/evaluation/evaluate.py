@@ -1,4 +1,4 @@
-"""Tasks that measure a model. Scored pairs: Spearman x100 of cosine and gold score.
+"""Tasks that measure a model. Of scored pairs: Spearman x100 of cosine and human score.
 
 ``all`` ranks the pairs of a set together (SBERT, SimCSE); ``wmean`` averages its subsets by size (BERT-flow).
 """
@@ -31,13 +31,13 @@ from fastflow.stages.vectors import compute_paired_cosine
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")
-WHOLE = ("STSb", "SICK-R")  # published as one set
+WHOLE = ("STSb", "SICK-R")  # published scores are of the whole set
 
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 
 
 class Pairs(NamedTuple):
-    """A set of n scored pairs."""
+    """A set of n pairs of sentences with human scores."""
 
     name: str
     subsets: list[str]
@@ -90,7 +90,7 @@ def read_labelled(path: Path) -> Labelled:
 
 
 def read_task(path: Path) -> Task:
-    """Read the task of a file, by its header, or of a retrieval folder."""
+    """Read the task in a file, by its header, or in a retrieval folder."""
     if path.is_dir():
         return read_retrieval(path)
     header, _ = read_rows(path, HEADER, LABELLED_PAIRS, LABELLED_TEXTS)
@@ -123,7 +123,7 @@ def _places(path: Path) -> list[Path]:
 
 
 def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
-    """Measure (len(task.texts), D): {measure: value x100}, the main measure first."""
+    """Measure ``vectors`` (len(task.texts), D): {measure: value x100}, the main measure first."""
     if isinstance(task, Pairs):
         row = score(task, _cosines(task, vectors))
         return {key: row[key] for key in ("all", "wmean")}
@@ -131,7 +131,7 @@ def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
 
 
 class CountingEncoder:
-    """An encoder that calls ``count(n)`` after each part of n texts."""
+    """Wraps an encoder; calls ``count(n)`` after each part of n texts."""
 
     def __init__(self, encoder: Any, count: Callable[[int], None]) -> None:
         self._encoder, self._count = encoder, count
@@ -173,7 +173,7 @@ def score(pairs: Pairs, similarity: NDArray[Any]) -> dict[str, Any]:
 
 
 def draws(pairs: Pairs, similarity: NDArray[Any], seed: int = 0) -> dict[str, NDArray[np.float64]]:
-    """Resample ``all`` and ``wmean``, (DRAWS,) each, by ``spearman_draws``."""
+    """Return bootstrap draws of ``all`` and ``wmean``, (DRAWS,) each, by ``spearman_draws``."""
     names = np.asarray(pairs.subsets)
     rows = [names == name for name in np.unique(names)]
     every = [np.ones(len(names), bool)]
@@ -210,7 +210,7 @@ def evaluate(encode: Encode, sets: Sequence[Pairs]) -> dict[str, Any]:
 
 
 def format_scores(result: dict[str, Any]) -> str:
-    """Align the result of ``evaluate``."""
+    """Format the result of ``evaluate`` as a table."""
     lines = [f"{'set':14}{'pairs':>7}{'all':>8}{'wmean':>8}"]
     lines += [f"{r['set']:14}{r['pairs']:>7}{r['all']:>8.2f}{r['wmean']:>8.2f}" for r in result["rows"]]
     average = result["average"]
@@ -221,7 +221,7 @@ def format_scores(result: dict[str, Any]) -> str:
 
 
 def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, Any]]:
-    """Measure other tasks: set, kind, size, value and interval of each measure, and BM25."""
+    """Measure tasks but scored pairs: set, kind, size, value and interval of each measure, and BM25."""
     rows = []
     for task in tasks:
         measures: dict[str, dict[str, Any]] = {}
@@ -236,7 +236,7 @@ def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, A
 
 
 def format_tasks(rows: Sequence[dict[str, Any]]) -> str:
-    """Align a line for each measure."""
+    """Format a table with a line for each measure."""
     width = max(13, *(len(row["set"]) for row in rows)) + 1
     lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Labelled texts, clustered and classified; and labelled pairs, paraphrase or not."""
+"""Labelled texts, to cluster and classify, and labelled pairs, paraphrases or not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class LabelledTexts:
         }
 
     def measure_clusters(self, vectors: NDArray[Any]) -> Measure:
-        """Average the V-measure of k-means on the clustered rows of ``vectors`` (n, D) over SEEDS starts."""
         from sklearn.cluster import KMeans
 
         x = shorten(vectors, True, None)[self.clustered]
@@ -81,8 +80,8 @@ class LabelledTexts:
 def read_labelled_texts(path: Path) -> LabelledTexts:
     """Read a TSV ``split label [fine_label] text``.
 
-    With splits train and test, test is tested and clustered. Else each seed tests the texts that it does not train
-    on, and all are clustered.
+    With splits train and test, test texts are tested and clustered. Else each seed tests the texts that it does not
+    train on, and all texts are clustered.
     """
     header, rows = read_rows(path, LABELLED_TEXTS)
     check_fields(path, header, rows, required=1)
@@ -94,7 +93,7 @@ def read_labelled_texts(path: Path) -> LabelledTexts:
     pool, tested = (np.flatnonzero((splits == name) | (not apart)) for name in ("train", "test"))
     train = [_draw_few(path, names, labels, pool, apart, seed) for seed in range(SEEDS)]
     test = [tested if apart else np.setdiff1d(tested, drawn) for drawn in train]
-    kept = np.unique(np.concatenate([tested, *train]))  # the rest of train needs no vector
+    kept = np.unique(np.concatenate([tested, *train]))  # other texts of train need no vector
     rng = np.random.default_rng(0)
     clustered = np.sort(rng.choice(tested, min(CLUSTERED, len(tested)), replace=False))
 
@@ -149,7 +148,6 @@ class LabelledPairs:
         return {"pairs": len(self.positive)}
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
-        """Make ``ap`` of ``vectors`` (len(texts), D)."""
         return {
             "ap": average_precision(self.positive, compute_paired_cosine(vectors[self.first], vectors[self.second]))
         }
@@ -173,7 +171,7 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
 
 
 def average_precision(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> Measure:
-    """Compute the average precision x100; equal similarities are one step."""
+    """Make the Measure of average precision x100; pairs of equal similarity share a rank."""
     order = np.argsort(-similarity, kind="stable")
     hits = positive[order].astype(float)
     ends = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))

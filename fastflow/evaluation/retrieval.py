@@ -1,4 +1,4 @@
-"""Retrieval by cosine, and by BM25."""
+"""Rank documents for queries by cosine, and by BM25."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fastflow.stages.vectors import shorten
 
 CORPUS = "corpus.tsv"
 HEADERS = {CORPUS: "id\ttitle\ttext", "queries.tsv": "id\ttext", "qrels.tsv": "query\tdoc\tgrade"}
-FIRST, DEPTH = 10, 100  # of nDCG and recall
-BLOCK = 64  # queries
-K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # of BM25
+FIRST, DEPTH = 10, 100  # ranks that count in nDCG, and in recall
+BLOCK = 64  # queries at a time
+K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # parameters of BM25
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 Rows = NDArray[np.int64]
@@ -28,7 +28,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Documents, queries, and each query's rows of ``relevant`` documents and of documents with its ``own`` text."""
+    """Documents, queries, and each query's rows of ``relevant`` documents and of documents equal to it (``own``)."""
 
     name: str
     documents: list[str]
@@ -91,7 +91,7 @@ def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
 
 
 def read_retrieval(folder: Path) -> Retrieval:
-    """Read a folder; a grade above 0 counts as 1, and documents with the query's text are left out."""
+    """Read a retrieval folder; a grade above 0 counts as 1, and documents with the query's text are left out."""
     corpus, queries, qrels = (_rows(folder / name) for name in HEADERS)
     places, asked = _rows_by_id(folder / CORPUS, corpus), _rows_by_id(folder / "queries.tsv", queries)
     documents = [text if title == "-" else f"{title} {text}" for _, title, text in corpus]

@@ -33,7 +33,7 @@ def matches(found: str, header: str) -> bool:
 
 
 def check_fields(path: Path, header: str, rows: list[list[str]], required: int = 0) -> None:
-    """Raise unless every row has the fields of ``header``, and ``required`` is not empty."""
+    """Raise unless every row has the fields of ``header``, and field ``required`` is not empty."""
     names = header.split("\t")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names) or not row[required]:

@@ -1,6 +1,6 @@
-"""Texts in and embeddings out. A run: its options, the checks that need no model, its counts, and the loop that writes.
+"""Options, checks, counts and the writing loop of a run, which embeds files of texts.
 
-The modules are readers, writers, parts, caches, and the runs that use them.
+A part, or shard, is one machine's share of a run's rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options that shape rows: all must agree for a run to be resumed."""
+    """The options that decide the rows; only a run with equal options can be resumed."""
 
     layout: Layout = field(default_factory=Layout)
     precision: str = "float32"
@@ -42,7 +42,7 @@ class Settings:
     only_new: bool = False
 
     def to_record(self) -> dict[str, Any]:
-        return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # an earlier version recorded ranges
+        return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # as in records of earlier versions
 
 
 @dataclass
@@ -53,16 +53,16 @@ class Summary:
     empty: int = 0
     resumed: int = 0
     cut: int = 0
-    reused: int = 0  # texts with a known pooled vector
-    cache: str = ""  # the content of --cache, in words
-    finished: bool = False  # an earlier run finished it
+    reused: int = 0  # texts with a pooled vector from a store
+    cache: str = ""  # a sentence about the file of --cache
+    finished: bool = False  # whether an earlier run finished the output
     known: int = 0  # rows that --only-new left out
-    skipped: int = 0  # rows that --errors skip left out, and the first places
+    skipped: int = 0  # rows that --errors skip left out; ``skipped_rows`` lists the first
     skipped_rows: list[str] = field(default_factory=list)
 
 
 def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of ``--keep a,b --keep c``; raises a UsageError for a repeated one."""
+    """Return the fields of ``--keep a,b --keep c``; raises a UsageError for an empty or repeated one."""
     names = [name for each in given for name in each.split(",")]
     for name in names:
         if not name or names.count(name) > 1:
@@ -89,10 +89,10 @@ def check_delimiter(given: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """The options of a run that leave its rows as they are.
+    """The options of a run that do not change its rows.
 
-    ``judge`` allows the warning about unlike texts. ``given``: the arguments, for the manifest of a shard. ``cache``:
-    vectors that runs share. ``started`` is called after the first texts are read.
+    ``judge``: whether to warn of texts unlike the model's corpus. ``opened`` opens an input. ``given``: the command's
+    arguments. ``cache``: a file of vectors that runs share. ``started`` is called after the first texts are read.
     """
 
     resume: bool = False
@@ -105,28 +105,28 @@ class Run:
 
 
 class BlockSource(Protocol):
-    """The rows of a run in order, with their vectors."""
+    """Source of the rows of a run, in order, with their vectors."""
 
     def before(self, rows: int) -> Iterator[Block]:
-        """Yield the first ``rows`` rows of an earlier run, without vectors."""
+        """Yield the first ``rows`` rows, which an interrupted run wrote, without vectors."""
 
     def empty(self) -> Block:
         """Return a block of no rows: vectors (0, D') of the run's width and dtype."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the other rows."""
+        """Yield the rows after them, with vectors."""
 
 
 def write_rows(
     source: BlockSource, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
 ) -> None:
-    """Write the blocks of ``source`` after ``finished`` rows; ``state`` records each."""
+    """Write the rows of ``source`` after the first ``finished``; ``state`` records the progress."""
     with progress:
         if not isinstance(writer, StandardOutput):
             for block in source.before(finished):
                 writer.skip(block)
-        writer.write(source.empty())  # gives width and dtype, also of an empty input
-        progress.begin()  # the rate counts new rows only
+        writer.write(source.empty())  # the writer needs width and dtype, even without rows
+        progress.begin()
         for block in source.blocks():
             writer.write(block)
             if state is not None and not isinstance(writer, StandardOutput):
@@ -138,7 +138,7 @@ def write_rows(
 def check_target(
     target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
 ) -> None:
-    """Raise a UsageError if output or cache cannot hold the ``settings``, or formats differ."""
+    """Raise a UsageError if options, inputs, output and cache do not fit together."""
     check_formats(paths, settings.layout)
     check_cache(cache, target, paths)
     if settings.only_new and cache is None:
@@ -174,7 +174,7 @@ def check_target(
 
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:
-    """Raise a UsageError for a --cache that is another file of the run, or has the suffix of another format."""
+    """Raise a UsageError if --cache names the input, the output, or a file of another format."""
     if cache is None:
         return
     from fastflow.files.write.partial import partial_path
@@ -191,7 +191,7 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
 
 
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
-    """Raise a UsageError for a name that the output or another field uses; ``same`` maps equal names to one."""
+    """Raise a UsageError if two columns have one name; ``same`` maps names that are equal in the format to one."""
     layout = settings.layout
     absent = set() if settings.log_prob else {"log_prob"}
     ids = () if layout.id_field is None else (layout.id_field,)
@@ -205,7 +205,7 @@ def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callab
 
 
 def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
-    """Return the Arrow types of the columns; raises if the output cannot hold one."""
+    """Return the Arrow types of kept Parquet columns; raises a UsageError if the output cannot hold one."""
     types = sources.types(settings.layout)
     if types and (target is None or target.suffix != ".parquet"):
         from fastflow.files.read.parquet import check_json
@@ -215,7 +215,7 @@ def check_types(sources: Sources, target: Path | None, settings: Settings) -> di
 
 
 def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
-    """Raise if the first row of a file cannot be read, or an input cannot be read twice."""
+    """Raise if the first row cannot be read, or standard input is given with --resume or --shard."""
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:
             from fastflow.files.parts.counting import not_countable
@@ -231,7 +231,7 @@ def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, 
 
 
 def check_resumable(sources: Sources) -> None:
-    """Raise a UsageError for an input that cannot be read again from its start."""
+    """Raise a UsageError for an input that cannot be read again."""
     for path, identity in zip(sources.paths, sources.identities, strict=True):
         if identity is None:
             raise not_resumable(path)

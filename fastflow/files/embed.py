@@ -32,7 +32,7 @@ def embed_file(
 ) -> Summary:
     """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
-    The target appears only when whole. Rows finished before an error stay in NAME.partial for ``resume``.
+    The target appears when whole. Until then its rows are in TARGET.partial, which ``resume`` continues.
     """
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
@@ -56,14 +56,14 @@ def embed_file(
 
 
 def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
-    """Yield the texts that are not empty, each after the prompt."""
+    """Yield the texts that are not empty, with the prompt in front."""
     for row in sources.rows(settings.layout):
         if (text := one_text(row)).strip():
             yield (settings.prompt or "") + text
 
 
 def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, Any]:
-    """Return the settings that decide the numbers of a row."""
+    """Return the model and settings that decide a vector."""
     return {
         "fingerprint": runtime.fingerprint,
         "backend": runtime.backend,
@@ -74,7 +74,7 @@ def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, A
 
 
 class Embedded:
-    """The rows of ``source`` or of one shard, with their embeddings, as a ``BlockSource``."""
+    """``BlockSource`` that reads and embeds the rows of ``source``, or only of the shard ``split``."""
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
@@ -83,12 +83,12 @@ class Embedded:
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
         self._counts, self._skipped = Summary(), source.skipped
         if split is not None:
-            source.skipped = Skipped()  # they were counted with the rows
+            source.skipped = Skipped()  # counting the rows counted the skipped ones already
 
     def into(
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
     ) -> Summary:
-        """Write the rows after the first ``finished``."""
+        """Embed and write the rows after the first ``finished``."""
         if self._settings.only_new and store is not None:
             self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.session.backend.overlaps)
@@ -115,7 +115,7 @@ class Embedded:
         runtime, settings, run, paths = self._runtime, self._settings, self._run, self._source.paths
         key = numbers_of(runtime, settings.precision, settings.normalize)
         options = settings.to_record()
-        if runtime.backend == "cpu":  # its bits do not depend on the batch
+        if runtime.backend == "cpu":  # here the batch changes no bit of a vector
             options["batch_tokens"] = None
         state, part = State(target, self._source.identity, key | {"options": options}, paths), None
         if settings.shard is not None and self._split is not None:
@@ -127,7 +127,7 @@ class Embedded:
             if not run.quiet:
                 say(f"fastflow: {part.describe()}")
             if run.resume and is_done(target, part):
-                state.forget()  # a killed run left it after the part got its name
+                state.forget()  # left by a run killed after renaming the part
                 return Summary(resumed=found.stop - found.start, finished=True)
         elif run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
@@ -157,7 +157,7 @@ class Embedded:
         pace = Pace(WINDOW, self._runtime.backend == "cpu")
         coming = windows(self._rows, self._runtime, self._source, s, pace)
         if self._run.started is not None:
-            first = list(islice(coming, 1))  # the first window is right
+            first = list(islice(coming, 1))  # its errors are raised before ``started`` prints
             self._run.started()
             coming = chain(first, coming)
         if not self._run.quiet:
@@ -174,7 +174,7 @@ class Embedded:
         from fastflow.files.reuse.store import decides, keys_of
 
         decided = decides(self._runtime, self._settings.prompt)
-        together = 1 if self._source.identity is None else WINDOW  # a pipe may have no more for now
+        together = 1 if self._source.identity is None else WINDOW  # do not wait for more rows of a pipe
         for some in cut_windows(rows, together, characters):
             keys = keys_of(map(one_text, some), decided)
             known = store.known(keys, since or 0)
@@ -198,4 +198,4 @@ class Embedded:
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
     yield from islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
-    source.check_unchanged()  # only the last shard reads to the end of an input
+    source.check_unchanged()  # the reader checks only at the input's end, which few shards reach

@@ -1,4 +1,4 @@
-"""``fastflow transform``: the run of ``fastflow embed`` over vectors of a .npy file."""
+"""``fastflow transform``: calibrate the vectors of a .npy file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
 
 
 class Transformed:
-    """Calibrated rows of ``source`` from row ``first`` on, as a ``BlockSource``."""
+    """``BlockSource`` that calibrates the rows of ``source`` from row ``first`` on."""
 
     def __init__(self, runtime: Runtime, source: MatrixFile, settings: Settings, first: int) -> None:
         self._runtime, self._source, self._settings, self._first = runtime, source, settings, first

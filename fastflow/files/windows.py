@@ -1,4 +1,4 @@
-"""Windows of rows, warnings about unsuited texts (bench/results/verdicts.md has their study), and their vectors."""
+"""Cut rows into windows, warn about unsuited texts (study: bench/results/verdicts.md), and compute the vectors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from fastflow.runtime import Runtime
     from fastflow.session import Count
 
-FEWEST, SECONDS = 16, 1.0  # rows and time of a window that varies
-FEWEST_JUDGED = 200  # texts: with fewer, chance can exceed the share
-TIMES = 5  # times the share of the corpus is too many
+FEWEST, SECONDS = 16, 1.0  # fewest rows, and time, of a window that varies
+FEWEST_JUDGED = 200  # texts before a warning: a share of fewer could be chance
+TIMES = 5  # times the corpus's share of unlike texts: warn
 
 
 class Window(NamedTuple):
@@ -38,9 +38,9 @@ class Window(NamedTuple):
 
 
 class Pace:
-    """The rows of the next window: ``most``, or if it ``varies``, the rows of about SECONDS.
+    """The rows of the next window: ``most``, or if it ``varies``, as many as take about SECONDS.
 
-    Small windows show progress early and lose little at an interruption; on the CPU their bits are equal.
+    Small windows show progress early, and lose little at an interruption.
     """
 
     def __init__(self, most: int, varies: bool = False) -> None:
@@ -76,7 +76,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
 def warn_if_unsuited(
     windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
 ) -> Iterator[Window]:
-    """Yield ``windows``; warn if the first does not suit the vocabulary, and judge it by ``unlike``."""
+    """Yield ``windows``; warn if the first does not suit the vocabulary, and count its texts in ``unlike``."""
     for number, window in enumerate(windows):
         if number == 0 and (warning := runtime.session.warn_of(window.texts)):
             say(f"fastflow: WARNING: {warning}")
@@ -86,19 +86,17 @@ def warn_if_unsuited(
 
 
 class Unlike:
-    """The share of texts that are unlike the corpus of the model."""
+    """Counts texts that are unlike the model's corpus."""
 
     def __init__(self, usual: Likelihood) -> None:
         self._usual, self.seen, self.below = usual, 0, 0
 
     def look(self, texts: Sequence[str], log_probs: NDArray[np.float64]) -> None:
-        """Count the non-empty ``texts``, and those below the usual log-density."""
         judged = log_probs[np.array([bool(text.strip()) for text in texts], bool)]
         self.seen += len(judged)
         self.below += int((judged < self._usual.log_prob).sum())
 
     def warning(self) -> str | None:
-        """Return the warning; None if the share is usual."""
         if self.seen < FEWEST_JUDGED or self.below < TIMES * self._usual.share * self.seen:
             return None
         return (
@@ -107,7 +105,7 @@ class Unlike:
 
 
 def characters(row: Row) -> int:
-    """Count the characters of texts and kept strings."""
+    """Count the characters of a row's texts and kept strings."""
     return sum(len(value) for value in (*row.record.texts, *row.record.kept) if isinstance(value, str))
 
 
@@ -144,7 +142,7 @@ class VectorBlock(NamedTuple):
 class Encoder:
     """Embed texts with the options of a run; pooled vectors in ``store`` are not computed again.
 
-    ``scored``: with log-densities. ``window``: texts that are computed together.
+    ``scored``: whether to compute log-densities. ``window``: texts that are computed together.
     """
 
     def __init__(
@@ -158,13 +156,13 @@ class Encoder:
 
     @property
     def cut(self) -> int:
-        """The number of cut texts, reused ones included."""
+        """The number of truncated texts, reused ones included."""
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
     def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, VectorBlock]]:
         """Yield each window with its vectors.
 
-        Without a store, ``steady`` windows are one stream: tokenising overlaps with computing.
+        Without a store, windows of ``steady`` size are one stream: tokenising overlaps with computing.
         """
         if self._store is not None or source.identity is None or not steady:
             yield from ((window, self(window.texts)) for window in windows)
@@ -184,7 +182,6 @@ class Encoder:
                 yield coming.popleft(), first
 
     def __call__(self, texts: Sequence[str]) -> VectorBlock:
-        """Return vectors (b, D') and log-densities (b,) of ``texts``."""
         if self._store is not None:
             return self._finish(self._pool(texts, self._store))
         s = self._settings
@@ -233,7 +230,7 @@ class Encoder:
 
 @contextmanager
 def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None) -> Iterator[Store | None]:
-    """Open the store of reused vectors, ``cache`` or for --dedupe files next to ``target``; None without both."""
+    """Open the store of reused vectors: ``cache``, for --dedupe files next to ``target``, or None."""
     if cache is None and not settings.dedupe:
         yield None
         return

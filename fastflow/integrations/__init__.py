@@ -1,1 +1,1 @@
-"""Adapters; each module needs its library."""
+"""Adapters for other libraries; each module needs its library."""

@@ -1,4 +1,4 @@
-"""The adapters' common parts."""
+"""Models for all adapters, and checks of their fingerprints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Source: TypeAlias = Runtime | str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 class MissingLibrary(FastflowError, ModuleNotFoundError):
-    """The library of an adapter is not installed."""
+    """Error: the library of an adapter is not installed."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def library(package: str) -> Iterator[None]:
 
 
 def ensure_runtime(model: Source) -> Runtime:
-    """Return a Runtime, or open a path, a Hub id, settings, or None for the packaged model.
+    """Return a Runtime as it is; open a path, a Hub id, ``StoreModel.settings``, or None, the packaged model.
 
     Raises a FastflowError if the settings' path has another model now.
     """
@@ -46,7 +46,7 @@ def ensure_runtime(model: Source) -> Runtime:
 
 
 def check_fingerprint(runtime: Runtime, kept: str) -> None:
-    """Raise unless ``runtime`` is the store's model."""
+    """Raise a FastflowError unless ``runtime`` has the fingerprint ``kept``."""
     if kept != runtime.fingerprint:
         raise FastflowError(
             f"the stored vectors are of the model {short(kept)}, and {runtime!r} is {runtime.fingerprint}: "
@@ -55,7 +55,7 @@ def check_fingerprint(runtime: Runtime, kept: str) -> None:
 
 
 class StoreModel:
-    """A model for a store of vectors; they have length 1 if the model compares by cosines."""
+    """A model for a store of vectors, of length 1 if the model compares by cosine."""
 
     def __init__(self, model: Source) -> None:
         self.runtime = ensure_runtime(model)

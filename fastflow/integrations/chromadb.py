@@ -24,7 +24,7 @@ SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 @register_embedding_function
 class FastflowEmbeddingFunction(EmbeddingFunction[Documents]):
-    """``model``: a Runtime, path or Hub id; None is the packaged model.
+    """Embeds for a collection; ``model``: a Runtime, path or Hub id; None is the packaged model.
 
     ``get_collection(NAME)`` opens the same model, and refuses another; given a function, Chroma compares only its name.
     """

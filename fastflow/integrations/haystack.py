@@ -35,7 +35,6 @@ class FastflowTextEmbedder(_Embedder):
 
     @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
     def run(self, text: str) -> dict[str, Any]:
-        """Return {"embedding": ``dim`` numbers}."""
         return {"embedding": self._model.query(text).tolist()}
 
 
@@ -45,6 +44,5 @@ class FastflowDocumentEmbedder(_Embedder):
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Return {"documents": copies with embeddings}."""
         vectors = self._model.documents(document.content for document in documents)
         return {"documents": [replace(d, embedding=v.tolist()) for d, v in zip(documents, vectors, strict=True)]}

@@ -24,13 +24,13 @@ with library("lancedb"):
 
 @register("fastflow")
 class FastflowEmbeddings(TextEmbeddingFunction):
-    """``create(model=...)``: a Runtime, path or Hub id; None is the packaged model.
+    """Embeds for a table; ``create(model=...)``: a Runtime, path or Hub id; None is the packaged model.
 
     A table opens the same model again, and refuses another.
     """
 
     model: Any = None
-    max_retries: int = 0  # an error repeats at every attempt
+    max_retries: int = 0  # an error would repeat at every attempt
     _model: StoreModel = PrivateAttr()
 
     def __init__(self, **fields: Any) -> None:
@@ -41,11 +41,9 @@ class FastflowEmbeddings(TextEmbeddingFunction):
         return self._model.runtime.dim
 
     def generate_embeddings(self, texts: Any, *_: Any, **__: Any) -> list[Any]:
-        """Embed B texts to B arrays (dim,)."""
         return list(self._model.documents(texts))
 
     def compute_query_embeddings(self, query: str, *_: Any, **__: Any) -> list[Any]:
-        """Embed a query to one array (dim,)."""
         return [self._model.query(query)]
 
     def safe_model_dump(self) -> dict[str, Any]:

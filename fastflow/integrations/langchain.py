@@ -16,15 +16,13 @@ with library("langchain-core"):
 
 
 class FastflowEmbeddings(Embeddings):
-    """``model``: a Runtime, path or Hub id; None is the packaged model."""
+    """Embeds for vector stores; ``model``: a Runtime, path or Hub id; None is the packaged model."""
 
     def __init__(self, model: Source = None) -> None:
         self._model = StoreModel(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed B texts to B lists of ``dim`` numbers."""
         return self._model.documents(texts).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed a text to ``dim`` numbers."""
         return self._model.query(text).tolist()

@@ -21,9 +21,9 @@ with library("llama-index-core"):
 
 
 class FastflowEmbedding(BaseEmbedding):
-    """``model``: a Runtime, path or Hub id; None is the packaged model. ``fields`` are of BaseEmbedding."""
+    """Embeds for indexes; ``model``: a Runtime, path or Hub id; None is the packaged model."""
 
-    model: Any = None  # settings for pickles and dictionaries
+    model: Any = None  # ``StoreModel.settings``, for pickles
     _model: StoreModel = PrivateAttr()
 
     def __init__(self, model: Source = None, **fields: Any) -> None:

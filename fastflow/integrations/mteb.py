@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FastflowEncoder:
-    """``model``: a Runtime, path or Hub id; None is the packaged model. The revision is its fingerprint."""
+    """Embeds for tasks; ``model``: a Runtime, path or Hub id; None is the packaged model."""
 
     def __init__(self, model: Source = None, revision: str | None = None, **_: Any) -> None:
         self.runtime = ensure_runtime(model)
@@ -38,16 +38,13 @@ class FastflowEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> Matrix:
-        """Embed batches of texts, (B, dim)."""
         calls = {PromptType.query: self.runtime.encode_query, PromptType.document: self.runtime.encode_document}
         texts = [text for batch in inputs for text in batch["text"]]
         found: Matrix = calls.get(prompt_type, self.runtime.encode)(texts, **options)
         return found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compare (m, dim) and (n, dim) to (m, n)."""
         return self.runtime.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compare rows of (m, dim) and (m, dim) to (m,)."""
         return self.runtime.similarity_pairwise(embeddings1, embeddings2)

@@ -1,4 +1,4 @@
-"""Qdrant: the settings of a collection, and texts as its points. A query is ``Runtime.encode_query``.
+"""Qdrant: the settings of a collection, and texts as its points. Embed queries by ``Runtime.encode_query``.
 
 >>> from qdrant_client import QdrantClient
 >>> import fastflow
@@ -28,7 +28,7 @@ DISTANCES = {"cosine": "COSINE", "dot": "DOT", "euclidean": "EUCLID", "manhattan
 
 
 def vector_params(runtime: Runtime) -> VectorParams:
-    """Return the width of the model's embeddings, and its distance."""
+    """Return the width of the model's embeddings, and their distance."""
     return VectorParams(size=runtime.dim, distance=Distance[DISTANCES[runtime.session.model.similarity]])
 
 

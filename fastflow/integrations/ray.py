@@ -21,7 +21,7 @@ from fastflow.progress import Progress
 
 KNOCK = 5.0  # seconds; Ray would try a closed port for minutes
 ENDING_S = 5.0  # seconds for a killed process to end
-RETRIES = 3  # of a part if its worker dies
+RETRIES = 3  # more attempts at a part if its worker dies
 
 
 def embed_on_cluster(
@@ -30,7 +30,7 @@ def embed_on_cluster(
     """Embed on a cluster of Ray with the options ``words`` and join the parts to ``target``: (rows, parts).
 
     Every node must see the folder TARGET.parts. ``resume`` keeps the rows of an earlier run. Each task has ``threads``
-    CPUs. A FastflowError has the sentence of a node.
+    CPUs. A FastflowError has the error sentence of a node.
     """
     try:
         import ray
@@ -111,7 +111,7 @@ def cluster(address: str) -> Iterator[None]:
 @contextlib.contextmanager
 def kill_failed_start() -> Iterator[None]:
     """If the block fails, kill the Ray processes that it started, which ``ray.shutdown`` misses."""
-    import ray  # makes psutil importable
+    import ray  # first, for it makes psutil importable
     import psutil  # isort: skip
 
     this, home = psutil.Process(), os.path.dirname(ray.__file__)
@@ -143,7 +143,7 @@ def check_address(address: str) -> None:
 
 def _knock(address: str) -> None:
     """Raise a FastflowError if no process listens at ``address``."""
-    from ray._private import services  # no public module finds the address of auto
+    from ray._private import services  # no public module finds the cluster of auto
 
     found = address
     try:
@@ -169,7 +169,7 @@ def describe_refusal(address: str, error: Exception) -> str:
 
 
 def find_sentence(text: str) -> str:
-    """Return fastflow's sentence in a node's traceback, or its last line."""
+    """Return fastflow's error sentence in a node's traceback, or its last line."""
     ours = re.findall(r"^fastflow\.[\w.]+: (.*)$", text, re.M)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return ours[-1] if ours else f"Ray: {lines[-1] if lines else 'it gives no reason'}"

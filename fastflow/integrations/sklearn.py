@@ -50,7 +50,6 @@ class FastflowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self
 
     def transform(self, X: Any) -> Matrix:  # noqa: N803, RUF100
-        """Embed (B,) texts to (B, dim)."""
         check_is_fitted(self)
         if isinstance(X, str) or getattr(X, "ndim", 1) != 1:
             raise UsageError(

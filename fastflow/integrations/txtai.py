@@ -18,7 +18,7 @@ with library("txtai"):
 
 
 class FastflowVectors(Vectors):
-    """An index opens the same model again, and refuses another."""
+    """Embeds for an index, which opens the same model again and refuses another."""
 
     def loadmodel(self, path: Any) -> StoreModel:
         found = StoreModel(path)

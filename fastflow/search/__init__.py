@@ -1,4 +1,4 @@
-"""Nearest rows of a file of embeddings, by brute force."""
+"""Find the nearest rows of a file of embeddings, by brute force."""
 
 from __future__ import annotations
 

@@ -17,29 +17,29 @@ from fastflow.kernels.search import reference
 LEVELS = 127
 TINY = np.finfo(np.float32).tiny
 SHORT, LONG = 2.0**-40, 2.0**60  # between these lengths float32 products neither vanish nor overflow
-MANY = 16  # queries from which a BLAS is faster
+MANY = 16  # queries, from which on a BLAS is faster
 
 
 def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
-    """Compute (n,) dot products, compiled if possible."""
+    """Compute dot products (n,) of ``codes`` (n, D) with ``query`` (D,)."""
     return reference.dots(codes, query) if cpu is None else cpu.dots(codes, query, threads)
 
 
 def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None) -> NDArray[np.int32]:
-    """Count (n,) differing bits."""
+    """Count the differing bits (n,) of ``codes`` and ``query``."""
     return reference.hammings(codes, query) if cpu is None else cpu.hammings(codes, query, threads)
 
 
 def products(
     rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None
 ) -> NDArray[np.float32]:
-    """Compute (q, n) dot products of float32; only a few queries use ``threads``."""
+    """Compute dot products (q, n) of float32; ``threads`` is for fewer than MANY queries."""
     few = cpu is not None and len(queries) < MANY
     return cpu.products(rows, queries, threads) if few else reference.products(rows, queries)
 
 
 class Codes(ABC):
-    """Codes of ``rows`` rows; ``factor`` times k rows are compared in full."""
+    """Codes of ``rows`` rows, which choose ``factor`` times k rows to compare in full."""
 
     factor: int
 
@@ -57,7 +57,7 @@ class Codes(ABC):
 
 
 class Bytes(Codes):
-    """int8 codes with a float32 scale a row; ``similarity``: cosine or dot."""
+    """int8 codes, with a float32 scale for each row; ``similarity``: cosine or dot."""
 
     factor = 4
 
@@ -67,7 +67,7 @@ class Bytes(Codes):
 
     def put(self, at: int, vectors: NDArray[Any]) -> None:
         of = slice(at, at + len(vectors))
-        stored = vectors.dtype == np.int8  # one scale for the file, which cosines do not need
+        stored = vectors.dtype == np.int8  # the file has one scale, which cosines do not need
         self._codes[of], scale = (vectors, np.ones(len(vectors), np.float32)) if stored else encode_bytes(vectors)
         if self._similarity == "cosine":
             scale /= np.maximum(norms(vectors.astype(np.float32, copy=False)), TINY)
@@ -78,7 +78,7 @@ class Bytes(Codes):
 
 
 class Bits(Codes):
-    """The bits of a file of bits."""
+    """Codes of a file of bits: the bits themselves."""
 
     factor = 1
 
@@ -99,10 +99,10 @@ def encode_bytes(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.fl
 
 
 def find_largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Find the places of the ``count`` largest ``scores``, ascending; ties to the first."""
+    """Return the places of the ``count`` largest ``scores``, ascending; of equal scores the first."""
     if count >= len(scores):
         return np.arange(len(scores))
-    size = max(1, len(scores) // (4 * count))  # at least `count` pieces hold their largest
+    size = max(1, len(scores) // (4 * count))  # of a piece: count pieces have a maximum of at least the bound
     tops = np.maximum.reduceat(scores, np.arange(0, len(scores), size))
     chosen = np.flatnonzero(scores >= np.partition(tops, -count)[-count])
     order = np.argsort(-scores[chosen], kind="stable")[:count]
@@ -119,5 +119,5 @@ def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def far(lengths: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Mark rows (n,) with unreliable float32 sums; zeros are not marked."""
+    """Mark ``lengths`` (n,) with which float32 sums are unreliable; 0 is not marked."""
     return ~((lengths >= SHORT) & (lengths <= LONG)) & (lengths != 0)

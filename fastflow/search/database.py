@@ -1,4 +1,4 @@
-"""The rows of a .db from ``fastflow embed``."""
+"""Read the rows of a .db from ``fastflow embed`` for a search."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from fastflow.model.locate import PACKAGED
 from fastflow.search.source import Hit, Rows, Source
 from fastflow.values import short
 
-AT_ONCE = 500  # values in a list of SQL
-KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # by precision; others are floats
-FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit of each byte is inverted
+AT_ONCE = 500  # the most values in a list of SQL
+KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # others are floats
+FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit is inverted
 TOKEN = re.compile(
     r"""'(?:[^']|'')*' | "(?P<name>(?:[^"]|"")*)" | `[^`]*` | \[[^\]]*\] | --[^\n]* | /\*.*?\*/
     | (?P<round>[()]) | .""",
@@ -44,12 +44,12 @@ TOKEN = re.compile(
 
 
 def find_model(path: Path) -> str | None:
-    """Find the model's directory that the .db names, or None; raises if it is missing."""
+    """Return the model's directory that the .db names, or None; raises if it is missing."""
     with reading(path) as db:
         name = run_of(db, path).get("model")
     if name in PACKAGED:
         return str(PACKAGED[name])
-    if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # else it would be looked up on the Hub
+    if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # else it would pass for a Hub id
         raise FastflowError(
             f"{path} was made with the model {name}, which is not there: give the model that made it with -m"
         )
@@ -57,7 +57,7 @@ def find_model(path: Path) -> str | None:
 
 
 class Database(Source):
-    """A .db, opened by every call, so that threads and forks may call."""
+    """A .db, opened in every call, so that threads and forks may call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -166,7 +166,7 @@ class Database(Source):
 def check_condition(where: str, columns: Sequence[str]) -> str:
     """Put ``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
 
-    SQLite takes an unknown name in double quotes as a text.
+    SQLite would take an unknown name in double quotes as a text.
     """
     depth, known = 0, {fold_case(name) for name in columns}
     for token in TOKEN.finditer(where):
@@ -184,11 +184,11 @@ def check_condition(where: str, columns: Sequence[str]) -> str:
 def refuse(where: str, why: object, columns: Sequence[str]) -> UsageError:
     """Make the error for a condition that SQLite cannot run."""
     names = ", ".join(columns[:20]) + ", …" * (len(columns) > 20)
-    why = " ".join(str(why).split())  # SQLite quotes our line end
-    if why.startswith("unrecognized token: ") and why[20:22] in ("\"'", '""', '"`', '"['):  # SQLite quotes our ending
+    why = " ".join(str(why).split())  # SQLite quotes the added line end
+    if why.startswith("unrecognized token: ") and why[20:22] in ("\"'", '""', '"`', '"['):  # an unclosed quote
         why = "a quote is not closed"
     if why.startswith("no such column: "):
         why += " (a text needs single quotes)"
-    if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis is ours
+    if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis that was added
         why = "it ends too soon"
     return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")

@@ -1,4 +1,4 @@
-"""Rows in memory."""
+"""Search rows that are held in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fastflow.search.source import Source
 from fastflow.values import short
 
 HOLDS = ("vectors", "int8")
-BLOCK = 16_384  # rows of a product
+BLOCK = 16_384  # rows multiplied at a time
 
 
 class Held:
-    """All rows of ``source`` in memory: float32, int8 codes, or stored int8 and bits."""
+    """All rows in memory: floats as float32 or int8 codes, int8 and bits as stored."""
 
     def __init__(self, source: Source, hold: str, similarity: str, threads: int | None) -> None:
         if hold not in HOLDS:

@@ -32,14 +32,14 @@ class Index:
     Safe to call from several threads. Use it as a context manager, or call ``close``.
 
     Args:
-        path: A .db of ``fastflow embed``, of any precision; or a .npy of floats (N, D), such as ``numpy.save`` writes
-            of ``encode_document``'s vectors.
+        path: A .db of ``fastflow embed``, of any precision; or a .npy of floats (N, D), such as ``numpy.save`` of
+            ``encode_document``'s vectors.
         runtime: The model that embeds queries with its prompt for queries. Its similarity ranks the rows, and its
             fingerprint must match the fingerprint in a .db; for a .npy give the model that made it. None: queries are
             vectors, and rows are ranked by cosine.
         texts: The file that was embedded into a .npy: a .txt of one text a line, or another that ``fastflow embed``
             reads.
-        hold: None reads the file for each search, in constant memory. ``vectors`` holds them as float32, or as the
+        hold: None reads the file for each search, in constant memory. ``vectors`` holds rows as float32, or as the
             int8 or bits of a .db. ``int8`` holds codes, a quarter of float32; each search compares the best rows in
             full.
         threads: The threads of a search. None: the cores that this process may use.
@@ -128,13 +128,13 @@ class Index:
         return hits[0] if single else hits
 
     def query_options(self) -> QueryOptions:
-        """The options of ``Runtime.encode_query`` that make vectors like those of the file.
+        """The options of ``Runtime.encode_query`` that make vectors like the file's.
 
         Returns:
             ``normalize_embeddings`` and ``truncate_dim``.
         """
         whole = self._runtime is None or self._runtime.dim == self.dim
-        cut = self._source.truncated or not whole  # a model rotates its vectors only to shorten them
+        cut = self._source.truncated or not whole  # truncate_dim would rotate whole vectors
         return {"normalize_embeddings": self._source.normalized, "truncate_dim": self.dim if cut else None}
 
     def __len__(self) -> int:

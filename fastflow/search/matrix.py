@@ -1,4 +1,4 @@
-"""The rows of a .npy."""
+"""Read the rows of a .npy for a search."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, one_text
 from fastflow.search.source import Hit, Rows, Source
 
-ROWS = 8192  # read at a time
+ROWS = 8192  # rows read at a time
 
 
 class MatrixSource(Source):
-    """A .npy of floats; ``texts``: the file of its texts."""
+    """The rows of a .npy of floats; ``texts``: the file of its texts."""
 
     def __init__(self, path: Path, texts: Path | None = None) -> None:
         self.path, self._texts = path, texts

@@ -1,4 +1,4 @@
-"""The best rows of each query: float32 products find candidates, float64 decides between them.
+"""Find the best rows of each query: float32 products choose candidates, float64 decides between them.
 
 Each row is scored by itself: equal vectors have equal scores, and ties go to the lower row. Rows with NaN are never
 found; no other row is missed.
@@ -6,7 +6,7 @@ found; no other row is missed.
 Let u be 2^-24, D at most 2^21, g = D u / (1 - D u) <= 1.15 D u, x a row, and q the query divided by its length. The
 float32 product has an error of at most (g + u) |x|, the length of x (g / 2 + 2 u) |x|, and division, slack and
 comparison 3 u. The sum is less than (2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far smaller, except
-for lengths that are ``codes.far``: those rows, and wider rows, are always candidates.
+for lengths that ``codes.far`` marks: these rows, and rows wider than D, are always candidates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fastflow.stages.similarity import SIMILARITIES
 
 Floats = NDArray[np.float64]
 SLACK, WIDEST = 2.0**-23, 2**21
-PIECE = 8192  # candidates in float64 at a time
+PIECE = 8192  # candidates scored in float64 at a time
 SIGNS = "signs"  # similarity of packed bits: the cosine of their signs
 
 
@@ -53,7 +53,7 @@ class Best:
             highest = scores + slack
             chosen = np.flatnonzero(highest >= self._bound(at))
             if len(chosen) > self._k:
-                lowest = (scores - slack)[chosen]  # k rows certainly reach the k-th largest lower bound
+                lowest = (scores - slack)[chosen]  # k rows score at least the k-th largest lower bound
                 chosen = chosen[highest[chosen] >= np.partition(lowest, -self._k)[-self._k]]
             for start in range(0, len(chosen), PIECE):
                 of = chosen[start : start + PIECE]
@@ -62,7 +62,7 @@ class Best:
     def _score_roughly(
         self, floats: NDArray[np.float32], lengths: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | np.float32]:
-        """Return rough scores (q, b) and the bound of their error, (b,) or for all."""
+        """Return rough scores (q, b) and their largest error, (b,) or one for all."""
         rough = products(floats, self._rough, self._threads)
         slack: Any = np.float32(SLACK * (floats.shape[1] + 8))
         cosine = self._similarity == "cosine"
@@ -79,7 +79,7 @@ class Best:
 
     def _bound(self, at: int) -> np.float32:
         worst = self.worst(at) / (1 if self._similarity == "cosine" else self._lengths[at])
-        return np.float32(np.clip(worst, -LONG * LONG, LONG * LONG))  # far rows are always candidates
+        return np.float32(np.clip(worst, -LONG * LONG, LONG * LONG))  # loses no row: far rows are candidates
 
     def worst(self, at: int) -> float:
         scores = self._found[at][1]

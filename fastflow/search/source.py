@@ -1,4 +1,4 @@
-"""The interface of .db and .npy."""
+"""The interface through which .db and .npy are searched."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Hit(NamedTuple):
 
 
 class Source(ABC):
-    """Rows of a file: numbers, and vectors of ``dim`` numbers in ``precision``.
+    """The rows of a searched file: row numbers, and vectors of ``dim`` numbers in ``precision``.
 
     ``kind``: ``floats``, ``int8`` about 0, or ``bits``, eight to a byte. ``fingerprint``: of the model. ``truncated``:
-    shortened to ``dim``. ``normalized``: by the L2 norm.
+    vectors were shortened to ``dim``. ``normalized``: to L2 norm 1.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class Source(ABC):
 
     @abstractmethod
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """Read the vectors (n, width) of ``rows``, in order."""
+        """Read the vectors (n, width) of ``rows``, in their order."""
 
     @abstractmethod
     def numbers(self, where: str) -> Rows:
@@ -64,7 +64,7 @@ class Source(ABC):
 
     @abstractmethod
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
-        """Describe ``found``, (row, score) each."""
+        """Return a Hit for each (row, score) in ``found``."""
 
     @abstractmethod
     def close(self) -> None:

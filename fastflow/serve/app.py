@@ -25,14 +25,14 @@ from fastflow.serve.service import Service
 
 GONE = 499  # nginx' status for a closed connection
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
-PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # open without a key, and while the server stops
+PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # need no API key, and answer while the server stops
 
-# under overload refused before their bodies are read
+# refused under overload, before their bodies are read
 COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/search")
 
 
 def make_app(service: Service) -> Starlette:
-    """Make the application of ``service``."""
+    """Make the Starlette application of ``service``."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -63,7 +63,7 @@ def make_app(service: Service) -> Starlette:
     return app
 
 
-async def _answer_root(request: Request) -> Response:  # POST / is /embed: huggingface_hub has only the address
+async def _answer_root(request: Request) -> Response:  # POST / is /embed, for huggingface_hub posts to /
     return await (routes.answer_embed if request.method == "POST" else page.answer_file)(request)
 
 
@@ -94,7 +94,7 @@ async def _leave(request: Request, error: Any) -> Response:
 
 
 class Guard:
-    """Refuses requests before their routes, and counts the others."""
+    """Refuses requests before their routes, and counts the running ones."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -138,14 +138,14 @@ class Guard:
             self.service.engine.check_wait()
 
     def _is_own(self, host: str) -> bool:
-        found = HOST.fullmatch(host)  # a page of a foreign name for this address could read every answer
+        found = HOST.fullmatch(host)  # against DNS rebinding: a foreign page could read every answer
         name = (found["v6"] or found["name"] or "") if found else ""
         return name in self._hosts or is_loopback(name)
 
     def _has_key(self, header: bytes) -> bool:
         scheme, _, given = header.partition(b" ")
         given = given.strip()
-        matches = [compare_digest(given, key) for key in self._keys]  # all, in equal time for every header
+        matches = [compare_digest(given, key) for key in self._keys]  # compare all keys, in equal time
         return scheme.lower() == b"bearer" and any(matches)
 
 

@@ -14,7 +14,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 class How(NamedTuple):
-    """Arguments of ``Runtime.encode`` for a request."""
+    """How a request is embedded: arguments of ``Runtime.encode``."""
 
     normalize: bool = True
     dim: int | None = None
@@ -22,20 +22,20 @@ class How(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some texts of one request."""
+    """Tokens of some texts of one request."""
 
     tokens: Tokens
     how: How
 
 
 class Embedder(Protocol):
-    """The computing part of a model."""
+    """A model that computes batches."""
 
     def embed(self, tokens: Tokens, how: How) -> Floats: ...
 
 
 def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
-    """Compute the vectors (b, D') of each part, or its own error."""
+    """Return the vectors (b, D') of each part, or its error."""
     found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
     kinds: dict[tuple[object, ...], list[int]] = {}
     for i, (tokens, how) in enumerate(parts):
@@ -58,7 +58,7 @@ def _compute_together(model: Embedder, parts: Sequence[Part]) -> list[Floats | E
 
 
 def join_tokens(parts: Sequence[Tokens]) -> Tokens:
-    """Join texts that skip equal numbers of tokens."""
+    """Join the tokens of ``parts``, which have equal ``skip`` (prompt tokens, not pooled)."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.offsets) - 1 for part in parts)])
@@ -69,7 +69,7 @@ def join_tokens(parts: Sequence[Tokens]) -> Tokens:
 
 
 def take_texts(tokens: Tokens, start: int, stop: int) -> Tokens:
-    """Take texts ``start`` to ``stop``, without the record of cut texts."""
+    """Take texts ``start`` to ``stop`` - 1, without the record of cut texts."""
     first, last = tokens.offsets[start], tokens.offsets[stop]
     offsets = tokens.offsets[start : stop + 1] - first
     return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip)

@@ -1,4 +1,4 @@
-"""The engine: tokens in threads, batches in one compute thread."""
+"""The engine: threads tokenize texts, one thread computes batches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
 from fastflow.serve.refusals import Refused, refuse_expired, refuse_overload
 from fastflow.serve.settings import Settings
 
-TURNS = 4  # turns that fill a batch
-LEAST = 32  # tokens of a batch on the slowest machine; a longer text is its own batch
-PIECE = 64  # texts of a request that are tokenized at a time
-CHARACTERS = 2  # estimated, of a token
+TURNS = 4  # turns of requests that fill a batch
+LEAST = 32  # the fewest tokens of a batch; a longer text is its own batch
+PIECE = 64  # texts tokenized at a time
+CHARACTERS = 2  # of a token, estimated
 
 log = logging.getLogger("fastflow.serve")
 
@@ -33,7 +33,7 @@ class Gone(Exception):
 
 
 class Times(NamedTuple):
-    """Seconds until texts were tokens, the first batch began, the last batch ended."""
+    """Seconds of tokenizing, of waiting, and from the first batch to the end of the last."""
 
     tokenization: float
     queue: float
@@ -50,7 +50,7 @@ class Embedded(NamedTuple):
 
 
 class Model(Embedder, Protocol):
-    """The part of a model that the engine runs."""
+    """A model, as the engine calls it."""
 
     max_length: int
 
@@ -58,7 +58,7 @@ class Model(Embedder, Protocol):
 
 
 class Request(Job):
-    """A request in the engine."""
+    """A request with its tokens, vectors and answer."""
 
     def __init__(self, how: How, answer: asyncio.Future[None], deadline: float) -> None:
         super().__init__(deadline)
@@ -89,7 +89,7 @@ class Request(Job):
 
 
 class Engine:
-    """Compute texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
+    """Computes texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
 
     def __init__(
         self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
@@ -98,7 +98,7 @@ class Engine:
         bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
         self.model, self.clock = model, clock
-        self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # after each batch
+        self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called after each batch
         self.busy_since: float | None = None  # when the current batch began
         self._wake = threading.Condition()  # guards the queue
         self._stopping = False

@@ -17,7 +17,7 @@ IDS = (
 
 
 def parse(body: bytes | bytearray) -> Any:
-    """Parse the JSON of a body; raises Refused for anything else, such as NaN."""
+    """Parse the JSON of a body; raises Refused for other content, such as NaN."""
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError:
@@ -31,10 +31,10 @@ def _refuse_constant(name: str) -> Any:
 
 
 class Fields:
-    """The fields of an object, of ``known`` names; null is absent. Methods raise Refused."""
+    """Reads the fields of a JSON object, of ``known`` names; null is absent. Methods raise Refused."""
 
     def __init__(self, value: Any, known: Collection[str], where: str = "") -> None:
-        """``where``: path of the object with a dot; empty for the whole body."""
+        """``where``: path of the object, such as ``inputs.``; empty for the body."""
         self._where = where
         if not isinstance(value, dict):
             raise self._refuse(where.rstrip(".") or "the body", "must be a JSON object", value)
@@ -81,7 +81,7 @@ class Fields:
         return value
 
     def texts(self, name: str, most: int) -> tuple[list[str], bool]:
-        """Read 1 to ``most`` texts; say whether they are a list."""
+        """Return 1 to ``most`` texts, and whether they are a list."""
         value = self.require(name)
         if isinstance(value, str):
             return [value], False

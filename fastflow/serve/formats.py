@@ -1,4 +1,4 @@
-"""Vectors as JSON, base64 or bytes."""
+"""Format vectors as JSON, base64 or bytes."""
 
 from __future__ import annotations
 

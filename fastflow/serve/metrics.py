@@ -1,4 +1,4 @@
-"""Counts and times under TEI's names for its dashboards."""
+"""Counts and times of the server, under TEI's names for its dashboards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNTERS = {
 
 
 class Metrics:
-    """The content of /metrics; safe to use from several threads."""
+    """The content of /metrics; several threads may use it."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -72,7 +72,6 @@ class Metrics:
         return "".join(self._format_counters()).encode() + generate_latest(self.registry)
 
     def _format_counters(self) -> Iterator[str]:
-        """Format the counters without the suffix _total."""
         for name, found in self._counts.items():
             yield f"# HELP {name} {COUNTERS[name]}\n# TYPE {name} counter\n"
             for labels, count in (found or {(): 0}).items():

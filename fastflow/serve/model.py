@@ -1,4 +1,4 @@
-"""A Runtime for the server."""
+"""The model that the server runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fastflow.serve.refusals import Refused
 WORDS = "the quick brown fox jumps over the lazy dog while two birds sing in an old tree near the river "
 PROBE = 0.05  # seconds of computing that measure the speed
 TRIES = 3
-TYPES = (("query", "search_query"), ("document", "passage", "search_document"))  # names of one task in input_type
+TYPES = (("query", "search_query"), ("document", "passage", "search_document"))  # values of input_type for one task
 
 
 class ServedModel:
-    """The model of a server; the first of ``names`` is its own."""
+    """The model of a server; answers have the first of ``names``."""
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
-        runtime.tokenizer.threads = 1  # other calls compute meanwhile
+        runtime.tokenizer.threads = 1  # other requests use the other cores
         self.max_length: int = runtime.tokenizer.max_length
         path = self.info["model"]
         own = [path if path == "default" else Path(path).name]
@@ -47,7 +47,7 @@ class ServedModel:
     def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
         """Return the prompt of a task, of a name, or the default; raises Refused for both or an unknown name.
 
-        A model without the prompt ``input_type`` uses another name of TYPES.
+        A model without the prompt ``input_type`` uses another name of that task.
         """
         if input_type is not None:
             if prompt_name is not None:

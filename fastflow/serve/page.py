@@ -39,7 +39,7 @@ def read_file(name: str) -> bytes:
 
 
 async def answer_file(request: Request) -> Response:
-    """Answer with one of the files."""
+    """Answer with a file of the page."""
     name, media = FILES[request.url.path]
     return Response(read_file(name), media_type=f"{media}; charset=utf-8", headers=HEADERS)
 

@@ -15,8 +15,8 @@ from fastflow.serve.metrics import Metrics
 from fastflow.serve.refusals import OPENAI, refuse_connection
 from fastflow.serve.settings import Settings
 
-LINGER = 64 * 2**20  # bytes of a refused body that are read and dropped
-SECONDS = 60.0  # between log lines about requests that are not HTTP
+LINGER = 64 * 2**20  # bytes of a refused body, read and dropped
+SECONDS = 60.0  # between two log lines of ``Rarely``
 INVALID = "Invalid HTTP request received."
 
 log = logging.getLogger("fastflow.serve")
@@ -29,12 +29,12 @@ def make_protocol(
     noted = Rarely()
 
     class Limited(HttpToolsProtocol):
-        _arriving: asyncio.TimerHandle | None = None  # until the whole request has arrived
-        _unread: asyncio.TimerHandle | None = None  # until the client reads on
+        _arriving: asyncio.TimerHandle | None = None  # timer for the whole request to arrive
+        _unread: asyncio.TimerHandle | None = None  # timer for the client to read on
         _in_body = False  # whether the headers have ended, but not the body
         _loose = 0  # bytes of headers, or of chunk extensions and trailers since the last body piece
         _left: int | None = None  # bytes of a refused request still to read; None: not refused
-        _deaf = False  # whether they are left unparsed
+        _deaf = False  # whether these bytes are left unparsed
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -74,12 +74,12 @@ def make_protocol(
                 self.transport.close()
 
         def _refuse_connection(self) -> None:
-            """Refuse once the request has arrived: before, the client could not read the answer."""
+            """Refuse, and read the request: else the client could not read the answer."""
             refused, self._deaf = refuse_connection(settings.max_connections, wait()).make_response(OPENAI), True
             head = "".join(f"{name}: {refused.headers[name]}\r\n" for name in ("retry-after", "content-type"))
             self._answer(b"503 Service Unavailable", head.encode(), bytes(refused.body))
             metrics.count("te_request_failure", err="crowded")
-            if len(self.connections) > 2 * settings.max_connections:  # silent clients would stay
+            if len(self.connections) > 2 * settings.max_connections:  # else clients that send nothing would stay
                 self.transport.close()
             else:
                 self._linger()
@@ -87,7 +87,7 @@ def make_protocol(
         def _refuse_headers(self) -> None:
             self._answer(b"431 Request Header Fields Too Large")
             self._deaf = True
-            if self._in_body and self.cycle is not None:  # its route waits for the body
+            if self._in_body and self.cycle is not None:  # ends its route, which waits for the body
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
             self._linger()
@@ -98,7 +98,7 @@ def make_protocol(
                 self._expect_request()
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if not self._in_body:  # trailers are dropped: no route reads them
+            if not self._in_body:  # headers after the body are dropped
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
@@ -138,7 +138,7 @@ def make_protocol(
                 self.transport.close()
 
         def _linger(self) -> None:
-            """End our side and read on: after a reset the client could not read the answer."""
+            """Stop writing and read on: after a reset the client could not read the answer."""
             if self._left is None and not self.transport.is_closing():
                 self._left = LINGER
                 self.transport.write_eof()
@@ -167,7 +167,7 @@ def make_protocol(
 
 
 class Lingering:
-    """The transport of one answer; ``close`` lets the rest of the request arrive."""
+    """The transport of one answer; ``close`` first reads the rest of the request."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -178,7 +178,7 @@ class Lingering:
 
 
 class Rarely:
-    """Log requests that are not HTTP, at most every SECONDS."""
+    """Logs requests that are not HTTP, at most once in SECONDS."""
 
     def __init__(self) -> None:
         self._count, self._next = 0, 0.0

@@ -1,7 +1,7 @@
 """The queue of waiting texts: admission, order and expiry, as plain data without clock, threads or event loop.
 
-Work is counted in tokens, and in seconds by the machine's rate. Requests give a few texts to a batch by turns, so a
-long list delays a short one by a turn.
+Work is counted in tokens, and in seconds by the machine's rate. Requests take turns, each of a few texts, so a long
+request delays a short one by only one turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """A request is refused now: accepted after ``seconds``, or with a larger ``option``."""
+    """Error: a request is refused now, but not after ``seconds``, or with a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
@@ -26,10 +26,7 @@ class Busy(Exception):
 
 
 class Promised:
-    """The work of refused requests that will return, spread over time.
-
-    If all returned at once, most would be refused again.
-    """
+    """Work of refused requests that will return, at different times: together most would be refused again."""
 
     def __init__(self) -> None:
         self.work = 0.0
@@ -45,7 +42,7 @@ class Promised:
 
 
 class TooMuch(Exception):
-    """A request is refused for good: it needs ``seconds``, more than its deadline leaves."""
+    """Error: the request needs ``seconds``, more than a request may take."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -55,8 +52,8 @@ class TooMuch(Exception):
 class Job:
     """The texts of one request, from its admission to its last batch.
 
-    ``estimate``: tokens at admission. ``left``: tokens not handed out, estimated until ``Queue.put``. ``turn``: tokens
-    of its next turn. ``next``: the first text not handed out. ``deadline``: no text is computed later.
+    ``estimate``: tokens at admission. ``left``: tokens not in a batch yet, estimated until ``Queue.put``. ``turn``:
+    tokens of its next turn. ``next``: the first text not in a batch yet. ``deadline``: no text is computed later.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -68,7 +65,7 @@ class Job:
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
-Slice = tuple[AnyJob, int, int]  # a job, its first text and the one after its last
+Slice = tuple[AnyJob, int, int]  # texts of a job: the job, first, end
 
 
 @dataclass(frozen=True)
@@ -88,16 +85,16 @@ class Bounds:
 
 
 class Queue(Generic[AnyJob]):
-    """Waiting jobs."""
+    """Jobs that wait to be computed."""
 
     def __init__(self, bounds: Bounds, rate: float) -> None:
         """``rate``: measured tokens a second; ``learn`` corrects it."""
         self.bounds, self.rate = bounds, rate
-        self.work = 0  # tokens admitted and not handed out
+        self.work = 0  # tokens admitted and not in a batch yet
         self.turns = 0  # tokens of every job's next turn, which precede the first turn of a new job
-        self.running = 0  # tokens of the batch that was handed out last
+        self.running = 0  # tokens of the batch taken last
         self.jobs = 0
-        self.longer = 1.0  # recent tokens of a text over their estimate
+        self.longer = 1.0  # recent tokens of a text, divided by their estimate
         self.promised = Promised()
         self._waiting: deque[AnyJob] = deque()
 
@@ -112,7 +109,7 @@ class Queue(Generic[AnyJob]):
     def check_wait(self) -> None:
         """Raise Busy if a new request would wait longer than ``bounds.wait`` for its first turn.
 
-        It may return after half of that wait, so that wrong rates do not idle the machine.
+        It may return when work for ``bounds.wait`` / 2 is left, so that a wrong rate does not idle the machine.
         """
         if self.wait > self.bounds.wait:
             raise self._refuse((self.work + self.running) / self.rate - self.bounds.wait / 2, WAIT)
@@ -123,11 +120,11 @@ class Queue(Generic[AnyJob]):
             self.rate += SMOOTH * (tokens / seconds - self.rate)
 
     def admit(self, job: AnyJob, tokens: int) -> None:
-        """Count ``job``, of about ``tokens``, from now on; raises Busy or TooMuch.
+        """Accept ``job``, of about ``tokens``, and count its work; raises Busy or TooMuch.
 
         The job must get its first turn in time (``check_wait``) and end within ``bounds.work``. A job of one turn waits
-        for a turn of each other job; a longer one for all their work and for later jobs, which may take half of the
-        time. A job that needs more is accepted if less than ``bounds.wait`` is before it.
+        for a turn of each other job; a longer job for all their work, and for later jobs, to which half of the time is
+        left. A job that needs more than half must wait less than ``bounds.wait``.
         """
         job.estimate, tokens = tokens, math.ceil(tokens * self.longer)
         own, wait, most = tokens / self.rate, self.wait, self.bounds.work
@@ -142,7 +139,7 @@ class Queue(Generic[AnyJob]):
         self._count(job, tokens)
 
     def put(self, job: AnyJob, lengths: Sequence[int]) -> None:
-        """Let ``job``, unless dropped, wait with its texts tokenized."""
+        """Let ``job``, unless dropped, wait; ``lengths``: tokens of its texts."""
         if job.gone:
             return
         tokens = sum(lengths)
@@ -152,7 +149,7 @@ class Queue(Generic[AnyJob]):
         self._waiting.append(job)
 
     def take(self, now: float) -> tuple[list[Slice[AnyJob]], list[AnyJob]]:
-        """Take the next batch, which counts as running, and the expired jobs."""
+        """Return the next batch, which then counts as running, and the expired jobs."""
         batch: list[Slice[AnyJob]] = []
         expired: list[AnyJob] = []
         room = batch_tokens = self.batch
@@ -181,11 +178,11 @@ class Queue(Generic[AnyJob]):
             self.jobs -= 1
 
     def _refuse(self, seconds: float, option: str) -> Busy:
-        """Count the request as a mean one: its body may be unread."""
+        """Refuse a request as if of mean work: its body may be unread."""
         return self.promised.refuse(seconds, self.work / max(1, self.jobs), self.rate, option)
 
     def _choose_turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
-        """Return the end of the next turn of ``job`` and its tokens; a ``forced`` first text may exceed ``room``."""
+        """Return (end, tokens) of the next turn of ``job``; a ``forced`` first text may exceed ``room``."""
         stop, tokens, most = job.next, 0, min(room, self.bounds.turn)
         while stop < len(job.lengths):
             after = tokens + job.lengths[stop]
@@ -195,7 +192,7 @@ class Queue(Generic[AnyJob]):
         return stop, tokens
 
     def _hand_out(self, job: AnyJob, stop: int, tokens: int, batch: list[Slice[AnyJob]]) -> None:
-        if batch and batch[-1][0] is job:  # the only job takes all turns
+        if batch and batch[-1][0] is job:  # only one job waits: join its turns
             batch[-1] = (job, batch[-1][1], stop)
         else:
             batch.append((job, job.next, stop))
@@ -207,7 +204,6 @@ class Queue(Generic[AnyJob]):
             self.drop(job)
 
     def _count(self, job: Job, tokens: int) -> None:
-        """Add ``tokens`` to the work of ``job``."""
         before = job.turn
         job.left += tokens
         longest = max(self.bounds.turn, job.lengths[job.next] if job.next < len(job.lengths) else 0)

@@ -1,4 +1,4 @@
-"""Status and words of each refusal."""
+"""Status and message of each refusal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastflow.serve.queue import Busy
 
 
 class Kind(NamedTuple):
-    """HTTP status, type and code on OpenAI's routes."""
+    """HTTP status, type and code on OpenAI's routes; then TEI's."""
 
     status: int
     type: str
@@ -44,7 +44,7 @@ OPENAI = "/v1/"
 
 
 class Refused(Exception):
-    """A refused request: ``kind`` of KINDS, a sentence, the wrong field, further headers."""
+    """Error for a refused request: ``kind`` of KINDS, message, wrong field, headers."""
 
     def __init__(
         self, kind: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
@@ -61,18 +61,18 @@ class Refused(Exception):
 
 
 def is_openai(path: str) -> bool:
-    """Return whether ``path`` is OpenAI's."""
+    """Return whether ``path`` is a route of OpenAI's."""
     return path.startswith(OPENAI) or path == "/embeddings"
 
 
 def refuse_overload(busy: Busy) -> Refused:
-    """Refuse a request that would wait too long."""
+    """Make the refusal of a request that would wait too long."""
     message = f"the server is busy: try again in {busy.seconds} s, or start it with a larger {busy.option}"
     return Refused("overloaded", message, headers={"retry-after": str(busy.seconds)})
 
 
 def refuse_connection(most: int, wait: float) -> Refused:
-    """Refuse a connection beyond ``most``; ``wait``: seconds until the others are answered."""
+    """Refuse a connection beyond ``most``; ``wait``: seconds until waiting requests are answered."""
     seconds = max(1, math.ceil(wait))
     message = f"the server has {most} connections: try again in {seconds} s, or start it with more --max-connections"
     return Refused("crowded", message, headers={"retry-after": str(seconds)})

@@ -27,7 +27,7 @@ OPENAI = (
     *("input", "model", "encoding_format", "dimensions", "user"),
     *("input_type", "prompt_name", "truncate", "normalize"),
 )
-NIM = {"NONE": False, "END": True}  # truncate of NVIDIA NIM's clients
+NIM = {"NONE": False, "END": True}  # values of truncate from NVIDIA NIM's clients
 EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
 PARAMETERS = ("truncate", "truncation_direction", "prompt_name")
 TOKENIZE = ("inputs", "add_special_tokens", "prompt_name")
@@ -39,7 +39,7 @@ LEFT_OUT = {  # route of TEI -> why this server lacks it
     "/decode": "token ids are not taken; POST /tokenize gives the text of each id",
     "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
 }
-CHARACTERS = 500_000  # of the texts of /tokenize, which has a long answer
+CHARACTERS = 500_000  # the most for /tokenize, which has a long answer
 NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
 SEARCH = ("query", "k")
 K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows of a query; most queries of a request
@@ -48,7 +48,7 @@ log = logging.getLogger("fastflow.serve")
 
 
 async def answer_embeddings(request: Request) -> Response:
-    """Answer with embeddings as OpenAI's."""
+    """Answer with embeddings in OpenAI's format."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), OPENAI)
     texts, batch = fields.texts("input", service.settings.max_inputs)
@@ -87,7 +87,7 @@ async def answer_models(request: Request) -> Response:
 
 
 async def answer_embed(request: Request) -> Response:
-    """Answer with a list of vectors."""
+    """Answer TEI's /embed with a list of vectors."""
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), EMBED)
     texts, batch = fields.texts("inputs", service.settings.max_inputs)
@@ -166,7 +166,7 @@ async def answer_info(request: Request) -> Response:
 
 
 async def answer_health(request: Request) -> Response:
-    """Answer whether requests are computed."""
+    """Answer whether the server computes requests."""
     service: Service = request.app.state.service
     if not service.healthy:
         raise Refused("unhealthy", "the server is going down" if service.draining else "the model does not answer")
@@ -250,7 +250,7 @@ ROUTES = [
     Route("/embeddings", answer_embeddings, methods=["POST"]),
     Route("/v1/models", answer_models, methods=["GET"]),
     Route("/embed", answer_embed, methods=["POST"]),
-    Route("/invocations", answer_embed, methods=["POST"]),  # of Amazon SageMaker, as /ping
+    Route("/invocations", answer_embed, methods=["POST"]),  # Amazon SageMaker calls it, and /ping
     Route("/similarity", answer_similarity, methods=["POST"]),
     Route("/tokenize", answer_tokenize, methods=["POST"]),
     Route("/info", answer_info, methods=["GET"]),

@@ -1,4 +1,4 @@
-"""The searched file, in a thread of its own."""
+"""Search the file of --search in a thread of its own."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ TRIES = 2  # searches that are timed at the start
 
 
 class Searcher:
-    """Search a file for many requests; ``find`` and ``turn`` run on the event loop."""
+    """Searches a file for many requests; call ``find`` and ``turn`` on the event loop."""
 
     def __init__(self, path: Path, runtime: Runtime, threads: int | None = None) -> None:
         self._index = _open(path, runtime, threads)
         self.name, self.rows, self.similarity = path.name, len(self._index), self._index.similarity
         self.query_options = self._index.query_options()
-        self._asking, self._promised = 0, Promised()  # requests with a turn, and refused ones
+        self._asking, self._promised = 0, Promised()  # requests that wait or search, and refused ones
         self._thread = ThreadPoolExecutor(1, "fastflow-search")
         zeros = np.zeros(self._index.dim, np.float32)
-        self._seconds = min(self._search(zeros, 1)[1] for _ in range(TRIES))  # of a recent query
+        self._seconds = min(self._search(zeros, 1)[1] for _ in range(TRIES))  # seconds of a recent query
 
     @contextmanager
     def turn(self, most: float) -> Iterator[None]:
-        """Take a turn; raises Refused if the first query would wait over ``most`` seconds."""
+        """Take a turn for the ``with`` block; raises Refused if it would wait over ``most`` seconds."""
         wait = self._asking * self._seconds
         if wait > most:
             raise refuse_overload(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))
@@ -50,7 +50,7 @@ class Searcher:
             self._promised.subtract(1 if self._asking else math.inf)
 
     async def find(self, vector: NDArray[Any], k: int) -> tuple[list[Hit], float]:
-        """Find the ``k`` best rows of the query (D,), and the seconds it took."""
+        """Return the ``k`` best rows for ``vector`` (D,), and the seconds."""
         loop = asyncio.get_running_loop()
         hits, spent = await loop.run_in_executor(self._thread, self._search, vector, k)
         self._seconds += SMOOTH * (spent - self._seconds)

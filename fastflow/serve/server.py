@@ -1,4 +1,4 @@
-"""The process: socket, uvicorn, signals and log."""
+"""The server's process: socket, uvicorn, signals and log."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from fastflow.serve.app import is_loopback, make_app
 from fastflow.serve.service import Service
 
 BACKLOG = 4096  # waiting connections at most
-ASK = 1.0  # seconds after the end, for a connection to send its request
+ASK = 1.0  # seconds for open connections to send a request, at shutdown
 SPARE = 256  # open files in addition to connections
-PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # of journald
+PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))  # level -> number in journald
 
 
 class Server(uvicorn.Server):
@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service, self._ready, self._end = service, ready, math.inf  # the end of draining
+        self._service, self._ready, self._end = service, ready, math.inf  # _end: when draining ends
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -46,7 +46,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals, except a Ctrl-C that was ignored at the start, as after &."""
+        """Handle signals; Ctrl-C stays ignored if a shell's & began the process so."""
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with super().capture_signals():
             if ignored:
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the arrived requests first: closing the socket would reset their connections."""
+        """Answer arrived requests, then stop: closing the socket would reset their connections."""
         waiting = [] if self.force_exit else await self._stop_listening(sockets or [])
         loop, http = asyncio.get_running_loop(), self.config.http_protocol_class
         given = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
@@ -77,7 +77,7 @@ class Server(uvicorn.Server):
             connection.setblocking(False)
             await loop.connect_accepted_socket(lambda: http(**given), connection)
         end = time.monotonic() + ASK
-        await asyncio.sleep(0.01)  # read the arrived requests
+        await asyncio.sleep(0.01)  # reads requests that have arrived
         while not self.force_exit and time.monotonic() < end and self._is_waiting_for_requests():
             await asyncio.sleep(0.01)
         await super().shutdown(sockets)
@@ -86,9 +86,9 @@ class Server(uvicorn.Server):
         loop, waiting = asyncio.get_running_loop(), []
         for bound in sockets:
             loop.remove_reader(bound)
-        await asyncio.sleep(0)  # until accepted connections join their server
+        await asyncio.sleep(0)  # accepted connections join their server
         for bound in sockets:
-            with contextlib.suppress(OSError):  # no connection is left, or no file for one
+            with contextlib.suppress(OSError):  # no connection waits, or no file descriptor is free
                 while True:
                     waiting.append(bound.accept()[0])
         for server in self.servers:
@@ -124,7 +124,7 @@ def allow_files(count: int) -> None:
 
 
 def listen(host: str, port: int, uds: Path | None) -> socket.socket:
-    """Open a socket at an address, or at a path for user and group; raises a FastflowError."""
+    """Open a socket at an address, or at the path ``uds`` for user and group; raises a FastflowError."""
     if uds is not None:
         return _listen_at(uds)
     try:
@@ -153,7 +153,7 @@ def _listen_at(path: Path) -> socket.socket:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
             taken = _answers(path)
             if not taken:
-                path.unlink()  # of a server that was killed
+                path.unlink()  # left by a killed server
         before = os.umask(0o117)
         try:
             bound.bind(str(path))
@@ -177,7 +177,7 @@ def _read_reason(error: Exception) -> str:
 
 
 def notify(state: str) -> None:
-    """Notify systemd if it asks (Type=notify)."""
+    """Send ``state`` to systemd if it asks (Type=notify)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
@@ -185,7 +185,7 @@ def notify(state: str) -> None:
 
 
 class Lines(logging.Formatter):
-    """A line for an event, with journald's priority before it."""
+    """Formats a line of the log, with journald's priority before it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"fastflow: {super().format(record)}"

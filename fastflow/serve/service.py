@@ -1,4 +1,4 @@
-"""The service that routes call."""
+"""``Service``, the object that routes call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.settings import MIB, Settings
 
-LARGE = 64 * 1024  # bytes of JSON, or numbers of a response, that a thread handles
+LARGE = 64 * 1024  # bytes of JSON, or numbers of a response: more need a thread
 STUCK = 60.0  # seconds in one batch until the server is unhealthy
 
 
@@ -48,7 +48,6 @@ class Service:
         return not (self.draining or self.engine.is_stuck(STUCK))
 
     async def read(self, request: Request) -> Any:
-        """Read the JSON of the body; raises Refused."""
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused("media", "the body must be JSON: send the header Content-Type: application/json")
@@ -56,7 +55,7 @@ class Service:
         async for part in request.stream():
             self.bodies += len(part)
             body += part
-            request.state.held = len(body)  # until the answer; the guard subtracts it
+            request.state.held = len(body)  # ``Guard`` subtracts it from ``bodies`` later
             self._check_body(len(body))
         return parse(body) if len(body) <= LARGE else await self.engine.run_in_thread(parse, body)
 
@@ -75,14 +74,14 @@ class Service:
     async def embed(
         self, request: Request, texts: Sequence[str], how: How, truncate: bool | None, batch: bool
     ) -> Embedded:
-        """Compute the vectors of ``texts``; ``truncate`` None: as the server; ``batch``: a list came."""
+        """Compute the vectors of ``texts``; ``truncate`` None: the server's; ``batch``: whether they are a list."""
         start, method = time.monotonic(), "batch" if batch else "single"
         self.metrics.count("te_request_count", method=method)
         self.metrics.count("te_embed_count", len(texts))
         cut = self.settings.truncate if truncate is None else truncate
 
         def gone() -> asyncio.Future[Any]:
-            return asyncio.ensure_future(request.receive())  # http.disconnect: the body has been read
+            return asyncio.ensure_future(request.receive())  # http.disconnect, as the body has been read
 
         try:
             done = await self.engine.embed(texts, how, cut, gone)
@@ -114,7 +113,7 @@ class Service:
 
 
 def make_response(body: bytes, done: Embedded, media: str) -> Response:
-    """Make an answer with shape, tokens and times in its headers."""
+    """Make an answer with tokens, times and shape in its headers."""
     rows, dim = done.vectors.shape
     headers = {
         "x-compute-tokens": str(int(done.lengths.sum())),

@@ -1,4 +1,4 @@
-"""Settings and keys."""
+"""Settings and API keys of the server."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ MIB = 2**20
 class Settings:
     """Limits and options of a server; times are seconds."""
 
-    keys: tuple[str, ...] = ()  # a request must have one, if there are any
-    hosts: tuple[str, ...] = ()  # names of this server without keys; none: any name
+    keys: tuple[str, ...] = ()  # API keys: a request must have one, if there are any
+    hosts: tuple[str, ...] = ()  # allowed names in Host if no keys are set; none: any
     names: tuple[str, ...] = ()  # further names of the model in requests
     any_model: bool = False
     truncate: bool = True
-    max_queue: float = 10.0  # until the first turn of a request
+    max_queue: float = 10.0  # the longest wait for a request's first turn
     timeout: float = 60.0  # from a request's arrival to its answer
     max_inputs: int = 2048  # texts of a request
     max_body: int = 16 * MIB  # bytes of a request
     max_bodies: int = 64 * MIB  # bytes of all unanswered requests
     max_connections: int = 4096
     max_header: int = 64 * 1024  # bytes of the headers of a request
-    receive: float = 30.0  # until the whole request has arrived
+    receive: float = 30.0  # seconds until a whole request has arrived
     send: float = 60.0  # until a client that does not read is disconnected
     drain: float = 60.0  # for running requests after SIGTERM
-    batch: float = 0.1  # of computing, one batch
+    batch: float = 0.1  # for computing one batch
     tokenizer_threads: int = 2
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:
-    """Read the keys of a file, one a line, and of FASTFLOW_API_KEY; raises a FastflowError without any."""
+    """Read the keys of a file, one a line, and of FASTFLOW_API_KEY; raises a FastflowError for a wrong one."""
     found = {}
     if os.environ.get(KEY_VARIABLE) == "":
         raise FastflowError(f"the environment variable {KEY_VARIABLE} is empty: set it to a key, or unset it")

@@ -1,1 +1,1 @@
-"""Parts of one run that several machines make: manifests, status, merging."""
+"""A run in parts (shards) on several machines: manifests, status, merging."""

@@ -1,4 +1,4 @@
-"""Count the rows of inputs before a run is split."""
+"""Count the rows of inputs, to split them into shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastflow.files.read.texts import format_of, rows_so_far
 
 
 class Counted(NamedTuple):
-    """Rows and bytes of an input, and the sha256 of its unpacked content or Parquet footer."""
+    """Numbers of rows and bytes of an input, and the sha256 of its unpacked content or Parquet footer."""
 
     rows: int
     size: int
@@ -22,7 +22,7 @@ class Counted(NamedTuple):
 
 
 def count_rows(source: Input, layout: Layout) -> Counted:
-    """Count the rows; raises a UsageError for a pipe and a FastflowError naming a damaged line."""
+    """Count the rows; raises a UsageError for a pipe, a FastflowError for a damaged line."""
     if source.identity is None:
         raise not_countable(source.path)
     size = source.identity[0]
@@ -39,7 +39,7 @@ def not_countable(path: str) -> UsageError:
 
 
 class Split(NamedTuple):
-    """The counted inputs, and the rows of one shard, from ``start`` to before ``stop``."""
+    """The counted inputs, and the row numbers of one shard: ``start`` to ``stop`` - 1."""
 
     inputs: list[Counted]
     start: int
@@ -57,6 +57,6 @@ def split_rows(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Spli
 
 
 def span(rows: int, shard: tuple[int, int]) -> tuple[int, int]:
-    """Return first row and end of shard I of N; counts differ by at most one."""
+    """Return shard I of N as (first row, row after its last); shards differ by at most one row."""
     number, of = shard
     return rows * (number - 1) // of, rows * number // of

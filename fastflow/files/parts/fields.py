@@ -1,4 +1,4 @@
-"""Checks of the fields of a manifest, which may be hostile."""
+"""Check the fields of a part's manifest, a file that may be hostile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_PARTS = 1_000_000
 
 
 def find_wrong_field(found: dict[str, Any]) -> str | None:
-    """Describe the first wrong field of a manifest, or None."""
+    """Describe the first wrong field of the manifest ``found``, or None."""
     for name, fits in _FIELDS.items():
         if name not in found:
             return f"{name}: missing"

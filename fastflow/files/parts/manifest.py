@@ -1,7 +1,6 @@
-"""The manifest next to each part of a run, PART.shard.json: rows, inputs, model and options.
+"""The manifest of a part (one shard's output), PART.shard.json: rows, inputs, model and options.
 
-It is written before the first rows, and with the hash of the part just before the part is renamed: a part with a hash
-in its manifest is whole.
+It is written before the first row, and again with the part's hash after the last: a part with a hash is whole.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LARGEST = 1 << 26
 class Manifest:
     """The description of a part; ``bytes`` and ``sha256`` are None until the part is whole.
 
-    ``arguments``: of the command, without --shard and -o.
+    ``shard``: (I, N). ``rows``: (first, end) of ``total``. ``arguments``: the command's, without --shard and -o.
     """
 
     part: str
@@ -63,7 +62,7 @@ class Manifest:
         return replace(self, bytes=whole.stat().st_size, sha256=file_sha256(whole))
 
     def difference(self, other: Manifest) -> str | None:
-        """Say why the parts cannot be joined; None if they can."""
+        """Describe why the parts cannot be joined; None if they can."""
         mine, others = ([(i["rows"], i["size"], i["sha256"]) for i in m.inputs] for m in (self, other))
         if len(mine) != len(others):
             return f"{len(mine)} inputs, and of {len(others)}"
@@ -77,7 +76,7 @@ class Manifest:
             return f"{self.shard[1]} parts, and of {other.shard[1]}"
         for name, value in _flat(self.run).items():
             theirs = _flat(other.run).get(name)
-            strict = name in STRICT and STRICT[name] in (value, theirs)  # a strict part has the rows of a lax one
+            strict = name in STRICT and STRICT[name] in (value, theirs)  # strict only refuses rows: parts may differ
             if theirs != value and not strict:
                 return f"two sets of options: {name} is {value!r}, and {theirs!r}"
         return None
@@ -89,7 +88,7 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
-    """Return ``output``, or the part's file in the folder ``output``."""
+    """Return ``output``, or if it is a folder, the part's path in it."""
     return output if output.suffix and not os.path.isdir(output) else output / part_name(shard, suffix)
 
 
@@ -102,7 +101,7 @@ def make_folder(part: Path) -> None:
 
 
 def part_name(shard: tuple[int, int], suffix: str) -> str:
-    """Return a name that sorts by the number of the part."""
+    """Return a file name for the part, such as part-00001-of-00003.npy."""
     width = max(5, len(str(shard[1])))
     return f"part-{shard[0]:0{width}}-of-{shard[1]:0{width}}{suffix}"
 
@@ -115,7 +114,7 @@ def manifest_path(part: Path) -> Path:
 def manifest_of(
     part: Path, shard: tuple[int, int], paths: list[str], found: list[Counted], run: dict[str, Any], given: list[str]
 ) -> Manifest:
-    """Return the manifest of a part that begins."""
+    """Make the manifest of a part before its first row."""
     total = sum(each.rows for each in found)
     inputs = [{"name": path, **each._asdict()} for path, each in zip(paths, found, strict=True)]
     options = {name: value for name, value in run.get("options", {}).items() if name != "shard"}
@@ -141,7 +140,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def manifests(folder: Path) -> list[Manifest]:
-    """Return the manifests in ``folder`` by part; raises a FastflowError unless all are of one run."""
+    """Return the manifests in ``folder``, sorted by part; raises a FastflowError unless all are of one run."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
     except OSError as error:
@@ -195,13 +194,13 @@ def check_beside(part: Path, manifest: Manifest) -> None:
 
 
 def is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Whether the part has its full size; its bytes are not read."""
+    """Whether the part has the size in its manifest; its content is not checked."""
     part = folder / manifest.part
     return manifest.sha256 is not None and part.is_file() and part.stat().st_size == manifest.bytes
 
 
 def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], None] = lambda read: None) -> None:
-    """Raise a FastflowError unless every part has its sha256."""
+    """Raise a FastflowError unless every part has the sha256 in its manifest."""
     for manifest in found:
         part = folder / manifest.part
         if file_sha256(part, count) != manifest.sha256:

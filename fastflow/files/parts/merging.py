@@ -28,7 +28,7 @@ ROWS = 4096
 
 
 def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
-    """Join the parts in ``folder`` to the bytes of one run; returns their manifests.
+    """Join the parts in ``folder`` to ``target``, the file of one run; return their manifests.
 
     Raises a FastflowError for a part that is missing, changed or of another run, before any byte is written.
     """
@@ -92,7 +92,7 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
                 writer.write(block)
                 rows += len(block.rows)
                 count(len(block.rows))
-    except Exception as error:  # the libraries raise anything for a spoilt body
+    except Exception as error:  # the readers raise many kinds for damaged content
         disk_failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
         if disk_failed or isinstance(error, FastflowError):
             raise

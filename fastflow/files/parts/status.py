@@ -12,11 +12,11 @@ from fastflow.files.write.locks import try_lock
 from fastflow.files.write.partial import is_unfinished, partial_path, state_path
 from fastflow.values import open_regular
 
-PRESENT = "present"  # in full, by its size; its bytes are not read
+PRESENT = "present"  # with its full size; its content is not checked
 
 
 class Status(NamedTuple):
-    """The parts of a run: the manifest of one, and file and state of each in order."""
+    """The parts of a run: the manifest ``first`` of one, and (file, state) of each, by number."""
 
     folder: Path
     first: Manifest
@@ -24,7 +24,6 @@ class Status(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> Status:
-        """Read the parts in ``folder``, by their sizes; raises as ``manifests``."""
         found = {manifest.shard[0]: manifest for manifest in manifests(folder)}
         first = next(iter(found.values()))
         count, suffix, parts = first.shard[1], Path(first.part).suffix, []
@@ -38,7 +37,7 @@ class Status(NamedTuple):
         return sum(state == PRESENT for _, state in self.parts)
 
     def commands(self) -> dict[int, str]:
-        """Return number -> command of each part that is neither whole nor being written."""
+        """Return {part's number: its command} for parts that are neither whole nor being written."""
         return {
             number: command(self.first, part, number)
             for number, (part, state) in enumerate(self.parts, 1)
@@ -69,7 +68,7 @@ class Status(NamedTuple):
 
 
 def command(first: Manifest, part: Path, number: int) -> str:
-    """Return the command that makes a part, for the folder of the first command."""
+    """Return the command that makes ``part``, to run in the first command's folder."""
     words = ["fastflow", "embed", *first.arguments, "--shard", f"{number}/{first.shard[1]}", "-o", str(part)]
     return shlex.join([*words, *["--resume"] * is_unfinished(part)])
 
@@ -91,7 +90,7 @@ def _is_held(path: Path) -> bool:
     try:
         with open_regular(path) as handle:
             return not try_lock(handle)
-    except OSError:  # there is none, or it is another file
+    except OSError:  # absent, or no regular file
         return False
 
 

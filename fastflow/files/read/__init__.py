@@ -1,4 +1,4 @@
-"""The record that every reader yields, and how to find texts in a file."""
+"""The record that every reader of inputs yields, and the options that find its text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fastflow.errors import FastflowError
 
 PAIR = ("sentence1", "sentence2")
 TEXT_FIELDS = ("text", "sentence")
-MOST_PLACES = 20  # of rows that were skipped
-Identity = str | int | float | bool | None  # an id as in JSON; ids of tables are str
+MOST_PLACES = 20  # skipped rows that a message lists
+Identity = str | int | float | bool | None  # a row's id; from csv and tsv always str
 
 
 class Record(NamedTuple):
-    """Texts (two of a pair), id, line from 1 (Parquet: row from 0), and kept values."""
+    """A row of an input: text (two of a pair), id, line from 1 (Parquet: row from 0), kept values."""
 
     texts: tuple[str, ...]
     id: Identity
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class RowFault(FastflowError):
-    """A row that only the ``option`` can embed; it leaves earlier rows as they are."""
+    """Error for a row that can be embedded only with ``option``, which does not change earlier rows."""
 
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class Layout(NamedTuple):
     """The options for finding the texts of an input.
 
     ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
-    ``sentence1``, ``sentence2``. ``errors``: strict, replace or skip bytes that ``encoding`` (None: UTF-8) lacks.
-    Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL. ``keep``: fields to carry along.
+    ``sentence1``, ``sentence2``. ``errors``: strict, replace or skip, for bytes that are not of ``encoding`` (None:
+    UTF-8). Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL. ``keep``: fields to output.
     """
 
     format: str | None = None
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
 
 def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:
-    """Return the text columns; raises a FastflowError that lists ``names``."""
+    """Choose the text columns among ``names``; raises a FastflowError if that is unclear."""
     where = path if line is None else f"{path}, line {line}"
     if field is not None:
         if field not in names:
@@ -81,20 +81,20 @@ def text_fields(names: list[str], path: str, line: int | None, field: str | None
 
 
 def find_text_fields(names: list[str]) -> tuple[str, ...]:
-    """Return the text columns with a known name, or ()."""
+    """Return the columns called text, sentence, or sentence1 and sentence2; () without them."""
     if all(name in names for name in PAIR):
         return PAIR
     return next(((name,) for name in TEXT_FIELDS if name in names), ())
 
 
 def list_names(names: list[str]) -> str:
-    """List names on one line for a message; long ones, and more than twenty, are cut."""
+    """List names on one line for a message; cut long names, and lists of over twenty."""
     shown = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in name) for name in names[:20]]
     return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in shown) + ", …" * (len(names) > 20)
 
 
 def plain(value: Any) -> Any:
-    """Return a kept value as JSON: Arrow scalars as values, NaN and infinity as None."""
+    """Return a kept value for JSON: Arrow scalars as values, NaN and infinity as None."""
     value = value.as_py() if hasattr(value, "as_py") else value
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -8,21 +8,21 @@ from typing import Any, BinaryIO, Protocol
 
 from fastflow.errors import missing_extra
 
-MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # the first bytes of a packed file
+MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
 CUT_SHORT = "the file is cut short; fetch it again"
-PIECE = 1024  # bytes unpacked at once: zstd makes at most 32,768 of each
+PIECE = 1024  # packed bytes at a time: zstd makes at most 32,768 bytes of one
 LARGEST_WINDOW = 1 << 27  # bytes that a zstd frame may look back, as in the zstd command
 
 
 class Readable(Protocol):
-    """A file that returns the bytes it has, as io.BufferedIOBase does."""
+    """A file with ``read1``, as io.BufferedIOBase has it."""
 
     def read1(self, size: int = -1, /) -> bytes:
         """Return the next bytes, b"" at the end."""
 
 
 def unpack(path: str, file: BinaryIO) -> Readable:
-    """Return ``file``, unpacked by the suffix of ``path``."""
+    """Return ``file``, or a reader that unpacks it by the suffix of ``path``."""
     if path.endswith(".gz"):
         return Gzip(file)
     return Zstd(path, file) if path.endswith(".zst") else file  # type: ignore[return-value]
@@ -39,7 +39,7 @@ def _not_packed(suffix: str, file: BinaryIO) -> OSError:
 
 
 class Gzip:
-    """The content of a .gz; raises OSError if it is not a .gz, cut short or damaged."""
+    """Reader of the content of a .gz; raises OSError if it is not a .gz, cut short or damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._unpacker = file, gzip.GzipFile(fileobj=file)
@@ -54,9 +54,9 @@ class Gzip:
 
 
 class Zstd:
-    """The content of a .zst; raises OSError if it is not a .zst, cut short or damaged.
+    """Reader of the content of a .zst; raises as ``Gzip``.
 
-    ``zstandard.stream_reader`` ends quietly if a file was cut off.
+    ``zstandard.stream_reader`` raises no error for a file cut short.
     """
 
     def __init__(self, path: str, file: BinaryIO) -> None:
@@ -67,8 +67,8 @@ class Zstd:
         self._error, self._file = zstandard.ZstdError, file
         self._unpacker = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
         self._frame: Any = None
-        self._rest = b""  # read and not unpacked
-        self._made = memoryview(b"")  # unpacked and not given
+        self._rest = b""  # packed bytes, read and not unpacked
+        self._made = memoryview(b"")  # unpacked bytes, not returned yet
 
     def read1(self, size: int = -1, /) -> bytes:
         if not self._made:

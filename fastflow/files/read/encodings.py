@@ -1,4 +1,4 @@
-"""Inputs in another encoding than UTF-8, and bytes that an encoding cannot read."""
+"""Convert inputs of other encodings to UTF-8, and mark bytes that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fastflow.errors import UsageError
 if TYPE_CHECKING:
     from fastflow.files.read.compressed import Readable
 
-MARK = "fastflow.mark"  # the handler of errors that writes BAD for unreadable bytes
+MARK = "fastflow.mark"  # the codec error handler that writes BAD for unreadable bytes
 BAD = b"\xff"  # not a byte of UTF-8
-DOMAINS = ("idna", "punycode")  # codecs of names, which cannot decode pieces
+DOMAINS = ("idna", "punycode")  # codecs of domain names, which cannot decode a file in pieces
 
 
 def parse_encoding(given: str | None) -> str | None:
@@ -20,7 +20,7 @@ def parse_encoding(given: str | None) -> str | None:
     if given is None:
         return None
     try:
-        "a".encode(given)  # a LookupError for a codec of no text, such as base64
+        "a".encode(given)  # raises LookupError for a codec that is not for text, such as base64
         name = codecs.lookup(given).name
     except (LookupError, ValueError):
         name = ""
@@ -30,7 +30,7 @@ def parse_encoding(given: str | None) -> str | None:
 
 
 class Recoded:
-    """The content of ``file`` as UTF-8, with BAD for bytes that ``encoding`` lacks."""
+    """Reader that converts ``file`` to UTF-8, with BAD for bytes that are not of ``encoding``."""
 
     def __init__(self, file: Readable, encoding: str) -> None:
         self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)(MARK)

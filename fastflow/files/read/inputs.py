@@ -17,21 +17,20 @@ if TYPE_CHECKING:
 
 PACKED = (".gz", ".zst")
 CHUNK = 1 << 16
-LONGEST = 1 << 24  # bytes of a line, far beyond any limit of tokens
+LONGEST = 1 << 24  # the most bytes of a line
 PATIENCE = 50  # milliseconds to wait for the next line of a pipe
 
 
 class Input:
     """An open file, or standard input for ``-``; raises a FastflowError naming it.
 
-    ``identity``: size and modification time of a regular file at opening, else None. A moved or deleted file is read to
-    its end.
+    ``identity``: size and modification time of a regular file at opening, else None.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._waiting = 0  # lines read and not yielded
-        self.digest: Any = None  # a hash that takes the content
+        self.digest: Any = None  # a hash object, updated with the content
         self.skipped = Skipped()
         try:
             self._file = self._open(path)
@@ -57,8 +56,8 @@ class Input:
     ) -> Iterator[str]:
         r"""Yield lines without their ends \n or \r\n, and without a byte-order mark.
 
-        ``errors``: for bytes that ``encoding`` (None: UTF-8) lacks. ``null``: texts end with NUL. ``whole``: lines keep
-        a final \r. Raises a FastflowError naming the line, also if the file changed.
+        ``errors``: Python's handler for bytes that are not of ``encoding`` (None: UTF-8). ``null``: texts end with NUL.
+        ``whole``: lines keep a final \r. Raises a FastflowError naming the line, also if the file changed.
         """
         number, unit, end = 0, "text" if null else "line", b"" if null or whole else b"\r"
         try:
@@ -82,18 +81,18 @@ class Input:
         self.check_unchanged()
 
     def share(self) -> float | None:
-        """Return the share of bytes that is read; None for a pipe or empty file."""
+        """Return the share of bytes read so far; None if unknown."""
         size = self.identity[0] if self.identity else 0
         return min(1.0, self._file.tell() / size) if size else None
 
     def waits(self) -> bool:
-        """Whether the next line of a pipe has not arrived within PATIENCE."""
+        """Whether a pipe's next line does not arrive within PATIENCE."""
         if self._waiting or self.identity is not None or not hasattr(select, "poll"):
             return False
         try:
             poll = select.poll()
             poll.register(self._file.fileno(), select.POLLIN)
-        except OSError:  # not a real file, such as io.BytesIO
+        except OSError:  # no file descriptor, as in io.BytesIO
             return False
         return not poll.poll(PATIENCE)
 
@@ -112,13 +111,13 @@ class Input:
         return self._file.read(size)
 
     def raw_lines(self, end: bytes = b"\n", encoding: str | None = None) -> Iterator[bytes]:
-        """Yield the unpacked bytes between ``end`` and ``end``, and a rest; recoded to UTF-8 with an ``encoding``."""
+        """Yield the unpacked lines, as bytes without ``end``, converted to UTF-8 from ``encoding``."""
         handle = self._handle
         if encoding is not None:
             from fastflow.files.read.encodings import Recoded
 
             handle = Recoded(handle, encoding)
-        start: list[bytes] = []  # the start of an unfinished line
+        start: list[bytes] = []  # pieces of an unfinished line
         number = held = 0  # lines yielded, bytes of ``start``
         while chunk := handle.read1(CHUNK):
             if self.digest is not None:
@@ -143,7 +142,7 @@ class Input:
     def _stat(self) -> tuple[int, int] | None:
         try:
             found = os.fstat(self._file.fileno())
-        except OSError:  # io.UnsupportedOperation: not a real file
+        except OSError:  # io.UnsupportedOperation: no file descriptor
             return None
         return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 

@@ -1,4 +1,4 @@
-"""A matrix of vectors (n, D), mapped or in memory, read a few rows at a time."""
+"""A matrix of vectors (n, D), in a memory-mapped file or an array, read a few rows at a time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fastflow.kernels.stored import CHANGED, was_changed, watch
 from fastflow.stages.vectors import first_bad
 from fastflow.values import MOST, reason, short
 
-HELD = 1 << 26  # bytes read before pages are given back
+HELD = 1 << 26  # bytes read before the system gets the pages back
 FLOATS = ("float16", "float32", "float64")
 
 
 class Matrix:
-    """Float32 rows of ``array`` (n, D) in any memory and byte order; ``index`` (m,) selects rows.
+    """Reads rows of ``array`` (n, D) as float32; ``index`` (m,) selects rows.
 
-    Pages of the map ``pages`` return to the system now and then, so memory stays constant. Raises a FastflowError
-    beginning with ``name`` for another array, and when it reads a row with NaN, infinity or a number beyond float32.
+    ``pages``: the map of ``array``; the system gets its pages back every HELD bytes. Raises a FastflowError, beginning
+    with ``name``, for another kind of array, and for a row with NaN, infinity or a number beyond float32.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Matrix:
         if isinstance(array, np.ma.MaskedArray):
             raise FastflowError(f"{name}: a masked array would be read without its mask; give a plain one")
         self.array, self.name, self._index, self._pages = array, name, index, pages
-        self._read = 0  # bytes since pages were given back
+        self._read = 0
         self.shape = (len(array) if index is None else len(index), array.shape[1])
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class MatrixFile(Input):
         return self
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
-        """Yield blocks of rows; raises a FastflowError after a block if the file changed."""
+        """Yield blocks of ``size`` rows; raises a FastflowError after a block if the file changed."""
         for block in self.matrix.blocks(size, start):
             yield block
             self.check_unchanged()
@@ -118,7 +118,7 @@ def _map(handle: BinaryIO, path: str) -> Matrix:
         RecursionError,
         SyntaxError,
         TokenError,
-    ) as error:  # the header is Python
+    ) as error:  # NumPy parses the header as Python
         raise FastflowError(f"{path} is not a .npy file: {reason(error)}") from error
     _check_kind(shape, dtype, path)
     start, size = handle.tell(), os.fstat(handle.fileno()).st_size

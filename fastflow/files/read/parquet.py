@@ -12,8 +12,8 @@ from fastflow.files.read import Layout, Record, list_names, text_fields
 from fastflow.files.read.inputs import Input
 from fastflow.values import reason
 
-BATCH = 4096  # rows that become Python values at a time
-BYTES = 1 << 24  # in a batch: fewer rows if they are long
+BATCH = 4096  # the most rows read at a time
+BYTES = 1 << 24  # unpacked size of a batch, about
 
 
 def arrow(purpose: str) -> Any:
@@ -27,14 +27,14 @@ def arrow(purpose: str) -> Any:
 
 
 def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """Yield the records after the first ``skip``; kept fields are Arrow scalars, ``line`` counts from 0.
+    """Yield the records after the first ``skip``; kept fields are Arrow scalars, ``line`` is the row from 0.
 
     Raises a FastflowError naming file and row.
     """
     file = _open_file(source)
     with _readable(source.path):
         fields, columns = columns_of(source.path, file.schema_arrow, layout)
-    file = _open_file(source, fields)  # otherwise a repeated value of few bytes could become gigabytes
+    file = _open_file(source, fields)  # else a short repeated value could become gigabytes
     counts, row = counts_of(file, source.path), 0
     try:
         for group, count in enumerate(counts):
@@ -56,20 +56,20 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
 
 
 def _rows_at_once(group: Any) -> int:
-    """Return the rows that have about BYTES unpacked, at most BATCH.
+    """Return the number of rows that have about BYTES unpacked, at most BATCH.
 
-    All columns count: asking for a damaged column ends the process (pyarrow 26).
+    The sizes of all columns are used: asking for a damaged column ends the process (pyarrow 26).
     """
     return max(1, min(BATCH, BYTES * group.num_rows // max(1, group.total_byte_size)))
 
 
 def row_count(source: Input) -> int:
-    """Return the rows that the footer counts."""
+    """Return the number of rows in the footer."""
     return sum(counts_of(_open_file(source), source.path))
 
 
 def counts_of(file: Any, path: str) -> list[int]:
-    """Return the rows of each group; raises a FastflowError if the file has another sum."""
+    """Return the number of rows of each group; raises a FastflowError if the footer has another sum."""
     metadata = file.metadata
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
@@ -80,7 +80,7 @@ def counts_of(file: Any, path: str) -> list[int]:
 
 
 def footer(source: Input) -> bytes:
-    """Return the footer: places, sizes and statistics of all columns."""
+    """Return the footer's bytes: places, sizes and statistics of all columns."""
     _open_file(source)
     file = source.file
     file.seek(-8, 2)
@@ -90,7 +90,7 @@ def footer(source: Input) -> bytes:
 
 
 def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
-    """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError for a conflict."""
+    """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError if a type differs."""
     file = _open_file(source)
     with _readable(source.path):
         schema = file.schema_arrow
@@ -115,7 +115,7 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
 
 
 def _open_file(source: Input, dictionaries: Sequence[str] = ()) -> Any:
-    """Open the ParquetFile; columns ``dictionaries`` are read as dictionaries.
+    """Open the ParquetFile; the columns ``dictionaries`` are read as dictionary columns.
 
     Raises a UsageError for a pipe, a FastflowError for a damaged footer.
     """
@@ -138,7 +138,7 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
-    """Return (text columns, all columns to read); raises a FastflowError naming a wrong one."""
+    """Return (text columns, all columns to read); raises a FastflowError for an absent or unsuited column."""
     names, key = schema.names, layout.id_field
     texts = text_fields(names, path, None, layout.field)
     wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))
@@ -185,7 +185,7 @@ def _values(column: Any) -> list[Any]:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the type of a column's values, dictionary or not."""
+    """Return the type of a column's values, also of a dictionary column."""
     return getattr(kind, "value_type", kind) if str(kind).startswith("dictionary<") else kind
 
 

@@ -1,4 +1,4 @@
-"""An input that is read twice: a file, or a copy of a pipe."""
+"""An input that is read twice: a file, or a temporary copy of a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT = 256 << 20
 
 
 class Spooled(Input):
-    """The pipe ``path``, read from its ``copy``."""
+    """The input of the pipe ``path``, read from its ``copy``."""
 
     def __init__(self, path: str, copy: Path) -> None:
         self._copy = copy
@@ -31,9 +31,9 @@ class Spooled(Input):
 
 
 class Rereadable:
-    """``with Rereadable(path) as opened``: ``opened(path)`` reads the input from its start, any number of times.
+    """``with Rereadable(path) as opened``: each ``opened(path)`` reads the input from its start.
 
-    Raises a FastflowError for a pipe of more than LIMIT bytes, or a file that changes between.
+    Raises a FastflowError for a pipe of more than LIMIT bytes, or a file that changes meanwhile.
     """
 
     def __init__(self, path: str) -> None:
@@ -43,7 +43,7 @@ class Rereadable:
         self._identity: tuple[int, int] | None = None
 
     def __enter__(self) -> Rereadable:
-        with Input(self._path) as source:  # once: a named pipe ends with its first reader
+        with Input(self._path) as source:  # only once: a named pipe ends with its first reader
             if self._path != "-" and source.identity is not None:
                 self._identity = source.identity
                 return self

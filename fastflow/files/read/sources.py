@@ -17,11 +17,11 @@ from fastflow.files.read.inputs import Input
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
-COUNT_S, CHECKED = 0.25, 1024  # seconds of counting; rows between looks at the clock
+COUNT_S, CHECKED = 0.25, 1024  # the most seconds of counting; rows between looks at the clock
 
 
 class Row(NamedTuple):
-    """A record, its number over all inputs from 0, and its path."""
+    """A record, its number over all inputs from 0, and the path of its input."""
 
     number: int
     path: str
@@ -106,7 +106,7 @@ class Sources:
         return self.paths[0] if not more else f"{self.paths[0]} and {more} more input{'s' * (more > 1)}"
 
     def rows(self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None) -> Iterator[Row]:
-        """Yield the rows after the first ``skip``; ``counts``, the rows of each input, spare reading earlier ones."""
+        """Yield the rows after the first ``skip``; ``counts``, the rows of each input, spare reading earlier inputs."""
         number = 0
         for at, path in enumerate(self.paths):
             if counts is not None and number + counts[at] <= skip:
@@ -120,7 +120,6 @@ class Sources:
                 number += 1
 
     def open(self, at: int) -> Input:
-        """Open input ``at`` from its start, in place of the one before."""
         if not (self._fresh and at == self._at):
             self._current.__exit__()
             self._current, self._at = self._opened(self.paths[at]), at
@@ -134,7 +133,7 @@ class Sources:
         self._current.check_unchanged()
 
     def types(self, layout: Layout) -> dict[str, Any]:
-        """Return the Arrow types of id and kept fields of Parquet; raises if two inputs differ."""
+        """Return the Arrow types of id and kept fields, {} unless Parquet; raises if two inputs differ."""
         if format_of(self.paths[0], layout.format) != "parquet":
             return {}
         from fastflow.files.read.parquet import add_types
@@ -148,7 +147,7 @@ class Sources:
     def expected(self, layout: Layout) -> tuple[int | None, bool]:
         """Return (rows of all inputs, whether that is an estimate); (None, True) for a pipe.
 
-        It counts for COUNT_S at most; the bytes read until then represent the rest.
+        Counting ends after COUNT_S; the rest is estimated.
         """
         sizes = [size for size, _ in self.identity or []]
         if not sizes or ("-" in self.paths and sys.stdin.buffer.tell()):
@@ -165,7 +164,7 @@ class Sources:
 
     def _so_far(self, path: str, layout: Layout, until: float) -> tuple[int, float]:
         found, share = 0, 0.0
-        with contextlib.suppress(FastflowError):  # the run raises it later
+        with contextlib.suppress(FastflowError):  # the run will raise it
             with self._opened("/dev/stdin" if path == "-" else path) as source:
                 for found in rows_so_far(source, layout):
                     if found % CHECKED == 0:

@@ -16,16 +16,16 @@ DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout) -> Iterator[Record]:
     r"""Yield the records of a csv or tsv; ids are strings.
 
-    ``lines`` keep a final \r, which a quoted field may hold. Raises a FastflowError for a file with two readings: by
-    its header, its delimiter or a repeated column.
+    ``lines`` keep a final \r, which a quoted field may hold. Raises a FastflowError for a file that is
+    ambiguous in its header or its delimiter, or repeats a column.
     """
-    # a stray quote in STS and GLUE files would swallow the rows after it
     csv.field_size_limit(LONGEST)
     first, path = next(lines, None), source.path
     if first is None:
         return
     delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(first.removesuffix("\r"), path, layout))
     ended = _Ended(chain([first], lines), source, layout.errors == "skip")
+    # tsv without quoting: stray quotes in STS and GLUE files would swallow rows
     rows = csv.reader(
         ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL, strict=True
     )
@@ -42,7 +42,7 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
         for values in rows:
             skipped = ended.skips()
             ended.begin()
-            if not values and len(names) > 1:  # an empty line is forgiven at the end of the file
+            if not values and len(names) > 1:  # empty lines are allowed only at the end of the file
                 blank = blank or rows.line_num
                 continue
             if skipped:
@@ -61,9 +61,9 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
 
 
 class _Ended:
-    """Lines with their ends for csv.reader; raises a FastflowError for a row of more than LONGEST.
+    """Gives csv.reader lines with their ends; raises a FastflowError for a row of more than LONGEST.
 
-    ``looks``: for unreadable bytes.
+    ``looks``: whether to look for unreadable bytes.
     """
 
     def __init__(self, lines: Iterator[str], source: Input, looks: bool) -> None:
@@ -74,7 +74,7 @@ class _Ended:
         self._held, self._unreadable = 0, False
 
     def skips(self) -> bool:
-        """Whether the row has an unreadable line; ``source`` counts it then."""
+        """Whether the row has unreadable bytes; ``source`` counts it then."""
         if self._unreadable:
             self._source.skipped.add(self._source.path, "line", self._number)
         return self._unreadable

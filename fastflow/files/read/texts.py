@@ -43,7 +43,7 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 def unit_of(path: str, layout: Layout) -> str:
-    """Name the unit of a record's place in messages."""
+    """Return the word before a record's number in messages: line, row or text."""
     return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
 
 
@@ -54,7 +54,7 @@ def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # n
 
 
 def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """Yield the records of an open input after ``skip``."""
+    """Yield the records of an open input after the first ``skip``."""
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
     if kind == "parquet":
@@ -65,9 +65,9 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]
 
 
 def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
-    """Yield the number of rows read so far; for Parquet only the total.
+    """Yield the number of rows so far, after each row; for Parquet only the total.
 
-    Lines are parsed only if quoted texts may hold line ends or rows are skipped.
+    Lines are parsed only if texts may hold line ends or rows are skipped.
     """
     kind = format_of(source.path, layout.format)
     if kind == "parquet":
@@ -78,7 +78,7 @@ def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
         yield from (number for number, _ in enumerate(records_of(source, layout), 1))
     else:
         lines = enumerate(source.lines(layout.errors, layout.null, layout.encoding), 1)
-        yield from (number for number, line in lines if kind == "txt" or line.strip())  # JSON: blank ones are no rows
+        yield from (number for number, line in lines if kind == "txt" or line.strip())  # JSON: blank lines are not rows
 
 
 def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:

@@ -1,1 +1,1 @@
-"""Vectors that were computed before: repeated texts of a run, a cache over runs, training's cache."""
+"""Reuse of computed vectors: of repeated texts, of earlier runs (--cache), and in training."""

@@ -1,9 +1,9 @@
-"""The user's cache of pooled embeddings and trials of int8: its files, and who uses them.
+"""The user's cache folder: list its files, remove them, and find those in use.
 
-    KEY.npy       the embeddings of one corpus by one encoder; KEY is the sha256 of both and of the pooling
+    KEY.npy       the pooled embeddings of one corpus by one encoder; KEY is the sha256 of both and of the pooling
     KEY.partial   the same, unfinished: a run with the same KEY continues it
     KEY.json      encoder and corpus by name, for ``fastflow cache``
-    KEY.int8      a trial of int8: ``backends.precision``
+    KEY.int8      a trial: how far int8 is from float32 (``backends.precision``)
 
 A file in use is locked (flock). Earlier versions named unfinished files KEY.PID.partial; no run continues them.
 """
@@ -28,7 +28,7 @@ from fastflow.files.write.locks import open_locked, try_lock
 
 OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial|int8)")
 MAGIC = b"\x93NUMPY"
-WAIT = 0.5  # seconds between looks at a lock
+WAIT = 0.5  # seconds between attempts to lock a file
 DAY = 86_400.0
 
 
@@ -41,9 +41,9 @@ def bytes_for_people(size: int) -> str:
 
 @contextmanager
 def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
-    """Open ``path`` unbuffered for reading and writing, made if absent, locked; waits for another holder.
+    """Open and lock ``path``, unbuffered, made if absent; wait while another process has it locked.
 
-    ``waiting`` is called before it waits. Raises OSError.
+    ``waiting`` is called before a wait. Raises OSError.
     """
     handle = open_locked(path, OWN)
     if handle is None:
@@ -56,17 +56,17 @@ def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
-    """Write the origin of the array at ``path`` next to it."""
+    """Write ``about``, the origin of the array ``path``, next to it."""
     replace_text(path.with_suffix(".json"), json.dumps({"fastflow_cache": 1, **about}), OWN)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An array of the cache, finished or not, or a trial of int8."""
+    """A file of the cache: an array, finished or not, or a trial of int8."""
 
     path: Path
     key: str
-    pid: int | None  # the process in its name
+    pid: int | None  # the process in names by earlier versions
     size: int
     made: float
     about: dict[str, Any]
@@ -120,7 +120,7 @@ def entries(directory: Path) -> list[Entry]:
             if path.is_symlink() or not path.is_file() or not _is_ours(path):
                 continue
             stat, in_use = path.stat(), _in_use(path, pid)
-        except FileNotFoundError:  # finished or cleared by another process meanwhile
+        except FileNotFoundError:  # renamed or removed by another process meanwhile
             continue
         except OSError as error:
             raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
@@ -142,7 +142,7 @@ def _in_use(path: Path, pid: int | None) -> bool:
 
 
 def _is_open_in(pid: int, path: Path) -> bool:
-    """Whether process ``pid``, which takes no lock, has ``path`` open; True if that cannot be seen."""
+    """Whether process ``pid``, which locks no file, has ``path`` open; True if unknown."""
     try:
         held = list(Path(f"/proc/{pid}/fd").iterdir())
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def _about_trial(path: Path) -> dict[str, Any]:
 
 
 def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Remove entries; returns (removed, kept because in use)."""
+    """Remove the entries ``found``; return (removed, kept because in use)."""
     removed: list[Entry] = []
     kept: list[Entry] = []
     for entry in found:
@@ -187,7 +187,7 @@ def _remove(entry: Entry) -> bool:
             about = path.with_name(f"{entry.key}.json")
             if not any(other.exists() for other in others) and _about(about):
                 about.unlink()
-    except FileNotFoundError:  # finished or cleared by another process meanwhile
+    except FileNotFoundError:  # renamed or removed meanwhile
         return True
     except OSError as error:
         raise FastflowError(f"{path} cannot be removed: {error.strerror}") from error

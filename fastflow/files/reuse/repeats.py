@@ -1,6 +1,6 @@
-"""``--dedupe``: the vectors of a run in unnamed files, which end with the process.
+"""``--dedupe``: store a run's vectors in temporary files without names, which vanish with the process.
 
-A mapped table leads to the rows; the system writes and drops its pages, so memory stays constant.
+A memory-mapped hash table has their places; the system pages it, so memory stays constant.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from fastflow.errors import FastflowError
 from fastflow.files.reuse.store import KEY, Store
 from fastflow.files.write.partial import cannot_write
 
-ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # place 0: the slot is free
+ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # a slot; place: the row's number + 1, 0 if free
 FIRST_SLOTS = 1 << 16
-FULLEST = 2 / 3  # the largest share of taken slots
-MOVED = 1 << 16  # entries that move into more slots at a time
+FULLEST = 2 / 3  # the share of taken slots at which the table grows
+MOVED = 1 << 16  # slots copied at a time into a larger table
 
 
 class Slots:
-    """key -> place, from 0, in a mapped file: open addressing with linear probing, many keys in one call."""
+    """Hash table key -> place (row number from 0) in a memory-mapped file, with linear probing."""
 
     def __init__(self, folder: Path | None, slots: int = FIRST_SLOTS) -> None:
-        """Map ``slots``, a power of two; raises OSError if the disk has no room."""
         self._folder, self._mask, self.entries = folder, np.uint64(slots - 1), 0
         with open_unnamed(folder) as handle:
             os.posix_fallocate(
                 handle.fileno(), 0, slots * ENTRY.itemsize
-            )  # a page without room on the disk raises SIGBUS
+            )  # else a page without room on the disk raises SIGBUS
             self._map = mmap.mmap(handle.fileno(), slots * ENTRY.itemsize)
         self._map.madvise(mmap.MADV_RANDOM)
         self._slots = np.frombuffer(self._map, ENTRY)
@@ -52,7 +51,7 @@ class Slots:
         return found
 
     def add(self, keys: NDArray[np.uint64], places: NDArray[np.int64]) -> None:
-        """Enter distinct, absent ``keys``; raises OSError if the disk is full."""
+        """Add distinct, absent ``keys`` (n, 2); raises OSError if the disk is full."""
         while self.entries + len(keys) > FULLEST * len(self._slots):
             self._grow()
         entries = np.empty(len(keys), ENTRY)
@@ -60,7 +59,7 @@ class Slots:
         slots, open_ = keys[:, 0] & self._mask, np.arange(len(keys))
         while len(open_):
             free = self._slots["place"][slots[open_]] == 0
-            self._slots[slots[open_[free]]] = entries[open_[free]]  # of two that meet in a slot, one stays
+            self._slots[slots[open_[free]]] = entries[open_[free]]  # one of the keys gets the slot; others try the next
             open_ = open_[self._slots["place"][slots[open_]] != entries["place"][open_]]
             slots[open_] = (slots[open_] + np.uint64(1)) & self._mask
         self.entries += len(keys)
@@ -80,7 +79,7 @@ class Slots:
 
 
 class Repeats(Store):
-    """The rows of a run, of ``size`` bytes each, in files in ``folder`` (None: the temporary folder)."""
+    """Store of a run's rows, of ``size`` bytes each, in files in ``folder`` (None: the temporary folder)."""
 
     def __init__(self, folder: Path | None, size: int) -> None:
         self._folder, self._size = folder or Path(tempfile.gettempdir()), size

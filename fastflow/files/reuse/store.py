@@ -1,6 +1,6 @@
-"""Pooled vectors that are used again: keys, rows of bytes, and the interface of both stores.
+"""Store of pooled vectors that are used again: keys, rows of bytes, and interface.
 
-A key is a 128-bit hash of the text and of everything else that decides its pooled vector. Later options are not in it.
+A key is a 128-bit hash of the text and all that decides its pooled vector. A row: 1 if the text was cut, the vector.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fastflow.runtime import Runtime
 from fastflow.version import __version__
 
 KEY = 16
-CHECK = 8  # bytes that bind a kept vector to its key
+CHECK = 8  # bytes of the checksum of a key and its row
 
 
 class Store(ABC):
-    """Rows of bytes by key, all of one size.
+    """Interface of a store: rows of bytes, all of one size, by key.
 
-    ``since``: the last row that a finished run stored; None if runs share no rows.
+    ``since``: the number of the last row of a finished run; None if runs share no rows.
     """
 
     since: int | None = None
@@ -35,13 +35,13 @@ class Store(ABC):
 
     @abstractmethod
     def add(self, rows: Mapping[bytes, bytes]) -> None:
-        """Keep ``rows``, new keys that ``find`` did not find."""
+        """Store ``rows`` by keys that ``find`` did not find."""
 
     def describe(self) -> str:
         return ""
 
     def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
-        """Return the ``keys`` of rows up to ``since``."""
+        """Return the ``keys`` of rows with numbers up to ``since``."""
         return set()
 
     def finish(self) -> None:  # noqa: B027 (nothing to note, if runs share no rows)
@@ -53,7 +53,7 @@ class Store(ABC):
 
 
 def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
-    """Return everything but the text that decides a pooled vector."""
+    """Return the settings that decide a text's pooled vector."""
     info = runtime.info()
     return {
         "fastflow": __version__,
@@ -73,18 +73,18 @@ def keys_of(texts: Iterable[str], decided: Mapping[str, Any]) -> list[bytes]:
 
 
 def pack_rows(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
-    """Return a row for each vector of (B, D); ``cut``: the numbers of cut texts."""
+    """Return a row of bytes for each vector of (B, D); ``cut``: the numbers of cut texts."""
     numbers = set(cut)
     return [bytes([at in numbers]) + vector.tobytes() for at, vector in enumerate(np.ascontiguousarray(pooled))]
 
 
 def unpack_rows(rows: Sequence[bytes], dim: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
-    """Return pooled vectors (B, D), and the number of cut texts."""
-    data = bytearray().join(memoryview(row)[1:] for row in rows)  # torch would warn of an array it may not write
+    """Return the pooled vectors (B, D) in ``rows``, and the number of cut texts."""
+    data = bytearray().join(memoryview(row)[1:] for row in rows)  # writable, for torch warns of read-only arrays
     pooled = np.frombuffer(data, dtype).reshape(len(rows), dim)
     return pooled, sum(row[0] for row in rows)
 
 
 def check_of(key: bytes, row: bytes) -> bytes:
-    """Return CHECK bytes that bind a row to its key."""
+    """Return the checksum, of CHECK bytes, of a key and its row."""
     return hashlib.blake2b(row, digest_size=CHECK, key=key).digest()

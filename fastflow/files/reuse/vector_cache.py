@@ -1,11 +1,9 @@
 """``--cache FILE.db``: pooled vectors in an SQLite file that runs may share.
 
-    runs      the settings that decide a vector, as JSON, and how many vectors they have
-    keys      key of text and settings -> number of the vector
-    vectors   a check and the row (``store``)
-    known     the last number when a run had finished: vectors up to it are of finished runs
-
-Every row is checked when it is read: one that was not stored for its key is an error.
+runs      the settings that decide a vector, as JSON, and how many vectors they have
+keys      key of text and settings -> number of the vector
+vectors   number -> checksum and row (``store``)
+known     the number of the last vector when a run last finished
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from fastflow.errors import FastflowError
 from fastflow.files.reuse.cache import bytes_for_people
 from fastflow.files.reuse.store import CHECK, Store, check_of
 
-APPLICATION = 0x66665643  # "ffVC", in the header of the file
+APPLICATION = 0x66665643  # "ffVC", in the header of the SQLite file
 VERSION = 1
-SQLITE = b"SQLite format 3\0"  # the first bytes of a file
+SQLITE = b"SQLite format 3\0"  # the first bytes of an SQLite file
 APPLICATION_AT = slice(68, 72)
 WAIT = 60.0  # seconds to wait for another process
 ASKED = 500
@@ -39,9 +37,9 @@ LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
 class VectorCache(Store):
-    """The cache at ``path``, made if absent, for rows of ``size`` bytes keyed by ``decided``.
+    """Store at ``path``, made if absent, of rows of ``size`` bytes, computed with the settings ``decided``.
 
-    Raises a FastflowError for another file, and one that is damaged, locked or cannot be read and written.
+    Raises a FastflowError for a file that is not a cache, damaged or locked, or cannot be read and written.
     """
 
     def __init__(self, path: Path, decided: Mapping[str, Any], size: int) -> None:
@@ -76,7 +74,7 @@ class VectorCache(Store):
     def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(keys), ASKED):
             some = keys[start : start + ASKED]
-            # fetched at once: a cursor dropped at a damaged row complains of the closed file
+            # at once: at a damaged row an open cursor would report a closed file
             yield from self._db.execute(f"{query}({', '.join('?' * len(some))})", some).fetchall()
 
     def _check(self, key: bytes, data: Any) -> bytes:
@@ -89,7 +87,7 @@ class VectorCache(Store):
         if not rows:
             return
         with self._changing():
-            # another run may have been faster
+            # another run may have stored some meanwhile
             there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
             new = sorted(rows.keys() - there)
             (last,) = self._db.execute(LAST).fetchone()
@@ -118,14 +116,14 @@ class VectorCache(Store):
 
 
 def report(path: Path) -> list[str]:
-    """Return size and vectors by model, in lines."""
+    """Return lines with the size of the cache, and the vectors of each model."""
     found = contents(path)
     if not found["version"]:
         return [f"{path}: empty"]
     head = f"{path}: {found['vectors']:,} vectors, {bytes_for_people(found['bytes'])}"
     try:
         return [head, *(_line(run["settings"], run["vectors"]) for run in found["runs"])]
-    except (LookupError, TypeError, AttributeError) as error:  # not written by a run
+    except (LookupError, TypeError, AttributeError) as error:  # no run of fastflow wrote this
         raise describe_damage(path) from error
 
 
@@ -136,7 +134,7 @@ def contents(path: Path) -> dict[str, Any]:
         held = db.execute("SELECT settings, vectors FROM runs").fetchall() if version else []
     try:
         runs = [{"settings": json.loads(text), "vectors": int(count)} for text, count in held]
-    except (ValueError, TypeError) as error:  # not written by a run
+    except (ValueError, TypeError) as error:
         raise describe_damage(path) from error
     vectors = sum(run["vectors"] for run in runs)
     about = {"place": str(path), "version": version, "bytes": path.stat().st_size}
@@ -152,7 +150,7 @@ def _line(settings: dict[str, Any], vectors: int) -> str:
 
 
 def describe_damage(path: Path) -> FastflowError:
-    """Return the error for a file that SQLite or a check refuses; only our own may be removed."""
+    """Return the error for a file that SQLite or a checksum refuses; it advises to remove only a cache."""
     try:
         with path.open("rb") as file:
             head = file.read(APPLICATION_AT.stop)
@@ -174,7 +172,7 @@ def _open(path: Path, mode: str) -> Any:
         import sqlite3
     except ImportError as error:
         raise FastflowError("--cache needs sqlite3, which this Python was built without; leave it out") from error
-    if mode == "rwc":  # SQLite's other files get the same mode; if this fails, SQLite names the reason
+    if mode == "rwc":  # sets the mode, also of SQLite's other files
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWN))
     with _plain(path):
@@ -204,11 +202,11 @@ def _plain(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except UnicodeDecodeError as error:  # SQLite quotes damaged text, which Python cannot read
+    except UnicodeDecodeError as error:  # SQLite's message quotes damaged text
         raise describe_damage(path) from error
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest names the place in SQLite
-        if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: Python cannot read it
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind of error
+        if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: SQLite gave none
             raise describe_damage(path) from error
         reasons = {
             sqlite3.SQLITE_BUSY: f"another process has held it for {WAIT:.0f} seconds; wait for that",

@@ -1,4 +1,4 @@
-"""Rows with their vectors, and their printing: JSON Lines, or short lines to a terminal; the modules write files."""
+"""``Block``, rows with their vectors, and its printing as JSON Lines or short lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Block:
 
 
 def json_lines(block: Block) -> str:
-    """Return an object a row; nine significant digits give float32 back exactly."""
+    """Return a line of JSON for each row; nine significant digits restore float32 exactly."""
     lines = []
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
         head = {"index": row} | {name: ids[at] for name, ids in block.named_ids.items()}
@@ -56,7 +56,7 @@ def json_lines(block: Block) -> str:
 
 
 class StandardOutput:
-    """JSON Lines in UTF-8 whatever the locale."""
+    """Prints JSON Lines, in UTF-8 whatever the locale."""
 
     own = FIELDS
 
@@ -64,7 +64,7 @@ class StandardOutput:
         check_stdout()
 
     def write(self, block: Block) -> None:
-        """Print the rows; raises BrokenPipeError if the reader left."""
+        """Print the rows; raises BrokenPipeError if the reader ended."""
         try:
             sys.stdout.buffer.write(self.encode(block).encode("utf-8"))
             sys.stdout.buffer.flush()
@@ -77,11 +77,11 @@ class StandardOutput:
         return json_lines(block)
 
     def finish(self) -> None:
-        """Every block was flushed."""
+        """End the output; every block was flushed."""
 
 
 class Terminal(StandardOutput):
-    """A short line for each row."""
+    """Prints a short line for each row."""
 
     def encode(self, block: Block) -> str:
         rest = f"… {block.vectors.shape[1]} numbers]"

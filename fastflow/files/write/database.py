@@ -1,6 +1,6 @@
-"""Write embeddings to a SQLite database: records grow in sequence, and become a table at the end.
+"""Write embeddings to an SQLite database: append records to NAME.partial, and copy them to a table at the end.
 
-A resumed run cuts the records after the last whole window. At the end the rows are on the disk twice for a while.
+A resumed run cuts off the records after the last whole window. While it copies, the rows are on the disk twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, fold_case,
 from fastflow.files.write.outputs import OutputFile
 from fastflow.version import __version__
 
-HEAD = struct.Struct("<QQ")  # bytes of a record's JSON and of its vectors
+HEAD = struct.Struct("<QQ")  # of a record: the sizes of its JSON and of its vectors
 FIXED = {"row": " INTEGER PRIMARY KEY", "text": " TEXT NOT NULL", "vector": " BLOB NOT NULL"}
 AFFINITY = {frozenset({str}): " TEXT", frozenset({int}): " INTEGER", frozenset({float}): " REAL"}
 PRECISIONS = {"float32": "float32", "float16": "float16", "int8": "int8", "uint8": "ubinary"}
@@ -30,16 +30,16 @@ WHOLE = range(-(2**63), 2**63)
 
 
 class DatabaseFile(OutputFile):
-    """A .db with a table ``texts``: row, text, id, kept fields, ``log_prob``, and vector as a little-endian BLOB.
+    """Writes a .db: table ``texts`` of row, text, id, kept fields, ``log_prob``, and vector as a little-endian BLOB.
 
-    Table ``run`` describes the run. A column of one type is declared so; a mixed one has no type.
+    Table ``run`` describes the run. A column is declared with a type if its values have one type.
     """
 
     own = ("row", "text", "log_prob", "vector")
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         super().__init__(target, meta)
-        self._kinds: dict[str, set[type]] = {}  # of the values in each column
+        self._kinds: dict[str, set[type]] = {}  # column -> types of its values
 
     @staticmethod
     def same(name: str) -> str:
@@ -52,7 +52,6 @@ class DatabaseFile(OutputFile):
             self._kinds["log_prob"] = {float}
 
     def encode(self, block: Block) -> bytes:
-        """Return a record: two sizes, columns as JSON, and vectors."""
         self._numbers, self._width = block.vectors.dtype.name, block.vectors.shape[1]
         columns = {"row": list(block.rows), "text": list(block.texts)} | _columns(block)
         if block.log_probs is not None:
@@ -74,9 +73,9 @@ class DatabaseFile(OutputFile):
 
     def _build(self, path: Path) -> None:
         records = self._records()
-        names, first = next(records)  # an empty input has one too
+        names, first = next(records)  # an empty input has a record too
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            # nobody reads the file before it has its name, so SQLite need not guard it
+            # no process reads the file before the renaming: SQLite need not guard it
             for pragma in (f"page_size = {PAGE}", "encoding = 'UTF-8'", "journal_mode = off", "synchronous = off"):
                 db.execute(f"PRAGMA {pragma}")
             db.execute("BEGIN")

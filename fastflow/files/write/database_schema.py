@@ -17,14 +17,14 @@ from fastflow.files.write import Block
 from fastflow.values import open_regular, short
 
 FORMAT = 1
-PAGE = 16_384  # bytes; rows of 768 floats waste less than in SQLite's 4,096
+PAGE = 16_384  # bytes; rows of 768 floats waste less than with SQLite's 4,096
 TABLE = "texts"
 RUN = "run"
-STEPS = 10_000  # between two looks for a signal: about a millisecond
+STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
 ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # fields of a run that a manifest lacks
-ROWS = 512  # read at a time: more would leave the caches
-DTYPES = {  # by the run's precision
+ROWS = 512  # rows at a time: more would not fit the caches
+DTYPES = {  # --precision of the run -> dtype of its vectors
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
 }  # fmt: skip
 
@@ -35,14 +35,14 @@ def quote_name(name: str) -> str:
 
 
 def fold_case(name: str) -> str:
-    """Lower ASCII letters, which SQLite does not distinguish."""
+    """Lower the ASCII letters of a name, as SQLite ignores their case."""
     return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 class Heard:
-    """Signals that arrive while SQLite runs a statement.
+    """Catches signals, such as Ctrl-C, while SQLite runs a statement.
 
-    SQLite steps a generator, which runs their handlers; the statement ends with their ``error``.
+    SQLite calls a generator every STEPS; Python runs a signal's handler there, and its ``error`` ends the statement.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -70,7 +70,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     Raises a FastflowError if it is absent, or a table is a view or virtual.
     """
     try:
-        with open_regular(path):  # SQLite would call any failure 'unable to open', and wait for a pipe
+        with open_regular(path):  # SQLite calls any failure 'unable to open', and waits for a pipe
             pass
     except OSError as error:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
@@ -95,7 +95,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
         db.execute("PRAGMA trusted_schema = OFF")
         sql = "SELECT name, type, sql FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)"
         found = {name: (kind, str(made)) for name, kind, made in db.execute(sql, (TABLE, RUN))}
-    except (sqlite3.Error, ValueError) as error:  # ValueError: a name is not text
+    except (sqlite3.Error, ValueError) as error:  # ValueError: a table's name is not text
         raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}; make it again") from error
     for name, (kind, made) in found.items():
         if kind != "table" or not made.upper().startswith("CREATE TABLE"):
@@ -103,7 +103,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_only(db: sqlite3.Connection, *tables: str) -> None:
-    """Restrict ``db`` to reading ``tables`` and calling functions; names of columns need RUN."""
+    """Restrict ``db`` to reading ``tables`` and calling functions; to list columns, RUN must be among them."""
 
     def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
         reads = action == sqlite3.SQLITE_READ and first in tables
@@ -116,7 +116,7 @@ def read_only(db: sqlite3.Connection, *tables: str) -> None:
 
 
 def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Return the table ``run``; raises a FastflowError for a damaged or foreign file."""
+    """Return the table ``run`` as a dict; raises a FastflowError for a damaged or foreign file."""
     try:
         run = dict(db.execute("SELECT name, value FROM run"))
         columns_of(db)
@@ -137,7 +137,7 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 def columns_of(db: sqlite3.Connection) -> list[str]:
-    """Return the columns except ``vector``."""
+    """Return the names of the columns except ``vector``."""
     names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({TABLE})")]
     for own in ("row", "text", "vector"):
         if own not in names:
@@ -146,12 +146,12 @@ def columns_of(db: sqlite3.Connection) -> list[str]:
 
 
 def width_of(run: dict[str, Any]) -> int:
-    """Return the numbers, or bytes of bits, of a stored vector."""
+    """Return the numbers of a stored vector, or its bytes if they are bits."""
     return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """Return the fields of ``run`` that a manifest lacks."""
+    """Return the fields of ``run`` that a part's manifest lacks."""
     with reading(path) as db:
         run = run_of(db, path)
         return {name: run.get(name) for name in ABOUT}
@@ -160,7 +160,7 @@ def about_of(path: Path) -> dict[str, Any]:
 def blocks(path: Path, scored: bool) -> Iterator[Block]:
     """Yield a block of no rows, then all rows, ROWS at a time; raises ValueError for a damaged table.
 
-    ``scored``: ``log_prob`` is of the run, not a kept field.
+    ``scored``: ``log_prob`` was computed by the run, and is not a kept field.
     """
     with reading(path) as db:
         run = run_of(db, path)
@@ -182,7 +182,7 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
 
 
 def check_rows(numbers: Sequence[Any], last: int) -> int:
-    """Return the last of ``numbers``; raises ValueError unless they grow from ``last``."""
+    """Return the last of the row ``numbers``; raises ValueError unless they rise from ``last``."""
     for number in numbers:
         if type(number) is not int or number <= last:
             raise ValueError(f"row {short(number)} comes after row {last}, and rows are whole numbers that grow")
@@ -198,7 +198,7 @@ def check_texts(numbers: Sequence[int], texts: Sequence[Any]) -> None:
 
 
 def matrix(numbers: Sequence[int], vectors: Sequence[Any], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
-    """Return vectors (n, width); raises ValueError for another length, NaN or infinity."""
+    """Return ``vectors`` as (n, width); raises ValueError for another length, NaN or infinity."""
     for number, vector in zip(numbers, vectors, strict=True):
         if type(vector) is not bytes or len(vector) != width * dtype.itemsize:
             raise ValueError(f"row {number}: its vector is not {width} numbers of {dtype}")

@@ -1,6 +1,6 @@
-"""Parquet columns of JSON values: text while they grow, and typed when all values are known.
+"""Parquet columns of JSON values: text during the run, and typed at the end, when all values are known.
 
-Columns of a part stay text and carry their kinds in the schema, so that joined parts equal one run.
+The columns of a shard stay text, with their kinds (int, text ...) in the schema, so that joined parts equal one run.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from typing import Any
 from fastflow.files.read import plain
 from fastflow.files.read.parquet import arrow
 
-KEY = b"fastflow_kinds"  # of a field's metadata
+KEY = b"fastflow_kinds"  # of a column's kinds in the schema's metadata
 LARGEST = 2**63 - 1
-EXACT = 2**53  # every whole number up to this is a float64
+EXACT = 2**53  # float64 has every whole number up to this
 Kinds = dict[str, set[str]]
 
 
 def look(kinds: Kinds, name: str, values: Iterable[Any]) -> None:
-    """Add the kinds of ``values`` to the column ``name``."""
+    """Add the kinds of ``values`` to the column ``name`` in ``kinds``."""
     kinds.setdefault(name, set()).update(kind for kind in map(_kind, values) if kind)
 
 
 def as_text(values: Iterable[Any]) -> list[str | None]:
-    """Return values as text: null as None, others as JSON."""
+    """Return values as text: None and strings as they are, others as JSON."""
     return [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)]
 
 
 def set_types(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """Return ``schema`` with typed columns."""
+    """Return ``schema`` with a type for each column of ``kinds`` that holds its values."""
     pa, _ = arrow("writing Parquet")
     fields = [pa.field(f.name, _type(kinds[f.name])) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
 def mark_kinds(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
-    """Return ``schema`` with kinds as metadata."""
+    """Return ``schema`` with the kinds of each column in its metadata."""
     pa, _ = arrow("writing Parquet")
     fields = [f.with_metadata({KEY: " ".join(sorted(kinds[f.name]))}) if f.name in kinds else f for f in schema]
     return pa.schema(fields, schema.metadata)
 
 
 def join_schemas(schemas: Sequence[Any]) -> Any | None:
-    """Return the schema of one run from its parts; None if they do not belong together."""
+    """Return the schema of one run from its parts' schemas; None if these do not fit."""
     kinds: Kinds = {}
     for schema in schemas:
         for field in schema:

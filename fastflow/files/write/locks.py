@@ -10,7 +10,7 @@ from typing import IO
 
 
 def try_lock(handle: IO[bytes] | FileIO) -> bool:
-    """Lock an open file; False if another holds it."""
+    """Lock an open file; False if another process holds the lock."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -19,7 +19,7 @@ def try_lock(handle: IO[bytes] | FileIO) -> bool:
 
 
 def open_locked(path: Path, mode: int = 0o666) -> FileIO | None:
-    """Open ``path`` for reading and writing, locked, made with ``mode`` if absent; None if another holds it.
+    """Open and lock ``path``, made with ``mode`` if absent; None if another process has it locked.
 
     Links are not followed. Raises OSError.
     """
@@ -31,7 +31,7 @@ def open_locked(path: Path, mode: int = 0o666) -> FileIO | None:
                 return None
             if os.path.samestat(os.fstat(handle.fileno()), path.stat()):
                 return handle
-        except FileNotFoundError:  # renamed or removed between opening and locking: look again
+        except FileNotFoundError:  # renamed or removed between opening and locking: try again
             pass
         except BaseException:
             handle.close()

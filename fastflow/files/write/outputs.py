@@ -21,14 +21,13 @@ from fastflow.files.write.partial import State, archive_path, cannot_write, open
 
 
 class OutputFile:
-    """A growing, locked NAME.partial; subclasses encode rows and write header and end."""
+    """Appends rows to NAME.partial, which is locked; subclasses encode rows and write header and end."""
 
     header_bytes = 0
-    keeps_fields = True  # whether it has a place for ids, fields and log_prob
-    own: tuple[str, ...] = ()  # fields that the output has itself
+    keeps_fields = True  # whether the format has ids, fields and log_prob
+    own: tuple[str, ...] = ()  # names of the format's own fields
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
-        """Open and lock NAME.partial; ``meta`` describes the run."""
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
         self.named = False
@@ -36,7 +35,7 @@ class OutputFile:
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it is renamed
         self.types: dict[str, Any] = {}  # Arrow types of the input's columns
         self.of_shard = False  # whether this is a part of a run
-        self.about: dict[str, Any] = {}  # more of the run, for .db
+        self.about: dict[str, Any] = {}  # more about the run, for .db
         self._handle: BinaryIO = open_partial(target)
 
     @classmethod
@@ -48,7 +47,7 @@ class OutputFile:
         return name
 
     def begin(self, resume_at: int | None = None) -> None:
-        """Start empty, or after ``resume_at`` bytes."""
+        """Empty NAME.partial, or cut it at ``resume_at`` bytes."""
         try:
             self._handle.truncate(resume_at or 0)
             self._handle.seek(resume_at or self.header_bytes)
@@ -71,12 +70,12 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def skip(self, block: Block) -> None:
-        """Count rows of an interrupted run; ``block`` has no vectors."""
+        """Count rows that an interrupted run wrote; ``block`` has no vectors."""
         self.rows += len(block.rows)
         self.note(block)
 
     def note(self, block: Block) -> None:
-        """Note values that the end of the format needs."""
+        """Record facts about ``block`` for the end of the file."""
 
     def sync(self) -> int:
         """Flush to the disk; returns the size in bytes."""
@@ -103,10 +102,10 @@ class OutputFile:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
-        """Give a path for the whole file, which is renamed after the block."""
+        """Give a path for the whole file; rename it after the ``with`` block."""
         path = archive_path(self.target)
         try:
-            path.unlink(missing_ok=True)  # a killed run left it
+            path.unlink(missing_ok=True)  # left by a killed run
             yield path
             self.name(path)
         except OSError as error:
@@ -123,18 +122,18 @@ class OutputFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(OSError):  # write() has reported the full disk
+        with contextlib.suppress(OSError):  # write() has reported a full disk
             self._handle.close()
 
     def encode(self, block: Block) -> bytes:
         raise NotImplementedError
 
     def complete(self, handle: BinaryIO) -> None:
-        """Patch headers."""
+        """Write the header at the end."""
 
 
 class JsonLinesFile(OutputFile):
-    """.jsonl: the lines of standard output."""
+    """Writes .jsonl: the lines of ``StandardOutput``."""
 
     own = FIELDS
 
@@ -143,7 +142,7 @@ class JsonLinesFile(OutputFile):
 
 
 class NpyFile(OutputFile):
-    """.npy of shape (rows, D'), little-endian; its header is written at the end."""
+    """Writes .npy of shape (rows, D'), little-endian; its header is written at the end."""
 
     header_bytes = 128
     keeps_fields = False
@@ -158,17 +157,17 @@ class NpyFile(OutputFile):
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
-    """Return a version 1.0 header of ``size`` bytes, a multiple of 64."""
+    """Return a .npy header of version 1.0 of ``size`` bytes, a multiple of 64."""
     fields = f"{{'descr': {npy.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     return npy.magic(1, 0) + struct.pack("<H", size - 10) + fields.ljust(size - 11).encode("latin1") + b"\n"
 
 
 @contextlib.contextmanager
 def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
-    """Begin ``writer``, or continue it with ``resume``; gives the number of finished rows.
+    """Empty NAME.partial, or keep its finished rows if ``resume``; give their number.
 
-    If the block fails, finished rows stay in NAME.partial, and a note of the error names them. A finished file that is
-    not a part gets a record for --resume.
+    If the ``with`` block fails, finished rows stay in NAME.partial, and a note of the error names them. A finished file
+    that is not a part gets a record for --resume.
     """
     if not resume:
         run_path(writer.target).unlink(missing_ok=True)
@@ -181,7 +180,7 @@ def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     try:
         yield rows
     except BaseException as error:
-        if writer.named:  # interrupted after the last byte
+        if writer.named:  # interrupted after the renaming
             state.forget()
             add_note(error, f"{writer.target} is whole")
         elif state.rows or writer.rows:
@@ -189,7 +188,7 @@ def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
         else:
             writer.remove()
             state.forget()
-            if isinstance(error, KeyboardInterrupt):  # another error has a sentence of its own
+            if isinstance(error, KeyboardInterrupt):  # other errors explain themselves
                 add_note(error, f"no rows of {writer.target} were finished; the same command begins again")
         raise
     state.forget()

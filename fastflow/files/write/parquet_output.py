@@ -1,7 +1,7 @@
-"""Write embeddings to Parquet: rows grow as an Arrow stream, and become row groups at the end.
+"""Write embeddings to Parquet: append rows to NAME.partial as an Arrow stream, and copy them to row groups at the end.
 
-Parquet cannot be continued without its footer; a stream can be cut after the last whole window. At the end the rows are
-on the disk twice for a while.
+Parquet without its footer cannot be continued; a stream can, after the last whole window. While it is copied, the rows
+are on the disk twice.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ GROUP = 16_384
 
 
 class ParquetOutput(OutputFile):
-    """.parquet: id, kept fields, ``log_prob`` and ``embedding``, a list of fixed size; the metadata describe the run.
+    """Writes .parquet: id, kept fields, ``log_prob``, and ``embedding`` of fixed size; metadata describe the run.
 
-    A column of JSON values gets int64, float64, bool or null if that holds every value, else text; in a part it stays
-    text.
+    A column of JSON values becomes int64, float64 or bool if that holds every value but null, else text; in a shard it
+    stays text.
     """
 
     own = ("log_prob", "embedding")
@@ -44,7 +44,6 @@ class ParquetOutput(OutputFile):
                 json_columns.look(self._kinds, name, values)
 
     def encode(self, block: Block) -> bytes:
-        """Return the rows as an Arrow message, the schema before the first."""
         first = self._handle.tell() == 0
         if self._schema is None:
             self._schema = self._schema_of(block)
@@ -85,9 +84,9 @@ class ParquetOutput(OutputFile):
 
 
 def write_groups(path: Path, schema: Any, batches: Iterable[Any]) -> None:
-    """Write ``batches`` in groups of GROUP rows; equal rows give equal bytes."""
+    """Write ``batches`` in row groups of GROUP rows; equal rows give equal bytes."""
     pa, parquet = arrow(f"{path}: writing Parquet")
-    # a dictionary stores int8 in one byte, plain integers take four
+    # Parquet's int8 takes one byte in a dictionary, else four
     texts = [field.name for field in schema if field.name != "embedding"]
     small = schema.field("embedding").type.value_type.bit_width == 8
     packed = [*texts, *["embedding.list.element"] * small]

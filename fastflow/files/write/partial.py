@@ -1,4 +1,4 @@
-"""NAME.partial, which grows until it is whole, and the record of its progress."""
+"""NAME.partial, the unfinished output of a run, and the record of its progress."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import RowFault
 from fastflow.files.write.locks import open_locked
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that cannot lock
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of file systems that cannot lock
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FAULTS = (OSError, ValueError, KeyError, TypeError, RecursionError)  # of a damaged record
-STRICT = {"errors": "strict", "truncate": "error"}  # options of a run -> the value that refuses rows
+FAULTS = (OSError, ValueError, KeyError, TypeError, RecursionError)  # raised for a damaged record
+STRICT = {"errors": "strict", "truncate": "error"}  # option -> the value that makes bad rows errors
 
 
 def partial_path(target: Path) -> Path:
-    """Return the path of the growing file."""
+    """Return the path of the unfinished output."""
     return target.with_name(target.name + ".partial")
 
 
 def state_path(target: Path) -> Path:
-    """Return the path of the progress."""
+    """Return the path of the record of progress."""
     return target.with_name(target.name + ".partial.json")
 
 
@@ -42,9 +42,9 @@ def is_unfinished(target: Path) -> bool:
 
 
 def check_known(target: Path) -> None:
-    """Raise a UsageError if ``target`` is finished and no record names its run."""
+    """Raise a UsageError if ``target`` is finished and has no record of its run."""
     if target.exists() and not is_unfinished(target) and not run_path(target).is_file():
-        if not partial_path(target).exists():  # a killed run left it after the target got its name
+        if not partial_path(target).exists():  # left by a run killed after the renaming
             state_path(target).unlink(missing_ok=True)
         raise UsageError(
             f"{target} is finished, and there is no {run_path(target).name}, which names its run: leave out --resume "
@@ -53,7 +53,7 @@ def check_known(target: Path) -> None:
 
 
 def open_partial(target: Path) -> BinaryIO:
-    """Open NAME.partial, locked; raises a FastflowError if another run holds it or it cannot be written."""
+    """Open and lock NAME.partial; raises a FastflowError if another run has it or it cannot be written."""
     path = partial_path(target)
     try:
         handle = open_locked(path)
@@ -69,7 +69,7 @@ def open_partial(target: Path) -> BinaryIO:
 
 
 def check_output(target: Path, source: str) -> None:
-    """Raise a UsageError if ``source`` is ``target`` or a file on the way to it."""
+    """Raise a UsageError if the input ``source`` is ``target`` or its temporary file."""
     written = (target, partial_path(target), state_path(target), archive_path(target))
     try:
         if source == "-" or not os.path.exists(source):
@@ -119,10 +119,10 @@ def _identity(path: Path) -> list[int]:
 
 
 class State:
-    """NAME.partial.json: progress, input, model and options of a run.
+    """NAME.partial.json, the record of a run: progress, input, model and options.
 
-    ``source``: the identity of the input, or of several ``paths``; None for a pipe, which cannot be continued. ``run``:
-    everything else that must be equal.
+    ``source``: size and time of the input, or of each of ``paths``; None for a pipe, which cannot be continued.
+    ``run``: model and options.
     """
 
     def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
@@ -151,7 +151,7 @@ class State:
         return rows, position
 
     def is_done(self) -> int | None:
-        """Return the rows of the target, None if it is not finished; raises a UsageError if another run made it."""
+        """Return the rows of a finished target, else None; raises a UsageError if another run made it."""
         target = self.target
         if not target.exists() or is_unfinished(target):
             return None
@@ -170,7 +170,7 @@ class State:
         return rows
 
     def done(self, whole: Path, rows: int) -> None:
-        """Record the run just before ``whole`` gets its name."""
+        """Write the record of the finished run, just before ``whole`` is renamed."""
         if not self._again:
             return
         path = run_path(self.target)
@@ -180,7 +180,7 @@ class State:
             raise cannot_write(path, error) from error
 
     def left(self) -> str:
-        """Describe the rows that an earlier run left; an equal run takes the same vectors of a cache as known."""
+        """Describe the rows that an interrupted run left; take ``since`` from it if it is equal."""
         try:
             saved, rows, same = self._read(self.path)
         except FAULTS:
@@ -224,7 +224,7 @@ class State:
         self.rows = rows
 
     def kept(self, written: int, error: BaseException) -> str:
-        """Describe finished rows and how to continue."""
+        """Describe the finished rows and how to continue."""
         if not self._again:
             return f"{written:,} finished rows are in {self._partial}, but a pipe cannot be read again to continue them"
         where = f"{self.rows:,} finished rows are in {self._partial}"

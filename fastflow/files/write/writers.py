@@ -1,4 +1,4 @@
-"""The class that writes an output file, by its suffix."""
+"""Choose the class that writes an output file, by the suffix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMER = (".npz", ".safetensors")  # suffixes that earlier versions wrote
 
 
 def check_former(path: Path) -> None:
-    """Raise a UsageError for a format of earlier versions."""
+    """Raise a UsageError for a format that only earlier versions wrote."""
     if path.suffix in FORMER:
         raise UsageError(
             f"{path}: fastflow no longer writes or joins {path.suffix}; use .npy for vectors only, or .parquet, .jsonl "
@@ -30,7 +30,7 @@ def check_former(path: Path) -> None:
 
 
 def writer_for(target: Path) -> type[OutputFile]:
-    """Return the class for ``target``; raises a UsageError."""
+    """Return the class that writes ``target``; raises a UsageError."""
     check_former(target)
     if target.suffix not in WRITERS:
         raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(WRITERS)}")
