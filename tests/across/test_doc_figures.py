@@ -60,7 +60,7 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
     "search.md": ("1.0 GB; of a", "0.3 or 0.04 GB", "| 0.3 GB |", "as int8 codes, 0.3 GB for", "as float32, 1.0 GB",
                   "0.1 for the model in", "nDCG@10 × 100"),
     "sentence-transformers.md": ("under 0.99 is an error",),
-    "serve-clients.md": ("waits 10 s after any error, and then 60 s"),
+    "serve-clients.md": ("waits 10 s after any error, and then 60 s",),
     "serve.md": ("| 10 s |", "| 60 s |", "| 30 s |", "| 16 MiB |", "| 64 MiB |", "| 64 KiB |", "for up to 60 s"),
     "vectors.md": ("is below 0.2",),
     "which-model.md": ("| numbers in a vector | 256 | 256 |",),

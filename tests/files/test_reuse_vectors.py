@@ -128,6 +128,20 @@ def test_a_run_waits_for_another_that_stores(path):
     assert find(path) == FIVE
 
 
+@pytest.mark.parametrize(
+    ("place", "query", "said"),
+    [
+        ("c.db?mode=ro", "CREATE TABLE t (x)", "it may not be written; change its permissions"),
+        ("c.db", "PRAGMA max_page_count = 1; CREATE TABLE t (x); CREATE TABLE u (x)", "the disk is full"),
+        ("none/c.db", "SELECT 1", "it cannot be opened; look at the folder"),
+    ],
+)
+def test_a_fault_of_sqlite_is_one_sentence(tmp_path, place, query, said):
+    sqlite3.connect(tmp_path / "c.db").execute("VACUUM")
+    with pytest.raises(FastflowError, match=said), vector_cache._plain(tmp_path / "c.db"):
+        sqlite3.connect(f"file:{tmp_path}/{place}", uri=True).executescript(query)
+
+
 def test_a_file_that_stays_locked_is_one_sentence(path, monkeypatch):
     monkeypatch.setattr(vector_cache, "WAIT", 0.05)
     message = "c.db, the cache: another process has held it for 0 seconds; wait"

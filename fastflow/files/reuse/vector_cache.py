@@ -205,14 +205,14 @@ def _plain(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite's message quotes damaged text
         raise describe_damage(path) from error
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind of error
-        if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # 0: SQLite gave none
-            raise describe_damage(path) from error
-        reasons = {
-            sqlite3.SQLITE_BUSY: f"another process has held it for {WAIT:.0f} seconds; wait for that",
-            sqlite3.SQLITE_FULL: "the disk is full; free some space",
-            sqlite3.SQLITE_READONLY: "it may not be written; change its permissions",
-            sqlite3.SQLITE_CANTOPEN: f"it cannot be opened; look at the folder {path.parent}",
+        reasons = {  # by message: Python 3.10 has no error codes
+            "database is locked": f"another process has held it for {WAIT:.0f} seconds; wait for that",
+            "database or disk is full": "the disk is full; free some space",
+            "attempt to write a readonly database": "it may not be written; change its permissions",
+            "unable to open database file": f"it cannot be opened; look at the folder {path.parent}",
+            "disk I/O error": "the disk gave an error; try again",
+            "database table is locked": "another connection holds it; try again",
         }
-        reason = reasons.get(code, f"{error}; try again")
+        if (reason := reasons.get(str(error))) is None:
+            raise describe_damage(path) from error
         raise FastflowError(f"{path}, the cache: {reason}, or name another file") from error
