@@ -36,7 +36,7 @@ from fastflow.train.options import COLOURS
 
 DEPTHS = {"mini-mlm": (4,), "MiniLM": (3, 6), "mpnet": (3, 6, 9, 12)}  # a lower layer stands in for a last one
 SETS = {"STS": ("STS13", "STSb-test"), "titles": ("agnews-titles",), "documents": ("cranfield",)}
-FITTED, BATCH = 1250, 32
+FITTED, BACKGROUND, TOKENS, BATCH = 375, 1500, 64, 32
 Layers = dict[int, NDArray[np.float32]]
 
 
@@ -51,7 +51,9 @@ def embed_layers(encoder: FrozenEncoder, texts: Sequence[str]) -> Layers:
     order = np.argsort([len(text) for text in texts])
     for start in range(0, len(texts), BATCH):
         rows = order[start : start + BATCH]
-        tokens = tokenizer([texts[i] for i in rows], padding=True, truncation=True, max_length=128, return_tensors="pt")
+        tokens = tokenizer(
+            [texts[i] for i in rows], padding=True, truncation=True, max_length=TOKENS, return_tensors="pt"
+        )
         w = torch.from_numpy(weights)[tokens["input_ids"]] * tokens["attention_mask"]
         with torch.inference_mode():
             states = model(**tokens, output_hidden_states=True).hidden_states
@@ -69,8 +71,8 @@ def study(directory: Path, data: Path, depths: Sequence[int]) -> list[dict[str, 
     """Return a row for each depth and candidate: reciprocal ranks, and scores of soft whitening fitted on news."""
     english = load_english()
     news = read_corpus([str(data / "corpora" / NEWS)], sample=FITTED)
-    encoder = weigh(open_encoder(str(directory), "words", None), news, english)
-    background = [*english.sentences, *draw_sentences(len(english.sentences), english)]
+    encoder = weigh(open_encoder(str(directory), "words", TOKENS), news, english)
+    background = [*english.sentences[:BACKGROUND], *draw_sentences(BACKGROUND, english)]
     pairs = neighbours.load_english_pairs()
     sides = [text for side in zip(*pairs, strict=True) for text in side]
     tasks = {name: read_set(data, name) for names in SETS.values() for name in names}
@@ -127,8 +129,8 @@ def make_page(result: Found) -> str:
 HEAD = """# Poolings chosen by neighbouring sentences
 
 Encoders: mini-mlm-uncased (4 layers), all-MiniLM-L6-v2 (6) and all-mpnet-base-v2 (12); the last two are tuned, so
-their lower layers stand in for the last layer of an untuned encoder. Token weights, soft whitening fitted on 1,250
-sentences of news and the background.
+their lower layers stand in for the last layer of an untuned encoder. Token weights, soft whitening fitted on 375
+sentences of news and 3,000 of the background. Texts are cut at 64 tokens.
 
 **The rule, written before the first run.** 600 pairs of neighbouring sentences of novels. A candidate's value is the
 mean reciprocal rank of the second sentence among all second ones, by cosine of weighted, centred, uncalibrated
