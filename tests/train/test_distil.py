@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,10 +19,8 @@ from fastflow.train.distil.teacher import normalize
 
 from support.builders import VOCABULARY, make_model, make_sentences
 from support.commands import assert_one_sentence, run
-from support.figures import found_together
 
 pytestmark = pytest.mark.slow
-RESULTS = Path(__file__).parents[2] / "bench" / "results"
 TEXTS = [*make_sentences(1500), *["A dogsing dogsing cat.", "The x1y2 x1y2 runs."] * 30]
 NEW = make_sentences(40, seed=9)
 
@@ -169,11 +166,6 @@ def test_the_command(bert, tmp_path, monkeypatch):
     assert "made: " in done.stderr.splitlines()[-1]
     assert done.stderr.startswith(f"teacher: {bert}, no calibration\n")
     assert READING in done.stderr
-    for cosine, score in (("0.7805", "73.1"), ("0.8679", "74.8")):
-        assert found_together([cosine, score], (RESULTS / "distill.json",))
-        assert f"{cosine} and" in READING or f"and {cosine}" in READING
-        assert score in READING
-    assert found_together(["78.9"], (RESULTS / "tuned-tasks.json",))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "made"]
     manifest = json.loads((tmp_path / "made" / "fastflow.json").read_text())
     assert manifest["training"]["penalty"] == 0.1
