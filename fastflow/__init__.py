@@ -25,7 +25,7 @@ __all__ = [
     "FastflowError", "FastflowWarning", "Hit", "Index", "Runtime", "UsageError", "__version__", "distill", "export",
     "fit",
 ]  # fmt: skip
-LATER = {  # name -> the module that has it
+LATER = {  # public name -> the module that defines it
     "Fit": "fastflow.train.ship.result",
     "Hit": "fastflow.search",
     "Index": "fastflow.search",

@@ -12,12 +12,12 @@ from fastflow.errors import FastflowError, UsageError
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Replace ``path`` as ``replace_bytes`` does."""
+    """Replace ``path`` as ``replace_bytes`` does, in UTF-8."""
     replace_bytes(path, text.encode("utf-8"), mode)
 
 
 def replace_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Replace ``path`` through PATH.tmp; ``mode`` is less the umask. A link at PATH.tmp is removed. Raises OSError."""
+    """Write ``data`` to a new file PATH.tmp, then rename it to ``path``; the umask limits ``mode``. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -41,7 +41,7 @@ def check_out(out: Path, option: str = "--output") -> None:
 
 @contextmanager
 def growing(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes ``out`` at the end; an error removes it."""
+    """Yield a temporary folder, which becomes ``out`` at the end; an error removes it."""
     partial = out.with_name(out.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -7,7 +7,7 @@ import click
 from fastflow.console import Commands
 from fastflow.version import __version__
 
-TASKS = {  # heading -> command -> summary; --help imports no command
+TASKS = {  # heading -> command -> summary, for --help without imports
     "Embed and compare": {
         "embed": "Embed the texts of files.",
         "similarity": "Compare the first text with each of the others.",

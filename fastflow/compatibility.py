@@ -1,6 +1,6 @@
-"""A Runtime's description, properties and names in other libraries, and errors for options that ``encode`` lacks.
+"""A Runtime's properties, methods that other libraries call, and errors for options that ``encode`` lacks.
 
-KeyBERT and BERTopic silently load another model unless the given one is an instance of their BaseEmbedder.
+KeyBERT and BERTopic silently load another model unless the given model is an instance of their BaseEmbedder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Properties:
 
     @property
     def dim(self) -> int:
-        """D', the width of an embedding: all that the model computes, or its own truncate_dim."""
+        """The width D' of an embedding: the model's own truncate_dim, else its full width."""
         return self.session.model.truncate_dim or self.session.width
 
     @property
@@ -63,7 +63,7 @@ class Properties:
 
     @property
     def dtype(self) -> str:
-        """The arithmetic: float32, bfloat16, float16, int8, or float64, also of the vectors."""
+        """The arithmetic: float32, bfloat16, float16, int8 or float64. Only float64 gives float64 vectors."""
         return self.session.calibrator.dtype
 
     @property
@@ -83,7 +83,7 @@ class Properties:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Texts -> Tokens: ``ids`` (N,) and ``offsets`` (B+1,). A UsageError if the model has no encoder."""
+        """The tokenizer: B texts -> Tokens, ``ids`` (N,) and ``offsets`` (B+1,). A UsageError without an encoder."""
         return self.session.tokenizer
 
     @property
@@ -93,7 +93,7 @@ class Properties:
 
     @property
     def max_length(self) -> int | None:
-        """The tokens after which a text is cut; None: no limit. A UsageError if the model has no encoder."""
+        """The most tokens kept of a text; None: no limit. A UsageError without an encoder."""
         return self.session.max_length
 
     @property
@@ -109,7 +109,7 @@ class Properties:
         """Return ``max_length``, by its name in Sentence Transformers.
 
         Returns:
-            The tokens after which a text is cut.
+            The most tokens kept of a text.
         """
         return self.max_length
 
@@ -133,7 +133,7 @@ class Properties:
         """Describe the model and how it runs on this machine.
 
         Returns:
-            Backend, dtype, pooling, calibration, limits and more, as data for json. ``notes`` and ``details`` are
+            Backend, dtype, pooling, calibration, limits and more, for JSON. ``notes`` and ``details`` are
             sentences.
         """
         session, runs = self.session, self.session.calibrator
@@ -185,7 +185,7 @@ class LibraryCalls:
         return kind_of(type(self), bases) if bases else type(self)  # type: ignore[arg-type]
 
     def embed(self, documents: Iterable[str], verbose: bool = False) -> Matrix:
-        """Embed texts, as KeyBERT asks.
+        """Embed texts; KeyBERT calls this.
 
         Args:
             documents: B texts.
@@ -201,7 +201,7 @@ class LibraryCalls:
         return found
 
     def embed_words(self, words: Iterable[str], verbose: bool = False) -> Matrix:
-        """Embed words of topics, as BERTopic asks.
+        """Embed words of topics; BERTopic calls this.
 
         Args:
             words: B words.
@@ -216,7 +216,7 @@ class LibraryCalls:
         return self.embed(words, verbose)
 
     def embed_documents(self, document: Iterable[str], verbose: bool = False) -> Matrix:
-        """Embed documents, as BERTopic and LangChain ask.
+        """Embed documents; BERTopic and LangChain call this.
 
         Args:
             document: B texts.
@@ -232,7 +232,7 @@ class LibraryCalls:
         return found
 
     def embed_query(self, text: str) -> Vector:
-        """Embed a query, as LangChain asks.
+        """Embed a query; LangChain calls this.
 
         Args:
             text: A text.

@@ -1,4 +1,4 @@
-"""The common part of all commands."""
+"""Messages, errors and streams of all commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def say(message: str) -> None:
-    """Print on standard error, control characters escaped; drop the message if that fails."""
+    """Print on standard error with control characters escaped; drop the message if standard error fails."""
     if Progress.painted is not None:
         Progress.painted.wipe()
     try:
@@ -63,13 +63,13 @@ def check_stdout() -> None:
 
 
 def describe_lost_stdout(error: OSError) -> FastflowError:
-    """Return the error of a standard output that fails."""
+    """Return the error for a failed write to standard output."""
     drop_pending(sys.stdout)
     return FastflowError(f"standard output cannot be written: {error.strerror}")
 
 
 def drop_pending(stream: TextIO) -> None:
-    """Drop unwritten bytes: Python would fail to write them at exit."""
+    """Drop the stream's unwritten bytes, which Python would fail to write at exit."""
     with contextlib.suppress(OSError):  # not a real file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -77,7 +77,7 @@ def drop_pending(stream: TextIO) -> None:
 class Commands(click.Group):
     """A click group that prints a failure as one sentence.
 
-    ``later``: command -> "module:function", imported at first use. ``tasks``: heading -> command -> summary.
+    ``later``: command -> "module:function", imported at first use. ``tasks``: heading of --help -> command -> summary.
     """
 
     def __init__(
@@ -100,10 +100,9 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Refuse an unknown command with similar names."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from difflib import get_close_matches  # only to fail
+            from difflib import get_close_matches
 
             near = [repr(name) for name in get_close_matches(args[0], names)]
             meant = f" (Did you mean {'one of: ' * (len(near) > 1)}{', '.join(near)}?)" if near else ""
@@ -122,11 +121,11 @@ class Commands(click.Group):
                 formatter.write_dl(list(summaries.items()))
 
 
-AGAIN_S = 0.05  # seconds until a dropped interruption is sent again
+AGAIN_S = 0.05  # seconds until a signal that Python dropped is sent again
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM."""
+    """The process received SIGTERM."""
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -166,9 +165,9 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of output outside ``emit``
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # written without ``emit``
             fail(error, str(describe_lost_stdout(error) if error.filename is None else error), 1)
-        if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library loaded late
+        if isinstance(error, ImportError) and "failed to map segment" in str(error):  # no memory to load a library
             fail(error, NO_MEMORY, 1)
         if "can't start new thread" in str(error):
             sentence = "the system gives no more threads: raise the limit on memory or processes (ulimit -v, -u)"
@@ -178,7 +177,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Raise Terminated at SIGTERM unless it is ignored; repeat an interruption that Python dropped."""
+    """Raise Terminated at SIGTERM if its handler is the default; repeat a signal if Python dropped its error."""
 
     def terminate(number: int, frame: Any) -> None:
         raise Terminated
@@ -222,14 +221,14 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for each closed standard stream: the next file would get its number."""
+    """Open /dev/null for each closed standard stream, or the next opened file would get its descriptor."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
-    if sys.stderr is None:  # standard output stays None: lost data is an error
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
+    if sys.stderr is None:  # sys.stdout stays None: lost output is an error
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
 
 
 def open_runtime(model: str | Model | None, device: str, dtype: str, threads: int | None, quiet: bool) -> Runtime:
@@ -245,7 +244,7 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
 def introduce(runtime: Runtime) -> None:
     """Print the model, its backend and its notes."""
     what = runtime.info()
-    kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # without the settings
+    kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # without settings in brackets
     calibration = "no calibration" if kinds == "none" else f"calibrated by {kinds}"
     say(f"fastflow: model {what['model']}, {calibration}, {what['dim']} dimensions, {what['backend']} {what['dtype']}")
     for note in what["notes"]:
@@ -263,7 +262,7 @@ def write_json(path: str, value: Any) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Write a text file atomically."""
-    from fastflow.atomic import replace_text  # embed and serve write no such file
+    from fastflow.atomic import replace_text
 
     try:
         replace_text(Path(path), text)

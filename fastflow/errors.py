@@ -20,11 +20,11 @@ class UsageError(FastflowError):
 
 
 class CannotFit(FastflowError):
-    """Too few, or too similar, texts or vectors for a calibration."""
+    """Too few or too similar texts or vectors to fit a calibration."""
 
 
 class UnsupportedArchitecture(FastflowError):
-    """An encoder that the native equations do not cover; PyTorch may."""
+    """An encoder that fastflow's own kernels do not compute; PyTorch may."""
 
 
 class WrongOnGpu(FastflowError):
@@ -36,7 +36,7 @@ class FastflowWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Warn at the line of the caller outside fastflow."""
+    """Issue a FastflowWarning that points to the calling line outside fastflow."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fastflow":
         level, frame = level + 1, frame.f_back
@@ -49,8 +49,8 @@ def install(extra: str) -> str:
 
 
 def packages(extra: str) -> list[str]:
-    """Return the packages of an extra; the extra itself without metadata."""
-    from importlib.metadata import PackageNotFoundError, requires  # only to fail
+    """Return the packages of an extra; without package metadata, its name."""
+    from importlib.metadata import PackageNotFoundError, requires
 
     try:
         asked = [each for each in requires("fastflow") or () if re.search(f"extra == .{extra}.", each)]

@@ -1,7 +1,7 @@
-"""Properties computed at first use, and a fork that waits for them.
+"""Properties computed at first use; a fork waits until none is being computed.
 
-A lock that another thread holds at a fork stays locked in the child, such as the lock of a
-``functools.cached_property`` in Python 3.11, or of a module being imported.
+A lock that another thread holds at a fork stays locked in the child, such as a
+``functools.cached_property``'s in Python 3.11, or an import's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 Made = TypeVar("Made")
-# modules that methods import when called; a user's import may never end
+# packages that methods import; a fork waits for no others, which may never end
 IMPORTED = ("fastflow", "hashlib", "numpy", "safetensors", "tokenizers", "torch", "transformers")
-# not held while waiting for a thread, which may need it too
+# never hold this lock while waiting for a thread, which may need it
 making = threading.RLock()
 
 
@@ -32,7 +32,7 @@ class late(Generic[Made]):
 
     def __get__(self, instance: Any, owner: type) -> Made:
         if instance is None:
-            return self  # type: ignore[return-value]  # of a class, as property
+            return self  # type: ignore[return-value]  # read from the class, as property
         with making:
             if self._name not in instance.__dict__:
                 instance.__dict__[self._name] = self._make(instance)
@@ -41,11 +41,11 @@ class late(Generic[Made]):
 
 
 def wait_for_others() -> None:
-    """Take ``making``; wait until no other thread imports a module of a Runtime."""
+    """Before a fork, take ``making``, and wait for other threads' imports of IMPORTED."""
     making.acquire()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in IMPORTED and getattr(getattr(module, "__spec__", None), "_initializing", False):
-            with suppress(Exception):  # the other thread raises it
+            with suppress(Exception):  # the importing thread raises it
                 import_module(name)
 
 
@@ -54,7 +54,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def start_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
-    """Start ``work`` in a thread, or do it now if none starts; call the result to wait."""
+    """Run ``work`` in a thread, or now if no thread can start; return a function that waits for it."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
@@ -65,7 +65,7 @@ def start_thread(work: Callable[[], None], name: str) -> Callable[[], None]:
 
 
 class Loading(Generic[Made]):
-    """Make a value in a thread; a call waits and returns it, or raises the error."""
+    """Make a value in a thread; a call waits, then returns the value or raises its error."""
 
     def __init__(self, make: Callable[[], Made], name: str) -> None:
         self._make = make

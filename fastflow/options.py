@@ -1,4 +1,4 @@
-"""The checked texts and options of a call that embeds, and its windows of texts."""
+"""Check texts and options of a call that embeds; cut texts into windows, which are in memory together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fastflow.model import Model, VectorModel
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 
-WINDOW = 4096  # texts that are held, and sorted by length, together
-CHARACTERS = 1 << 24  # most in a window, of 16 to 64 MB
+WINDOW = 4096  # texts in memory, and sorted by length, together
+CHARACTERS = 1 << 24  # most characters in a window, 16 to 64 MB
 Item = TypeVar("Item")
 
 
@@ -29,7 +29,6 @@ class Options(NamedTuple):
     ranges: Any = None
 
     def resolve(self, dim: int, model: Model | VectorModel) -> Options:
-        """Check the options; fill in the model's prompt and width. ``dim``: the full width."""
         for name in ("batch_size", "batch_tokens", "window"):
             check_count(name, getattr(self, name))
         check_truncation(self.truncate_dim, dim)
@@ -49,7 +48,7 @@ PLAIN = Options()
 
 
 def pick_texts(inputs: Any, sentences: Any) -> Any:
-    """Return the texts, given under one of two names."""
+    """Return the texts, given as ``inputs`` or by the older name ``sentences``."""
     if (inputs is None) == (sentences is None):
         raise UsageError("encode takes the texts once, as inputs")
     return sentences if inputs is None else inputs
@@ -78,7 +77,7 @@ def check_texts(texts: Iterable[Any]) -> Iterator[str]:
 
 
 def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield lists of ``size`` items, or fewer with CHARACTERS characters."""
+    """Yield lists of ``size`` items, or of fewer if they have CHARACTERS characters."""
     window: list[Item] = []
     held = 0
     for item in items:
@@ -92,7 +91,7 @@ def cut_windows(items: Iterator[Item], size: int, characters: Callable[[Item], i
 
 
 def prefetch(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield ``items``; a thread makes the next one ahead."""
+    """Yield ``items``; a thread makes the next item meanwhile."""
     from concurrent.futures import ThreadPoolExecutor  # only a GPU backend needs it
 
     with ThreadPoolExecutor(1, thread_name_prefix="fastflow-prefetch") as worker:
@@ -103,7 +102,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _take(items: Iterator[Item]) -> tuple[()] | tuple[Item]:
-    """Return an item or an empty tuple: StopIteration does not pass through a future."""
+    """Return (item,), or () at the end: a future cannot raise StopIteration."""
     for item in items:
         return (item,)
     return ()

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 EVERY = 0.2  # seconds between repaints
 PLAIN_EVERY = 10.0  # seconds between lines if nothing can be repainted
-FIRST, MOST, PART_S = 64, 4096, 0.5  # fewest and most texts of a part of ``in_parts``; its seconds
+FIRST, MOST, PART_S = 64, 4096, 0.5  # ``in_parts``: fewest and most texts of a part, and its seconds
 
 
 def format_count(count: int, unit: str) -> str:
-    """Format 1 text, 2 texts; ``unit`` is the plural."""
+    """Format a count, as "1 text" or "2 texts"; ``unit`` is the plural."""
     return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}"
 
 
 class Progress:
-    """A progress line; ``total`` None: unknown.
+    """A progress line of ``total`` items; None: unknown.
 
-    ``about``: the total is an estimate; ``done``: finished by an earlier run; ``clock`` returns seconds.
+    ``about``: the total is an estimate; ``done``: items finished by an earlier run; ``clock`` returns seconds.
     """
 
-    painted: ClassVar[Progress | None] = None  # whose line is in the terminal now
+    painted: ClassVar[Progress | None] = None  # its line is in the terminal now
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Progress:
         self._show()
 
     def within(self, count: int) -> None:
-        """Show ``count`` texts that the next ``advance`` counts again."""
+        """Show ``count`` more items, which the next ``advance`` counts again."""
         self._within += count
         self._show()
 
@@ -79,7 +79,7 @@ class Progress:
         if self._stream is None:
             return
         line = self.line(now - self._start) + (f"  {self._note}" if self._note else "")
-        if self._repaints:  # a notebook needs blanks: it has no code to clear a line
+        if self._repaints:  # blanks clear the old line: a notebook has no code for it
             self._stream.write("\r" + line.ljust(self._width))
             Progress.painted = self
         else:
@@ -113,7 +113,7 @@ class Progress:
 
 
 def in_parts(call: Callable[[Sequence[str]], NDArray[Any]], texts: Sequence[str], count: Callable[[int], None]) -> Any:
-    """Return the rows of ``call(texts)``, computed in parts of half a second; call ``count(n)`` after each."""
+    """Return the rows of ``call(texts)``, computed in parts of half a second; call ``count(n)`` after n texts."""
     import numpy as np
 
     found, start, size = [], 0, FIRST
@@ -128,7 +128,7 @@ def in_parts(call: Callable[[Sequence[str]], NDArray[Any]], texts: Sequence[str]
 
 
 def repaints(stream: TextIO) -> bool:
-    """Whether ``\r`` returns to the start of the line."""
+    """Whether a carriage return moves to the start of the line."""
     notebook = "ipykernel" in sys.modules and type(stream).__module__.split(".")[0] == "ipykernel"
     return notebook or stream.isatty()
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class Runtime(Tasks, Properties, LibraryCalls):
     """A model ready to embed texts; a model without an encoder only calibrates vectors.
 
-    Safe for several threads; survives fork; pickles to its path. ``with`` or ``close`` frees its memory early.
+    Threads and, without a GPU, forked processes may share it; it pickles. ``with`` or ``close`` frees memory early.
 
     Args:
         model: The path or Hub id of a model of fastflow, Sentence Transformers or Hugging Face; or an open model. None
-            is the BERT in the package, ``static`` its token table.
+            is the package's BERT, ``static`` the package's token table.
         device: auto, cpu or cuda.
         dtype: The arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it.
         threads: The threads of one call. None: OMP_NUM_THREADS, else the cores of this process.
@@ -100,13 +100,13 @@ class Runtime(Tasks, Properties, LibraryCalls):
 
         Args:
             inputs: A text, or an iterable of texts, read at once; ``stream`` reads lazily.
-            batch_size: The most texts computed at once. None: the tokens decide.
+            batch_size: The most texts computed at once. None: their tokens decide.
             normalize_embeddings: Whether to divide each vector by its L2 norm, after truncation.
             convert_to_numpy: False returns a list of NumPy vectors (D',).
             show_progress_bar: True shows progress on standard error.
             precision: float32, float16, int8 or uint8, an array of that dtype; binary (int8) or ubinary (uint8), the
                 signs of eight dimensions in a byte, (B, D'/8).
-            truncate_dim: The numbers to keep of each vector. ``info()["truncation"]`` says whether the model rotates
+            truncate_dim: How many numbers of a vector to keep. ``info()["truncation"]`` says whether the model rotates
                 vectors first, so that the leading numbers matter most.
             prompt: Text to put before every text. None: the model's prompt ``prompt_name``, or its default.
             prompt_name: The name of a prompt of the model.
@@ -116,10 +116,10 @@ class Runtime(Tasks, Properties, LibraryCalls):
             **foreign: Other options of Sentence Transformers, refused with a remedy.
 
         Returns:
-            (D',) for one text; (B, D') for many, in their order. The last number of the packaged model is always 0.
+            (D',) for one text; (B, D') for many, in their order. The packaged model's last number is always 0.
 
         Raises:
-            FastflowError: A text is no str, or its vector is not finite; the message names its index.
+            FastflowError: A text is not a str, or its vector is not finite; the message names its index.
             UsageError: An option does not fit the model.
 
         Example:
@@ -146,7 +146,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
             iterable: The texts; an iterator is read lazily.
             batch_size, normalize_embeddings, precision, truncate_dim, prompt: As in ``encode``.
             batch_tokens: The most tokens computed at once, padding counted. None: the backend decides.
-            window: The texts of a block, held in memory. None: 4,096.
+            window: How many texts a block has, in memory together. None: 4,096.
             prompt_name, ranges: As in ``encode``.
 
         Yields:
@@ -167,7 +167,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
     def stream_with_log_prob(
         self, iterable: Iterable[str], **options: Unpack[types.StreamOptions]
     ) -> Iterator[tuple[int, Matrix, Scores]]:
-        """Embed texts as ``stream``, with the same bits, and the log-density of each text.
+        """Embed texts with the same bits as ``stream``, and compute each text's log-density.
 
         Args:
             iterable: The texts; an iterator is read lazily.
@@ -220,7 +220,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
             (B,) float64.
 
         Raises:
-            FastflowError: The calibration has no flow, or drops directions before it.
+            FastflowError: The calibration has no flow, or drops directions before the flow.
         """
         return self.session.log_prob(inputs, batch_size, prompt)
 

@@ -1,4 +1,4 @@
-"""An open model, and its one path from texts to embeddings."""
+"""An open model, and the only path from texts to embeddings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENGLISH = "the model in the package is English only"
 
 
 class Block(NamedTuple):
-    """Embeddings (b, D') of texts from ``start`` on, and log-densities (b,) or None."""
+    """Embeddings (b, D') of b consecutive texts from number ``start`` on, and log-densities (b,) or None."""
 
     start: int
     vectors: NDArray[Any]
@@ -61,7 +61,7 @@ class Session:
                 loading = Loading(opening.model.tokenizer, "fastflow-tokenizer")
                 try:
                     self._calibrator = found = open_backend(opening.model, backend, device, dtype, threads)
-                finally:  # raise a tokenizer's error first
+                finally:  # raise the tokenizer's error first
                     self._tokenizer = loading()
                     self._tokenizer.threads = threads
                 self._fused = found.fuse(self._tokenizer)
@@ -75,39 +75,35 @@ class Session:
 
     @property
     def calibrator(self) -> Calibrator:
-        """Raises a FastflowError after ``close``."""
         if self._calibrator is None:
             raise FastflowError("this Runtime is closed; make a new one")
         return self._calibrator
 
     @property
     def backend(self) -> Backend:
-        """Raises a UsageError without an encoder."""
         if not isinstance(found := self.calibrator, Backend):
             raise no_encoder(self.model.path)
         return found
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Raises a UsageError without an encoder."""
         if self._tokenizer is None:
             raise no_encoder(self.model.path)
         return self._tokenizer
 
     @property
     def max_length(self) -> int | None:
-        """None for a table without a limit."""
+        """The most tokens of a text; None: no limit."""
         return None if (length := self.tokenizer.max_length) == MOST else length
 
     @property
     def width(self) -> int:
-        """The full D', and the largest ``truncate_dim``."""
+        """The width D' before truncation."""
         _ = self.calibrator  # raises after ``close``
         return self._width
 
     @property
     def likelihood(self) -> Likelihood | None:
-        """(log_prob, share): this share of the training corpus has a lower log-density."""
         return self.model.likelihood if isinstance(self.model, Model) else None
 
     @late
@@ -115,19 +111,18 @@ class Session:
         return PLAIN.resolve(self.width, self.model)
 
     def resolve(self, options: Options) -> Options:
-        """Check ``options``; fill in the model's prompt and width."""
         return self._plain if options.ranges is None and options == PLAIN else options.resolve(self.width, self.model)
 
     def blocks(
         self, texts: Iterable[str], options: Options = PLAIN, count: Count | None = None, scored: bool = False
     ) -> Iterator[Block]:
-        """Yield the embeddings of windows of ``texts``, in order; the options are checked now.
+        """Check the options now, then yield a Block for each window of ``texts``, in order.
 
         ``count(n)`` is called after a batch of n texts; ``scored`` adds log-densities. An error names its text.
         """
         o, overlaps = self.resolve(options), self.backend.overlaps
         if scored:
-            _ = self.backend.density  # raises if there is none
+            _ = self.backend.density  # raises without a density
         windows = cut_windows(check_texts(iterate_in_order(texts)), o.window or 1, len)
         prepared: Iterator[list[str] | Tokens] = (self._prepare(window, o) for window in windows)
         if overlaps and (not isinstance(texts, Sized) or len(texts) > (o.window or 1)):
@@ -135,7 +130,6 @@ class Session:
         return self._compute(prepared, o, count, scored)
 
     def encode(self, inputs: Any, options: Options = PLAIN, shown: bool = False) -> NDArray[Any]:
-        """Embed one text, (D',), or many, (B, D'); ``shown``: with progress."""
         texts = [inputs] if isinstance(inputs, str) else list(iterate_in_order(inputs))
         o = self.resolve(options)
         if not shown and 0 < len(texts) <= (o.window or 1):  # faster than ``blocks`` by 2 microseconds
@@ -155,7 +149,6 @@ class Session:
         return np.concatenate(found)
 
     def transform(self, pooled: Any, options: Options = PLAIN) -> NDArray[Any]:
-        """Calibrate pooled vectors (B, D), -> (B, D')."""
         o = self.resolve(options)
         x = check_pooled(pooled, self.calibrator.pooled_dim, self.calibrator.floats)
         z = np.asarray(self.calibrator.calibrate(x, o.normalize_embeddings, o.truncate_dim))
@@ -165,7 +158,6 @@ class Session:
         self, texts: Iterable[str], batch_size: int | None = None, prompt: str | None = None,
         batch_tokens: int | None = None, count: Count | None = None,
     ) -> NDArray[Any]:  # fmt: skip
-        """Pool B texts, -> (B, D)."""
         check_count("batch_size", batch_size)
         check_count("batch_tokens", batch_tokens)
         checked = list(check_texts(iterate_in_order(texts)))
@@ -175,9 +167,8 @@ class Session:
         return self.pool_tokens(tokens, batch_size, batch_tokens, count)
 
     def log_prob(self, inputs: Any, batch_size: int | None, prompt: str | None) -> NDArray[np.float64]:
-        """(B,) log-densities of texts or of pooled vectors (B, D)."""
         calibrator = self.calibrator
-        _ = calibrator.density  # raises if there is none
+        _ = calibrator.density  # raises without a density
         if isinstance(self.model, VectorModel) or getattr(inputs, "ndim", 1) == 2:
             pooled = check_pooled(inputs, calibrator.pooled_dim, calibrator.floats, "log_prob")
             return check_finite(calibrator.log_prob(pooled), "log_prob: row")
@@ -189,14 +180,12 @@ class Session:
     def pool_tokens(
         self, tokens: Tokens, batch_size: int | None = None, batch_tokens: int | None = None, count: Count | None = None
     ) -> NDArray[Any]:
-        """Pool B texts, -> (B, D)."""
         batches = self._batches(tokens, batch_size, batch_tokens, count)
         return check_finite(self.backend.pool_batches(tokens, batches), "text")
 
     def embed_tokens(
         self, tokens: Tokens, normalize_embeddings: bool = False, truncate_dim: int | None = None
     ) -> NDArray[Any]:
-        """Embed B texts, -> (B, D'), with the bits of ``encode``."""
         check_truncation(truncate_dim, self.width)
         width = truncate_dim or self.model.truncate_dim
         batches = self._batches(tokens, None, None)
@@ -212,14 +201,14 @@ class Session:
         self._calibrator = self._fused = None
 
     def _prepare(self, texts: list[str], o: Options) -> list[str] | Tokens:
-        """Return texts with their prompt for the fused call, or tokens for the steps."""
+        """Return texts with their prompt for the fused (one compiled) call, or tokens for separate steps."""
         if self.seen.open:
             self._look_at(texts)
         if self._fused is None or (o.prompt and not self.model.prompts.pooled):
             return self.tokenize(texts, o.prompt or "")
         if o.prompt:
             texts = [o.prompt + text for text in texts]
-        longest = self.tokenizer.longest  # in characters; only the steps below use it
+        longest = self.tokenizer.longest  # in characters; the fused call takes no longer text
         return texts if longest == MOST or max(map(len, texts)) <= longest else self.tokenizer(texts)
 
     def _compute(
@@ -235,12 +224,12 @@ class Session:
     def _embed(
         self, window: list[str] | Tokens, o: Options, count: Count | None, scored: bool
     ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
-        calibrator, fused = self.calibrator, self._fused  # another thread may close meanwhile
+        calibrator, fused = self.calibrator, self._fused  # kept: another thread may call ``close``
         if isinstance(window, list) and fused is not None:
             pooled = np.empty((len(window), calibrator.pooled_dim), np.float32) if scored else None
             try:
                 z, cut = fused(window, o.normalize_embeddings, o.truncate_dim, pooled)
-            except ValueError:  # the steps below name the text
+            except ValueError:  # the separate steps name the faulty text
                 window = self.tokenizer(window)
             else:
                 self._count_truncated(cut)
@@ -263,7 +252,7 @@ class Session:
     def _batches(
         self, tokens: Tokens, batch_size: int | None, batch_tokens: int | None, count: Count | None = None
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of each batch; call ``count(n)`` after its n texts."""
+        """Yield text numbers of each batch; call ``count(n)`` after n texts."""
         batches = tokens.batches(batch_size or len(tokens.offsets), batch_tokens or self.backend.batch_tokens)
         for rows in batches:
             yield rows

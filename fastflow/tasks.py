@@ -1,4 +1,4 @@
-"""Methods of a Runtime by the model's settings: prompts by task, and similarity."""
+"""Runtime methods that follow the model's settings: prompts of queries and documents, similarity."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Similarities = np.ndarray[tuple[int, int], np.dtype[np.floating]]
 
 
 class EncodeOptions(TypedDict, total=False):
-    """The options of ``Runtime.encode`` that ``encode_query`` and ``encode_document`` hand on."""
+    """The options of ``Runtime.encode`` that ``encode_query`` and ``encode_document`` pass to it."""
 
     batch_size: int | None
     normalize_embeddings: bool
@@ -26,7 +26,7 @@ class EncodeOptions(TypedDict, total=False):
 
 
 class QueryOptions(TypedDict):
-    """Options of ``Runtime.encode_query`` for vectors like those in a file."""
+    """Options with which ``Runtime.encode_query`` makes vectors comparable with a file's."""
 
     normalize_embeddings: bool
     truncate_dim: int | None
@@ -74,7 +74,7 @@ class FitOptions(TypedDict, total=False):
 
 
 class Report(TypedDict, total=False):
-    """The result of ``Fit.report``, for json; ``texts`` or ``vectors``: the number fitted on."""
+    """The result of ``Fit.report``, for JSON; ``texts`` or ``vectors``: how many were fitted on."""
 
     method: str
     calibration: str
@@ -90,7 +90,7 @@ class Report(TypedDict, total=False):
 
 
 class Info(TypedDict):
-    """The result of ``Runtime.info``, for json; ``pooling`` and ``max_length`` are None without an encoder."""
+    """The result of ``Runtime.info``, for JSON; ``pooling`` and ``max_length`` are None without an encoder."""
 
     model: str
     fingerprint: str

@@ -56,7 +56,7 @@ def is_whole(value: Any, least: int, most: int = MOST) -> bool:
 
 
 def short(value: Any) -> str:
-    """Format a value in 80 characters on one line."""
+    """Format a value on one line of at most 80 characters."""
     return f"{value!r:.80}"
 
 
@@ -73,7 +73,7 @@ def panics() -> Iterator[None]:
 
 @contextmanager
 def system_errors() -> Iterator[None]:
-    """Raise an OSError for an error of a Rust library that holds an errno."""
+    """Turn a Rust library's error with an errno into an OSError."""
     try:
         yield
     except Exception as error:
@@ -108,8 +108,8 @@ def whole_number(config: dict[str, Any], name: str, where: Path, least: int = 1,
 
 
 def number(value: Any, name: str, where: Path, least: float, most: float) -> float:
-    """Check a JSON number of the field ``name``."""
-    if type(value) not in (int, float) or not least <= value <= most:  # NaN is neither
+    """Check that a JSON number is within bounds."""
+    if type(value) not in (int, float) or not least <= value <= most:  # NaN fails both
         raise FastflowError(
             f"{where / 'config.json'}, field {name}: must be a number from {least:g} to {most:g}, not {short(value)}"
         )
@@ -117,7 +117,7 @@ def number(value: Any, name: str, where: Path, least: float, most: float) -> flo
 
 
 def flag(config: dict[str, Any], name: str, where: Path) -> bool:
-    """Read true or false, false if missing."""
+    """Read the field ``name``, true or false; false if missing."""
     value = config.get(name, False)
     if type(value) is not bool:
         raise FastflowError(f"{where / 'config.json'}, field {name}: must be true or false, not {short(value)}")

@@ -17,12 +17,12 @@ from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, Density, density_of, has_density, log_normal
 
 Floats = NDArray[np.floating[Any]]
-# (texts, normalize, truncate, pooled (B, D) to fill or None) -> (embeddings (B, D'), texts that were cut)
+# (texts, normalize, truncate, pooled (B, D) to fill or None) -> (embeddings (B, D'), number of texts cut)
 FusedCall = Callable[..., tuple[Floats, int]]
 
 
 class Calibrator(ABC):
-    """A calibration on one device: (B, D) -> (B, D'), float32, or float64 if ``dtype`` is."""
+    """A calibration on one device: (B, D) -> (B, D'), float32, or float64 if ``dtype`` is float64."""
 
     name: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]]
@@ -39,7 +39,7 @@ class Calibrator(ABC):
         """Calibrate (B, D) -> (B, D'), cut to ``truncate`` columns, then L2-normalised."""
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """Return (B,) float64 log-densities of (B, D), not finite after an overflow."""
+        """Return float64 log-densities (B,), not finite after an overflow."""
         return log_prob_of_plans(self.density_plans, pooled)
 
     @property
@@ -60,26 +60,25 @@ class Calibrator(ABC):
 
 
 class Backend(Calibrator):
-    """A model of texts on one device."""
+    """A model that embeds texts on one device."""
 
     batch_tokens: ClassVar[int] = 8192  # tokens of a batch that keep BLAS busy in little memory
     overlaps: ClassVar[bool] = False
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        """``threads`` None: all. Raises a FastflowError for a model that cannot run here."""
         super().__init__(model, model.pooled_dim, dtype, device)
         self._pooling, self._head = model.pooling, model.head
 
     def fuse(self, tokenizer: Tokenizer) -> FusedCall | None:
-        """Join all steps in one compiled call with the same bits, or return None."""
+        """Return one compiled call for all steps, with the same bits, or None."""
         return None
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Floats:
-        """Pool one batch -> (B, D), and run the modules after the pooling."""
+        """Encode and pool one batch to (B, D), with the modules after the pooling."""
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """Pool B texts -> (B, D); ``batches`` hold every row once."""
+        """Pool B texts to (B, D); ``batches`` hold every text number once."""
         out = np.empty((len(tokens.offsets) - 1, self.pooled_dim), self.floats)
         for rows in batches:
             out[rows] = self.pool(tokens.select(rows))
@@ -88,19 +87,17 @@ class Backend(Calibrator):
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
-        """Embed B texts -> (B, D'); ``batches`` hold every row once."""
         return self.calibrate(self.pool_batches(tokens, batches), normalize, truncate)
 
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """Return the vectors of ``embed`` and (B,) log-densities."""
         pooled = self.pool_batches(tokens, batches)
         return self.calibrate(pooled, normalize, truncate), self.log_prob(pooled)
 
 
 def log_prob_of_plans(plans: Iterable[Plan], pooled: Floats) -> Densities:
-    """Compute (B,) float64 log-densities of (B, D) under folded ``plans``."""
+    """Compute float64 log-densities (B,) of vectors (B, D) under a flow's folded ``plans``."""
     z, total = np.asarray(pooled, np.float64), np.zeros(len(pooled))
     with np.errstate(over="ignore", invalid="ignore"):
         for plan in plans:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from fastflow.kernels.table import cpu as table_kernels
     from fastflow.model.encoder.int8 import Int8
 
-LEAST_COSINE = 0.9995  # least cosine of bfloat16 on the model's corpus, to be the default
+LEAST_COSINE = 0.9995  # least cosine to float32 with which bfloat16 is the default
 
 
 def auto_dtype(model: Model) -> tuple[str, str]:
     """Return the fastest default dtype for ``model`` on this machine, and the reason.
 
-    int8 is never the default: its cost shows only in labels.
+    int8 is never the default: its cost shows only with labelled texts.
     """
     from fastflow.kernels.encoder.cpu import multiplies_bfloat16
 
@@ -54,7 +54,7 @@ CUTS = 8
 
 
 class CpuCalibrator(Calibrator):
-    """The folded calibration as one compiled call, and one for each cut.
+    """The folded calibration as one compiled call, and one more for each truncation.
 
     A row has the same bits in any batch, order and number of threads.
     """
@@ -63,11 +63,11 @@ class CpuCalibrator(Calibrator):
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def _open_calibration(self, threads: int | None) -> None:
-        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration with its cut, last used at the end
+        self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration cut to it, most recently used last
         self._latent: CpuFlow | None = None
         try:
             self._flow = self._fold(self._calibrated.calibration, threads)
-        except ValueError as error:  # a FASTFLOW_ISA that this machine lacks is an error
+        except ValueError as error:  # FASTFLOW_ISA names instructions that this machine lacks
             raise UsageError(str(error)) from error
 
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
@@ -75,7 +75,7 @@ class CpuCalibrator(Calibrator):
         return np.asarray(flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """Return (B,) log-densities of (B, D); affine couplings run in NumPy."""
+        """Compute log-densities (B,); affine couplings run in NumPy."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
         plans = self.density_plans
@@ -127,7 +127,7 @@ class CpuCalibrator(Calibrator):
 
 
 class CpuBackend(CpuCalibrator, Backend):
-    """Encoder and pooling as one compiled call without padding; bfloat16 and int8 are dtypes of its products."""
+    """Encoder and pooling as one compiled call without padding; bfloat16 and int8 are dtypes of its matrix products."""
 
     dtypes = ("float32", "bfloat16", "int8")
     gated: ClassVar[bool] = True  # whether int8 is refused if it spoils embeddings
@@ -145,7 +145,7 @@ class CpuBackend(CpuCalibrator, Backend):
         self._encoder = self._pack(model, shape, weights, threads, tried)
         if tried is not None and not tried.holds():
             self._encoder = self._pack(model, shape, weights, threads, tried)
-        # after the encoder: NumPy's threads spin after folding
+        # after the encoder, for folding leaves NumPy's threads busy
         self._open_calibration(threads)
         self.arithmetic = self._encoder.how
         trim()
@@ -203,7 +203,7 @@ class CpuBackend(CpuCalibrator, Backend):
 
 
 class CpuTable(CpuCalibrator, Backend):
-    """Compiled kernels on rows of the mapped file."""
+    """A token table in the mapped file, pooled by compiled kernels."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         from fastflow.kernels.table.cpu import CpuTable as Kernels
@@ -213,7 +213,7 @@ class CpuTable(CpuCalibrator, Backend):
         table = open_table(model.encoder)
         try:
             self._table = Kernels(table, self._pooling.weights, threads)
-        except ValueError as error:  # a FASTFLOW_ISA that this machine lacks is an error
+        except ValueError as error:  # FASTFLOW_ISA names instructions that this machine lacks
             raise UsageError(str(error)) from error
         self._open_calibration(threads)
         self.arithmetic = self._table.isa
@@ -241,12 +241,12 @@ class CpuTable(CpuCalibrator, Backend):
         return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
-        """Pool at once: a mean needs no padding."""
+        """Pool all texts in one call: a mean needs no padding."""
         return self.pool(tokens)
 
 
 class CpuVectors(CpuCalibrator):
-    """Compiled kernels without an encoder."""
+    """A calibration without an encoder, by compiled kernels."""
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cpu")

@@ -1,4 +1,4 @@
-"""The layer WORDS of a transformers encoder: every token gets the mean position."""
+"""The layer WORDS of a transformers encoder: the embedding layer with one mean position."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")
 def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
     """Make a module, ids (B, T) -> layer WORDS (B, T, D); None if layer 0 has no positions.
 
-    It shares the word table of ``encoder``, and uses the last rows of the position table for ``longest`` tokens. Raises
-    a UsageError if a trial run fails.
+    The module shares the word table of ``encoder``, and averages the last ``longest`` rows of the position table.
+    Raises a UsageError if a trial run fails.
     """
     import torch
 
@@ -36,7 +36,7 @@ def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
 
 
 def get_states(output: Any) -> Any:
-    """Return the hidden states by layer; transformers 4 lists ModernBERT's last one before the final LayerNorm."""
+    """Return hidden states by layer; the last is after ModernBERT's final LayerNorm, which transformers 4 omits."""
     return (*(output.hidden_states or ())[:-1], output.last_hidden_state)
 
 

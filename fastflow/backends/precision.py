@@ -1,11 +1,11 @@
-"""The trial of int8: the largest operands, which int8 needs, and its error against float32.
+"""The trial (quality check) of int8: the largest operands, which int8 needs, and its error against float32.
 
-Weights are read layer by layer, to save memory. A trial that the model does not record is cached for the user:
+A trial that the model does not record is in the user's cache:
 
     KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
 
-KEY is the sha256 of path, arithmetic and versions; the entry has the fingerprint of the files. Weights are packed with
-the cached trial while they are hashed, and again if the hash differs.
+KEY is the sha256 of path, arithmetic and versions; the entry has the fingerprint of the files. Weights are
+packed with the cached trial while the files are hashed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from fastflow.stages.vectors import compute_paired_cosine
 from fastflow.values import open_regular, short
 from fastflow.version import __version__
 
-VERSION = 2  # raised with the texts or the numbers of int8's kernels
-LEAST_INT8 = 0.99  # least cosine to float32, of the worst of TEXTS and special tokens
+VERSION = 2  # raised if the texts or results of int8's kernels change
+LEAST_INT8 = 0.99  # least cosine to float32 allowed over TEXTS and special tokens
 SENTENCES = (
     "A man is playing a guitar on the street.",
     "WHY ARE YOU SHOUTING?!",
     "Shares fell sharply.",
 )
-# short or odd texts have the largest states; one is long
+# short or odd texts have the largest hidden states; one is long
 HARD = (
     "",
     "x",
@@ -63,10 +63,10 @@ LARGEST = 1 << 26
 
 
 class Trial(NamedTuple):
-    """Tokens of texts, pooled vectors (n, P) by the equations, and magnitudes by product.
+    """The float32 side of a trial: tokens, pooled vectors ``exact`` (n, P), and magnitudes by matrix product.
 
-    Single special tokens begin at ``alone``. ``largest``: largest operands by column; ``terms``: times the largest
-    weights.
+    Texts from ``alone`` on are special tokens. ``largest``: largest operand by column; ``terms``: times the column's
+    largest weight.
     """
 
     texts: tuple[str, ...]
@@ -83,7 +83,7 @@ def magnitudes(matrix: Floats) -> Floats:
 
 
 def trial(model: Model) -> Trial:
-    """Run the encoder in float32 on TEXTS and special tokens; ``largest`` is over SENTENCES, ``terms`` over all."""
+    """Encode TEXTS and special tokens in float32; ``largest`` is of SENTENCES, ``terms`` of all but single tokens."""
     tokenize = model.tokenizer()
     together = (*TEXTS, " ".join(tokenize.special))
     texts = (*together, *tokenize.special)
@@ -109,9 +109,9 @@ def get_recorded(model: Model) -> Int8 | None:
 
 
 def conclude(tried: Trial, opened: Calibrator, pooled: Floats) -> Int8:
-    """Compare ``tried`` with its vectors ``pooled`` in int8.
+    """Compare float32 vectors of ``tried`` with int8 vectors ``pooled`` (n, P).
 
-    A special token that int8 would spoil keeps its float32 vector: rounding can separate two equal tokens.
+    A special token that int8 would spoil keeps its float32 vector.
     """
     cosines = compute_paired_cosine(*(opened.calibrate(np.asarray(x, np.float32)) for x in (pooled, tried.exact)))
     exact = {}
@@ -140,7 +140,7 @@ def int8_cost(model: Model, found: Int8, when: str) -> str:
 
 
 class Streamed(ReferenceBackend):
-    """The reference with its weights in the mapped file."""
+    """The reference backend with its weights in the mapped file."""
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
         return _Stream(MappedWeights(model.encoder, config, self._shape))
@@ -183,7 +183,7 @@ class _Stream(Mapping[str, Any]):
 
 
 class Tried:
-    """The trial ``found`` of ``model``; raises a FastflowError if other weights made it."""
+    """The trial of ``model``: recorded, cached or new. Raises a FastflowError if the recorded trial does not fit."""
 
     found: Int8 | Trial
 
@@ -203,7 +203,7 @@ class Tried:
             self._of, self.found, self._when = kept[0]["fingerprint"], kept[1], "measured at an earlier opening"
 
     def holds(self) -> bool:
-        """Wait for the hashes; return whether ``found`` is of these files, else make a new trial."""
+        """Wait for the files' hashes; return whether the trial is of these files, else run a new trial."""
         if not self._of or self._model.awaited is None or self._model.awaited() == self._of:
             return True
         self._try()
@@ -216,7 +216,7 @@ class Tried:
         trim()
 
     def conclude(self, opened: Backend) -> Int8:
-        """Return the trial with its cosines; cache a new one."""
+        """Return the trial's results; cache a new trial."""
         if not isinstance(self.found, Trial):
             return self.found
         found = conclude(self.found, opened, opened.pool(self.found.tokens))

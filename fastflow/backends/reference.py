@@ -21,7 +21,7 @@ from fastflow.stages.vectors import shorten
 
 
 def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head: Head) -> Floats:
-    """Pool hidden states {layer: (N, D)} -> (B, P), then apply ``head``; not for pooler."""
+    """Pool hidden states {layer: (N, D)} -> (B, P), then apply ``head``; not for the mode pooler."""
     weights = None if how.weights is None else how.weights[tokens.ids]
     with np.errstate(over="ignore", invalid="ignore"):
         parts = []
@@ -33,7 +33,7 @@ def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head
 
 
 class ReferenceCalibrator(Calibrator):
-    """The equations of the stages in NumPy."""
+    """The calibration, stage by stage in NumPy."""
 
     name = "reference"
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
@@ -54,7 +54,7 @@ class ReferenceCalibrator(Calibrator):
 
 
 class ReferenceBackend(ReferenceCalibrator, Backend):
-    """The equations in NumPy: the oracle, and the fallback without compiled kernels."""
+    """The encoder in NumPy: others are compared with it, and it runs without compiled kernels."""
 
     watch: reference.Watch | None = None
 
@@ -88,7 +88,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
 
 
 class ReferenceTable(ReferenceCalibrator, Backend):
-    """The equations of a token table in NumPy."""
+    """A token table in NumPy."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cpu", threads)
@@ -111,7 +111,7 @@ class ReferenceTable(ReferenceCalibrator, Backend):
 
 
 class ReferenceVectors(ReferenceCalibrator):
-    """The equations without an encoder in NumPy."""
+    """A calibration without an encoder in NumPy."""
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cpu")

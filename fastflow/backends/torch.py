@@ -1,4 +1,4 @@
-"""The torch backend: transformers or a token table, the calibration unfused."""
+"""The torch backend: transformers or a token table, then the calibration stage by stage."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
 
 
 class TorchCalibrator(Calibrator):
-    """The stages in PyTorch, unfused."""
+    """The calibration, stage by stage in PyTorch."""
 
     name = "torch"
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
@@ -84,7 +84,6 @@ class TorchCalibrator(Calibrator):
         return shorten(z, normalize, truncate, self._order)
 
     def log_prob(self, pooled: Floats) -> Densities:
-        """Return (B,) log-densities; squares and sums in float64."""
         self._mind_fork()
         with self._torch.inference_mode():
             latent = self.density.latent(self._send(pooled), self._stages)
@@ -108,7 +107,7 @@ class TorchCalibrator(Calibrator):
 
 
 class TorchBackend(TorchCalibrator, Backend):
-    """PyTorch and transformers, padded and unfused."""
+    """An encoder in transformers, on padded batches."""
 
     dtypes = ("float32", "bfloat16", "float64")
 
@@ -125,7 +124,6 @@ class TorchBackend(TorchCalibrator, Backend):
             self._words = build_words_layer(self._encoder, longest, model.encoder)
 
     def train_mode(self, dropout: float | None = None) -> None:
-        """Enable the encoder's dropout, at the rate ``dropout`` if given."""
         for part in (self._encoder, self._words or self._encoder):
             part.train()
             if dropout is not None:
@@ -158,7 +156,7 @@ class TorchBackend(TorchCalibrator, Backend):
             return states, mask
 
     def pooling(self, hidden: Any, tokens: Tokens) -> Floats:
-        """Pool -> (B, D), summed in float32 or better."""
+        """Pool hidden states to vectors (B, D), summed in float32 or float64."""
         found, mask = hidden
         if self._pooling.mode == "pooler":
             return self._numpy(found[self._pooling.layers[0]])
@@ -178,7 +176,7 @@ class TorchBackend(TorchCalibrator, Backend):
 
 
 class TorchTable(TorchCalibrator, Backend):
-    """PyTorch's EmbeddingBag."""
+    """A token table by PyTorch's embedding_bag."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
@@ -227,7 +225,7 @@ class TorchTable(TorchCalibrator, Backend):
 
 
 class TorchVectors(TorchCalibrator):
-    """PyTorch without an encoder."""
+    """A calibration without an encoder in PyTorch."""
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")

@@ -35,7 +35,7 @@ PIECE = 65536
 
 
 class Task(NamedTuple):
-    """Pooled vectors, or embeddings, normalised or not."""
+    """The output of a run: pooled vectors, or embeddings, normalised or not."""
 
     calibrated: bool
     unit: bool
@@ -148,13 +148,13 @@ class TritonBackend(Backend):
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> tuple[Floats, Densities]:
-        """Run the encoder twice: the vectors have the bits of ``embed``."""
+        """Run the encoder twice, so that the vectors have the bits of ``embed``."""
         rows = list(batches)
         pooled = self.pool_batches(tokens, rows)
         return self.embed(tokens, rows, normalize, truncate), self.log_prob(pooled)
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
-        tokens.check(self._vocabulary)  # a kernel would read past the table
+        tokens.check(self._vocabulary)  # a larger id would read past the table
         lengths = np.diff(tokens.offsets)
         out = np.empty((len(lengths), self._width(task)), np.float32)
         with self._alone():
@@ -218,8 +218,8 @@ class TritonBackend(Backend):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one thread in; a forked child would hang or crash in the CUDA context."""
-        if os.getpid() != self._process:  # before the lock, which the fork may have copied held
+        """Let one thread use the GPU; raise in a forked child, which would hang or crash in CUDA."""
+        if os.getpid() != self._process:  # before the lock, which a fork may copy locked
             raise FastflowError("a Runtime on a GPU cannot be used in a forked process; make a new one in each process")
         with self._lock:
             yield

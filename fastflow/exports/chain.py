@@ -1,7 +1,7 @@
 """A calibration as Dense modules of Sentence Transformers: activation(W x + b) + R x.
 
-Two modules compute a coupling y2 <- y2 + g(y1). Their vectors hold y, which R carries, and the hidden units. The next
-module absorbs affine steps.
+Two modules compute a coupling y2 <- y2 + g(y1). Their outputs are y, which R copies, and the hidden units. Affine
+steps are merged into the next module.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Array = NDArray[Any]
 
 
 class Chain:
-    """Modules, then the affine map y = map x + shift in float64; splits emitted y[:start]."""
+    """Modules, then the affine map y = map x + shift in float64; splits finished y[:start]."""
 
-    apart, diagonal = True, False  # no densities are needed; a matrix product removes directions
+    apart, diagonal = True, False  # for ``fold_into``: no log-determinants; directions are removed by a matrix
 
     def __init__(self, width: int) -> None:
         self._modules: list[Dense] = []
@@ -31,9 +31,8 @@ class Chain:
         self._begun, self._start = False, 0
 
     def scale(self, a: Array, b: Array) -> None:
-        """Compute y <- a (y + b)."""
         rows = slice(self._start, None)
-        if not self._begun and b.any():  # in a module of its own, small numbers round less
+        if not self._begun and b.any():  # a module subtracts the mean first: small numbers round less
             self._modules.append(Dense(np.eye(len(b)), b))
             self._map, self._shift = np.diag(a), np.zeros(len(b))
         else:
@@ -53,11 +52,9 @@ class Chain:
         self._shift = np.concatenate([self._shift[done], matrix @ self._shift[rows]])
 
     def remove(self, directions: Array) -> None:
-        """Compute y <- y - V^T V y for orthonormal ``directions`` V."""
         self.dense(np.eye(directions.shape[1]) - directions.T @ directions)
 
     def split(self) -> None:
-        """Emit the second half of y[start:] and continue with the first."""
         half = (len(self._shift) - self._start) // 2
         self.permute(np.roll(np.arange(2 * half), -half))
         self._start += half
@@ -66,7 +63,6 @@ class Chain:
         self._start = 0
 
     def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
-        """Compute y2 <- y2 + g(y1), as two modules."""
         self._begun = True
         count, wide = len(self._shift), len(inner[1])
         middle = (self._start + count) // 2
@@ -82,10 +78,10 @@ class Chain:
         self._shift[middle:] += last[1]
 
     def _relu(self, carried: Array, weight: Array, bias: Array) -> None:
-        """Add x -> [carried x, relu(weight x + bias)]."""
+        """Add a module x -> [carried x, relu(weight x + bias)]."""
         count, inputs = carried.shape
         out = count + len(bias)
-        out += out == inputs  # a module as wide as x would add x, not R x
+        out += out == inputs  # with equal widths a module would add x, not R x
         product, residual, shift = np.zeros((out, inputs)), np.zeros((out, inputs)), np.zeros(out)
         residual[:count] = carried
         product[count : count + len(bias)], shift[count : count + len(bias)] = weight, bias
@@ -107,7 +103,7 @@ class Chain:
 
 def _round(module: Dense) -> Dense:
     arrays = [array for array in (module.weight, module.bias, module.projection) if array is not None]
-    if not all((np.abs(array) <= LARGEST).all() for array in arrays):  # NaN is not
+    if not all((np.abs(array) <= LARGEST).all() for array in arrays):  # false for NaN
         raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
     projection = None if module.projection is None else module.projection.astype(np.float32)
     return module._replace(

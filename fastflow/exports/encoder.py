@@ -23,8 +23,8 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 POSITIONS = "embeddings.position_embeddings.weight"
 OF_A_LAYER = re.compile(r"(^|\.)layer\.\d+\.")
 LAYERS = {"distilbert": "n_layers"}  # other families have num_hidden_layers
-WITH_LAYERS = ("modernbert",)  # even for layer 0
-FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # foreign code; the older name of dtype
+WITH_LAYERS = ("modernbert",)  # exported with all layers, even to pool layer 0
+FOREIGN = ("auto_map", "torch_dtype", "quantization_config")  # dropped: foreign code; the older name of dtype
 
 
 def number_layers(model: Model) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def write_encoder(model: Model, folder: Path) -> bool:
     """Write configuration and weights; return whether unpooled layers were left out."""
     config = {name: value for name, value in read_config(model.encoder).items() if name not in FOREIGN}
     layers, kind = number_layers(model), config.get("model_type")
-    config["dtype"] = "float32"  # half precision would be computed in half precision
+    config["dtype"] = "float32"  # else weights in half precision would be computed in it
     folder.mkdir(parents=True, exist_ok=True)
     bare = layers == (0,) and _is_native(config, model.encoder) and kind not in WITH_LAYERS
     if bare:
@@ -79,7 +79,7 @@ def _read_embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDA
         for name, array in MappedTensors(path).arrays.items():
             if not OF_A_LAYER.search(name):
                 found[name] = np.array(widen(array))
-    if WORDS in model.pooling.layers:  # every position becomes the mean
+    if WORDS in model.pooling.layers:  # every row of positions becomes their mean
         name = next(name for name in found if name.endswith(POSITIONS))
         start = encoder_shape(read_config(model.encoder), model.encoder).position_start
         mean = mean_position(found[name].astype(np.float32), start)

@@ -92,7 +92,7 @@ def export(
         to: st, a directory of Sentence Transformers; onnx, one graph from token ids to the embedding; model2vec, for
             token tables; or adapter, a calibrated model without the weights of its encoder.
         directory: The folder to write; must not exist.
-        dim: The numbers of a vector to keep, as ``truncate_dim`` of ``Runtime.encode``. None: all.
+        dim: How many numbers of a vector to keep, as ``truncate_dim`` of ``Runtime.encode``. None: all.
         normalize: Whether to divide vectors by their L2 norm.
         dtype: How onnx multiplies in the encoder and stores a token table: float32, or int8 with scales measured at run
             time. Calibrations stay in float32.
@@ -128,7 +128,7 @@ def export(
     record = Record(to, opened.fingerprint, dim, normalize, dtype)
     with growing(out) as partial:
         write(opened, partial, record)
-        if to != "adapter":  # an adapter has a card, and the hash of every file
+        if to != "adapter":  # an adapter keeps the model's card and hashes
             write_record(partial, record)
             _write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
     return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)
@@ -171,7 +171,7 @@ def _write_card(folder: Path, to: str, model: Model, dim: int, normalize: bool) 
 
 
 def write_model2vec(model: Model, folder: Path, record: Record) -> None:
-    """Write the table to ``folder``."""
+    """Write the token table as model2vec does."""
     if (reason := _find_obstacle(model)) is not None:
         raise FastflowError(f"{model.path} cannot be exported to model2vec: {reason}")
     table, kept = open_table(model.encoder), record.dim or model.truncate_dim

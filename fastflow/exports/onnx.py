@@ -115,7 +115,7 @@ class Pool:
 
 
 def _add_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
-    """Add the mean (B, D) of a token table's rows; without tokens it is 0."""
+    """Add the mean (B, D) of a token table's rows; 0 for a text without tokens."""
     counts = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     if left_out is not None:
         known = graph.op("Not", graph.op("Equal", "input_ids", np.array(left_out, np.int64)))

@@ -101,7 +101,7 @@ class Encoder:
         return self._linear(back, f"layer.{layer}.out")
 
     def _add_biases(self, layer: int) -> list[Value]:
-        """Add biases (B, heads, T, T): padding, the window, and MPNet's."""
+        """Add attention biases (B, heads, T, T): padding, local windows, MPNet's distances."""
         graph, shape = self._graph, self._shape
         padding = graph.op("Equal", "attention_mask", np.array(0, np.int64))
         found = [graph.op("Unsqueeze", graph.op("Where", padding, number(FAR), number(0)), axes(1, 2))]
@@ -121,7 +121,7 @@ class Encoder:
         return found
 
     def _rotate(self, x: Value, base: float, size: int) -> Value:
-        """Turn channel pairs (i, i + d/2) of x (B, heads, T, d)."""
+        """Rotate channel pairs (i, i + d/2) of x (B, heads, T, d) by position."""
         graph = self._graph
         tables = rotary_table(self._shape.positions, size, base)
         cos, sin = (graph.op("Gather", table.astype(np.float32), self._places) for table in tables)

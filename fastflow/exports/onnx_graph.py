@@ -18,7 +18,7 @@ OPSET, IR = 17, 8  # the first opset with LayerNormalization
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 LARGEST_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB
-ZERO = 128  # of unsigned weights: without VNNI ONNX Runtime clips sums of signed weights at 2**15
+ZERO = 128  # zero point of unsigned weights: without VNNI ONNX Runtime clips sums of signed weights at 2**15
 FAR = -1e30  # hides a score from softmax; the sum of two is finite
 
 Array = NDArray[Any]
@@ -70,7 +70,6 @@ class Graph:
         return y if bias is None else self.op("Add", y, bias)
 
     def rows(self, table: Array, ids: Value) -> Value:
-        """Add rows ``ids`` of ``table`` (V, D) in float32."""
         if self._int8 and table.dtype != np.int8:
             stored, scales = quantise(np.ascontiguousarray(table, np.float32))
             found = self.op("Cast", self.op("Gather", stored, ids), to=TensorProto.FLOAT)
@@ -113,5 +112,5 @@ def number(value: float) -> Array:
 
 
 def stack(values: Sequence[Value], graph: Graph, axis: int = -1) -> Value:
-    """Add ``values`` side by side."""
+    """Concatenate ``values`` along ``axis``."""
     return values[0] if len(values) == 1 else graph.op("Concat", *values, axis=axis)

@@ -26,10 +26,10 @@ from fastflow.model.sentence.weights import WEIGHTS
 from fastflow.model.static.table import BAG, open_table
 
 NEEDED, STATIC, RESIDUAL = "3.0.0", "3.2.0", "5.7.0"  # releases with most modules, StaticEmbedding, use_residual
-FOLDERS = {"StaticEmbedding": "Table"}  # model2vec would open 0_StaticEmbedding
+FOLDERS = {"StaticEmbedding": "Table"}  # not 0_StaticEmbedding, which model2vec would open
 HEAVIER = 1e15  # the largest token weight over the least
 STRETCH = 2.0**19  # the largest factor of one Dense
-LONGER = 4096  # times the longest vector: 1 + 1 / (2 * LONGER**2) is 1 in float32
+LONGER = 4096  # the extra number over the longest row: 1 + 1 / (2 * LONGER**2) is 1 in float32
 PATH = {name: kind for kind, name in ACTIVATIONS.items()}
 
 
@@ -93,7 +93,7 @@ class Writer:
 
 
 def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
-    """Write the model; raises a FastflowError that names a part without a module."""
+    """Write the model; raises a FastflowError that names a part that no module computes."""
     head, writer = make_modules(model, record.dim, record.normalize), Writer(folder)
     width = size_of(model.encoder).hidden * len(model.pooling.parts)
     if is_static(model.encoder):
@@ -108,14 +108,14 @@ def _add_transformer(writer: Writer, model: Model) -> None:
     how, layers, size = model.pooling, number_layers(model), size_of(model.encoder)
     settings: dict[str, Any] = {"max_seq_length": model.max_length, "do_lower_case": False}
     if how.weights is not None:
-        settings["unpad_inputs"] = False  # FlashAttention loses the sum of the weights
+        settings["unpad_inputs"] = False  # unpadded inputs lose the sum of the weights
     where = writer.add_module("Transformer", settings, "sentence_bert_config.json")
     bare = write_encoder(model, where)
     write_tokenizer(model, where)
     if not bare and layers != (size.layers,):
         _add_layers(writer, layers, how.factors, size.layers, size.hidden)
     if how.weights is not None:
-        ids = map(str, range(len(how.weights)))  # the module gives words that differ only in case one weight
+        ids = map(str, range(len(how.weights)))  # ids, for words that differ only in case would share a weight
         weights = dict(zip(ids, how.weights.tolist(), strict=True))
         writer.add_module("WordWeights", {"vocab": [*weights], "word_weights": weights, "unknown_word_weight": 1})
     modes = ("cls",) if how.mode == "pooler" else how.parts
@@ -141,11 +141,11 @@ def _make_pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dic
 
 
 def _add_table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
-    """Add the StaticEmbedding of a token table; return the modules after it, and their width.
+    """Add the StaticEmbedding of a token table; return later modules and their width.
 
-    The module divides by the number of all tokens, the model by the weight of the kept ones; Normalize undoes both.
-    If ``head`` has none first, each row gets its weight as one more number, which decides the length. Normalize then
-    gives the model's mean, shrunk, and a Dense stretches it.
+    The module divides by the number of all tokens, the model by the weight of the kept tokens; Normalize undoes both.
+    If ``head`` does not begin with Normalize, each row gets its weight as an extra number, which decides the length;
+    Normalize and an enlarging Dense then give the model's mean.
     """
     table, weights, unknown = open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out
     rows = np.array(table.vectors(np.arange(table.vocabulary), np.float32))

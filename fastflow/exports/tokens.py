@@ -15,8 +15,8 @@ from fastflow.values import MOST, read_object, system_errors
 
 SETTINGS = "tokenizer_config.json"
 NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
-LONGEST = 2**31 - 1  # for loaders that need an integer
-UNLIMITED = 10**30  # as transformers writes it
+LONGEST = 2**31 - 1  # model_max_length, for loaders that need 32 bits
+UNLIMITED = 10**30  # no limit, as transformers writes it
 
 
 def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
@@ -39,7 +39,7 @@ def write_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
 
 
 def write_static_tokenizer(model: Model, folder: Path, batches: bool = False) -> None:
-    """Write the tokenizer of a token table; it keeps the id that is left out."""
+    """Write the tokenizer of a token table; it keeps the unknown id, which the table leaves out."""
     tokenizer = model.tokenizer()
     assert isinstance(tokenizer, StaticTokenizer)  # noqa: S101 - for mypy
     library = load_tokenizer(model.encoder)
@@ -74,9 +74,9 @@ def _make_settings(source: Path, library: Any, limit: int, pad: int | None) -> d
         found["pad_token"] = token
     found.setdefault("pad_token", library.id_to_token(0))
     splitter = {} if library.pre_tokenizer is None else json.loads(library.pre_tokenizer.__getstate__())
-    if splitter.get("add_prefix_space"):  # transformers 4 would drop it
+    if splitter.get("add_prefix_space"):  # transformers 4 would drop the field
         found["add_prefix_space"] = True
-    # classes of an architecture may build another tokenizer
+    # an architecture's own class may change the rules
     return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit, "padding_side": "right", **found}
 
 

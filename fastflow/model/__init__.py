@@ -1,4 +1,4 @@
-"""Opened models, with or without an encoder, and their prompts. Readers name the file and the field of a fault."""
+"""Opened models, with or without an encoder, and their prompts. Errors name the file and the field at fault."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TASKS = ("query", "document")  # every model of Sentence Transformers has these 
 
 
 class Prompts(NamedTuple):
-    """Prompts by name, the default's name, and whether prompt tokens are ``pooled``."""
+    """Prompts by name, the default prompt's name, and whether prompt tokens are ``pooled``."""
 
     texts: Mapping[str, str] = MappingProxyType({})
     default: str | None = None
     pooled: bool = True
 
     def resolve(self, prompt: str | None = None, name: Any = None) -> str:
-        """Return the prompt put before every text: ``prompt``, the one called ``name``, or the default."""
+        """Return the prompt put before every text: ``prompt``, the prompt called ``name``, or the default."""
         if prompt is not None:
             if name is not None:
                 raise UsageError("give prompt or prompt_name, not both")
@@ -51,18 +51,18 @@ class Prompts(NamedTuple):
         return self.texts[name]
 
     def of_task(self, name: str) -> str:
-        """Return the prompt of a task of TASKS, never the default."""
+        """Return the prompt of a task in TASKS, or "", never the default."""
         return self.texts.get(name, "")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibrated:
-    """Calibration and identity of both kinds of model."""
+    """The fields that Model and VectorModel share: calibration and identity."""
 
     path: Path
     _: KW_ONLY
     calibration: tuple[Stage, ...] = ()
-    identity: str | Later = ""  # the fingerprint; a table without a manifest computes it at first use
+    identity: str | Later = ""  # the fingerprint; a token table without a manifest computes it at first use
     manifest: dict[str, Any] = field(default_factory=dict)
     note: str | None = None
     truncation: Truncation | None = None  # the directions that truncate_dim keeps; None: its first dimensions
@@ -86,11 +86,10 @@ class Calibrated:
 
     @property
     def truncate_dim(self) -> int | None:
-        """The default number of dimensions; None: all."""
         return None if self.modules is None else self.modules.truncate_dim
 
     def measure_spread(self, dim: int, truncate: int | None) -> NDArray[Any] | None:
-        """Return the root mean square of each dimension after a cut to ``truncate``; None if unknown."""
+        """Return each dimension's root mean square after a cut to ``truncate``; None if unknown."""
         if self.truncation is not None and truncate is not None:
             return self.truncation.deviation[:truncate]
         spread = np.ones(dim) if self._unit_variance else self.spread
@@ -109,7 +108,7 @@ class Calibrated:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(Calibrated):
-    """A checked model of texts."""
+    """A checked model that embeds texts."""
 
     encoder: Path
     pooling: Pooling
@@ -131,7 +130,7 @@ class Model(Calibrated):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorModel(Calibrated):
-    """A checked model without an encoder, for vectors of ``input_dim`` numbers."""
+    """A checked model without an encoder, which calibrates vectors of ``input_dim`` numbers."""
 
     input_dim: int
 

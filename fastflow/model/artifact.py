@@ -1,4 +1,4 @@
-"""Open a saved model with every file checked; no code of its directory runs."""
+"""Open a saved model with every file checked; no code in its directory runs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def open_model(path: str | Path | None = None, allow_download: bool = False) -> 
 class Opening:
     """Open a model while a thread hashes its weights; ``path`` may be an open model.
 
-    The hashes are checked when the block ``with Opening(path) as opening:`` ends, and before the error of a wrong file.
+    The hashes are checked when the block ``with Opening(path) as opening:`` ends, and before an error about a file.
     """
 
     model: Model | VectorModel
@@ -241,7 +241,7 @@ def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
     dim, where = manifest["input_dim"], f"{directory / MANIFEST}, field"
     if not is_whole(dim, 1):
         raise FastflowError(f"{where} input_dim: must be a whole number of at least 1, not {short(dim)}")
-    if not manifest["calibration"]:  # its arrays also prove input_dim
+    if not manifest["calibration"]:  # the stages' shapes prove input_dim
         raise FastflowError(f"{where} calibration: a model without an encoder needs a stage, and there is none")
     return VectorModel(directory, dim, **_calibration(directory, manifest, _arrays(directory, manifest), dim))
 

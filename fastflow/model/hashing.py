@@ -43,7 +43,7 @@ def identify_file(path: Path) -> Seen:
 
 
 def check_unchanged(path: Path, before: Seen) -> None:
-    """Raise if the file has changed since ``before``."""
+    """Raise if ``identify_file`` no longer returns ``before``."""
     if identify_file(path) != before:
         raise FastflowError(f"{path} was changed since the model was opened; open it again")
 
@@ -77,7 +77,7 @@ class Hashes:
 
 
 class Later:
-    """``combine_hashes(files, root=root)``, computed when first called."""
+    """A call returns ``combine_hashes(files, root=root)``, computed once."""
 
     def __init__(self, files: Sequence[Path], root: Path | None = None) -> None:
         self._files, self._root = tuple(files), root
@@ -85,7 +85,7 @@ class Later:
         self._found = ""
 
     def __call__(self) -> str:
-        if not self._found:  # no lock: large files take long, and a fork would copy it held
+        if not self._found:  # no lock: hashing takes long, and a forked process would get the lock held
             found = combine_hashes(self._files, root=self._root)
             for path, before in zip(self._files, self._seen, strict=True):
                 check_unchanged(path, before)
@@ -102,7 +102,7 @@ def is_file(path: Path) -> bool:
 
 
 def check_present(directory: Path, manifest: dict[str, Any], names: list[str]) -> None:
-    """Raise for the first name that is missing or outside the model."""
+    """Raise for the first file that is missing or outside the model's directory."""
     for name in names:
         path, inside = directory / name, PurePosixPath(name)
         if not inside.parts or ".." in inside.parts or inside.is_absolute():
@@ -128,7 +128,7 @@ def check_hashes(
 def combine_hashes(
     files: Sequence[Path], hash_of: Callable[[Path], str] = file_hash, root: Path | None = None
 ) -> str:  # fmt: skip
-    """Return the sha256 over names, relative to ``root``, and hashes of ``files``."""
+    """Return one sha256 over names, relative to ``root``, and hashes of ``files``."""
     from hashlib import sha256
 
     digest = sha256()

@@ -49,7 +49,7 @@ def resolve_model(model: Any, allow_download: bool) -> Path | Model | VectorMode
     if not isinstance(model, str | os.PathLike):
         raise UsageError(f"a model is the path of a directory, not {short(model)}")
     found = find_model(model if isinstance(model, str) else Path(model), allow_download)
-    return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may be moved
+    return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may be opened in another folder
 
 
 class NotCached(FastflowError):

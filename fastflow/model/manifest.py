@@ -20,7 +20,7 @@ FORMAT_VERSION = 1
 VECTORS_VERSION = 2  # without an encoder
 MODULES_VERSION = 3  # with Sentence Transformers' modules
 CALIBRATION = "calibration.safetensors"
-WEIGHTS_ARRAY = "token_weights"  # array of CALIBRATION
+WEIGHTS_ARRAY = "token_weights"  # an array in the file CALIBRATION
 ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}
@@ -93,7 +93,7 @@ def check_files_listed(directory: Path, manifest: dict[str, Any], files: Sequenc
 
 
 def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tuple[Stage, ...]:
-    """Read the field calibration; shapes are checked when the width is known."""
+    """Read the stages in the field calibration; the caller checks shapes."""
     stages: list[Stage] = []
     if (count := len(manifest["calibration"])) > len(arrays):
         where = f"{directory / MANIFEST}, field calibration"
@@ -109,7 +109,7 @@ def read_stages(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> tu
 
 
 def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Path, arrays: Arrays) -> Pooling:
-    """Read ``entry`` for an encoder of ``depth`` layers, token weights from ``arrays``."""
+    """Read the pooling ``entry`` for an encoder of ``depth`` layers, with token weights from ``arrays``."""
     mode, layers, weights, shares = entry.get("mode"), entry.get("layers"), None, None
     if by_shares := isinstance(mode, str) and mode.endswith(BY_SHARES):
         mode, shares = mode.removesuffix(BY_SHARES), _shares(entry.get("shares"))
@@ -117,7 +117,7 @@ def read_pooling(directory: Path, entry: dict[str, Any], depth: int, encoder: Pa
         where = f"{directory / CALIBRATION}, array {WEIGHTS_ARRAY}"
         mode, weights = "mean", check_weights(arrays.get(WEIGHTS_ARRAY), vocabulary_of(encoder), where)
     chosen = tuple(layers) if isinstance(layers, list) else ()
-    least = WORDS if mode == "mean" else 0  # WORDS cannot weigh the first token
+    least = WORDS if mode == "mean" else 0  # WORDS, without positions, can only be averaged
     exist = bool(chosen) and all(is_whole(i, least, depth) for i in chosen) and len(set(chosen)) == len(chosen)
     if by_shares:
         exist = exist and mode == "mean" and shares is not None and len(shares) == len(chosen)

@@ -1,4 +1,4 @@
-"""Fetch a model from the Hub or send one, at one commit, with every hash compared."""
+"""Fetch a model from the Hub or send a model, as one commit, and compare every file's hash."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Record:
 def pull(name: str, out: Path) -> tuple[Record, list[str]]:
     """Fetch REPO or REPO@REVISION into ``out``; returns its record and the skipped files.
 
-    An earlier pull is compared with its record and the Hub's commit.
+    An earlier pull in ``out`` is only compared with its record and the Hub's commit.
     """
     repository, at, revision = name.partition("@")
     check_id(repository, "pull takes the id of a repository, such as ORGANISATION/NAME or ORGANISATION/NAME@COMMIT")
@@ -74,7 +74,7 @@ def pull(name: str, out: Path) -> tuple[Record, list[str]]:
 def push(directory: Path, repository: str, private: bool) -> tuple[Record, list[str]]:
     """Verify a model and send it as one commit; returns its record and the skipped files.
 
-    Pickles are refused, and repositories that hold other files.
+    Refuse pickles, and a repository with files that ``directory`` lacks.
     """
     from fastflow.model.verify import verify
 
@@ -136,7 +136,7 @@ def check_id(repository: str, usage: str) -> None:
 
 
 def listing(names: list[str]) -> str:
-    """List the first few of ``names``."""
+    """List the first three ``names``, and count the others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -156,7 +156,7 @@ def _check_names(repository: str, files: list[str], left: list[str]) -> None:
 
 
 def _same(path: Path, listed: Any) -> bool:
-    """Compare by git's hash, which the Hub lists for a small file, or by sha256."""
+    """Compare with the Hub's hash: git's for a small file, else sha256."""
     if listed.lfs is not None:
         return bool(file_hash(path) == listed.lfs.sha256)
     data = path.read_bytes()

@@ -1,7 +1,6 @@
-"""safetensors files as arrays in the mapped file.
+"""Read safetensors files as arrays that map the file into memory.
 
-The format (huggingface.co/docs/safetensors): 8 little-endian bytes with the length of a JSON header; the header with
-dtype, shape and place of each tensor; the data. A file that changes while it is read raises an error.
+huggingface.co/docs/safetensors describes the format. A file that changes while it is read raises an error.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ HEAD = 8
 
 
 class MappedTensors:
-    """Read-only ``arrays`` of a safetensors file, of any alignment; bfloat16 has the dtype ``kernels.stored.BFLOAT16``.
+    """Read-only ``arrays`` of a safetensors file, aligned or not; bfloat16 has the dtype ``kernels.stored.BFLOAT16``.
 
     The file stays mapped while one of the arrays lives.
     """
@@ -89,7 +88,7 @@ def _place(entry: dict[str, Any], start: int, size: int) -> tuple[int, tuple[int
 
 
 def read_tensors(path: Path) -> Arrays:
-    """Copy every tensor; bfloat16 becomes float32."""
+    """Copy every tensor of a file; bfloat16 becomes float32."""
     mapped = MappedTensors(path)
     found = {name: np.array(widen(array)) for name, array in mapped.arrays.items()}
     mapped.check()

@@ -1,9 +1,9 @@
-"""Fold a calibration into the plan that every backend runs, in float64.
+"""Fold a calibration into plans (merged matrices) that kernels run; computed in float64.
 
-Additive couplings are linear except in their hidden vectors, so ActNorms, permutations and 1x1 linears fold away. The
-invariant is y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. An affine gate
-commutes only with a diagonal M: there y = M u + t with M diagonal times gather, and u is updated; also for additive
-couplings if that takes fewer products. No dense matrix is inverted.
+Additive couplings are linear except in their hidden vectors, so ActNorms, permutations and 1x1 linears merge. Always
+y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. An affine gate commutes only with a
+diagonal M: then y = M u + t with M diagonal times gather, and steps update u; so do additive couplings if that takes
+fewer products. No dense matrix is inverted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
 
 Array = NDArray[Any]
 Layer = tuple[Array, Array]
-FEW = 8  # channels a direction: removal takes half of a dense product
+FEW = 8  # least channels per direction to remove it by half of a dense matrix's products
 
 
 class Target(Protocol):
-    """The methods of ``Builder`` that folding calls."""
+    """The methods of ``Builder`` that ``fold_into`` calls."""
 
     apart: bool
 
@@ -43,10 +43,10 @@ class Target(Protocol):
 
 
 def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:
-    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order; raises naming the stage at fault.
+    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order; errors name the stage at fault.
 
-    Linear stages and additive flows give one plan, as do affine couplings with fixed permutations. A dense linear after
-    an affine coupling, or a change of coupling kind, starts another.
+    Linear stages and additive flows give one plan, as do affine couplings with fixed permutations. A dense matrix after
+    an affine coupling, or a change of coupling kind, starts another plan.
 
     ``sparse``: the fewest products, for kernels that run several plans in one call. A dense matrix after additive
     couplings is then a plan of its own, and log-determinants of dense matrices are NaN.
@@ -97,7 +97,7 @@ def _nullspace(builder: Target, stage: Stage) -> None:
 
 
 def _components(builder: Target, stage: Stage, flow: Stage) -> None:
-    """P x as P (x + b) - P b, b the first ActNorm's shift, near minus the mean: products stay small."""
+    """Apply P x as P (x + b) - P b, b the flow's first shift, so that products stay small."""
     directions, shift = stage.params["directions"], flow.params["levels.0.0.actnorm.shift"]
     ones = np.ones(len(shift))
     builder.scale(ones, shift)
@@ -106,7 +106,7 @@ def _components(builder: Target, stage: Stage, flow: Stage) -> None:
 
 
 def _last_nullspace(builder: Target, stage: Stage) -> None:
-    """Use few directions as the equation does: a dense I - V^T V rounds each channel by the largest."""
+    """Remove few directions V as the equation does: a dense I - V^T V rounds each channel like the largest."""
     directions = stage.params["directions"]
     if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
         builder.scale(np.ones(directions.shape[1]), -stage.params["mean"])
@@ -167,7 +167,6 @@ def _step(builder: Target, step: dict[str, Array], coupling: str, permutation: s
 
 
 def _lu(step: dict[str, Array]) -> Array:
-    """P L (U + diag(sign exp(logdiag))), (C, C)."""
     diagonal = np.diag(step["permutation.sign"] * np.exp(step["permutation.logdiag"]))
     lower = np.tril(step["permutation.lower"], -1) + np.eye(len(diagonal))
     product: Array = lower @ (np.triu(step["permutation.upper"], 1) + diagonal)

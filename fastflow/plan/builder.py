@@ -18,33 +18,33 @@ Layer = tuple[Array, Array]
 
 @dataclass(eq=False, repr=False)
 class Step:
-    """The reading, inner and writing weights of one coupling, as in a plan of one step."""
+    """Weights of one coupling: U, c read; B, d are the inner layer; V writes; p, R, q as in Plan."""
 
     U: Array
     c: Array
     B: Array
     d: Array
     read: tuple[int, int]
-    linked: list[bool]  # additive: reads the output of each earlier step
-    G: list[Array | None]  # hidden: blocks against earlier steps, None if zero by structure
-    V: Array  # hidden: (N, w), carried to the output; else (M, w), final
+    linked: list[bool]  # additive: whether it reads each earlier step's output
+    G: list[Array | None]  # "hidden": products with V of earlier steps, None if always 0
+    V: Array  # "hidden": (N, w), which later maps change; else (M, w), final
     touched: Array  # bool, rows of V that may be nonzero
-    after: Array  # additive: bool, outputs (N,) that may depend on it
+    after: Array  # additive: bool, outputs (N,) that may depend on the step
     p: Array | None = None
     R: Array | None = None
     q: Array | None = None
 
 
 class Builder:
-    """The unfinished plan, with the invariant of ``fastflow.plan``.
+    """An unfinished plan, with the equation of ``fastflow.plan``.
 
-    ``form``: hidden, state for affine couplings, or in place for additive ones that update the state.
+    ``form``: "hidden"; "state" for affine couplings; "in place" for additive couplings that update
+    the state u. ``apart``: as ``sparse`` of ``fold``.
     """
 
     def __init__(self, size: int, done: list[Plan], apart: bool = False) -> None:
-        """``apart``: couplings may update the state in place, and a dense matrix after them starts another plan."""
         self.done, self.apart = done, apart
-        self.start = 0  # splits emitted y[:start]; only y[start:] changes
+        self.start = 0  # splits finished y[:start]; only y[start:] changes
         self._begin(size)
 
     def _begin(self, size: int) -> None:
@@ -59,7 +59,7 @@ class Builder:
         return np.concatenate([head, values + self.start if fill is None else values])
 
     def scale(self, a: Array, b: Array) -> None:
-        """Apply y <- a (y + b); the first becomes the centring v = (x - m) s."""
+        """Apply y <- a (y + b); the first call becomes the centring v = (x - m) s."""
         self.logdet += float(np.log(np.abs(a)).sum())
         a, b = self._active(a, 1.0), self._active(b, 0.0)
         if not self.centred:
@@ -103,7 +103,7 @@ class Builder:
         return self.M.dense is None
 
     def remove(self, directions: Array) -> None:
-        """Apply y <- y - V^T V y, V (k, C) orthonormal: hidden units relu(+-V y). M must be diagonal."""
+        """Apply y <- y - V^T V y, V (k, C) orthonormal, by hidden units relu(+-V y). M must be diagonal."""
         if self.form == "state":
             self.close()
         both = np.concatenate([directions, -directions])
@@ -115,7 +115,7 @@ class Builder:
         return np.concatenate([values[: self.start], matrix @ values[self.start :]])
 
     def split(self) -> None:
-        """Emit the second half of y[start:]; the order becomes emitted, second, first."""
+        """Finish the second half of y[start:], which moves before the first half."""
         half = (len(self.t) - self.start) // 2
         self.permute(np.roll(np.arange(2 * half), -half))
         self.start += half
@@ -125,7 +125,7 @@ class Builder:
         self.start = 0
 
     def _factor(self) -> None:
-        """Turn a dense M before the first coupling into L, so that couplings read halves."""
+        """Move a dense M before the first coupling to L, so that couplings read half of u."""
         if self.M.dense is not None and not self.steps:
             self.L, self.M = self.M.dense, Linear(len(self.t))
 
@@ -136,7 +136,7 @@ class Builder:
     def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
         """Apply y2 <- y2 + g(y1), with the three layers of g.
 
-        ``linear_follows``: a dense matrix is next, so one before the first coupling stays in its products.
+        ``linear_follows``: a dense matrix is next, so M may stay dense.
         """
         if self.form == "state":
             self.close()
@@ -147,7 +147,6 @@ class Builder:
         self.t[changed] += last[1]
 
     def _additive(self, first: Layer, inner: Layer, last: Array, kept: slice, changed: slice) -> None:
-        """y[changed] <- y[changed] + last h, h the hidden vector of y[kept]."""
         weight, bias = first
         U, read = self.M.read(weight, kept)
         c, linked = weight @ self.t[kept] + bias, [bool(step.after[kept].any()) for step in self.steps]
@@ -175,7 +174,7 @@ class Builder:
         return found
 
     def _carry(self) -> None:
-        """Turn steps in place into the hidden form."""
+        """Turn the form "in place" into "hidden"."""
         if self.form == "hidden":
             return
         for step in self.steps:
@@ -185,7 +184,7 @@ class Builder:
         self.form = "hidden"
 
     def _choose(self) -> None:
-        """In place must take fewer products than the hidden form, and fit float32."""
+        """Keep "in place" only if it takes fewer products than "hidden", and fits float32."""
         if self.form != "in place":
             return
         links = max(len(step.d) for step in self.steps) * sum(sum(step.linked) for step in self.steps)
@@ -224,7 +223,7 @@ class Builder:
 
 
 def finish(b: Builder) -> Plan:
-    """Build the plan of ``b``; steps are padded to one width with hidden units of zero."""
+    """Build the plan of ``b``; steps are padded to the same width with hidden units of weight 0."""
     k, w = len(b.steps), max((len(step.d) for step in b.steps), default=0)
     inputs, hidden, gated = b.M.columns, b.form == "hidden", b.form == "state"
     rows = len(b.t) if hidden else inputs

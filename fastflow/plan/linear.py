@@ -1,7 +1,7 @@
 """A matrix that stays a diagonal with a gather index as long as possible.
 
-The hidden form corrects step k by earlier outputs, G_kj h_j with G_kj = U_k P_j, and adds V h at the end. In place,
-step k adds P_k h_k to the state: with a diagonal S, V_k = S P_k.
+In the form "hidden", step k adds G_kj h_j of each earlier step j to its input; V h is added last. In place,
+step k adds P_k h_k to the state. With a diagonal S, V_k = S P_k and G_kj = U_k P_j.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fastflow.kernels.flow import Plan
 
 Array = NDArray[Any]
 LARGEST = 1e12  # products of two such numbers and their sums fit float32
-INVERTIBLE = 1e30  # a diagonal inverts exactly while both fit float32
+INVERTIBLE = 1e30  # largest scale with an inverse that fits float32
 
 
 class Linear:
-    """A matrix (N, M): diagonal ``scale`` and ``gather``, (N,) each, until it becomes ``dense``."""
+    """A matrix (N, M): row i is scale[i] in column gather[i], until it becomes ``dense``."""
 
     def __init__(self, size: int) -> None:
         self.columns = size
@@ -36,7 +36,7 @@ class Linear:
         return self.place(np.diag(self.scale), slice(None))
 
     def place(self, weight: Array, rows: slice) -> Array:
-        """Move columns (n, len(rows)) -> (n, M) to the channels that ``rows`` gather from. Diagonal only."""
+        """Move columns of ``weight`` (n, len(rows)) to the columns that ``rows`` gather: (n, M). Diagonal only."""
         out = np.zeros((len(weight), self.columns))
         out[:, self.gather[rows]] = weight
         return out
@@ -77,7 +77,7 @@ def magnitude(array: Array) -> float:
 
 
 def products(plan: Plan) -> int:
-    """Count a row's multiply-adds in blocks that are not zero by structure."""
+    """Count the multiply-adds for one vector, without blocks that are always 0."""
     w, reads, writes = plan.width, plan.reads, plan.writes
     steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
     written = int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)

@@ -18,7 +18,7 @@ from fastflow.report.subjects import MODEL, Fit, Open, count_encoders, make_subj
 from fastflow.report.verdict import judge_sections
 from fastflow.runtime import Runtime
 
-NEEDS = {  # section -> its data
+NEEDS = {  # section -> the data that it needs
     "Similarity": "scored pairs: --sts PAIRS.tsv or a directory of them",
     "Tasks": "labelled pairs, labelled texts or retrieval: --eval TASK",
     "QNLI": "question and sentence pairs: --qnli FILE.tsv (label, sentence1, sentence2)",
@@ -30,7 +30,7 @@ NEEDS = {  # section -> its data
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The data of a report."""
+    """The files, sample size and seed of a report."""
 
     sts: Sequence[Path] = ()
     tasks: Sequence[Path] = ()
@@ -50,7 +50,7 @@ class Report(NamedTuple):
 def make_report(
     runtime: Runtime, against: Sequence[str], options: ReportOptions, fit: Fit, open_model: Open, shown: bool = False
 ) -> Report:
-    """Embed each text once, and make every section with data; raises a UsageError without any."""
+    """Embed each text once, and make every section that has data; raises a UsageError if none has."""
     found = find_tasks(options.tasks)
     sets = [*find_sets(options.sts), *(task for task in found if isinstance(task, Pairs))]
     tasks = [task for task in found if not isinstance(task, Pairs)]

@@ -43,7 +43,7 @@ def make_page(
     sections: Sequence[Section],
     left_out: Sequence[Any],
 ) -> str:
-    """Make the page; ``verdict``: with the meaning of its measure; ``left_out``: section and needs."""
+    """Make the page; ``verdict``: sentence, and meaning of its measure; ``left_out``: sections that lack data."""
     body = [f"<h1>{escape(title)}</h1>", f'<p class="verdict" id="verdict">{escape(verdict[0])}</p>']
     body += [f'<p class="dim">{escape(verdict[1])}</p>'] if verdict[1] else []
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)

@@ -11,7 +11,7 @@ HIGHEST, LOWEST = float("inf"), float("-inf")
 
 @dataclass(frozen=True)
 class Line:
-    """A measure of every subject, with 95 % ``intervals`` (low, high) and best value ``toward``."""
+    """A row: one measure of every subject (column), with 95 % ``intervals`` (low, high) and best value ``toward``."""
 
     name: str
     values: Mapping[str, float]
@@ -20,11 +20,10 @@ class Line:
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def distances(self) -> dict[str, float]:
-        """Compute distances from ``toward`` as printed."""
         return {name: distance(float(f"{x:.{self.digits}f}"), self.toward) for name, x in self.values.items()}
 
     def best(self) -> set[str]:
-        """Find the subjects nearest to ``toward``; none for one subject."""
+        """Find the subjects nearest to ``toward``; none if there is one."""
         off = {name: away for name, away in self.distances().items() if away == away}
         least = min(off.values(), default=0.0)
         return {name for name, away in off.items() if away == least} if len(self.values) > 1 else set()
@@ -48,7 +47,7 @@ class Section:
 
 
 def distance(value: float, toward: float) -> float:
-    """Compute how far ``value`` is from the best; HIGHEST and LOWEST only order values."""
+    """Compute how far ``value`` is from the best; with HIGHEST and LOWEST the result only orders values."""
     if toward in (HIGHEST, LOWEST):
         return -value if toward == HIGHEST else value
     return round(abs(value - toward), 9)  # 0.3 - 0.2 and 0.4 - 0.3 are a tie

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 COLOURS = ("#d9822b", "#3b82c4", "#2f9e6e", "#b5539c", "#8a8f98", "#c94f4f", "#8f7a2e", "#5a5fc7")
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", "-.", ":")
-LEAST = 1e-6  # a smaller singular value, over the largest, is rounding
+LEAST = 1e-6  # singular values below this share of the largest are rounding
 INK = "#010203"  # the page replaces it by its text colour
 WIDTH = 4.2  # inches of 72 points; a phone shows 302 points as some 330 pixels
-MOST_LETTERS = 32  # of a name in a legend
+MOST_LETTERS = 32  # letters of a name in a legend
 LETTERS = 10.5  # points, 11 pixels on a phone
 STYLE: Any = {
     "svg.hashsalt": "fastflow", "svg.fonttype": "path", "font.size": LETTERS, "text.color": INK, "axes.edgecolor": INK,
@@ -77,7 +77,7 @@ def open_with_legend(height: float, names: Sequence[str]) -> Iterator[tuple[Any,
 
 
 def draw_dots(names: Sequence[str], series: Series, label: str) -> str:
-    """Draw a row a name with a dot a series."""
+    """Draw a row for each name, with a dot for each series."""
     legend = [shorten(name, MOST_LETTERS) for name in series]
     with open_with_legend(0.8 + 0.28 * len(names), legend) as (figure, axes):
         styles = zip(series.values(), cycle(COLOURS), cycle(MARKERS), strict=False)
@@ -102,7 +102,7 @@ def draw_spectra(series: Series) -> str:
 
 
 def draw_scatter(edits: NDArray[Any], panels: Mapping[str, NDArray[Any]], gold: NDArray[Any]) -> str:
-    """Draw cosine against edit distance, a panel a subject, coloured by gold."""
+    """Draw cosine against edit distance, one panel for each subject, coloured by human score."""
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(edits))
     with open_figure(1 + 1.8 * len(panels), len(panels)) as (figure, axes):
         for one, (name, cosines) in zip(axes, panels.items(), strict=True):

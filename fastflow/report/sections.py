@@ -20,7 +20,7 @@ from fastflow.report.subjects import MODEL, Subject, find_baseline
 
 
 def measure_similarity(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs]) -> Section:
-    """Measure Spearman of every set, in both aggregations."""
+    """Measure Spearman of every set, over all pairs and averaged over subsets."""
     data, drawn_of = {subject.name: evaluate.evaluate(subject, sets) for subject in subjects}, {}
     averaged = data[MODEL]["average"]["sets"]
     for subject in subjects:

@@ -1,4 +1,4 @@
-"""The subjects of a report."""
+"""The subjects of a report: models, one column each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNCALIBRATED = ("raw", "weights")
 
 
 class Pool:
-    """Pooled embeddings by prompt and text."""
+    """A cache of pooled embeddings by prompt and text."""
 
     def __init__(self, runtime: Runtime, count: Callable[[int], None] = lambda texts: None) -> None:
         self.runtime, self._count = runtime, count
@@ -116,7 +116,7 @@ def count_encoders(model: Model, against: Sequence[str]) -> int:
 
 
 def is_of_package(model: Model) -> bool:
-    """Return whether ``model`` calibrates the packaged encoder differently."""
+    """Return whether ``model`` has the packaged encoder with another calibration."""
     packaged = load_model(None)
     same = model.manifest.get("encoder", {}).get("sha256") == packaged.manifest["encoder"]["sha256"]
     return same and model.fingerprint != packaged.fingerprint

@@ -19,13 +19,13 @@ SPEARMAN = (
 TASKS = "Every measure is ×100: 100 is perfect. The section on tasks explains each."
 AUC = "AUC ×100 is the chance that a matching pair has the higher cosine: 100 is always, 50 a coin's toss."
 FEW = 500  # pairs: the standard error of a Spearman of 0.6 is about 3 points
-NO_PROOF = 100  # pairs: it is at least 7 points
+NO_PROOF = 100  # pairs: the standard error is at least 7 points
 FEWER_PAIRS = " So few pairs cannot decide."
 FEW_PAIRS = " With so few pairs a difference of several points may be chance."
 
 
 def judge_sections(sections: Sequence[Section]) -> tuple[str, str]:
-    """Write (verdict, meaning of its measure) from similarity, else tasks, else QNLI."""
+    """Return (verdict, meaning of its measure) from similarity, else tasks, else QNLI."""
     found = {section.id: section.data for section in sections}
     if "similarity" in found:
         return _judge_similarity(found["similarity"]), SPEARMAN

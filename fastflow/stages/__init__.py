@@ -1,1 +1,1 @@
-"""Stages of a model as data, and operations on finished vectors."""
+"""Stages of a model after its encoder, as data, and operations on finished vectors."""

@@ -102,7 +102,7 @@ def describe(stages: Sequence[Stage]) -> str:
 
 
 def keeps_mean(stages: Sequence[Stage]) -> bool:
-    """Return whether embeddings keep a mean."""
+    """Return whether embeddings may have a mean other than 0."""
     if stages and stages[-1].kind == "recolour":
         return bool(stages[-1].params["shift"].any())
     return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
@@ -206,7 +206,7 @@ def unit_variance(stages: Sequence[Stage]) -> bool:
 
 
 class Density(NamedTuple):
-    """``stages`` are f; ``log_det`` is the closed forms' share of log|det dz/dx|."""
+    """The log-density: ``stages`` are f; ``log_det`` is the closed forms' part of log|det dz/dx|."""
 
     stages: tuple[Stage, ...]
     log_det: float
@@ -246,7 +246,7 @@ def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
 
 
 def has_density(stages: Sequence[Stage]) -> bool:
-    """Return whether ``density_of`` succeeds."""
+    """Return whether the stages have a density."""
     try:
         density_of(stages, "")
     except UsageError:

@@ -1,7 +1,7 @@
 """Pooling: hidden states of chosen layers -> one vector for each text.
 
-Layer 0 is the embedding layer, L the last one, WORDS (-1) the embedding layer with the mean position for every token. A
-mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
+Layer 0 is the embedding layer, L the last layer, WORDS (-1) the embedding layer with one mean position for all tokens.
+A mean may weigh frequent tokens less (SIF, Arora et al., ICLR 2017).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HELP = (
     "first-last, embedding-first-last, words, words-first-last, last, cls, pooler, mean-of-layers:I,J,... (words is an "
     "item too, and 3*I counts three times); historical names are accepted as aliases"
 )
-WEIGHTED = "weighted-mean"  # a reader without weights must refuse this name
+WEIGHTED = "weighted-mean"  # not "mean", so that readers without token weights refuse it
 SAID = {
     "mean": "masked mean",
     "cls": "[CLS] state",
@@ -42,8 +42,8 @@ _ITEM = r"(?:[1-9]\d{0,2}\*)?(?:words|\d+)"
 class Pooling:
     """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
-    ``weights`` (vocabulary,) float32: token weights of the mean. ``shares`` of the layers have sum 1; None: equal.
-    Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; their weights may be 0.
+    ``weights`` (vocabulary,) float32: token weights of the mean. ``shares``: layer weights of sum 1; None: equal.
+    Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; token weights may then be 0.
     """
 
     mode: str
@@ -61,7 +61,7 @@ class Pooling:
 
     @property
     def of_embeddings(self) -> bool:
-        """Whether no encoder layer is computed."""
+        """Whether only the embedding layer is computed."""
         return max(self.layers) <= 0
 
     @property
@@ -69,7 +69,7 @@ class Pooling:
         return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares
 
     def as_dict(self) -> dict[str, object]:
-        """Return the entry of ``fastflow.json``; weights change the mean's name."""
+        """Return the entry of ``fastflow.json``; with token weights the mean has another name."""
         mode = self.mode if self.weights is None else WEIGHTED
         if self.shares is None:
             return {"mode": mode, "layers": list(self.layers)}
@@ -90,7 +90,7 @@ class Pooling:
 
 
 def check_weights(weights: NDArray[Any] | None, vocabulary: int, where: str) -> NDArray[np.float32]:
-    """Return ``weights`` of a Pooling; raises a FastflowError that names ``where`` for one near 0, or too large."""
+    """Return token ``weights``; raises a FastflowError that names ``where`` for a weight near 0, or too large."""
     if weights is None:
         raise FastflowError(f"{where} is missing; copy or train the model again")
     if weights.shape != (vocabulary,) or weights.dtype != np.float32:
@@ -133,7 +133,7 @@ def parse_pooling(name: str, depth: int) -> Pooling:
 
 
 def pooling_name(pooling: Pooling) -> str:
-    """Return the name by which ``parse_pooling`` finds a pooling."""
+    """Return a name that ``parse_pooling`` turns into ``pooling``."""
     if pooling.mode != "mean":
         return pooling.mode
     items = ["words" if layer == WORDS else str(layer) for layer in pooling.layers]

@@ -1,4 +1,4 @@
-"""Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and the spread.
+"""Measured properties of embeddings: leading directions, which ``truncate_dim`` keeps, and root mean squares (spread).
 
 A flow's dimensions are interchangeable, so a model may store an orthogonal basis to cut by. int8 and uint8 need a fixed
 range, so calibrations that do not end in unit variance may store the spread of each dimension.
@@ -25,13 +25,13 @@ ORTHOGONAL = 1e-4
 
 
 class Truncation(NamedTuple):
-    """``basis`` (D', D'): orthonormal columns, leading first; ``deviation`` (D',): of the embedding along each."""
+    """Orthonormal columns ``basis`` (D', D'), leading first; ``deviation`` (D',): root mean squares along them."""
 
     basis: NDArray[Any]
     deviation: NDArray[Any]
 
     def stage(self, k: int) -> Stage:
-        """Return the linear map (B, D') -> (B, k) on the first k columns."""
+        """Return the stage (B, D') -> (B, k) that projects on the first k columns."""
         return Stage("whiten", {}, {"mean": np.zeros_like(self.basis[:, 0]), "matrix": self.basis[:, :k]})
 
 
@@ -41,9 +41,9 @@ def fit_truncation(stages: Sequence[Stage], pooled: Rows) -> Truncation | None:
 
 
 def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
-    """Return left singular vectors of the covariance (D', D) of embedding and pooled vector.
+    """Return, as basis, left singular vectors of the covariance (D', D) of embedding and pooled vector.
 
-    Variances of the embedding cannot order directions that a whitening equalised.
+    Variances cannot order the directions: whitening made them equal.
     """
     dims = output_dim(stages, pooled.shape[1])
     count, x_sum, z_sum = 0, np.zeros(pooled.shape[1]), np.zeros(dims)
@@ -53,7 +53,7 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
         cross, square = cross + z.T @ x, square + z.T @ z
     basis = np.linalg.svd(cross / count - np.outer(z_sum, x_sum) / count**2)[0]
     largest = np.abs(basis).argmax(axis=0)
-    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # a singular vector has an arbitrary sign
+    basis = basis * np.sign(basis[largest, np.arange(len(basis))])  # a singular vector has either sign
     deviation = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", basis, square / count, basis, optimize=True), 0))
     return Truncation(basis.astype(np.float32), deviation.astype(np.float32))
 
@@ -94,7 +94,7 @@ def read_truncation(arrays: Mapping[str, NDArray[Any]], dim: int, where: str) ->
 
 
 def fit_spread(stages: Sequence[Stage], pooled: Rows) -> NDArray[np.float32] | None:
-    """Measure the (D',) root mean square of each dimension over a sample of (n, D); a zero takes the largest.
+    """Measure each dimension's root mean square (D',) over a sample of (n, D); a zero becomes the largest.
 
     None if the calibration ends in unit variance, or if the spread is 0 or not finite.
     """

@@ -44,7 +44,7 @@ def _is_count(value: Any, most: int = MOST) -> bool:
 
 
 def check_precision(precision: str) -> None:
-    """Raise unless ``quantise`` has the precision."""
+    """Raise for a precision unknown to ``quantise``."""
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise UsageError(f"unknown precision {short(precision)}; known are {', '.join(PRECISIONS)}")
 
@@ -57,7 +57,7 @@ def first_bad(z: NDArray[Any]) -> int | None:
 
 
 def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
-    """Return ``z`` (B, D') or (B,); raises naming the first row, from ``start``, that is not finite."""
+    """Return ``z`` (B, D') or (B,); raises for the first row that is not finite, numbered from ``start``."""
     if (row := first_bad(z)) is not None:
         raise FastflowError(
             f"{what} {start + row} gives NaN or infinity: the model's numbers leave the range of its dtype; try "
@@ -102,9 +102,9 @@ def quantise(
 ) -> NDArray[Any]:
     """Convert (B, D') to ``precision``; names and packings are Sentence Transformers'.
 
-    int8 and uint8 cut ``ranges`` (2, D'), minima and maxima, into 256 steps. Without ``ranges`` they need ``spread``
-    (D',), the root mean square of each dimension before normalisation: one range about 0 has INT8_SIGMAS times the
-    largest. binary and ubinary pack signs, eight to a byte.
+    int8 and uint8 cut ``ranges`` (2, D'), minima and maxima, into 256 levels. Without ``ranges`` they need ``spread``
+    (D',), the root mean square of each dimension before normalisation: all dimensions have the range +-INT8_SIGMAS
+    times the largest. binary and ubinary pack signs, eight to a byte.
     """
     if precision == "float32":
         return z
@@ -138,7 +138,7 @@ def _in_ranges(z: NDArray[Any], precision: str, ranges: NDArray[np.float32]) -> 
     starts = ranges[0]
     steps = (ranges[1] - starts) / 255
     steps = np.where(steps == 0, 1, steps)
-    with np.errstate(over="ignore"):  # a number far outside the range becomes the last step
+    with np.errstate(over="ignore"):  # overflow is clipped to the last step
         levels = np.clip(np.floor((z - starts) / steps), 0, 255)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
@@ -187,7 +187,7 @@ def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:
-    """Raise unless (m, D) and (n, D') have one width."""
+    """Raise unless ``a`` (m, D) and ``b`` (n, D') have the same width."""
     if a.shape[1:] != b.shape[1:]:
         raise FastflowError(f"similarity takes vectors of one width, not {a.shape[1]} and {b.shape[1]}")
 

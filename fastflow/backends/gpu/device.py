@@ -12,14 +12,14 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Graph:
-    """Captured work."""
+    """A captured CUDA graph."""
 
     replay: Work
     nbytes: int
 
 
 class Device:
-    """The current CUDA device; only ``synchronize`` and ``capture`` wait."""
+    """The current CUDA device; only ``empty``, ``synchronize`` and ``capture`` wait for it."""
 
     def __init__(self) -> None:
         import torch
@@ -32,7 +32,7 @@ class Device:
         return self._torch.empty(size, dtype=getattr(self._torch, dtype), pin_memory=True)
 
     def empty(self, size: int, dtype: str) -> Tensor:
-        """Raises ``OutOfMemory``."""
+        """Return uninitialised device memory. Raises ``OutOfMemory``."""
         made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
         self._torch.cuda.current_stream().synchronize()
         return made
@@ -59,7 +59,7 @@ class Device:
         event.synchronize()
 
     def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
-        """Do ``work`` once, then capture it. Raises ``OutOfMemory``."""
+        """Run ``work`` once, then capture it. Raises ``OutOfMemory``."""
         cuda = self._torch.cuda
         self.run(stream, work)  # compiles kernels and loads libraries before the capture
         stream.synchronize()

@@ -1,4 +1,4 @@
-"""Small batches on a GPU: a captured graph for each size, with its copies: one launch and one wait."""
+"""Small batches on a GPU: a CUDA graph for each size copies and computes with one launch and one wait."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MOST_BYTES = 2 << 30
 
 
 class Bucket(NamedTuple):
-    """The most texts and tokens of a batch."""
+    """The most texts of a batch, and the most tokens of a text."""
 
     texts: int
     tokens: int
 
 
 def bucket_for(texts: int, longest: int) -> Bucket | None:
-    """Return the smallest bucket for texts of at most ``longest`` tokens, or None."""
+    """Return the smallest bucket for ``texts`` texts of at most ``longest`` tokens; None if too many."""
     if texts > TEXTS[-1] or longest > TOKENS[-1]:
         return None
     return Bucket(next(t for t in TEXTS if texts <= t), next(t for t in TOKENS if longest <= t))
@@ -42,17 +42,16 @@ class Buffers:
         self.host_out = device.allocate_pinned(texts * width, "float32")
         self._in: NDArray[np.int32] = self.host_in.numpy()
         self._out: NDArray[np.float32] = self.host_out.numpy()
-        self._in[:] = 0  # unfilled places are tokens too, with a valid id
+        self._in[:] = 0  # unfilled places are computed too, and need a valid id
 
     def fill(self, batch: Tokens, positions: NDArray[Any]) -> None:
-        """Write ``batch`` to page-locked memory; texts after it get no tokens."""
+        """Write ``batch`` to page-locked memory; unused texts get no tokens."""
         n, b = len(batch.ids), len(batch.offsets) - 1
         self._in[:n], self._in[self.tokens : self.tokens + n] = batch.ids, positions
         offsets = self._in[2 * self.tokens :]
         offsets[: b + 1], offsets[b + 1 :] = batch.offsets, n
 
     def inputs(self, tokens: int, texts: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids (tokens,), positions (tokens,) and offsets (texts + 1,) on the device."""
         x, at = self.device_in, self.tokens
         return x[:tokens], x[at : at + tokens], x[2 * at : 2 * at + texts + 1]
 
@@ -67,7 +66,7 @@ Run = Callable[[tuple[Tensor, Tensor, Tensor], int], Tensor]  # inputs, tokens o
 
 
 class BucketGraph:
-    """The graph of one bucket; ``run`` launches the kernels."""
+    """The CUDA graph of one bucket; ``run`` launches the kernels to capture."""
 
     def __init__(self, device: Device, stream: Any, bucket: Bucket, width: int, run: Run) -> None:
         self._device, self._stream, self._bucket, self._run = device, stream, bucket, run
@@ -98,7 +97,7 @@ Kept = TypeVar("Kept", bound=Sized)
 
 
 class Graphs(Generic[Kept]):
-    """A cache of ``make(key)`` that drops the least recently used, but always keeps the last."""
+    """A cache of graphs ``make(key)``, which drops the least recently used graph, but never the only one."""
 
     def __init__(self, make: Callable[[Any], Kept], most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._make, self._most, self._most_bytes = make, most, most_bytes

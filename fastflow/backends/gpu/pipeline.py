@@ -26,7 +26,7 @@ Positions = Callable[[Tokens], NDArray[Any]]
 
 
 class Slot:
-    """Buffers of one batch on its way."""
+    """Buffers, text numbers and vectors of one batch in flight."""
 
     def __init__(self) -> None:
         self.buffers: Buffers | None = None
@@ -44,10 +44,10 @@ class Slot:
 
 
 class Pipeline:
-    """Run the batches of successive calls; ``computing`` is their stream.
+    """Run the batches of successive calls; ``computing`` is the CUDA stream for kernels.
 
-    A batch that exceeds the device's memory is halved, and ``budget`` limits later ones, in padded tokens. ``note``
-    gets a sentence; ``make_room`` runs before memory is returned.
+    A batch that exceeds the device's memory is halved, and ``budget`` limits later batches, in padded tokens. ``note``
+    gets a sentence; ``make_room`` frees graphs first.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Pipeline:
         self.budget: int | None = None
 
     def submit(self, tokens: Tokens, rows: Rows, run: Run, out: NDArray[np.float32]) -> None:
-        """Queue the texts ``rows``; ``finish`` has written their rows of ``out``.
+        """Queue the texts ``rows``; after ``finish`` their vectors are in ``out``.
 
         Raises FastflowError for a single text that does not fit.
         """
@@ -135,7 +135,7 @@ class Pipeline:
     def _collect(self, out: NDArray[np.float32]) -> None:
         slot = self._flying.popleft()
         self._device.synchronize(slot.done)
-        assert slot.buffers is not None  # noqa: S101 - a slot in flight has them
+        assert slot.buffers is not None  # noqa: S101 - a slot in flight has buffers
         out[slot.rows] = slot.buffers.outputs(len(slot.rows)).numpy()
         slot.vectors = None
         self._free.append(slot)

@@ -16,16 +16,16 @@ from fastflow.model.static.table import open_table
 from fastflow.model.tokenizer import Tokens
 from fastflow.values import reason
 
-# tokens of each text of a batch: one text, a graph of two texts, and more than a graph takes
+# token counts of the texts in three batches: one text, two texts, and more than a CUDA graph takes
 LENGTHS: Sequence[Sequence[int]] = ((5,), (2, 17), (*(1 for _ in range(32)), 65))
 SPECIAL = 4
 ROWS: Sequence[int] = (1, 2, 1025)
-# relative to a vector's length: above rounding, even of TF32, below a wrong kernel's error
+# largest error over a vector's length: above rounding, even of TF32, below a wrong kernel's error
 LIMITS = {"float64": 0.01, "float32": 0.01, "float16": 0.1, "bfloat16": 0.25}
 
 
 class Check(NamedTuple):
-    """A computation, its rows from GPU and NumPy, and the largest relative error."""
+    """A computation, its results from GPU and NumPy, and the relative error allowed."""
 
     what: str
     found: Any

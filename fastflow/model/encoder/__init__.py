@@ -1,4 +1,4 @@
-"""Read an encoder's config.json: its computation, or only its size."""
+"""Read an encoder's config.json: the kernels' EncoderShape, or only sizes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CPU_ONLY = ("mpnet", "modernbert")
 FAMILIES = ("bert", "electra", "distilbert", *ROBERTA, *CPU_ONLY)
 ACTIVATION_FIELDS = {"distilbert": "activation", "modernbert": "hidden_activation"}
 DISTIL = {"num_hidden_layers": "n_layers", "hidden_size": "dim", "num_attention_heads": "n_heads"}
-# PyTorch only: position 0 is row pad + 1 of the table, as in RoBERTa
+# PyTorch only: the first token has position row pad_token_id + 1, as in RoBERTa
 OFFSET_POSITIONS = ("longformer", "data2vec-text", "ibert", "roberta-prelayernorm", "luke", "xmod", "xlm-roberta-xl")
 
 MODEL2VEC = "model2vec"
-# the file of a table and its tensor, then a StaticEmbedding's tensor
+# a token table's file, and its tensor in model2vec and in a StaticEmbedding
 TABLE, ROWS, BAG = "model.safetensors", "embeddings", "embedding.weight"
 
 SHORTEST = 2
 DEEPEST = 1000
 
-# ModernBERT
+# layers of ModernBERT
 FULL, LOCAL = "full_attention", "sliding_attention"
 BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}
 LARGEST_BASE = 1e12
@@ -37,7 +37,7 @@ LONGEST = 1 << 16
 
 
 class EncoderSize(NamedTuple):
-    """Layers, width D and longest text of an encoder."""
+    """Layers, width D and longest text (in tokens) of an encoder."""
 
     layers: int
     hidden: int
@@ -45,7 +45,7 @@ class EncoderSize(NamedTuple):
 
 
 def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
-    """Read ``config``; raises UnsupportedArchitecture if the equations do not cover it."""
+    """Read the EncoderShape in ``config``; raises UnsupportedArchitecture if the kernels cannot compute it."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise UnsupportedArchitecture(
@@ -59,7 +59,7 @@ def encoder_shape(config: dict[str, Any], where: Path) -> EncoderShape:
             f"{', '.join(ACTIVATIONS)}"
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
-        # no fallback: transformers 5 ignores it
+        # PyTorch cannot run it either: transformers 5 ignores it
         raise FastflowError(
             f"{where / 'config.json'}, field position_embedding_type: only absolute position embeddings are supported"
         )
@@ -85,7 +85,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
     if family == "mpnet":
         pad = 1
         if config.get("relative_attention_num_buckets", BUCKETS) != BUCKETS:
-            # no fallback: transformers 5 ignores it
+            # PyTorch cannot run it either: transformers 5 ignores it
             raise FastflowError(f"{where / 'config.json'}, field relative_attention_num_buckets: must be {BUCKETS}")
     return EncoderShape(
         layers=whole_number(config, "n_layers" if distil else "num_hidden_layers", where, least=0),
@@ -101,7 +101,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
 
 
 def _check_aliases(config: dict[str, Any], where: Path) -> None:
-    """Check the fields of BERT that override DistilBERT's in transformers."""
+    """Raise if a field by BERT's name, which transformers prefers, differs from DistilBERT's."""
     for alias, name in DISTIL.items():
         if config.get(alias, config.get(name)) != config.get(name):
             raise FastflowError(f"{where / 'config.json'}, field {alias}: must be absent, or equal to {name}")
@@ -116,7 +116,7 @@ def _check_positions(tokens: int, where: Path) -> None:
 
 
 def max_tokens(shape: EncoderShape) -> int:
-    """Return the most tokens of a text, special ones included."""
+    """Return the largest number of tokens of a text, special tokens included."""
     return shape.positions - shape.position_start
 
 
@@ -141,7 +141,7 @@ def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
 
 
 def is_model2vec(directory: Path) -> bool:
-    """Return whether model2vec wrote config.json, sometimes without a model_type."""
+    """Return whether model2vec wrote config.json, which may lack a model_type."""
     if not is_file(directory / "config.json"):
         return False
     config = read_config(directory)
@@ -159,7 +159,7 @@ def is_static(directory: Path) -> bool:
 
 
 def size_of(directory: Path) -> EncoderSize:
-    """Return the size of an encoder or table; a table has 0 layers, and MOST tokens without a limit."""
+    """Return the size of an encoder or table; a table has 0 layers, and max_tokens MOST if unlimited."""
     if is_static(directory):
         from fastflow.model.static.table import open_table, read_rules
 

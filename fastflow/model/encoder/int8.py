@@ -1,4 +1,4 @@
-"""The recorded int8 trial of a saved model; with it int8 opens without a float32 pass."""
+"""The trial (quality check) of int8 in a saved model, which opens in int8 without a float32 run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ IDS = re.compile(r"exact\.\d{1,9}(,\d{1,9})*")
 
 
 class Int8(NamedTuple):
-    """Findings of a trial: the least cosine of an embedding to float32, and its text.
+    """Results of a trial: the least cosine of int8 to float32 embeddings, and its text.
 
-    ``version``: of kernels and texts. ``largest``: float32 magnitudes of each product's operand columns; ``terms``:
-    over more texts, times the largest weight. ``exact``: float32 vectors (P,) of texts that int8 would spoil.
+    ``version``: version of kernels and trial texts. ``largest``: by product, the largest magnitude of each operand
+    column; ``terms``: over more texts, times the column's largest weight. ``exact``: token ids -> float32 vector (P,).
     """
 
     version: int
@@ -45,7 +45,7 @@ class Int8(NamedTuple):
         return largest | terms | {EXACT + ",".join(map(str, ids)): array for ids, array in self.exact.items()}
 
     def restore(self, tokens: Tokens, pooled: NDArray[Any]) -> None:
-        """Replace rows of ``pooled`` (B, P) for texts of ``exact``."""
+        """Replace rows of ``pooled`` (B, P) by ``exact`` for texts that int8 would spoil."""
         if not self.exact or tokens.skip:
             return
         lengths = np.diff(tokens.offsets)
@@ -56,7 +56,7 @@ class Int8(NamedTuple):
 
 
 def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8:
-    """Read the recorded trial of a model; its version is not compared."""
+    """Read the recorded trial of a model; the caller compares its version."""
     where = f"{directory / MANIFEST}, field {FIELD}"
     if FILE not in manifest["files"]:
         _check_entry(manifest[FIELD], where)
@@ -65,7 +65,7 @@ def read_int8(directory: Path, manifest: dict[str, Any]) -> Int8:
 
 
 def build_record(entry: Any, arrays: dict[str, NDArray[Any]], where: str, file: Path) -> Int8:
-    """Check ``entry`` and ``arrays``, and build their record."""
+    """Check a trial's ``entry`` and ``arrays``, and build an Int8."""
     _check_entry(entry, where)
     found: dict[str, dict[str, NDArray[np.float32]]] = {LARGEST: {}, TERMS: {}}
     exact = {}

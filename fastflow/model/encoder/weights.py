@@ -1,4 +1,4 @@
-"""An encoder's weights as one canonical set of arrays, from safetensors only."""
+"""An encoder's weights by the same names for every architecture, from safetensors only."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def encoder_hash(directory: Path) -> str:
 
 
 def has_pooler(directory: Path) -> bool:
-    """Return whether the weights hold BERT's pooler; transformers would draw a missing one."""
+    """Return whether the weights hold BERT's pooler; transformers would fill a missing pooler at random."""
     return any(
         n.endswith("pooler.dense.weight") for path in weight_files(directory) for n in MappedTensors(path).arrays
     )
 
 
 class MappedWeights:
-    """The weights of ``load_weights``, unread, as stored.
+    """The weights of ``load_weights`` in mapped files, as stored.
 
-    ``stored`` is a ``cpu_layout.Stored`` with ``qkv`` in three parts; its reader checks magnitudes.
+    ``stored``: name -> array, or arrays of query, key and value. The reader checks for NaN and infinity.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
@@ -117,13 +117,12 @@ class MappedWeights:
             file.release()
 
     def not_finite(self, name: str, part: int) -> FastflowError:
-        """Return the error for a part of the weight ``name``."""
         names = self._names[name]
         return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 
 
 def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
-    """Load the arrays that ``kernels.encoder.reference`` names in ``dtype``; the word table stays as stored."""
+    """Load the arrays that ``kernels.encoder.reference`` lists, in ``dtype``; the word table keeps its stored dtype."""
     mapped, out = MappedWeights(directory, config, shape), {}
     for name, stored in mapped.stored.items():
         parts = [widen(part) for part in (stored if isinstance(stored, tuple) else (stored,))]
@@ -157,12 +156,12 @@ class _Source:
 
 
 def word_tensor(family: str) -> str:
-    """Return the name of the word table without prefix."""
+    """Return the name of the word table's tensor without prefix."""
     return "embeddings.tok_embeddings.weight" if family == "modernbert" else "embeddings.word_embeddings.weight"
 
 
 def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    """Yield each weight lazily: config.json may name any number of layers. ``has``: whether a tensor exists."""
+    """Yield (name, (tensors, shape)) lazily: config.json may claim any number of layers. ``has``: is a tensor there?"""
     if config["model_type"] == "modernbert":
         yield from _modernbert(has, config, shape, where)
     else:

@@ -40,7 +40,7 @@ KNOWN = (
     *("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout"),
     *("WordWeights", "WeightedLayerPooling", "StaticEmbedding"),
 )
-# before 5.4 and since
+# before Sentence Transformers 5.4, and since
 TYPE = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\."
     rf"(?:(\w+)\.)?({'|'.join(KNOWN)})"
@@ -71,9 +71,9 @@ After = DenseModule | LayerNormModule | NormalizeModule
 
 @dataclass(frozen=True)
 class Modules:
-    """Modules in order, prompts and similarity.
+    """Modules of a directory in order, prompts and similarity.
 
-    ``dim``: width of an embedding before ``truncate_dim``. ``folders``: of the modules after the Transformer.
+    ``dim``: width of an embedding before ``truncate_dim``. ``folders``: the folders after the Transformer's.
     """
 
     path: Path
@@ -183,7 +183,7 @@ def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[Afte
 
 
 def read_settings(directory: Path, width: int) -> dict[str, Any]:
-    """Read prompts, default_prompt, similarity and truncate_dim as Modules has them."""
+    """Read prompts, default_prompt, similarity and truncate_dim, the fields of Modules."""
     where = directory / SETTINGS
     if not is_file(where):
         return {}

@@ -43,7 +43,7 @@ TRANSFORMER_EMPTY = (
 
 @dataclass(frozen=True)
 class TransformerModule:
-    """The encoder's folder, token limit (None: its own), and whether texts are lowercased."""
+    """The encoder's folder, token limit (None: the encoder's), and whether texts are lowercased."""
 
     directory: Path
     max_seq_length: int | None
@@ -52,7 +52,7 @@ class TransformerModule:
 
 @dataclass(frozen=True)
 class PoolingModule:
-    """Hidden states (N, D) -> (B, D * modes), concatenated.
+    """Pooling of states (N, D) by each mode, concatenated: (B, D * modes).
 
     ``include_prompt`` false excludes the prompt's tokens.
     """
@@ -107,7 +107,7 @@ class NormalizeModule:
 
 @dataclass(frozen=True)
 class WordWeightsModule:
-    """Token weights by id; a mean divides by their sum."""
+    """Token weights by id; a weighted mean divides by their sum."""
 
     directory: Path
 
@@ -183,7 +183,7 @@ def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
 
 
 def read_dense(folder: Path, width: int) -> DenseModule:
-    """Read a Dense on ``width`` numbers."""
+    """Read a Dense module with ``width`` inputs."""
     found, place = module_config(folder, "Dense")
     names = ("module_input_name", "module_output_name")
     check_fields(found, ("in_features", "out_features", "bias", "activation_function", "use_residual", *names), place)
@@ -213,7 +213,7 @@ def read_layer_norm(folder: Path, width: int) -> LayerNormModule:
 
 
 def read_normalize(folder: Path) -> None:
-    """Check a newer Normalize; an older one has no settings."""
+    """Check a newer Normalize; an older Normalize has no settings."""
     if is_file(folder / "config.json"):
         found, place = module_config(folder, "Normalize")
         names = ("module_input_name", "module_output_name")
@@ -228,7 +228,7 @@ def _check_whole_embedding(found: dict[str, Any], names: tuple[str, ...], place:
 
 
 def module_config(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
-    """Read a module's config.json and its name for messages."""
+    """Read a module's config.json; return it and its path for messages."""
     path = folder / "config.json"
     if not is_file(path):
         raise FastflowError(f"{path} is missing: modules.json names its folder as a {kind}; copy the whole directory")

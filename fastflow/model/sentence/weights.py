@@ -1,4 +1,4 @@
-"""Modules of Sentence Transformers with weights, as a backend runs them."""
+"""Convert Sentence Transformers' modules and weights to the form that backends run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pooling_of(modules: Modules, depth: int) -> Pooling:
 
 
 def read_word_weights(folder: Path, vocabulary: int) -> NDArray[np.float32]:
-    """Read (vocabulary,) float32 weights by id, each 0 or LEAST to HEAVIEST."""
+    """Read token weights (vocabulary,) in float32, each 0 or from LEAST to HEAVIEST."""
     found, place = module_config(folder, "WordWeights")
     check_fields(found, ("vocab", "word_weights", "unknown_word_weight"), place)
     words, weights, other = found.get("vocab"), found.get("word_weights"), found.get("unknown_word_weight", 1)

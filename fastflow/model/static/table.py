@@ -1,4 +1,4 @@
-"""A static encoder on disk.
+"""A static encoder (token table) on disk.
 
 model2vec        config.json with normalize and max_length; in model.safetensors ``embeddings`` (R, D), optional
                  ``weights`` (V,), and ``mapping`` (V,), the row of each token id
@@ -28,7 +28,7 @@ DEFAULT_LENGTH = 512
 NAMES = ("embeddings", "weights", "mapping")
 CHECKED = 4096
 BAG = "embedding.weight"
-# fields that decide vectors, and fields that describe the making
+# fields of config.json that decide vectors, or only describe the making
 DECIDING = ("normalize", "max_length")
 TOLD = (
     *("model_type", "architectures", "tokenizer_name", "apply_pca", "apply_zipf", "sif_coefficient", "hidden_dim"),
@@ -37,7 +37,7 @@ TOLD = (
 
 
 class Rules(NamedTuple):
-    """Rules by which a library makes vectors; ``max_length`` in tokens, MOST if unlimited.
+    """Rules by which a library makes vectors of a table; ``max_length`` in tokens, MOST if unlimited.
 
     ``model2vec``: cut texts by characters too, and drop unknown tokens.
     """

@@ -17,7 +17,7 @@ from fastflow.values import MOST, short
 
 
 class StaticTokenizer(Tokenizer):
-    """A saved tokenizer with a length limit, or MOST.
+    """A token table's tokenizer, with a limit in tokens; MOST: none.
 
     model2vec cuts by characters, then by tokens, then drops unknown tokens. A StaticEmbedding keeps unknown tokens, and
     cuts only if tokenizer.json does.
@@ -59,7 +59,7 @@ class StaticTokenizer(Tokenizer):
 
     @property
     def most_characters(self) -> int | None:
-        """The characters kept before tokenization; None: all."""
+        """How many characters of a text are tokenized; None: all."""
         return self._characters if self.longest < MOST else None
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
@@ -74,7 +74,6 @@ class StaticTokenizer(Tokenizer):
         return tokens if self.left_out is None else _without(tokens, self.left_out)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
-        """Return the uncut tokens of each text; ``special`` has no effect."""
         return [[piece for piece in pieces if piece.id != self.left_out] for pieces in super().describe(texts, False)]
 
     def prompt_tokens(self, prompt: str) -> int:
@@ -94,5 +93,5 @@ def _unknown(tokenizer: Any) -> int | None:
     if hasattr(tokenizer.model, "unk_token"):
         name = tokenizer.model.unk_token
         return None if name is None else tokenizer.token_to_id(name)
-    found = json.loads(tokenizer.to_str())["model"].get("unk_id")  # of Unigram, which has no such attribute
+    found = json.loads(tokenizer.to_str())["model"].get("unk_id")  # Unigram's unknown id, which its object lacks
     return None if found is None else int(found)

@@ -1,4 +1,4 @@
-"""Texts -> packed token ids."""
+"""The tokenizer: texts -> token ids without padding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNKNOWN = ("[UNK]", "<unk>")
 
 
 class Tokens(NamedTuple):
-    """B texts as N token ids: text i has ids[offsets[i]:offsets[i+1]]; ``cut`` numbers the texts cut at max_length.
+    """B texts as N token ids: text i has ids[offsets[i]:offsets[i+1]]; ``cut``: numbers of texts cut at max_length.
 
     The first ``skip`` tokens of every text, its prompt, are not pooled.
     """
@@ -53,7 +53,7 @@ class Tokens(NamedTuple):
             raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
 
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
-        """Yield row numbers, longest text first; ``tokens`` are counted with padding."""
+        """Yield batches of text numbers, longest first, with at most ``tokens`` tokens, padding counted."""
         lengths = np.diff(self.offsets)
         order = np.argsort(-lengths, kind="stable")
         start = 0
@@ -64,7 +64,7 @@ class Tokens(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A token and its characters ``start`` to ``stop``; an added special token has none."""
+    """A token and its characters ``start`` to ``stop``; an added special token has no characters."""
 
     id: int
     text: str
@@ -76,8 +76,8 @@ class Piece(NamedTuple):
 class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
-    ``lower``: lowercase texts first. ``proved``: an export proves the ids. ``threads``: of the compiled WordPiece; None
-    for all. ``runs``: "native", or "tokenizers" with the reason.
+    ``lower``: lowercase texts first. ``proved``: saving the model has checked the ids. ``threads``: threads of the
+    compiled WordPiece; None: all. ``runs``: "native", or "tokenizers" and the reason.
     """
 
     threads: int | None = None
@@ -180,7 +180,7 @@ class Tokenizer:
         return list(self._specials.values())
 
     def _check_dropout(self) -> None:
-        if self._native is None and getattr(self._tokenizer.model, "dropout", None):  # BPE would draw its merges
+        if self._native is None and getattr(self._tokenizer.model, "dropout", None):  # BPE would merge at random
             raise FastflowError(
                 f"{self._directory / 'tokenizer.json'}, field dropout: must be null, for it merges at random"
             )
@@ -233,7 +233,7 @@ class Tokenizer:
                 return encode(list(texts), add_special_tokens=special)
         except TypeError as error:  # half a surrogate pair, the only str that the library rejects
             raise no_utf8(texts) from error
-        except Exception as error:  # such as for an unknown word without [UNK]
+        except Exception as error:  # such as an unknown word without a token [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
 
     def tokenize_prompted(self, texts: Sequence[str], prompt: str, pooled: bool) -> Tokens:
@@ -258,7 +258,7 @@ class Tokenizer:
         ]
 
     def pieces(self, words: Sequence[str]) -> tuple[int, int]:
-        """Count all and the unknown pieces of ``words``, each tokenized as inside a text."""
+        """Count all pieces and unknown pieces of ``words``, each tokenized as inside a text."""
         texts = [f" {word[:LONGEST_WORD]}" for word in words]
         if self._native is not None:
             ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)

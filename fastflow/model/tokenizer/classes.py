@@ -1,4 +1,4 @@
-"""Changes that a class of transformers makes to a tokenizer.json."""
+"""Changes that transformers' tokenizer class makes to a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ KEEP = (
 
 
 class Whole(NamedTuple):
-    """A tokenizer without its vocabulary.
+    """The JSON ``tree`` of a tokenizer without vocabulary.
 
-    ``ends``: ids added at a text's ends; ``id_of``: content -> id or None.
+    ``ends``: special ids added at a text's ends; ``id_of``: a token's content -> id or None.
     """
 
     tree: dict[str, Any]
@@ -81,7 +81,7 @@ def _settle_added(settings: Settings, found: Whole) -> list[Token]:
     out |= {content: _add_id(token, found) for content, token in said.items()}
     for field, file, token in settings.special:
         content = token["content"]
-        if content in out or (not file and found.id_of(content) is None):  # absent from every text
+        if content in out or (not file and found.id_of(content) is None):  # listed, or a default that no text contains
             continue
         if field not in (*SPECIAL, *LISTS) or (field == "mask_token" and settings.kind in BYTES):
             said_of = f"is {short(content)}, which the added_tokens of tokenizer.json lack: {DIFFER}"

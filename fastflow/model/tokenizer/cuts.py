@@ -1,6 +1,6 @@
-"""Shorten long texts to their first tokens: the library would tokenize a whole text, in 320 times its bytes.
+"""Shorten long texts before tokenization: the library would tokenize a whole text, in 320 times its bytes.
 
-A cut is a place at which added tokens, normalization, words and tokens surely split.
+A cut is a place at which a text can be split without a change of its tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fastflow.errors import FastflowError
 from fastflow.late import late
 
-PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # without the underline, a letter to other rules
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # without the underscore, which is a letter to other rules
 IDEOGRAPHS = "\u4e00-\u9fff"
 SPACES = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 CONTROLS = "\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
@@ -24,7 +24,7 @@ WORD = (
     "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0621-\u063a\u3041-\u3096"
     "\u30a1-\u30fa\uac00-\ud7a3\U0001f300-\U0001f64f\U0001f680-\U0001f6c5\U0001f910-\U0001f9ff"
 )
-# letters and digits, but not if they join the grapheme after (U+0D4E) or before them
+# letters and digits, without those that join the next character (U+0D4E) or the previous one
 LETTERS = r"[^\W\u0d4e\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f\U00010000-\U0010ffff]"
 LATIN = "[0-9A-Za-z]"
 FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
@@ -38,18 +38,18 @@ WINDOW = 2**16  # characters read at a time if the first ones have too few token
 GROW = 4
 LONGEST = 2**20
 TOGETHER = 2**18
-NEAR = (64, 2048)  # characters before the end, searched first for a cut
+NEAR = (64, 2048)  # numbers of last characters, searched first for a cut
 
 
 class Cuts(NamedTuple):
-    """``at`` matches, with no width, a possible cut; the matched group of ``runs`` gives the tokens of the match."""
+    """``at`` matches a possible cut, with no width; a match of ``runs`` has the same tokens as its matched group."""
 
     at: re.Pattern[str]
     runs: re.Pattern[str] | None = None
 
 
 def find_cuts(tokenizer: Any) -> Cuts | None:
-    """Return the cuts of a ``tokenizers.Tokenizer``; None if its rules are unknown."""
+    """Return patterns of the cuts for a ``tokenizers.Tokenizer``; None if its rules are unknown."""
     normalizers = _parts(tokenizer.normalizer, "normalizers")
     splitters = _parts(tokenizer.pre_tokenizer, "pretokenizers")
     if not splitters or len(normalizers) > MOST:
@@ -64,7 +64,7 @@ def find_cuts(tokenizer: Any) -> Cuts | None:
 
 
 def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]) -> Cuts:
-    """Cut as BERT's rules split: before punctuation and ideographs."""
+    """Cut as BERT's rules split: before spaces, punctuation and ideographs."""
     bert = next((each for each in normalizers if each["type"] == "BertNormalizer"), {})
     ideographs = IDEOGRAPHS if bert.get("handle_chinese_chars") else ""
     at = re.compile(f"(?=[ \\t\\n\\r{re.escape(_between(added))}{ideographs}])")
@@ -82,7 +82,7 @@ def _of_bert(tokenizer: Any, normalizers: list[dict[str, Any]], added: list[str]
 def _between_words(
     normalizer: Any, normalizers: list[dict[str, Any]], splitter: dict[str, Any], added: list[str]
 ) -> Cuts | None:
-    """Cut at a space between two letters, if no added token contains one and each letter is normalized by itself."""
+    """Cut at a space between two letters, if no added token contains one and letters are normalized singly."""
     kind = splitter["type"]
     if kind == "Metaspace" and splitter.get("split", True):
         breaks = "\n" if _normalize(normalizer, "a\nb") == "a b" else ""
@@ -146,7 +146,7 @@ def _every(letters: str) -> list[str]:
 
 
 class LongTexts:
-    """Shorten texts of more than ``size`` characters for ``max_length`` tokens."""
+    """Shorten texts of over ``size`` characters, but keep enough for ``max_length`` tokens."""
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         self.size = max(LEAST, SHARE * max_length)
@@ -157,7 +157,7 @@ class LongTexts:
         return find_cuts(self._tokenizer)
 
     def together(self, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield (start, stop) of at most TOGETHER characters, or one text."""
+        """Yield ranges (start, stop) of texts with at most TOGETHER characters, or of one text."""
         start = held = 0
         for i, text in enumerate(texts):
             held += len(text)
@@ -173,9 +173,9 @@ class LongTexts:
         return text[: last(self._cuts, text[: self.size])]
 
     def enough(self, text: str, is_full: Callable[[str], bool]) -> str:
-        """Return a text with the tokens of ``text``, or its start with more than ``is_full`` allows.
+        """Return a start of ``text`` for which ``is_full``, or a text with all its tokens.
 
-        Raises if LONGEST characters do not suffice.
+        Raises if LONGEST characters do not fill the limit.
         """
         have, tried = "", self.size
         for start in range(0, len(text), WINDOW):
@@ -198,7 +198,7 @@ class LongTexts:
 
 
 def last(cuts: Cuts | None, text: str) -> int:
-    """Return the last possible cut in ``text``, or 0."""
+    """Return the position of the last possible cut in ``text``, or 0."""
     if cuts is None:
         return 0
     for near in (*NEAR, len(text)):

@@ -1,7 +1,4 @@
-"""The files of a tokenizer: tokenizer.json, or BERT's vocab.txt converted to one.
-
-Rules that can make a text grow without bound are refused before the library loads them.
-"""
+"""The files of a tokenizer: tokenizer.json, or BERT's vocab.txt converted to one."""
 
 from __future__ import annotations
 
@@ -20,20 +17,20 @@ BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTok
 OTHERS = {"roformer": "RoFormerTokenizer"}
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 MODEL = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word")
-UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # of Unigram, which lacks such an attribute
+UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # Unigram's unknown id, which its object lacks
 CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
-SPELT_OUT = re.compile(r"\\u00[2-7]")  # escaped printable ASCII, which may hide a key
-GROWTH = 1024  # XLM-R's rules allow 132
+SPELT_OUT = re.compile(r"\\u00[2-7]")  # printable ASCII escaped in JSON, which may hide a key
+GROWTH = 1024  # how many times longer rules may make a text; XLM-R's: 132
 SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)"
 
 
 class NotNativeError(Exception):
-    """The reason why the library has to read a file."""
+    """The reason why ``tokenizers`` must run a tokenizer, not compiled code."""
 
 
 class Saved(NamedTuple):
-    """A tokenizer.json, the file that errors name, and the settings next to it; a table has none."""
+    """The bytes of tokenizer.json, the file that errors name, and settings of files next to it, None for a table."""
 
     path: Path
     data: bytes
@@ -90,7 +87,7 @@ def lowercase_first(tokenizer: Any) -> None:
 
 
 def settle_library(settings: Settings, library: Any, unknown: int | None) -> None:
-    """Apply ``settings`` to a ``tokenizers.Tokenizer``; removes limit and padding."""
+    """Apply ``settings`` to a ``tokenizers.Tokenizer``; remove its limit and padding."""
     parts = {name: _state(getattr(library, name)) for name in ("normalizer", "pre_tokenizer")}
     own = library.get_added_tokens_decoder()
     model = {name: getattr(library.model, name, None) for name in MODEL}
@@ -198,7 +195,7 @@ def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_rules(data: bytes, path: Path) -> None:
-    """Raise if rules of the tokenizer.json ``path`` claim unbounded memory."""
+    """Raise if rules of the tokenizer.json ``path`` can make a text grow without bound."""
     _check_charsmap(data, path)
     text = data.decode("utf-8", "replace")
     if SPELT_OUT.search(text):
@@ -228,7 +225,7 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def _check_charsmap(data: bytes, path: Path) -> None:
-    """Check the size that the file claims: the library allocates up to 4 GB, and ends the process if it cannot."""
+    """Check the size that precompiled_charsmap claims: the library allocates up to 4 GB, or ends the process."""
     if (found := CHARSMAP.search(data)) is None:
         return
     from base64 import b64decode

@@ -1,4 +1,4 @@
-"""Find texts that do not suit a vocabulary: many or unknown pieces."""
+"""Find texts that do not suit a vocabulary: their words become many or unknown pieces."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ WORD = re.compile(r"[^\W\d_]+")
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
 LOOKED_AT = 20_000
-ENOUGH = 100  # characters: a short name may be many pieces
+ENOUGH = 100  # least characters to judge: a short name may be many pieces
 FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
-SHARED = 100_000  # entries of a multilingual vocabulary
+SHARED = 100_000  # least entries of a multilingual vocabulary
 UNKNOWN = 0.05
 
 
 def warn_of_unsuited(vocabulary: Tokenizer, texts: Sequence[str]) -> str | None:
-    """Return a sentence with figures if ``texts`` do not suit ``vocabulary``, else None, from at most SAMPLE words."""
+    """Return a warning if ``texts``, judged by at most SAMPLE words, do not suit ``vocabulary``; else None."""
     words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
     total, unknown = vocabulary.pieces(words)
     if total < FEWEST:
@@ -47,7 +47,7 @@ def warn_of_unsuited(vocabulary: Tokenizer, texts: Sequence[str]) -> str | None:
 
 
 class Seen:
-    """The first texts of a Runtime, judged on request."""
+    """The first texts that a Runtime embeds, kept for a warning."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -55,10 +55,7 @@ class Seen:
         self._left, self._few = LOOKED_AT, True
 
     def add(self, texts: Iterable[str]) -> bool:
-        """Keep ``texts`` while there is room; returns whether ENOUGH is reached now.
-
-        It takes no lock: a fork could copy it held.
-        """
+        """Keep ``texts`` while there is room; return whether this call reached ENOUGH characters."""
         for text in texts:
             if self._left <= 0:
                 break

@@ -49,7 +49,7 @@ def show_json(value: Any) -> str:
 
 
 class Special(NamedTuple):
-    """A special token, and the field and file that name it, "" for a class's default."""
+    """A special token, and the field and file that name it; file "" for a default of the class."""
 
     field: str
     file: str
@@ -57,7 +57,7 @@ class Special(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The tokenizer class, a key of NAMED, or "" if tokenizer.json is used unchanged.
+    """Settings of a tokenizer; ``kind``: its class, a key of NAMED, or "" to use tokenizer.json unchanged.
 
     ``added``: tokens of added_tokens_decoder or added_tokens.json by id. ``vocabulary``: rows of the table, if known.
     """

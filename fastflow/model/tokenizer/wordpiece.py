@@ -1,4 +1,4 @@
-"""tokenizer.json -> the compiled WordPiece; the library reads a file with other rules, and reports errors."""
+"""Compile the WordPiece of a tokenizer.json; ``tokenizers`` reads files with other rules, and reports errors."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tupl
 
 
 def _check_limits(truncation: Any, padding: Any) -> None:
-    """Check settings that a Tokenizer replaces, but the library reads."""
+    """Refuse truncation and padding that the library refuses, though a Tokenizer replaces them."""
     if isinstance(truncation, dict):
         truncation = {"direction": "Right"} | truncation
     if truncation is not None:
