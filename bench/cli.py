@@ -17,7 +17,7 @@ from fastflow.bench.report.table import make_table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
-SUITES = {  # name -> its module and function in fastflow.bench.suites: Request -> Results
+SUITES = {  # suite -> module and function in fastflow.bench.suites
     "flow": ("flow", "run_flow"),
     "encoder": ("encoder", "run_encoder"),
     "end-to-end": ("end_to_end", "run_end_to_end"),
@@ -25,7 +25,7 @@ SUITES = {  # name -> its module and function in fastflow.bench.suites: Request 
     "serve": ("serve", "run_serve"),
     "static": ("static", "run_static"),
 }
-SHAPED = ("encoder", "end-to-end", "serve")  # they take a shape
+SHAPED = ("encoder", "end-to-end", "serve")  # suites that take --shape
 ON_GPU = ("flow", "encoder", "end-to-end")  # other suites measure the CPU
 
 
@@ -55,7 +55,7 @@ def run(
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise UsageError(f"{path} cannot be written: its folder does not exist; make it first")
     if plot_path is not None and find_spec("matplotlib") is None:
-        raise missing_extra("bench", "matplotlib", "--plot")  # before minutes of measuring
+        raise missing_extra("bench", "matplotlib", "--plot")
     if find_spec("torch") is None:
         raise missing_extra("bench", "torch", "fastflow bench")
     if find_spec("transformers") is None and (rest := [suite for suite in suites if suite != "flow"]):
@@ -99,7 +99,7 @@ def run_suites(
     threads: int | None,
     shape: str | None = None,
 ) -> Results:
-    """Run the suites in their order; return their results together."""
+    """Run the suites in their order; return the joined results."""
     from fastflow.bench.suites.workbench import Request, open_workbench
     from fastflow.kernels.processor import default_threads
 

@@ -1,4 +1,4 @@
-"""``fastflow bench --suite all``: every figure of a machine, a process and a file for each run."""
+"""``fastflow bench --suite all``: every run of RUNS, each in a process and with files of its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fastflow.bench.report.table import make_table, write_json
 from fastflow.console import write_text
 from fastflow.errors import FastflowError, UsageError
 
-REPEATED = 5  # short runs of the flow have ratios that vary
+REPEATED = 5  # the flow's short run is repeated, since its ratios vary
 RANGES = "flow-ranges.json"
-COMMAND = "from fastflow.cli import main; main()"  # not another fastflow on the path
+COMMAND = "from fastflow.cli import main; main()"  # this fastflow, not another on PATH
 RUNS: dict[str, tuple[str, ...]] = {
     "flow": ("--suite", "flow"),
     **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean") for i in range(1, REPEATED + 1)},
@@ -36,7 +36,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 def run_every(
     out: Path, skip: Sequence[str] = (), device: str = "auto", threads: int | None = None, runs: Any = None
 ) -> None:
-    """Make ``out``/NAME.json and NAME.txt for every run, but for the runs or suites in ``skip``; and the flow's ranges.
+    """Write ``out``/NAME.json and NAME.txt for each run, and the ranges of the flow's ratios; ``skip``: runs or suites.
 
     A repeated call keeps the files of its commit, unless changes are uncommitted. Raises a FastflowError at the end
     that names the failed runs.

@@ -22,11 +22,11 @@ from fastflow.model.encoder import is_static
 from fastflow.runtime import Runtime
 
 DTYPES = ("float32", "bfloat16", "int8")
-PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # in float32; the suites have more
-OF_TABLES = ("model2vec", "sentence-transformers", "tokenizers-numpy")  # of a table, which other peers do not open
-ALL_LAYERS = "sentence-transformers"  # computes unneeded layers too; an ONNX file omits them
+PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # timed in float32
+OF_TABLES = ("model2vec", "sentence-transformers", "tokenizers-numpy")  # peers that open a token table
+ALL_LAYERS = "sentence-transformers"  # this peer computes unneeded layers too
 SENTENCES = Path(fastflow.train.choice.__path__[0]) / "probe.txt"
-CALL_S = 1.0  # of the slowest engine
+CALL_S = 1.0  # seconds of a call of the slowest engine
 FEWEST, MOST = 32, 4096  # texts
 EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
 
@@ -34,9 +34,8 @@ EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)
 def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any]:
     """Measure texts a second of ``model`` in each dtype, and of every installed peer, on the CPU.
 
-    Returns model, work, layers (whether they are computed), table, threads, instructions, texts, rows (name, dtype,
-    texts_per_s, ratio), skipped, and processors_used_by_others (None: unknown) of processors_usable. ``ratio`` is to
-    the first peer of equal work, else to fastflow in float32. Raises a UsageError without an encoder.
+    Returns data for ``make_table``. The ``ratio`` of a row is to the first peer of equal work, else to fastflow in
+    float32. Raises a UsageError without an encoder.
     """
     count, neighbours = threads or default_threads(), Neighbours()
     calls, skipped = open_ours(model, count)
@@ -68,19 +67,19 @@ def measure_here(model: str | None, threads: int | None = None) -> dict[str, Any
 
 
 def find_table(model: str | None) -> Path | None:
-    """Return the directory of the table of ``model``, or None."""
+    """Return the directory of ``model``'s token table, or None."""
     loaded = load_model(model)
     return loaded.encoder if isinstance(loaded, Model) and is_static(loaded.encoder) else None
 
 
 def has_layers(runtime: Runtime) -> bool:
-    """Return whether the model computes layers; without layers, all its dtypes are one."""
+    """Return whether the model computes layers; without layers, all dtypes compute the same."""
     model = runtime.session.model
     return not (isinstance(model, Model) and model.pooling.of_embeddings)
 
 
 def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Return ``encode`` in each dtype of this machine, and sentences on the other dtypes."""
+    """Return fastflow's ``encode`` in each dtype that runs here, and reasons why others do not."""
     calls: dict[tuple[str, str], Any] = {}
     skipped = []
     for dtype in DTYPES:

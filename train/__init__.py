@@ -1,4 +1,4 @@
-"""Train a model of texts and an encoder, or of vectors."""
+"""Train a model on texts with an encoder, or on vectors."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ def distill(
     seed: int = DEFAULTS.seed,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Distilled:
-    """Make a token table that follows a model, without labels, as ``fastflow distill`` does.
+    """Make a table of token vectors that approximates a model, without labels, as ``fastflow distill`` does.
 
     It needs the ``train`` extra.
 
     Args:
         model: The teacher: the path of a model of texts, ``default`` or ``static``.
         texts: An iterable of str in a fixed order, never paths; blank ones are left out.
-        dim: The numbers of a vector; None: the teacher's.
-        words: How many frequent words that the tokenizer splits get rows of their own.
+        dim: Dimensions of a vector; None: the teacher's.
+        words: How many frequent words that the tokenizer splits get own vectors.
         dtype: The table's storage: float32, float16 or int8.
-        penalty: How closely the table stays at its prior. None: the best on held-out sentences.
+        penalty: How strongly vectors are held near a first estimate; None: the best on held-out sentences.
         seed: Chooses the held-out sentences.
         progress: As in ``fit``.
 

@@ -1,4 +1,4 @@
-"""Check the arguments of ``fastflow.fit`` and ``fastflow.distill``, and run."""
+"""Run ``fastflow.fit`` and ``fastflow.distill`` after a check of their arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS
 
 
 def name_arguments(message: str) -> str:
-    """Replace the command's options in ``message`` by arguments."""
+    """Replace options in ``message`` by arguments: --log-dir by log_dir."""
     return OPTION.sub(lambda option: option[1].replace("-", "_"), message)
 
 
@@ -76,7 +76,7 @@ def run_fit(
         else:
             fitting = Fitting(os.fspath(encoder), Options(**options), setup, _find_pairs(pairs))
             fit = fitting.run(check_texts(texts), [SOURCE])
-    assert fit is not None  # noqa: S101 (only a dry run has none)
+    assert fit is not None  # noqa: S101
     for warning in fit.report["warnings"]:
         warn(name_arguments(warning))
     if fit.refused:
@@ -101,7 +101,7 @@ def run_distil(
 
 
 def check_texts(texts: Any, function: str = "fit") -> Iterator[str]:
-    """Yield the items of ``texts``; raises a UsageError for an unordered argument."""
+    """Yield the strings of ``texts``; raises a UsageError unless they have a fixed order."""
     unordered = isinstance(texts, str | bytes | os.PathLike | Set | Mapping)
     if unordered or getattr(texts, "ndim", 1) != 1 or not isinstance(texts, Iterable):
         raise UsageError(

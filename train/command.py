@@ -1,4 +1,4 @@
-"""Run fastflow-train: fit files, write the model, and print the result."""
+"""Run fastflow-train: fit a model to files, write it, and print the measures."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fastflow.train.ship.result import Fit
 
 
 def train(paths: Sequence[str], layout: Layout, out: Path, fitting: Fitting) -> None:
-    """Fit the texts of ``paths`` and write the model to ``out``."""
+    """Fit a model to the texts of ``paths`` and write it to ``out``."""
     names = [Path(path).name for path in paths]
     _make_model(lambda setup: replace(fitting, setup=setup).run(read_texts(paths, layout), names), out, fitting)
 
 
 def train_vectors(paths: Sequence[str], out: Path, fitting: VectorFitting) -> None:
-    """Fit the vectors of ``paths``, one .npy file, and write the model to ``out``."""
+    """Fit a model to the vectors of ``paths``, one .npy file, and write it to ``out``."""
     if len(paths) > 1:
         raise UsageError("a .npy file of vectors is given alone, without other files or texts beside it")
     (path,) = paths

@@ -72,7 +72,7 @@ def _field(default: Any, help: str, setting: Setting) -> Any:
 
 
 def flag(name: str) -> str:
-    """Write ``name`` as an option."""
+    """Write ``name`` as an option: batch_size as --batch-size."""
     return "--" + name.replace("_", "-")
 
 

@@ -23,18 +23,18 @@ from fastflow.train.option_fields import (
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
 # bench/results/verdicts.md compares these values
-SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # of a flow
-LARGE_CORPUS = 20_000  # texts
+SMALL, LARGE = {"depth": 3, "width": 32}, {"depth": 6, "width": 64}  # shapes of a flow
+LARGE_CORPUS = 20_000  # texts for a LARGE flow
 BACKGROUND = (3_000, 10_000)  # sentences of random words: least and most
-SHARE, BROAD_SHARE = 4, 8  # sentences for a text: of random words, or half of them English
-FEWEST = 100  # texts for a flow by auto
-POOLING, RAW = "words", "first-last"  # of an untuned encoder; of short posts
+SHARE, BROAD_SHARE = 4, 8  # background sentences for a text: of random words; half random, half English
+FEWEST = 100  # texts for which ``auto`` fits a flow
+POOLING, RAW = "words", "first-last"  # ``auto`` for an untuned encoder; for short posts
 AUTOMATIC = ("method", "pooling", "token_weights")  # options that may be auto
-COLOURS = {  # of recolour, by token weights
+COLOURS = {  # recolour's defaults by token weights
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
-TUNED_SPECTRUM = 0.0  # of recolour, for a tuned encoder
+TUNED_SPECTRUM = 0.0  # recolour's default for a tuned encoder
 
 
 def _by_size(name: str) -> str:
@@ -178,7 +178,7 @@ DEFAULTS = Options()
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:
-    """Raise a FastflowError without PyTorch or transformers; ``shown``: tell a terminal why it waits."""
+    """Raise a FastflowError without PyTorch or transformers; ``shown``: tell a terminal that loading takes time."""
     if shown and sys.stderr is not None and sys.stderr.isatty():
         say("fastflow: PyTorch is loaded first, which takes a few seconds")
     try:

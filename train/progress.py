@@ -1,4 +1,4 @@
-"""Show lines and progress of a fit."""
+"""Report a fit: lines and progress bars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WARNING = "WARNING: "  # begins a line that --quiet shows
 
 @dataclass(frozen=True)
 class Voice:
-    """The function for lines, and whether standard error shows bars."""
+    """``say`` takes a fit's lines; ``bars``: standard error shows progress bars."""
 
     say: Callable[[str], None] = say
     bars: bool = True

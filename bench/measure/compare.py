@@ -16,7 +16,7 @@ GRADE = 2e-6  # the largest relative L2 error of a flow against float64
 COSINES = {"float32": 0.99999, "tf32": 0.9999, "float16": 0.9995, "bfloat16": 0.999, "int8": 0.98}
 Who = TypeVar("Who", bound="Candidate")  # the suite's class of candidates
 Judged = TypeVar("Judged")  # the accuracy of a candidate
-Timed = TypeVar("Timed")  # its times
+Timed = TypeVar("Timed")  # the times of a candidate
 Opened = TypeVar("Opened")  # the timed call
 
 
@@ -30,7 +30,6 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """Name and dtype, unique in a comparison."""
         return f"{self.name} {self.dtype}"
 
     def as_fields(self) -> dict[str, str]:
@@ -44,7 +43,7 @@ def compare(
     excuse: Callable[[Who, Exception], str | None],
     leave_out: Callable[[Who, str], None],
 ) -> list[tuple[Who, Judged, Timed]]:
-    """Check every candidate, and time the right ones together; return (candidate, accuracy, times) in their order.
+    """Check every candidate, time the correct ones together, and return (candidate, accuracy, times) of each.
 
     ``admit`` returns the warmed-up call and its accuracy, and raises if the candidate fails or is wrong. ``excuse``
     returns the reason to leave it out, or None to end the run with the error.
@@ -54,7 +53,7 @@ def compare(
     for candidate in candidates:
         try:
             call, accuracy = admit(candidate)
-        except Exception as error:  # other people's code raises anything
+        except Exception as error:
             reason = excuse(candidate, error)
             if reason is None:
                 raise
@@ -80,9 +79,9 @@ def compute_errors(z: NDArray[Any], exact: NDArray[Any]) -> Errors:
 
 
 def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> Errors:
-    """Return the errors of candidate ``name``; raise a FastflowError beyond GRADE.
+    """Return the errors of candidate ``name``; raise a FastflowError beyond the limit.
 
-    A larger limit is four times the error of the unfused equations in float32.
+    The limit is GRADE or, if larger, four times the error ``unfused`` of the plain equations in float32.
     """
     if z.shape != exact.shape:
         raise FastflowError(f"bench: {name} gives shape {z.shape}, not {exact.shape}; nothing is timed")
@@ -111,7 +110,7 @@ def measure_agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agre
 def check_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
     """Return the least cosine of the rows of ``z`` and ``exact``, both (B, D).
 
-    Raises a FastflowError if shape, finiteness or cosine exceed the limits of ``dtype``.
+    Raises a FastflowError for another shape, NaN, infinity, or a cosine below COSINES.
     """
     z = np.asarray(z, np.float64)
     if z.shape != exact.shape:

@@ -1,7 +1,4 @@
-"""An open-loop load: requests leave at a constant rate; their time counts from the moment they were due.
-
-``python -m fastflow.bench.measure.load`` runs one plan, JSON on standard input.
-"""
+"""An open-loop load: requests leave at a constant rate; their time counts from the moment they were due."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ GRACE = 30.0  # seconds for the answers after the last request
 
 @dataclass(frozen=True)
 class Plan:
-    """``bodies``: JSON, sent in rotation; ``rate``: requests a second, ``count`` in all.
-
-    ``lead``: first requests, which are not measured.
-    """
+    """A load: ``count`` requests, ``rate`` a second, of JSON ``bodies`` in rotation, ``lead`` of them not measured."""
 
     port: int
     path: str
@@ -35,14 +29,14 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Milliseconds from due to answered by status, lateness, and the generator's cost.
+    """By status, milliseconds from due time to answer; lateness of sending; the generator's processor seconds.
 
-    The lead is part only of ``seconds``, ``cpu_seconds`` and ``ended``.
+    Requests of the lead count only in ``seconds``, ``cpu_seconds`` and ``ended``.
     """
 
     answered_ms: dict[str, list[float]] = field(default_factory=dict)
     late_ms: list[float] = field(default_factory=list)
-    unsent: int = 0  # due while every connection was taken
+    unsent: int = 0  # requests due while every connection was taken
     lost: int = 0  # connections that ended without an answer
     ended: dict[str, int] = field(default_factory=dict)  # requests by status; "" for unsent and lost
     seconds: float = 0.0  # from the first request due to the last answer
@@ -52,7 +46,7 @@ class Outcome:
         self.ended[status] = self.ended.get(status, 0) + 1
 
     def quantile(self, share: float, status: str = "200") -> float | None:
-        """Return the milliseconds within which ``share`` of the answers arrived; None without any."""
+        """Return the milliseconds within which ``share`` of the answers arrived."""
         found = self.answered_ms.get(status)
         return float(np.quantile(found, share)) if found else None
 
@@ -116,7 +110,7 @@ async def generate(plan: Plan) -> Outcome:
         if (wait := due - time.perf_counter()) > 0:
             await asyncio.sleep(wait)
         elif i % 16 == 0:
-            await asyncio.sleep(0)  # read answers
+            await asyncio.sleep(0)  # lets answers be read
         if idle:
             idle.pop().send(requests[i % len(requests)], due, i >= plan.lead)
         else:
@@ -129,12 +123,12 @@ async def generate(plan: Plan) -> Outcome:
     outcome.cpu_seconds = time.process_time() - cpu
     for one in every:
         one.transport.close()
-    await asyncio.sleep(0)  # a request without an answer is lost
+    await asyncio.sleep(0)  # counts unanswered requests as lost
     return outcome
 
 
 def main() -> None:
-    """Run the plan on standard input and print its outcome."""
+    """Run the plan on standard input, JSON, and print its outcome."""
     given = json.load(sys.stdin)
     plan = Plan(**given | {"bodies": tuple(given["bodies"])})
     json.dump(asdict(asyncio.run(generate(plan))), sys.stdout)

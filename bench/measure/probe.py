@@ -11,10 +11,10 @@ from fastflow.bench.measure.row import Row
 from fastflow.bench.measure.timing import Watch, cpu_watch, cuda_watch
 
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "tf32", "float16", "bfloat16")}
-SIDES = {"cpu": 1024, "cuda": 8192}  # of the square matrices multiplied
+SIDES = {"cpu": 1024, "cuda": 8192}  # side of the square matrices multiplied
 FLOATS = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers read, more than any cache
 WATCHES: dict[str, Watch] = {"cpu": cpu_watch, "cuda": cuda_watch}
-THIRD = {"tf32x3": "tf32"}  # a dtype of three products of another
+THIRD = {"tf32x3": "tf32"}  # tf32x3 takes three products in tf32
 
 
 def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -
 
 
 def add_floors(rows: Iterable[Row], ceilings: dict[str, Any]) -> None:
-    """Add the least time by the ceilings to rows with GFLOP/s and GB/s, and their time over it."""
+    """Add to rows with GFLOP/s and GB/s the least time by ``ceilings``, and the measured time over it."""
     for row in rows:
         dtype = row["dtype"]
         rate = ceilings["gflops"].get(THIRD.get(dtype, dtype), 0.0) / (3 if dtype in THIRD else 1)

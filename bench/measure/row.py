@@ -67,7 +67,7 @@ def keeping(path: Path | None) -> Iterator[None]:
 
 @dataclass
 class Results:
-    """The parts of the JSON besides ``machine``."""
+    """The results of a run, lists of its JSON."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[Row] = field(default_factory=list)

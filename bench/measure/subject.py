@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastflow.kernels.encoder import EncoderShape
 
 Array = NDArray[Any]
-BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of a weight
+BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # bytes of a weight
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Subject:
     label: str
     model: str | None  # as Runtime takes it; None is the model in the package
     encoder: Path
-    layers: tuple[int, ...]  # averaged by ``shares``, then pooled
+    layers: tuple[int, ...]  # layers averaged by ``shares``, then pooled
     max_length: int
     shape: EncoderShape
     folder: Path
@@ -29,7 +29,7 @@ class Subject:
     mode: str = "mean"  # mean, cls or pooler
     saved: Path | None = None  # a directory of Sentence Transformers that pools by its own modules
     prompt: str = ""  # before every text
-    shares: tuple[float, ...] | None = None  # of the layers in their mean; None: equal
+    shares: tuple[float, ...] | None = None  # weights of the layers in this mean; None: equal
 
     @property
     def depth(self) -> int:

@@ -13,7 +13,7 @@ Call = Callable[[], object]
 Watch = Callable[[Call, int], float]  # (call, n) -> seconds that n calls in a row take
 Given = TypeVar("Given")
 MOST_CALLS = 1 << 20
-LONG_S = 0.1  # a longer sample is neither repeated nor warmed up
+LONG_S = 0.1  # seconds; a longer sample is neither repeated nor warmed up
 
 
 class Timing(NamedTuple):
@@ -122,6 +122,6 @@ def take_turns(
 
 
 def summarise(seconds: Sequence[float], calls_per_run: int = 1) -> Timing:
-    """Return the quantiles of samples in seconds of one call."""
+    """Return the Timing of samples, each in seconds of one call."""
     p20, median, p80 = (np.quantile(seconds, [0.2, 0.5, 0.8]) * 1e3).tolist()
     return Timing(median, p20, p80, len(seconds), calls_per_run)

@@ -48,7 +48,7 @@ class Pooled(torch.nn.Module):
             self.words = build_words_layer(self.encoder, max_tokens(subject.shape), subject.encoder)
         self.last = self.layers == (subject.depth,)
         table = subject.weights if layers is None else None
-        # a column, looked up like the encoder's tables
+        # (V, 1), looked up like the encoder's tables
         self.token_weights: torch.Tensor | None
         self.register_buffer("token_weights", None if table is None else torch.tensor(table)[:, None])
 
@@ -148,15 +148,15 @@ class TextCandidate(Candidate):
 
     embed: Embed
     pool: Embed | None = None  # texts -> the pooled vectors to check; None: the vectors of ``embed``
-    layers: tuple[int, ...] | None = None  # it averages these layers and all tokens; None: the model's pooling
-    alone: bool = False  # one text a call
+    layers: tuple[int, ...] | None = None  # it averages these layers over all tokens; None: as the model pools
+    alone: bool = False  # whether it takes one text a call
 
     def prepare(self, texts: Sequence[str]) -> Call:
         return partial(self.embed, texts)
 
 
 class Peer(NamedTuple):
-    """A family: its modules of the extra 'peers', its precisions, and its function in this folder."""
+    """A family of peers: needed modules of the extra 'peers', dtypes, and the function that opens it."""
 
     modules: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -177,13 +177,13 @@ PEERS: dict[str, Peer] = {
     "fastembed": Peer(("onnx", "fastembed"), ("float32", "int8"), "engines.open_fastembed", True),
 }
 COMPILED = "torch-compile"  # not in a quick run
-MODULES = {("openvino", "int8"): ("nncf",)}  # needed besides
+MODULES = {("openvino", "int8"): ("nncf",)}  # further modules needed
 
 
 def choose(
     against: Sequence[str] | None, known: Iterable[str] = PEERS, suites: str = "the encoder suites"
 ) -> list[str]:
-    """Return the names of ``known`` in ``against``, None for all; raise a UsageError for another."""
+    """Return the ``known`` names that are in ``against``, None for all; raise a UsageError for other names."""
     names = list(known)
     for word in against or ():
         if word not in names:
@@ -198,7 +198,7 @@ def missing(family: str, dtype: str) -> str | None:
 
 
 def list_wanted(families: Iterable[str], takes_texts: bool, quick: bool = False) -> list[tuple[str, str]]:
-    """Return (family, dtype) of the ``families`` that take texts, or of the others."""
+    """Return (family, dtype) of ``families`` that take texts, or else token ids."""
     chosen = [f for f in families if PEERS[f].takes_texts == takes_texts and not (quick and f == COMPILED)]
     return [(family, dtype) for family in chosen for dtype in PEERS[family].dtypes]
 
@@ -219,14 +219,14 @@ def open_peers(
                     yield TextCandidate(family, dtype, backend, opened, layers=layers)
                 else:
                     yield EncoderCandidate(family, dtype, backend, opened)
-            except Exception as error:  # other people's converters raise anything
+            except Exception as error:
                 reason = f"it cannot be opened: {first_line(error)}"
         if reason is not None:
             results.leave_out(subject.label, f"{family} {dtype}", reason)
 
 
 def plain_layers(subject: Subject) -> tuple[int, ...] | None:
-    """Return the layer that Sentence Transformers averages; None for a directory of its own."""
+    """Return the layer that Sentence Transformers averages; None if a saved directory says."""
     return (subject.depth,) if subject.saved is None else None
 
 
@@ -257,5 +257,5 @@ def open_torch_eager(subject: Subject, dtype: str, _: int) -> Prepare:
 
 
 def open_torch_compile(subject: Subject, dtype: str, _: int) -> Prepare:
-    """Open the same compiled, for each shape."""
+    """Open the same module, compiled for each shape."""
     return _call_with_tensors(torch.compile(open_pooled(subject, getattr(torch, dtype)), dynamic=False))

@@ -22,14 +22,14 @@ from fastflow.evaluation.agreement import quiet
 
 Graph = Callable[[Subject], Path]
 NAMES = ("input_ids", "attention_mask")
-TABLE = "token_weights"  # the tensor's name in Pooled and in its files
-BATCH = 32  # texts in a padded batch: Sentence Transformers' default
+TABLE = "token_weights"  # name of the token weights in Pooled and its ONNX files
+BATCH = 32  # texts, Sentence Transformers' default
 COPIED = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
-GROUP = "768"  # activations that share a scale, nearly a token
+GROUP = "768"  # activations that share an int8 scale
 
 
 def export_onnx(subject: Subject) -> Path:
-    """Export the subject as an ONNX file, batch and length free."""
+    """Export the subject as an ONNX file for any batch and length."""
     path = subject.folder / "model.onnx"
     if not path.exists():
         ids, mask = torch.randint(5, 100, (2, 8)), torch.ones(2, 8, dtype=torch.long)
@@ -59,9 +59,9 @@ def fuse(subject: Subject) -> Path:
 
 
 def quantise(subject: Subject, graph: Graph = fuse) -> Path:
-    """Quantise ``graph`` by ONNX Runtime's tool: int8 weights a channel, activations at run time.
+    """Quantise ``graph`` by ONNX Runtime's tool: int8 weights by channel, activations at run time.
 
-    Weights are signed if the processor has VNNI; without VNNI, ONNX Runtime saturates their sums.
+    Weights are signed with VNNI; without VNNI, ONNX Runtime saturates their sums.
     """
     source = graph(subject)
     path = source.with_name(f"{source.stem}-int8.onnx")

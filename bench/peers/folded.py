@@ -21,7 +21,7 @@ Array = NDArray[Any]
 def build_folded(plans: Sequence[Plan], device: str) -> Function | None:
     """Build float64 ``plans`` in state form, u <- u + V_k h_k; None if a plan with steps has no such form.
 
-    Zero blocks are skipped and results are written in place if PyTorch can.
+    Zero blocks are skipped, and results are written in place.
     """
     turned = [_to_state_form(plan) or plan for plan in plans]
     if any(plan.form == "hidden" and plan.steps for plan in turned):
@@ -30,10 +30,7 @@ def build_folded(plans: Sequence[Plan], device: str) -> Function | None:
 
 
 def _to_state_form(plan: Plan) -> Plan | None:
-    """Turn a hidden ``plan`` into state form without gates.
-
-    None if S is not a permuted diagonal, or if its entries or V / S leave the range of float32.
-    """
+    """Turn a hidden ``plan`` into state form; None unless S is a permuted diagonal and V / S is within float32."""
     if plan.form != "hidden" or plan.gather is None or not plan.steps:
         return None
     if sorted(plan.gather) != list(range(plan.state)) or not divides(plan.S):

@@ -40,12 +40,12 @@ def settings(threads: int) -> Iterator[None]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Run torch.compile without its usual limit, beyond which code stays eager."""
+    """Raise torch.compile's limit of recompilations, beyond which code stays eager."""
     import torch._dynamo
 
     logger = logging.getLogger("torch._dynamo")
     before = logger.level
-    logger.setLevel(logging.ERROR)  # else every split is reported
+    logger.setLevel(logging.ERROR)  # else torch reports every graph break
     torch.compiler.reset()
     try:
         with torch._dynamo.config.patch(recompile_limit=64):
@@ -84,7 +84,7 @@ def capture(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
 
 
 LOWER = ("float16", "bfloat16")
-# family -> precisions: torch.compile's modes; "torch-graph" is the unfused module in a CUDA graph
+# family -> dtypes; torch-graph is the plain module in a CUDA graph, MODES are compiled
 PEERS: dict[str, tuple[str, ...]] = {
     "torch-eager": ("float32", "tf32", *LOWER),
     "torch-compile": ("bfloat16",),
@@ -107,7 +107,7 @@ def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The device of PyTorch's tensors, the timing of a call on it, and its capture."""
+    """A device of PyTorch, and functions that time a call on it and capture it in a CUDA graph."""
 
     device: str = "cuda"
     busy: Callable[[Call], float | None] = replay_ms  # milliseconds of GPU time of a call
@@ -144,7 +144,7 @@ def open_peers(
         for dtype in PEERS[family]:
             try:
                 yield EncoderCandidate(family, dtype, "torch", _open(subject, family, dtype, gpu))
-            except Exception as error:  # other people's loaders raise anything
+            except Exception as error:
                 results.leave_out(subject.label, f"{family} {dtype}", f"it cannot be opened: {first_line(error)}")
 
 
@@ -166,7 +166,7 @@ def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
 
 
 def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
-    """Capture the module without a mask, which the host would read; a call may have other ids of one shape."""
+    """Capture ``module`` without a mask, which the host would read; a call may give other ids of this shape."""
     if not mask.all():
         raise ValueError("a graph without masks needs texts of equal length")
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)

@@ -8,10 +8,10 @@ from typing import Any
 
 Row = dict[str, Any]
 Key = tuple[str, str]  # name and dtype of a row
-At = Mapping[Key, Row]  # the rows of one place
+At = Mapping[Key, Row]  # the rows of one comparison
 X = "x"  # the unit of a peer's time over ours
-BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # of the flow, by device
-FLOW = {  # device -> peer in words: its row
+BATCHES = {"cpu": (1, 1024), "cuda": (1, 32, 1024, 1_000_000)}  # batches of the flow to compare
+FLOW = {  # device -> peer in words -> name of its row
     "cpu": {"unfused PyTorch eager, lean": "torch-lean-eager", "unfused PyTorch eager, the equations": "torch-eager"},
     "cuda": {"unfused PyTorch eager, lean": "torch-lean-eager", "the same in a CUDA graph": "torch-lean-graph"},
 }
@@ -22,13 +22,13 @@ def _keys(dtype: str, *names: str) -> tuple[Key, ...]:
 
 
 ONNX = ("onnxruntime", "onnxruntime-plain")
-# precision -> the peers of its class
+# dtype of fastflow -> peers to compare with
 CLASSES: dict[str, tuple[Key, ...]] = {
     "float32": _keys("float32", *ONNX, "openvino", "torch-eager", "torch-compile"),
     "bfloat16": (*_keys("bfloat16", "openvino", "torch-eager"), *_keys("float32", *ONNX)),
     "int8": _keys("int8", *ONNX, "openvino"),
 }
-# precisions of texts that a library may have besides ours
+# dtype of fastflow -> dtypes that a library may use
 AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
 LIBRARIES = ("sentence-transformers", "fastembed")
 TEACHER = ("sentence-transformers", "float32")
@@ -89,7 +89,7 @@ def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_list_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Compute ratios for lists of texts, to the best of the class, and to each library's best."""
+    """Compute ratios for lists of texts, to the fastest peer of CLASSES and to each of LIBRARIES."""
     out = []
     for (subject,), at in group(rows, "subject"):
         where = f"end-to-end, {subject}"
@@ -112,7 +112,7 @@ def compute_startup_ratios(rows: Sequence[Row]) -> list[Row]:
             out.append(_make_entry(f"{what}, first vector", row["threads"], row["median_ms"] / 1e3, "s"))
             out += _divide(where, at, (name, dtype), (TEACHER,))
             for kind, mb in (("resident", row["resident_mb"]), ("peak resident", row["peak_mb"])):
-                if mb is not None:  # only Linux gives it
+                if mb is not None:  # measured only on Linux
                     out.append(_make_entry(f"{what}, {kind} memory", row["threads"], mb, "MB"))
     return out
 

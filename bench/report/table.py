@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fastflow.console import write_text
 
 Row = dict[str, Any]
-QUIET = 0.1  # others' share of the processors above which ratios mean little
+QUIET = 0.1  # share of the processors used by others, above which ratios mean little
 
 
 def format_duration(ms: float) -> str:
@@ -36,7 +36,7 @@ def _format_load(row: Row) -> str:
 
 
 class Suite(NamedTuple):
-    """``size`` of a row in words; ``columns``, read by COLUMN; ``note`` in place of MEANING."""
+    """A suite's tables: a row's ``size`` in words, ``columns`` for COLUMN, and a ``note`` instead of MEANING."""
 
     size: str
     columns: str
@@ -44,13 +44,13 @@ class Suite(NamedTuple):
 
 
 COLUMN = re.compile(r"(.+)=(\w+):(\S*)(.*)")  # head=key:format, and a unit after the format
-FORMS = {  # besides Python's
+FORMS = {  # formats besides Python's
     "time": lambda row, key: format_duration(row[key]),
     "quantiles": lambda row, key: f"{format_duration(row['p20_ms'])} - {format_duration(row['p80_ms'])}",
     "load": lambda row, key: _format_load(row),
 }
 TIMES = "median=median_ms:time, 20-80 %=p20_ms:quantiles, runs=runs:, "
-# "ours" is added to a row: its time over fastflow's
+# compare_with_ours adds "ours": a row's time over fastflow's
 SUITES = {
     "flow": Suite(
         "B = {batch:,}",
@@ -124,9 +124,9 @@ def find_table(row: Row) -> tuple[Any, ...]:
 
 
 def compare_with_ours(rows: list[Row]) -> list[Row]:
-    """Return the rows of a table, the fastest first, with their time over ours of the same dtype.
+    """Return the rows of a table, the fastest first, with ``ours``: the time over fastflow's of equal dtype.
 
-    Rows of serve stay as they are.
+    In flow the dtypes may differ; rows of serve stay as they are.
     """
     suite = rows[0]["suite"]
     if suite == "serve":
@@ -213,7 +213,7 @@ def _list_left_out(skipped: Sequence[Row]) -> list[str]:
         where = f", {format_threads(entry['threads'])}, B = {entry['batch']:,}" if "batch" in entry else ""
         names = found.setdefault((f"{entry['subject']}{where}", entry["reason"]), [])
         name = "everybody" if entry["name"] == "*" else entry["name"]
-        names += [name] if name not in names else []  # a suite may have named it before
+        names += [name] if name not in names else []
     return [f"left out: {where}: {', '.join(names)}: {reason}" for (where, reason), names in found.items()]
 
 

@@ -2,8 +2,8 @@
 
     python -m fastflow.bench.research.background --data DIR --out train/data/background.txt.gz
 
-Five kinds of text count the same. A line of the file is a frequency in a million, in halves of an octave, and the words
-of at least LEAST in a million. DRAWN rarer words, drawn as often as they occur, share the frequency of all rarer words.
+Five kinds of text count the same. A line of the file is a frequency in a million, rounded to half an octave, and its
+words: all of at least LEAST, and DRAWN rarer words, drawn as often as they occur, which share the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILES = {  # kind -> its file, and how many paragraphs are drawn (None: every li
     "novels": ("eltec-eng-novels.txt.gz", 20_000),
 }
 LEAST, DRAWN = 3.8, 1500  # 16,000 words, 60 kB
-STEPS = 2  # of an octave
+STEPS = 2  # frequencies in an octave
 WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 

@@ -229,7 +229,7 @@ Made, a machine a call, by
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Keeps environments and vectors.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds this machine to OUT.md and OUT.json.")
 def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Path) -> None:
-    """Install, run and write."""
+    """Install and time the packages, and write the page."""
     texts, source = real_texts(TEXTS)
     tasks = find_tasks([data / "sts" / f"{name}.tsv" for name in SEVEN])
     work = work.absolute()

@@ -40,11 +40,11 @@ INTERPRETED = triton.knobs.runtime.interpret
 DEVICE = "cpu" if INTERPRETED else "cuda"
 FLOW_ERROR, ATTENTION_ERROR = 2e-6, 1e-2  # the largest relative error of a candidate
 CHECKED = 4096  # rows
-COMPILING = 0.6  # share of the time
+COMPILING = 0.6  # share of the time, for compiling
 
 
 class Case(NamedTuple):
-    """A size of a kernel, a candidate, and whether the table has it."""
+    """A kernel at a ``size``, and a candidate ``config``, which is ``stored`` if a table has it."""
 
     what: str
     size: tuple[int, ...]
@@ -104,7 +104,7 @@ def _list_flow_cases() -> Iterator[Case]:
 
 
 def _list_attention_cases() -> Iterator[Case]:
-    """Yield texts, tokens and heads in bfloat16, as in all-MiniLM-L6-v2 and BERT-base."""
+    """Yield attention in bfloat16 with the head sizes of all-MiniLM-L6-v2 and BERT-base."""
     for size in ((1, 16, 32), (32, 32, 32), (256, 128, 32), (1, 128, 64), (32, 32, 64), (256, 128, 64), (64, 512, 64)):
         stored = attention(2, size[2], size[1])
         yield Case("attention", size, stored, True)
@@ -186,7 +186,7 @@ def _compile_one(case: Case) -> float | str:
             case = case._replace(size=(min(case.size[0], CHECKED),))  # more rows run the same kernels
         with torch.inference_mode():
             return prepare(case)[2]
-    except Exception as error:  # the compiler's, for a block that does not fit
+    except Exception as error:  # a compiler refuses a block that does not fit
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 

@@ -3,8 +3,8 @@
     python -m fastflow.bench.suites.burst --out bench/results/serve-burst.json \
         --server "ours=fastflow serve -m {model} --port {port} --any-model" --path ours=/v1 --model static=static
 
-A server is a command with {model} and {port}; servers of one model take turns. A row has counts of failed requests and
-of refusals, and the seconds until the answers.
+A server is a command with {model} and {port}; servers of one model take turns. A row counts failed and refused
+requests, and has the seconds until the answers.
 """
 
 from __future__ import annotations

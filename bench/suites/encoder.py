@@ -72,7 +72,6 @@ def _open_on_cpu(
     yield from open_ours(request, subject)
     for engine in open_peers(subject, list_wanted(families, False, sizes.quick), request.threads, results):
         assert isinstance(engine, EncoderCandidate)  # noqa: S101
-        # torch.compile takes long for each shape
         yield replace(engine, shapes=sizes.encoder.chosen if engine.name == COMPILED else None)
 
 
@@ -107,7 +106,7 @@ def _prepare_packed(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
 
 
 def _prepare_graph(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
-    """Return the packed call; a small one has the ``replay`` and ``stream`` of its CUDA graph."""
+    """Return the call on ids without padding; a small one has ``replay`` and ``stream`` of its CUDA graph."""
     call: Any = _prepare_packed(backend, ids, mask)
     if (graph := backend._graph(*ids.shape, Task(False, False))) is not None:
         call.replay, call.stream = graph._graph.replay, backend._computing

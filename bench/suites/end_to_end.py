@@ -26,10 +26,10 @@ from fastflow.bench.suites.texts import Check, Lists, Tokenize, compare_texts, m
 from fastflow.bench.suites.workbench import Request
 from fastflow.runtime import Runtime
 
-ONCE_FLOP = 1e12  # a call with more is timed once
-SHORT = 32  # tokens of the longest text that is timed alone
-PADDED_ON_GPU = "torch-eager"  # other engines would compile or capture every shape
-ALONE = "torch-graph"  # one text at a time: short texts have few lengths, each with a graph
+ONCE_FLOP = 1e12  # operations: a list with more is timed once
+SHORT = 32  # texts with at most so many tokens are timed one at a time
+PADDED_ON_GPU = "torch-eager"  # other engines would compile or capture every shape of batch
+ALONE = "torch-graph"  # embeds one text a call, by a graph for its length
 
 
 def run_end_to_end(request: Request) -> Results:
@@ -111,7 +111,7 @@ def _open_on_gpu(
     for dtype in gpu_peers.PEERS[gpu_peers.TEXTS_ONLY] if gpu_peers.TEXTS_ONLY in families else ():
         try:
             embed = gpu_peers.open_sentence_transformers(subject, dtype, gpu)
-        except Exception as error:  # other people's loaders raise anything
+        except Exception as error:
             name = f"{gpu_peers.TEXTS_ONLY} {dtype}"
             results.leave_out(subject.label, name, f"it cannot be opened: {first_line(error)}")
             continue

@@ -33,7 +33,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
-MOST_DISTINCT = 65_536  # different rows of a batch, which are checked
+MOST_DISTINCT = 65_536  # most different rows of a batch; they are checked
 MOST_IN_GRAPH = 1024  # most rows of calls that a CUDA graph repeats: with more rows, launches do not matter
 Function = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor], Callable[[], Any]]
@@ -45,7 +45,7 @@ class FlowCandidate(Candidate):
 
     prepare: Prepare
     optional: bool = False  # left out, with the reason, if its first call fails
-    graph: Function | None = None  # the function in its CUDA graph
+    graph: Function | None = None  # the function, to time in a CUDA graph
 
 
 COMPILED = ("compile", "reduce-overhead", "max-autotune")
@@ -114,7 +114,7 @@ def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]
     triton = importlib.import_module("fastflow.kernels.flow.triton")
     try:
         flow = triton.TritonFlow(workload.plans, device)
-    except ValueError as error:  # kernels raise no FastflowError
+    except ValueError as error:
         raise FastflowError(str(error)) from error
 
     return [
@@ -124,7 +124,7 @@ def open_triton(workload: Workload, device: str = "cuda") -> list[FlowCandidate]
 
 
 class Pass(NamedTuple):
-    """A walk over ``batches`` with a workload and threads; ``peers`` are row names."""
+    """A workload to time with ``threads`` at each of ``batches``; ``peers`` are row names."""
 
     workload: Workload
     threads: int
@@ -158,7 +158,7 @@ def run_flow(request: Request) -> Results:
 def list_passes(
     model: str | None, peers: frozenset[str], size: FlowSizes, device: str, counts: Sequence[int], quick: bool
 ) -> Iterator[Pass]:
-    """Yield the paper's flow, or a model's; unless quick, also on one thread, and two other flows."""
+    """Yield passes of the paper's flow, or a model's; unless quick, also on one thread, and two other flows."""
     if model is None:
         workload = make_synthetic(3, 3, 32, "additive", min(MOST_DISTINCT, max(size.batches)), size.dim)
     else:

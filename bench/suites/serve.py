@@ -31,8 +31,8 @@ from fastflow.bench.suites.workbench import Request
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.runtime import Runtime
 
-LIST = 32  # texts of a request with lists
-FULL_SHARE = 1.3  # of the capacity, which saturates the server
+LIST = 32  # texts of a request that has a list
+FULL_SHARE = 1.3  # share of the capacity that saturates the server
 TIMEOUT_S, START_S = 90, 300
 
 

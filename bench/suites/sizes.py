@@ -13,16 +13,16 @@ Shape = tuple[int, int]  # batch x tokens
 
 @dataclass(frozen=True)
 class FlowSizes:
-    """Rows in a batch, and time."""
+    """Rows of a batch and seconds of the flow suite."""
 
     batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 16384)
-    affine: tuple[int, ...] = (1, 32, 1024)  # of the flow with recolour, and of the affine one
+    affine: tuple[int, ...] = (1, 32, 1024)  # batches of the affine flow and of the flow with recolour
     dim: int = 768  # channels of the synthetic vectors
     model_rows: int = 256  # distinct sentences of a model's own inputs
-    seconds: float = 300  # no comparison begins later
+    seconds: float = 300  # after which no comparison begins
     budgets: tuple[float, float] = (6.0, 10.0)  # seconds for a comparison, and for one of over 10,000 rows
-    compiled: frozenset[int] | None = None  # batches of peers that are compiled; None: all
-    effort: Effort | None = None  # for every comparison; None: by its batch
+    compiled: frozenset[int] | None = None  # batches at which compiled peers run; None: all
+    effort: Effort | None = None  # for every comparison; None: depends on the batch
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class EncoderSizes:
     """Shapes of batches of token ids, texts of equal length."""
 
     shapes: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
-    chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # for compiled PyTorch
+    chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # shapes for compiled PyTorch
     gpu: tuple[Shape, ...] = ((1, 12), (1, 128), (32, 32), (256, 128))
     gpu_compiled: frozenset[Shape] = frozenset({(1, 12), (256, 128)})  # torch.compile takes long for each shape
-    effort: Effort | None = None  # for every shape; None: by its tokens
+    effort: Effort | None = None  # for every shape; None: depends on the tokens
 
 
 @dataclass(frozen=True)
 class TextSizes:
     """Texts of the end-to-end suites."""
 
-    most: int | None = None  # spread over the list; None: all
+    most: int | None = None  # most texts, spread over the list; None: all
     alone: int = 100  # texts embedded one at a time, on a GPU
     together: int = 3  # repetitions of the whole list, on a GPU
 
@@ -49,8 +49,8 @@ class TextSizes:
 class ServeSizes:
     """Loads of the serve suite."""
 
-    texts: int = 256  # distinct ones
-    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # of the Runtime's rate
+    texts: int = 256  # distinct texts
+    shares: tuple[float, ...] = (0.1, 0.5, 0.9, 3.0)  # loads, as shares of the Runtime's rate
     seconds: float = 8.0  # of each load
     lead: float = 1.0  # untimed seconds before: an overload begins with a burst
     most: int = 20_000  # requests of each load
@@ -71,7 +71,7 @@ class Sizes:
     texts: TextSizes = TextSizes()
     serve: ServeSizes = ServeSizes()
     probe: tuple[float, int] = (0.05, 0)  # seconds of a sample of the ceilings; side of its matrices (0: default)
-    starts: int = 5  # of each process of the start-up suite
+    starts: int = 5  # timed starts of each process
     bert: Mapping[str, Any] = field(default_factory=dict)  # differences of the random BERT from BERT-base
 
 

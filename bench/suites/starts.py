@@ -1,6 +1,6 @@
 """The start-up suite: a new process, from its start to its first vector, and its memory then.
 
-Memory is resident, its peak, and without mapped files. The files are in the page cache; the trial of int8 is cached.
+Memory is resident, its peak, and without mapped files. The files and int8's quality check are cached.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ def make_command(
 def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: float = TIMEOUT_S) -> tuple[float, str]:
     """Return the seconds from the start of ``command`` to its first line, and its last line.
 
-    A FastflowError has the last message of a process that fails or is too slow.
+    Raises a FastflowError with the process's last message if it fails or is too slow.
     """
     environment = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    # the first round writes bytecode
+    # lets the first round write bytecode
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as messages:
         began = perf_counter()
@@ -133,7 +133,7 @@ def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: f
                 taken = perf_counter() - began
                 out = process.stdout.read()
                 process.wait()
-            finally:  # also at Ctrl-C or SIGTERM
+            finally:
                 guard.cancel()
                 process.kill()
         messages.seek(0)
@@ -189,7 +189,7 @@ def run_startup(request: Request) -> Results:
 
 
 def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: Results) -> Iterator[Job]:
-    """Yield each candidate's process and vector of TEXT."""
+    """Yield a Job for each candidate that embeds TEXT."""
     tokenize = Tokenizer(subject.encoder, subject.max_length)
     pooled = embed_padded(open_reference(subject), tokenize)([TEXT])
     calibrated = Runtime(subject.model, "cpu", "float32", threads, backend="cpu").transform(pooled)
@@ -209,7 +209,7 @@ def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: 
                 from fastflow.bench.peers.engines import fuse, quantise
 
                 path = fuse(subject) if dtype == "float32" else quantise(subject)
-            except Exception as error:  # other people's exporters raise anything
+            except Exception as error:
                 reason = f"no ONNX file could be made: {first_line(error)}"
                 results.leave_out(subject.label, f"{name} {dtype}", reason)
                 continue

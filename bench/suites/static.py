@@ -32,7 +32,7 @@ from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.runtime import Runtime
 
 PEERS = ("model2vec", "sentence-transformers", "tokenizers-numpy")
-WIDTH = 256  # of the random table
+WIDTH = 256  # numbers of a vector of the random table
 BULK = Effort(budget_s=0, min_runs=7, max_runs=7, sample_s=0, pause_s=2e-2)
 
 
@@ -47,7 +47,7 @@ def run_static(request: Request) -> Results:
     """Run the suite on the static model given, else on random vectors with the packaged vocabulary."""
     families, results = choose(request.against, PEERS, "the static suite"), Results()
     threads, sizes = request.threads, request.sizes
-    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers library
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # threads of the tokenizers library
     subject = make_subject(request.bench)
     texts, source = real_texts(sizes.texts.most)
     texts = _pick_known(subject, texts)
@@ -121,7 +121,7 @@ def _open_candidates(subject: Static, families: Sequence[str], threads: int, res
     for name in families:
         try:
             out.append(TextCandidate(name, "float32", name.partition("-")[0], opens[name](subject.path)))
-        except Exception as error:  # other people's code raises anything
+        except Exception as error:
             results.leave_out(subject.label, f"{name} float32", f"it cannot be opened: {first_line(error)}")
     return out
 
@@ -140,7 +140,7 @@ def _open_sentence(path: Path) -> Embed:
 
 
 def open_numpy(path: Path) -> Embed:
-    """Open the least code of a user: no limit, no unknown tokens, no weights."""
+    """Open the least code a user may write: no limit, no unknown tokens, no weights."""
     table, tokenizer, head = open_table(path), load_tokenizer(path), load_model(path).head
     if table.scales is not None or table.mapping is not None or table.rows.dtype == np.int8:
         raise UsageError("it averages a plain table, and this one has weights, a mapping or int8")

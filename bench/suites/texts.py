@@ -1,4 +1,4 @@
-"""The shared parts of the suites of texts."""
+"""Texts, checks and timing for the suites of texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastflow.model.tokenizer import Tokens
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
 LINES = CHECKOUT / "examples" / "novels.txt"
-BATCH = 32  # texts in a padded batch: Sentence Transformers' default
+BATCH = 32  # texts, Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, that are compared with PyTorch
 Tokenize = Callable[[Sequence[str]], Tokens]
 Judge = Callable[[TextCandidate], Agreement]  # raises if the candidate is wrong
@@ -70,7 +70,7 @@ def to_texts(candidate: EncoderCandidate, tokenize: Tokenize) -> TextCandidate:
 
 
 def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
-    """Return ``run`` on padded batches of texts sorted by length; vectors keep the texts' order."""
+    """Return a function that sorts texts by length and calls ``run`` on padded batches; vectors keep the order."""
 
     def embed(texts: Sequence[str]) -> Array:
         tokens = tokenize(texts)
@@ -94,7 +94,7 @@ class Lists(NamedTuple):
 
     together: list[str]
     few: Sequence[str] = ()
-    wake: bool = False  # an untimed call precedes each
+    wake: bool = False  # an untimed call precedes each timed one
     quantiles: Mapping[str, float] = {}
 
 
@@ -105,9 +105,9 @@ def compare_texts(
     suite: str, label: str, candidates: Sequence[TextCandidate], judge: Judge, lists: Lists, effort: Effort,
     threads: int, fields: tuple[Fields, Fields], results: Results,
 ) -> None:  # fmt: skip
-    """Check ``candidates``, time them together and alone, and add their rows.
+    """Check ``candidates``, time them on whole lists and on single texts, and add a row for each.
 
-    ``fields``: further fields of both rows.
+    ``fields`` make further fields of both rows.
     """
     by_key = {candidate.key: candidate for candidate in candidates}
 

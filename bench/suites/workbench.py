@@ -32,7 +32,7 @@ NAMES = {"minilm-l6": "MiniLM-L6", "minilm-l12": "MiniLM-L12", "bert-base": "BER
 
 
 class Workbench:
-    """Subjects on demand; ``bert``: how the random BERT differs from BERT-base; ``shape``: one of SHAPES."""
+    """Makes models to measure; ``bert``: how the random BERT differs from BERT-base; ``shape``: one of SHAPES."""
 
     def __init__(
         self, folder: Path, model: str | None, bert: Mapping[str, Any] | None = None, shape: str | None = None
@@ -102,7 +102,6 @@ def open_workbench(
 
 @contextmanager
 def _use_cache(folder: Path) -> Iterator[None]:
-    """Set XDG_CACHE_HOME for this process and its children, but keep the Hub's cache."""
     before = dict(os.environ)
     usual = Path(before.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ |= {

@@ -36,8 +36,8 @@ def judge(stages: Sequence[Stage], views: Views) -> float:
 def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool = False) -> Choice:
     """Fit ``method``, and keep it if it separates ``views`` better than the pooling.
 
-    If the method keeps a part of the mean, both are compared about it. ``automatic`` keeps the pooling if the method
-    cannot be fitted.
+    If the method keeps a part of the mean, both are compared about the mean. ``automatic`` keeps the pooling if the
+    method cannot be fitted.
     """
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     try:

@@ -21,13 +21,13 @@ from fastflow.train.methods.flow import Flow
 
 TEXTS = 1024
 DROPOUT = 0.1  # BERT's rate, not the configuration's
-MARGIN = 0.01  # the least relative gain
+MARGIN = 0.01  # the least relative gain over the pooling
 
 Calibrate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def measure_separability(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Measure two views (n, D) of n >= 2 texts; NaN if a value is not finite."""
+    """Measure the separability of two views (n, D) of n >= 2 texts; NaN if a value is not finite."""
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")
     similarity = cosine(first, second)
@@ -85,7 +85,6 @@ class Keeper:
 
     @property
     def step(self) -> int:
-        """The best step, the first of equals."""
         return self._find_best()[0]
 
     @property

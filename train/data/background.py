@@ -24,17 +24,17 @@ from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths are exponential
 LOOKED_AT = 2000
-COMMON = 100  # occurrences in a million: about a thousand words
+COMMON = 100  # least occurrences in a million of a common word
 ENGLISH = 0.3  # least share of common words: English has 0.36 to 0.85, other languages 0.07 to 0.23
 WINDOW = 4096
-LENGTH = 21.1  # words of a sentence, for a list of words
-LIKE = 0.45  # the same against the list: texts of its language have 0.53 to 1.17, others up to 0.41
+LENGTH = 21.1  # words of a sentence, assumed for a list of words
+LIKE = 0.45  # least share of common words over the list's own: its language has 0.53 to 1.17, others to 0.41
 USUAL = 0.65  # the largest expected share of common words
 FEWEST = 100  # words to compare with a list
 
 
 class Words(NamedTuple):
-    """``shares`` of words in a million, the mean ``length`` of a sentence in words, and sentences."""
+    """A language: ``shares`` of words in a million, the mean ``length`` of a sentence in words, and sentences."""
 
     shares: dict[str, float]
     length: float
@@ -122,7 +122,7 @@ def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str
 
 
 def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArray[np.float64]:
-    """Compute the share (V,) of each token id; unlisted words are the rest to 1."""
+    """Compute the share (V,) of each token id; unlisted words have the rest to 1."""
 
     def count(texts: list[str], share: NDArray[np.float64]) -> NDArray[np.float64]:
         tokens = tokenize(texts)
@@ -135,12 +135,12 @@ def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArra
         some, often = names[start : start + WINDOW], share[start : start + WINDOW]
         inside += count([f"{word} {word}" for word in some], often) - count(some, often)
     counts = empty * (1e6 / words.length) + np.maximum(inside, 0)
-    rare = max(0.0, 1e6 - float(share.sum()))  # at least a token each
+    rare = max(0.0, 1e6 - float(share.sum()))  # unlisted words, one token each
     return np.asarray(counts / (counts.sum() + rare), np.float64)
 
 
 def draw_sentences(count: int, words: Words) -> list[str]:
-    """Draw ``count`` texts of random words by their shares; the first are always the same."""
+    """Draw ``count`` texts of random words by their shares; the seed is fixed: a larger ``count`` adds texts."""
     names, limits, rng = list(words.shares), list(accumulate(words.shares.values())), random.Random(0)
     out = []
     for _ in range(count):

@@ -27,7 +27,7 @@ def read_corpus(
     seed: int = 0,
     cut: bool = False,
 ) -> list[str]:
-    """Read the distinct texts of ``paths`` as ``draw`` keeps them; ``cut`` cuts sentences first."""
+    """Read the distinct texts of ``paths`` as ``draw`` keeps them; ``cut`` cuts texts into sentences first."""
     return draw(clean(read_texts(paths, layout), cut), ", ".join(paths), sample, seed)
 
 
@@ -49,7 +49,7 @@ def read_texts(paths: Sequence[str], layout: Layout = Layout()) -> Iterator[str]
 
 
 def clean(texts: Iterable[str], cut: bool = False) -> Iterator[str]:
-    """Strip ``texts``, drop empty ones; ``cut`` cuts sentences."""
+    """Strip ``texts`` and drop empty ones; ``cut`` cuts them into sentences."""
     for text in texts:
         if text := text.strip():
             yield from cut_sentences(text) if cut else (text,)
@@ -95,6 +95,6 @@ def _sample(texts: Iterator[str], size: int, rng: random.Random) -> list[str]:
     for index, text in enumerate(texts):
         if index < size:
             kept.append((index, text))
-        elif (slot := rng.randrange(index + 1)) < size:  # algorithm R
+        elif (slot := rng.randrange(index + 1)) < size:  # reservoir sampling
             kept[slot] = (index, text)
     return [text for _, text in sorted(kept)]

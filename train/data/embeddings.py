@@ -26,14 +26,14 @@ from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.progress import COMMAND, Voice
 
-WINDOW = 4096  # texts to sort at a time; an interrupted pass keeps whole windows
+WINDOW = 4096  # texts to sort by length at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192
 
 
 class Embedder:
     """Runs the encoder in float32 by ``backend``: cpu, torch, or None for ``pick_backend``.
 
-    With ``dropout`` PyTorch draws noise at every call; ``rate`` replaces its rates.
+    With ``dropout`` PyTorch draws noise at every call; ``rate`` replaces the encoder's rates.
     """
 
     def __init__(

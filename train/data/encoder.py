@@ -36,13 +36,11 @@ class FrozenEncoder:
 
     @property
     def model(self) -> Model:
-        """The uncalibrated model, for a backend."""
         plain = Model(self.directory, self.directory, self.pooling, self.max_length, identity=self.hash)
         return plain if self.head is None else replace(plain, modules=self.modules, head=self.head)
 
     @property
     def packaged(self) -> bool:
-        """Whether it is the encoder of ``default``."""
         return self.directory.is_relative_to(DEFAULT)
 
     @property
@@ -74,7 +72,7 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
     length = min(size.max_tokens if static else 128, size.max_tokens) if max_length is None else max_length
     if not 3 <= length <= size.max_tokens:
         raise UsageError(f"--max-length must be 3 to {size.max_tokens} for this encoder, not {length}")
-    length = tokenizer_of(directory, length).max_length  # raises if it is missing or does not fit
+    length = tokenizer_of(directory, length).max_length  # raises if the tokenizer is missing or does not fit
     pool = parse_pooling(pooling, size.layers)
     if static and (pool.mode != "mean" or not {WORDS, 0}.issuperset(pool.layers)):
         raise UsageError(f"{directory} is a token table, which has no layers: leave out --pooling {pooling}")

@@ -22,7 +22,7 @@ BLOCK = 8192
 
 
 class Moments:
-    """Count, mean (D,) and scatter (D, D) about it; ``unit`` names rows in messages."""
+    """Count, mean (D,) and scatter (D, D) about the mean; ``unit`` names rows in messages."""
 
     def __init__(self, dim: int, unit: str = "texts") -> None:
         self.count, self.unit = 0, unit
@@ -55,7 +55,6 @@ class Moments:
         return out
 
     def push_through(self, stage: Stage) -> Moments:
-        """Compute the statistics after a closed-form stage, which is affine."""
         return self._map(*self._find_affine([stage]))
 
     def join(self, stages: Sequence[Stage]) -> Moments:
@@ -80,7 +79,7 @@ class Moments:
 
 
 def measure_moments(x: Rows, change: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray) -> Moments:
-    """Measure ``change`` of ``x`` (n, D) in blocks."""
+    """Measure Moments of ``change`` of ``x`` (n, D) in blocks."""
     out: Moments | None = None
     for start in range(0, len(x), BLOCK):
         block = change(x[start : start + BLOCK])
@@ -90,7 +89,7 @@ def measure_moments(x: Rows, change: Callable[[NDArray[Any]], NDArray[Any]] = np
 
 @dataclass(frozen=True)
 class Streamed:
-    """Statistics, a sample of k texts, their embeddings (k, D), and all texts' sha256."""
+    """A corpus read once: Moments, a sample of k texts, their embeddings (k, D), and all texts' sha256."""
 
     moments: Moments
     texts: list[str]
@@ -118,7 +117,7 @@ def read_through(
                 row = vectors[index - statistics.count]
                 if index < sample:
                     kept.append((index, text, row.copy()))
-                elif (slot := rng.randrange(index + 1)) < sample:  # algorithm R
+                elif (slot := rng.randrange(index + 1)) < sample:  # reservoir sampling
                     kept[slot] = (index, text, row.copy())
             statistics.update(vectors)
             progress.advance(len(block))

@@ -21,12 +21,12 @@ from fastflow.train.data.embeddings import WINDOW
 from fastflow.train.data.encoder import FrozenEncoder
 
 A = 5e-4  # chosen with PRIOR in bench/results/verdicts.md
-PRIOR = 20.0  # times the corpus's own share
+PRIOR = 20.0  # weight of the language's share; the corpus's has 1
 HEAD = 32768  # texts that give the frequencies of a corpus read once
 
 
 def compute_sif(counts: NDArray[np.int64], at_large: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
-    """Compute weights (V,) in (0, 1] from ``counts`` (V,) and shares ``at_large`` (V,)."""
+    """Compute weights (V,) in (0, 1] from ``counts`` (V,) and shares in the language ``at_large`` (V,)."""
     share = counts / max(1.0, float(counts.sum()))
     if at_large is not None:
         share = (share + PRIOR * at_large) / (1 + PRIOR)

@@ -1,1 +1,1 @@
-"""Fit token vectors to a model, so that their mean follows it. ``run.py`` has the steps."""
+"""Fit token vectors, so that their mean over a text approximates a model's vector."""

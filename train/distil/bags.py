@@ -1,4 +1,4 @@
-"""Make bags of tokens: rows of shares of sum 1, without special and unknown tokens."""
+"""Make bags of tokens: each token's share of a text, without special and unknown tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BLOCK = 4096
 
 
 def list_special_ids(tokenizer: Any) -> list[int]:
-    """List special and unknown ids."""
+    """List the ids of special and unknown tokens."""
     found = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return sorted(found | {i for i in map(tokenizer.token_to_id, UNKNOWN) if i is not None})
 
 
 class Bags:
-    """Makes bags of texts; ``weights`` (V,) of tokens, None for 1 each."""
+    """Makes bags of texts; a token counts by its weight in ``weights`` (V,), None: 1."""
 
     def __init__(self, tokenizer: Any, weights: NDArray[np.float32] | None = None) -> None:
         self._tokenizer = tokenizer
@@ -42,7 +42,7 @@ class Bags:
         return found
 
     def weigh(self, ids: Sequence[NDArray[np.int64]]) -> sparse.csr_array:
-        """Make the bags (n, V) float64 of ``ids``; zeros for a text without a token."""
+        """Make the bags (n, V) float64 of n texts' ``ids``; zeros for a text without a token."""
         lengths = np.array([len(row) for row in ids], np.int64)
         flat = np.concatenate([np.empty(0, np.int64), *ids])
         ends = np.concatenate([[0], np.cumsum(lengths)])

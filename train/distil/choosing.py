@@ -1,4 +1,4 @@
-"""Choose a ridge regression's penalty by held-out sentences."""
+"""Choose a ridge regression's prior and penalty by held-out sentences."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from fastflow.train.progress import Voice
 
 PENALTIES = (5.0, 1.5, 0.5, 0.15, 0.05, 0.015, 0.005, 0.0015)
 FIRST = 4
-FIRMNESS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2)  # of the prior's map
+FIRMNESS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2)  # values tried for the prior
 SEARCH = 1e-2  # tolerance that suffices to compare penalties
 
 
 @dataclass(frozen=True)
 class Table:
-    """Token vectors (V, D) and held-out cosines; ``penalty`` None: the prior is kept."""
+    """Token ``vectors`` (V, D), held-out mean cosines of them and of the prior; ``penalty`` None: the prior is kept."""
 
     target: str
     vectors: Floats
     penalty: float | None
     cosine: float
     prior: float
-    tried: dict[float, float]  # penalty -> cosine
+    tried: dict[float, float]  # penalty -> held-out cosine
 
 
 @dataclass(frozen=True)
 class Held:
-    """Held-out ``bags`` (m, V), the teacher's ``vectors`` (m, D'); ``finish`` calibrates a table's."""
+    """Held-out ``bags`` (m, V), the teacher's ``vectors`` (m, D'); ``finish`` calibrates a table's vectors."""
 
     bags: sparse.csr_array
     vectors: Vectors
@@ -48,13 +48,13 @@ class Held:
 
 
 def choose_prior(prior: ridge.Prior, sums: Sums, held: Held) -> Floats:
-    """Choose the prior (V, D) of the FIRMNESS that follows best."""
+    """Return the prior (V, D) of the best FIRMNESS by held-out cosine."""
     seen, middle = held.bags @ prior.features, np.outer(held.bags.sum(axis=1), sums.mean)
     return prior(max(FIRMNESS, key=lambda firmness: held.measure_vectors(seen @ prior.fit_map(firmness) + middle)))
 
 
 def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float | None, voice: Voice) -> Table:
-    """Fit about the prior ``start`` (V, D); ``penalty`` None tries PENALTIES and the prior."""
+    """Fit a table near the prior ``start`` (V, D); ``penalty`` None: the best of PENALTIES, or the prior."""
     right, tried = ridge.compute_right_side(sums, start), dict[float, float]()
     state: ridge.Singles | None = None
 
@@ -86,7 +86,7 @@ def fit_table(target: str, sums: Sums, start: Floats, held: Held, penalty: float
 
 
 def climb(height: Callable[[int], float], at: int, count: int) -> int:
-    """Climb ``height`` from the index ``at`` to a local maximum below ``count``."""
+    """Step from the index ``at`` to a local maximum of ``height``, among 0 to ``count`` - 1."""
     for way in (1, -1):
         moved = False
         while 0 <= at + way < count and height(at + way) > height(at):

@@ -26,7 +26,7 @@ from fastflow.train.distil.teacher import Teacher, Vectors
 from fastflow.train.progress import Voice
 from fastflow.values import system_errors
 
-SHARD = 8192  # sentences
+SHARD = 8192  # sentences of a shard
 SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, at most MOST
 EVERY = 60.0  # seconds between savings
 WORTH = 5.0  # seconds: a longer pass is saved at its end
@@ -34,9 +34,9 @@ WORTH = 5.0  # seconds: a longer pass is saved at its end
 
 @dataclass
 class Gathered:
-    """Sums of ``texts`` sentences for each target, counts (V,) of tokens, and the ``held`` sentences.
+    """A corpus read so far: ``sums`` by target, token ``counts`` (V,), and sentences ``held`` out.
 
-    ``lengths`` come from the first shard. ``sha256`` covers held sentences too.
+    ``texts`` counts summed sentences; ``lengths`` come from the first SHARD. ``sha256`` covers all sentences.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Gathered:
     whole: bool = True
 
     def merge(self, sums: dict[str, Sums], counts: NDArray[np.int64], texts: int, sha256: str) -> None:
-        """Add a shard; ``sha256`` covers sentences up to its end."""
+        """Add a shard's sums; ``sha256`` covers sentences up to its end."""
         self.whole = False
         for name, found in sums.items():
             self.sums[name] = self.sums[name].merge(found) if name in self.sums else found
@@ -58,7 +58,7 @@ class Gathered:
 
 
 class Kept:
-    """The file next to ``out`` of an interrupted pass, which ``resume`` continues if ``run`` is equal."""
+    """The file next to ``out`` with the sums of an interrupted pass; ``resume`` continues it if ``run`` is equal."""
 
     def __init__(self, out: Path, run: dict[str, Any], resume: bool, voice: Voice) -> None:
         self.path = out.with_name(out.name + ".distilling")
@@ -151,7 +151,7 @@ def gather(
     kept: Kept | None,
     total: int | None = None,
 ) -> Gathered:
-    """Sum ``texts``, about ``total``; ``alone`` has each token's vectors (V, D).
+    """Sum bags and vectors of ``texts``, about ``total``; ``alone``: the teacher's vectors (V, D) of single tokens.
 
     Raises a FastflowError for too few texts, or if ``kept`` is of other texts.
     """
@@ -178,7 +178,7 @@ def gather(
             kept.save(found, found.sha256 or wanted, now=True)
         raise
     if kept is not None and time.monotonic() - began > WORTH:
-        kept.save(found, found.sha256 or wanted, now=True)  # the next step takes as long again
+        kept.save(found, found.sha256 or wanted, now=True)  # the fit that follows takes as long again
     found.sha256 = digest.hexdigest()
     if found.texts < 2 or not found.held:
         different = len(found.held) + found.texts if found.held else len(seen)
@@ -199,7 +199,7 @@ def _refuse_texts(kept: Kept | None) -> FastflowError:
 def _split_shards(
     texts: Iterable[str], found: Gathered, seed: int, digest: Any, seen: set[bytes]
 ) -> Iterator[list[str]]:
-    """Yield SHARD texts; ``digest`` covers them; ``seen`` has keys of texts before the first held out."""
+    """Yield lists of SHARD texts; put held-out texts into ``found.held``, and keys until the first into ``seen``."""
     shard: list[str] = []
     held: set[str] = set()
     for text in texts:

@@ -30,9 +30,9 @@ SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of o
 
 @dataclass(frozen=True, repr=False)
 class Distilled(Saving):
-    """A table as an ``encoder``, in a folder that lives as long as this, and the teacher's ``stages``.
+    """A distilled table as an ``encoder``, and the teacher's ``stages``; its folder lives as long as this object.
 
-    ``pooled`` (n, D): vectors of the held-out ``texts``.
+    ``pooled`` (n, D): the table's vectors of the held-out ``texts``.
     """
 
     encoder: FrozenEncoder
@@ -47,11 +47,11 @@ class Distilled(Saving):
 
     @property
     def report(self) -> dict[str, Any]:
-        """The settings of the table and how well it follows its teacher, as data for json."""
+        """The table's settings and mean cosines to the teacher, as data for json."""
         return copy.deepcopy(self.training)
 
     def save(self, directory: str | os.PathLike[str]) -> str:
-        """Write the model; its files are compared with PyTorch first.
+        """Write the model, if its files give PyTorch's vectors.
 
         Args:
             directory: Where to write; must not exist.
@@ -74,7 +74,7 @@ class Distilled(Saving):
 
 
 def write_lines(training: dict[str, Any]) -> list[str]:
-    """Write how well the table follows."""
+    """Write the mean cosine to the teacher on each set."""
     counts = training["measured"]
     return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
 

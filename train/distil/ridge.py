@@ -1,9 +1,9 @@
-"""The ridge regression about a prior: solve for a table T (V, D) of token vectors.
+"""Fit a table T (V, D) of token vectors by ridge regression; the penalty is on its distance from a prior T0.
 
-    T = T0 + argmin_D |X (T0 + D) - Y|^2 + penalty |D|^2        (X^T X + penalty I) D = X^T (Y - X T0)
+    T = T0 + argmin_E |X (T0 + E) - Y|^2 + penalty |E|^2        (X^T X + penalty I) E = X^T (Y - X T0)
 
-X (n, V) are bags of tokens, Y (n, D) the centred targets, T0 a linear map of the teacher's vector of each token. Tokens
-in no sentence keep the prior. Solved by conjugate gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
+X (n, V) are bags of tokens, Y (n, D) the teacher's vectors, centred, T0 a linear map of its vectors of single tokens.
+Tokens in no sentence keep T0. Solved by conjugate gradients with Jacobi's preconditioner (Hestenes & Stiefel 1952).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 Singles = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
-RARE = (3e-3, 1e-4)  # values of SIF's a
+RARE = (3e-3, 1e-4)  # values of a in SIF's weight a / (a + share)
 TOLERANCE = 1e-3
 MOST_STEPS = 500
-COLUMNS = 64  # as many fit into the processor's cache
+COLUMNS = 64  # columns at once, to fit into the processor's cache
 FIRM = 0.1  # firmness of the table that estimates lengths
 LIMIT = 5.0  # the largest ratio of a length to the mean length
 
 
 @dataclass
 class Sums:
-    """X (n, V) float32 of n sentences in ``parts``, and ``cross``, X^T Y (V, D)."""
+    """The bags X (n, V) float32 of n sentences, blocks of rows in ``parts``; and ``cross``, X^T Y (V, D)."""
 
     parts: list[sparse.csr_array]
     cross: Floats
@@ -68,12 +68,12 @@ class Sums:
 
     @property
     def bag(self) -> Floats:
-        """X^T 1, (V,)."""
+        """X^T 1 (V,), the sum of the bags."""
         return np.sum([np.asarray(part.sum(axis=0, dtype=np.float64)) for part in self.parts], axis=0)
 
     @property
     def mean(self) -> Floats:
-        """The vector (D,) that fits best as every token's."""
+        """The vector (D,) that fits Y best if all tokens have it."""
         return np.asarray(self.cross.sum(axis=0) / max(float(self._whole.sum()), 1e-12))
 
     def centre(self) -> Floats:
@@ -82,11 +82,10 @@ class Sums:
 
     @property
     def _whole(self) -> Floats:
-        """X^T X 1, (V,)."""
         return np.sum([part.T @ part.sum(axis=1, dtype=np.float64) for part in self.parts], axis=0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return arrays from which ``read`` makes the same bits; ``parts`` are not joined."""
+        """Return arrays from which ``read`` restores the same ``parts``, bit for bit."""
         whole = sparse.vstack(self.parts, "csr")
         rows = np.array([part.shape[0] for part in self.parts], np.int64)
         return {"data": whole.data, "indices": whole.indices, "indptr": whole.indptr, "rows": rows, "cross": self.cross}
@@ -108,9 +107,9 @@ def _tensor(matrix: sparse.csr_array) -> torch.Tensor:
 
 
 class Prior:
-    """Token vectors from ``alone`` (V, D), the teacher's of each token, zero for a special token.
+    """The prior T0: a map of ``alone`` (V, D), the teacher's vectors of single tokens, zero for special tokens.
 
-    If ``uniform``, without token weights, the map mixes k copies with weights by RARE.
+    If ``uniform``, without token weights, the map reads k copies with SIF weights by RARE.
     """
 
     def __init__(self, alone: NDArray[np.float32], counts: NDArray[np.int64], sums: Sums, uniform: bool) -> None:
@@ -126,7 +125,7 @@ class Prior:
         return np.asarray(self.features @ self.fit_map(firmness))
 
     def fit_map(self, firmness: float) -> Floats:
-        """Fit the map (kD, D); ``firmness`` draws it to a multiple of the first copy."""
+        """Fit the map (kD, D). A large ``firmness`` keeps it near c I for the first copy and 0 for others."""
         (width, dim), unit = self._right.shape, float(np.diagonal(self._square).mean()) or 1.0
         size = float(np.trace(self._square[:dim, :dim]))
         plain = np.eye(width, dim) * (float(np.trace(self._right[:dim])) / size if size > 0 else 0.0)
@@ -147,7 +146,7 @@ def solve(
     tolerance: float = TOLERANCE,
     count: Callable[[int], None] = lambda columns: None,
 ) -> Singles:
-    """Solve (X^T X + ``penalty`` I) D = ``right`` for D (V, D) to the relative ``tolerance``, in float32."""
+    """Solve (X^T X + ``penalty`` I) E = ``right`` for E (V, D) to the relative ``tolerance``, in float32."""
     out = np.empty(right.shape, np.float32)
     inverse = (1.0 / (sums.diagonal() + penalty)).astype(np.float32)[:, None]
     for first in range(0, right.shape[1], COLUMNS):
@@ -186,7 +185,7 @@ def _divide(over: Singles, under: Singles, where: NDArray[np.bool_]) -> Singles:
 
 
 def find_principal(sums: Sums, table: Floats, dim: int) -> Floats:
-    """Find the ``dim`` directions (D, dim) of the largest variance of sentence vectors."""
+    """Find the ``dim`` directions (D, dim) of the largest variance of the vectors X ``table``."""
     mean = sums.bag @ table / sums.count
     scatter = table.T @ sums.multiply(table) / sums.count - np.outer(mean, mean)
     return np.ascontiguousarray(np.linalg.eigh((scatter + scatter.T) / 2)[1][:, ::-1][:, :dim])
@@ -194,9 +193,9 @@ def find_principal(sums: Sums, table: Floats, dim: int) -> Floats:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Divides bags by the lengths of their vectors, so that the regression fits directions.
+    """Divides each bag by the estimated length of its vector, so that the regression fits directions.
 
-    A mean of few tokens is longer than a mean of many. ``table`` (V, D) estimates lengths, of mean 1.
+    A bag times ``table`` (V, D) has the estimated length, which is 1 on average.
     """
 
     table: Singles
@@ -207,7 +206,7 @@ class Lengths:
 
 
 def fit_lengths(alone: Singles, counts: NDArray[np.int64], bags: sparse.csr_array, targets: Singles) -> Lengths:
-    """Fit to ``bags`` (n, V) and ``targets`` (n, D)."""
+    """Fit Lengths to ``bags`` (n, V) and the teacher's vectors ``targets`` (n, D)."""
     sums = Sums.of(bags, targets)
     table = Prior(alone, counts, sums, uniform=True)(FIRM) + sums.mean
     found = _measure_lengths(bags, table)

@@ -1,4 +1,4 @@
-"""Distil: make a table that follows a teacher."""
+"""Distil a model of texts, the teacher, into a table of token vectors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Settings:
 
 
 class Student(NamedTuple):
-    """A table's tokenizer, with ``words`` added, and the bags of each target."""
+    """The table's tokenizer, with ``words`` added, and a maker of bags for each target."""
 
     tokenizer: Any
     words: list[str]
@@ -80,7 +80,7 @@ def distil(
 ) -> Distilled:
     """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus, about ``total`` texts.
 
-    ``kept`` makes the file of an interrupted pass from the run's identity.
+    ``kept`` opens the file of an interrupted pass, given the settings that identify the run.
     """
     if settings.dim is not None and settings.dim > teacher.dim:
         raise UsageError(f"--dim must be at most {teacher.dim}, the width of the teacher's vectors, not {settings.dim}")
@@ -112,7 +112,7 @@ def _make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voi
     for target in teacher.targets:
         if target.name == "vectors" or settings.dim is None:
             weights = target.weights
-            if weights is not None:  # a word has the weight of its rarest piece
+            if weights is not None:  # an added word has its rarest piece's weight
                 own = [weights[row].max() for row in _split_words(teacher, words)]
                 weights = np.concatenate([weights, np.array(own, np.float32)])
             bags[target.name] = Bags(tokenizer, weights)
@@ -132,7 +132,7 @@ def fit_tables(
     penalty: float | None,
     voice: Voice,
 ) -> list[Table]:
-    """Fit a table to each target."""
+    """Fit a table to each kind of the teacher's vectors."""
     wanted, out = teacher(found.held)["vectors"], []
     for name, bags in student.bags.items():
         held = Held(bags(found.held), wanted, partial(teacher.finish, name))
@@ -143,7 +143,7 @@ def fit_tables(
 
 
 def _embed_single_tokens(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
-    """Embed each token, or word by its pieces, (V, D); zeros for special tokens."""
+    """Embed each token, and added words by their pieces: target -> (V, D), zeros for special tokens."""
     first = teacher.make_tokenizer().get_vocab_size(with_added_tokens=True)
     ids = [*([i] for i in range(first)), *_split_words(teacher, student.words)]
     with voice.progress("teacher", len(ids), "tokens") as progress:
@@ -222,7 +222,7 @@ def _explain_choice(tables: Sequence[Table], best: Table, settings: Settings) ->
 def distil_files(
     model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, voice: Voice, resume: bool
 ) -> None:
-    """Make a table of ``model`` by the texts of ``paths`` and write it to ``out``."""
+    """Distil ``model`` on the texts of ``paths`` and write the table to ``out``."""
     check_out(out, "-o")
     if "-" in paths and (settings.words or resume):
         raise UsageError("--words and --resume read the corpus again, which standard input cannot be: give a file")
@@ -252,7 +252,7 @@ def distil_files(
     for reason in found.training["reasons"]:
         voice.say(reason)
     click.echo("\n".join(write_lines(found.training)))
-    if len(teacher.targets) == 1 and not is_static(teacher.model.encoder):  # as all-MiniLM-L6-v2
+    if len(teacher.targets) == 1 and not is_static(teacher.model.encoder):  # like READING's, all-MiniLM-L6-v2
         voice.say(READING)
     rows, seconds = found.training["table"], time.monotonic() - started
     size = f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"

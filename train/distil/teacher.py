@@ -22,14 +22,14 @@ Vectors = NDArray[np.float32]
 
 
 class Target(NamedTuple):
-    """``vectors``, or the ``pooled`` state before the calibration; token ``weights`` (V,), None for 1 each."""
+    """The teacher's ``vectors`` or, before its calibration, ``pooled`` ones; token ``weights`` (V,), None: 1 each."""
 
     name: str
     weights: NDArray[np.float32] | None
 
 
 class Teacher:
-    """Opens the model ``name``, which must run on texts."""
+    """The model of texts ``name``, which gives the vectors to fit."""
 
     def __init__(self, name: str) -> None:
         self.model = load_model(name)
@@ -43,7 +43,6 @@ class Teacher:
         return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
 
     def make_tokenizer(self) -> Any:
-        """Make its ``tokenizers.Tokenizer``, truncating like the teacher."""
         found = load_tokenizer(self.model.encoder)
         if self.model.modules is not None and self.model.modules.transformer.do_lower_case:
             lowercase_first(found)
@@ -52,15 +51,15 @@ class Teacher:
         return found
 
     def __call__(self, texts: Sequence[str], count: Count | None = None) -> dict[str, Vectors]:
-        """Embed ``texts``: target name -> (n, D), of length 1; ``count`` takes the texts of each batch."""
+        """Embed ``texts``: target -> (n, D), ``vectors`` of length 1; ``count`` takes a batch's number of texts."""
         return self._make_targets(self.opened.pool(texts, None, None, None, count))
 
     def finish(self, target: str, found: NDArray[Any]) -> Vectors:
-        """Make embeddings (n, D') of a target's vectors (n, D)."""
+        """Make embeddings (n, D') of a target's vectors (n, D): calibrate pooled ones."""
         return np.asarray(found, np.float32) if target == "vectors" else self._calibrate(found)
 
     def embed_tokens(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
-        """Embed lists of ids between a text's special tokens: target name -> (m, D)."""
+        """Embed m lists of ids, each between a text's special tokens: target name -> (m, D)."""
         before, after = self._frame
         parts = []
         for start in range(0, len(ids), BLOCK):
@@ -76,7 +75,7 @@ class Teacher:
         return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
 
     def _remove_frame(self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Vectors:
-        """Remove the special tokens from the means ``pooled`` (m, D)."""
+        """Subtract the special tokens' part of the means ``pooled`` (m, D)."""
         weights = self.model.pooling.weights
         each = np.ones(len(ids)) if weights is None else weights[ids].astype(np.float64)
         total = np.add.reduceat(each, offsets[:-1])[:, None]
@@ -94,7 +93,6 @@ class Teacher:
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
-        """The special ids before and after a text's tokens."""
         tokenize = self.opened.tokenizer
         empty, one = (tokenize([text]).ids.tolist() for text in ("", "a"))
         before = next((i for i, (x, y) in enumerate(zip(empty, one, strict=False)) if x != y), len(empty))

@@ -36,7 +36,7 @@ COUNTED = 1250  # texts that perplexity is measured on
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a fit that do not change its numbers: folders for embeddings, checkpoints and TensorBoard.
+    """The settings of a fit that do not change its numbers, such as folders.
 
     A ``dry_run`` stops before embedding. ``reference`` stores the encoder's Hub id, not a copy.
     """
@@ -65,7 +65,7 @@ class Corpus:
     words: Words | None = None
     posts: bool = False  # short posts, whose tokens all count 1
     reasons: Sequence[str] = ()
-    pooled: NDArray[np.float32] | None = None  # (k, D) of a corpus that is read once
+    pooled: NDArray[np.float32] | None = None  # (k, D) of the sample of a corpus that is read once
     moments: Moments | None = None
     shown: Sequence[str] | None = None
 
@@ -168,7 +168,7 @@ def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
 def pick_fitted(
     corpus: Corpus, pooled: NDArray[np.float32], options: Options, background: int
 ) -> tuple[Corpus, NDArray[np.float32]]:
-    """Draw ``count_fitted`` texts and embeddings, or give statistics of the whole that weight."""
+    """Draw ``count_fitted`` texts with embeddings; the Moments of a corpus read once count as so many texts."""
     size = count_fitted(corpus, options, background)
     if size == corpus.count:
         return corpus, pooled
@@ -181,7 +181,7 @@ def pick_fitted(
 def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0) -> list[str]:
     """Describe the corpus and return warnings; raises for a single text."""
     frozen, fitted = corpus.encoder, count_fitted(corpus, options, background)
-    steps = _count_steps(corpus.count, options) and _count_steps(fitted + background, options)  # both fill a batch
+    steps = _count_steps(corpus.count, options) and _count_steps(fitted + background, options)  # both check the batch
     if corpus.count < 2:
         raise FastflowError("the corpus holds a single distinct text, which shows nothing to calibrate; give more text")
     if not options.stream:

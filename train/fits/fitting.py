@@ -131,7 +131,7 @@ def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tup
     usual["pooling"] = _choose_tuned_pooling(encoder, options, reference) if reason else POOLING
     resolved: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
     if reason:
-        resolved |= {"background": None, "background_words": None}  # no method uses them
+        resolved |= {"background": None, "background_words": None}  # method none uses no background
     return replace(options, **resolved), reason
 
 

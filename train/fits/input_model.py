@@ -60,7 +60,7 @@ def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
     if keep is not None:
         check_out(keep, "--save-model")
     fit = Fitting(encoder, options, Setup(voice)).run(texts(), [request.name])
-    assert fit is not None  # noqa: S101 (only a dry run has none)
+    assert fit is not None  # noqa: S101
     with contextlib.ExitStack() as stack:
         if (out := keep) is None:
             folder = tempfile.TemporaryDirectory(prefix="fastflow-", ignore_cleanup_errors=True)

@@ -1,7 +1,6 @@
 """Fit to vectors made elsewhere, without an encoder.
 
-A flow stops at the highest likelihood of held-out vectors, but similarity falls earlier (bench/results/verdicts.md):
-every report says so.
+A flow stops at the highest likelihood of held-out vectors, but similarity falls earlier (bench/results/verdicts.md).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ EVIDENCE = (
     "on one (bench/results/verdicts.md)"
 )
 PART, MOST = 20, 4096  # one row in PART is held out, at most MOST
-SAME = 1e-13  # variance to squared mean, below the precision of float32
+SAME = 1e-13  # variance over squared mean, below which float32 cannot tell rows apart
 UNJUDGED = "without an encoder there are no dropout views, so nothing judged the calibration by similarity"
 
 
@@ -56,7 +55,7 @@ def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Opti
         )
     if "stop" in named and isinstance(method, str) and "flow" not in method:
         raise UsageError(f"--stop is for a flow, and --method {method} fits none to vectors: leave it out")
-    return Options(**options, token_weights="none")  # decides recolour's settings
+    return Options(**options, token_weights="none")  # token_weights decides recolour's settings
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Fit closed forms, flows, and chains of them."""
+"""Fit calibrations: closed forms, flows, and chains of both."""

@@ -16,7 +16,7 @@ from fastflow.train.options import DEFAULTS
 
 
 def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:
-    """Fit the stages of ``method``, or none for ``raw``, to pooled embeddings (n, D)."""
+    """Fit ``method`` to pooled embeddings (n, D) and return its stages; ``raw`` has none."""
     links = [] if method == "raw" else complete_chain(parse_method(method), latent=False)
     if not links:
         return []

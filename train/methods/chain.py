@@ -24,13 +24,13 @@ from fastflow.train.methods.names import Method
 from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS
 
-SAMPLE = 4096  # texts to measure on
+SAMPLE = 4096  # most rows to measure on
 HELD_OUT = "held_out_likelihood"
 
 
 @dataclass
 class Fitted:
-    """A fitted chain: stages, flows by stage number, and each flow's bits per dimension (before, after) and looks."""
+    """A fitted chain; for each flow, ``bits`` per dimension (Gaussian, flow) and ``looks``, measures at some steps."""
 
     stages: list[Stage] = field(default_factory=list)
     flows: dict[int, Flow] = field(default_factory=dict)
@@ -64,10 +64,10 @@ def fit_chain(
     statistics: Moments | None = None,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Fit the chain to ``pooled`` (n, D) and ``background`` (k, D); ``live`` embeds texts again for a flow.
+    """Fit ``methods`` in turn to embeddings ``pooled`` (n, D) and ``background`` (k, D).
 
-    ``shape`` has FlowConfig's arguments, ``colour`` recolour's. If ``pooled`` is a sample, closed forms take
-    ``statistics`` of the whole corpus.
+    ``shape`` has FlowConfig's arguments, ``colour`` recolour's. ``live`` embeds texts anew, with dropout, at a flow's
+    steps. If ``pooled`` is a sample, closed forms take ``statistics`` of the corpus.
     """
     rows: Rows = pooled if background is None else Joined(pooled, background)
     if statistics is not None and background is not None:
@@ -128,7 +128,6 @@ def take_sample(pooled: Rows) -> NDArray[Any]:
 
 
 def _measure_gaussian_bits(x: NDArray[np.float64]) -> float:
-    """Compute bits per dimension under Gaussians; a constant channel has deviation 1, as in the flow."""
     constant = mask_constant(x.mean(axis=0), x.var(axis=0))
     entropy = np.log2(np.where(constant, 1.0, x.std(axis=0))) + 0.5 * np.log2(np.e) * ~constant
     return float(np.mean(entropy) + 0.5 * np.log2(2 * np.pi))

@@ -1,6 +1,6 @@
-"""Fit closed-form calibrations to Moments in float64.
+"""Fit closed-form calibrations in float64 to Moments, mean and covariance.
 
-Standardize is the paper's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring;
+Standardize is BERT-flow's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring;
 whiten is Su et al. 2021. Every method leaves constant channels and directions at 0.
 """
 
@@ -13,8 +13,8 @@ from fastflow.errors import CannotFit, UsageError
 from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import Moments
 
-NEGLIGIBLE = 1e-12  # of the largest variance: constant directions have 1e-15, others at least 1e-5
-ROUNDING = 2.0**-20  # of a value's size: sixteen times float32's rounding
+NEGLIGIBLE = 1e-12  # share of the largest variance: constant directions have 1e-15, others at least 1e-5
+ROUNDING = 2.0**-20  # relative error of a value: sixteen times float32's rounding
 
 
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
@@ -51,7 +51,7 @@ def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
 
 
 def _fit_whiten(m: Moments, dims: int | None) -> Stage:
-    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` columns; None also keeps constant directions, as 0."""
+    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` eigenvectors Q; None also keeps constant ones, as 0."""
     size = len(m.mean)
     check_dims("whiten", size if dims is None else dims, size)
     values, vectors, rank = _decompose(m)
@@ -87,7 +87,7 @@ def check_dims(what: str, dims: int, most: int) -> None:
 
 
 def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask (D,) directions with a ``variance`` that is rounding of the mean ``square``."""
+    """Mask (D,) directions with a ``variance`` that is only rounding next to the mean ``square``."""
     return np.asarray(variance <= np.maximum(NEGLIGIBLE * variance.max(initial=0.0), ROUNDING**2 * square))
 
 
@@ -97,7 +97,7 @@ def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> N
 
 
 def name_constant(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
-    """Write sentences on the numbers of constant ``channels`` and ``directions``."""
+    """Write how many ``channels`` and ``directions`` are constant."""
     where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
     out = []
     for count, what in ((channels, "channels"), (directions, "directions")):

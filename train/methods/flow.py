@@ -44,7 +44,7 @@ class Step(nn.Module):
         self.actnorm = ActNorm(channels)
         self.permutation = make_permutation(config.permutation, channels)
         self.coupling = COUPLINGS[config.coupling](channels, config.width)
-        self.constant: tuple[Tensor, Tensor, Tensor] | None = None  # channels in, their shifts, outputs of the net
+        self.constant: tuple[Tensor, Tensor, Tensor] | None = None  # constant channels, shifts, net outputs
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x, log_det = self.actnorm(x)
@@ -54,10 +54,10 @@ class Step(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, constant: Tensor) -> tuple[Tensor, Tensor]:
-        """Set the ActNorms from ``x`` (B, C) and its mask ``constant`` (C,); returns output and mask."""
+        """Set the ActNorms from ``x`` (B, C) with constant channels ``constant`` (C,); returns both after the step."""
         constant = self.actnorm.initialise(x, constant)
         x, _ = self.permutation(self.actnorm(x)[0])
-        if isinstance(self.permutation, LUPermutation):  # no channel of the mix is constant
+        if isinstance(self.permutation, LUPermutation):  # a learned mix has no constant channel
             after = torch.zeros_like(constant)
         else:
             after = constant[self.permutation.index]
@@ -69,7 +69,7 @@ class Step(nn.Module):
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Reset the parameters of constant channels, which have no greatest likelihood."""
+        """Reset the parameters of constant channels, for which the likelihood has no maximum."""
         if self.constant is None:
             return
         channels, shift, outputs = self.constant

@@ -17,7 +17,7 @@ LOGSCALE_FACTOR = 3.0  # Glow: speeds up learning
 
 
 def draw_glorot(channels: int) -> Tensor:
-    """Draw (C,) values in +-sqrt(6/(1+C)), as the official code does."""
+    """Draw (C,) uniform values within +-sqrt(6/(1+C)), as the official code does."""
     bound = math.sqrt(6.0 / (1 + channels))
     return torch.empty(channels).uniform_(-bound, bound)
 
@@ -50,7 +50,7 @@ class ActNorm(nn.Module):
 
 
 class Permutation(nn.Module):
-    """y_i = x_index(i), in a fixed order, not saved if ``derived`` from the width; log-det 0."""
+    """A fixed permutation y_i = x_index(i); log-det 0. One ``derived`` from the width is not saved."""
 
     index: Tensor
 
@@ -123,7 +123,7 @@ class CouplingNet(nn.Module):
 
 
 class Coupling(nn.Module):
-    """A map of the second half of the channels by a net g of the first half: ``outputs`` values a channel."""
+    """A map that changes the second half of the channels by a net g of the first: ``outputs`` values a channel."""
 
     outputs: int
 

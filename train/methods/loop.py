@@ -24,10 +24,10 @@ from fastflow.train.progress import COMMAND, Voice
 Source = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # row numbers -> pooled embeddings (b, D)
 Log = Callable[[int, dict[str, float]], None]  # step, values by name
 
-INITIAL_TEXTS = 2048  # of the data-dependent initialisation
-CLIP = 1.0  # global gradient norm
+INITIAL_TEXTS = 2048  # texts of the data-dependent initialisation
+CLIP = 1.0  # largest global gradient norm
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-6, 0.01
-SIDES = 2.0  # two sides of a pair
+SIDES = 2.0  # the official loss counts both texts of a pair
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Schedule:
         return cls(**{one.name: getattr(options, one.name) for one in fields(cls)})
 
     def steps(self, texts: int) -> int:
-        """Count the optimiser steps, without a rest smaller than a batch."""
+        """Count the optimiser steps; an epoch drops texts that do not fill a batch."""
         if texts < self.batch_size:
             raise UsageError(
                 f"the corpus has {texts} distinct texts, fewer than one batch of "
@@ -59,8 +59,8 @@ class Schedule:
 class Training:
     """The settings of a chain's training.
 
-    ``checkpoints`` is their folder; ``identity`` names corpus and encoder. ``views``, or held-out vectors (m, D),
-    choose a flow's step; without them the last step is kept.
+    ``checkpoints`` is a folder; ``identity`` names corpus and encoder. A flow keeps the step that is best on
+    ``views``: dropout views, or held-out vectors (m, D); None: the last.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -74,7 +74,7 @@ class Training:
 
 @contextmanager
 def open_log(directory: str | None) -> Iterator[Log]:
-    """Open a log of scalars for TensorBoard; None: an empty one."""
+    """Open a log of scalars for TensorBoard; ``directory`` None: drop them."""
     if directory is None:
         yield lambda step, values: None
         return
@@ -156,7 +156,7 @@ def fit_flow(
     checkpoint: Path | None = None,
     keeper: Keeper | None = None,
 ) -> Flow:
-    """Train a flow on ``texts`` embeddings; a ``keeper`` gives its best step. Raises a FastflowError if it diverges."""
+    """Train a flow on ``texts`` embeddings; ``keeper`` picks the step. Raises a FastflowError if training diverges."""
     schedule, log = training.schedule, training.log
     steps = schedule.steps(texts)
     torch.manual_seed(schedule.seed)
@@ -218,13 +218,12 @@ def _save_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, step: int, r
         partial.write_bytes(save(tensors, meta))
         partial.replace(path)
     except OSError as error:
-        if partial.is_file():  # unlink may raise again
+        if partial.is_file():  # else unlink may raise another error
             partial.unlink()
         raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
 
 
 def _load_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, run: str, keeper: Keeper | None) -> int:
-    """Restore a checkpoint of this run and return its step, 0 without a file."""
     from safetensors import safe_open
 
     if not path.is_file():

@@ -15,7 +15,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Method:
-    """One link of a chain: kind and K."""
+    """One method of a chain: its kind, and K as ``dims``."""
 
     kind: str
     dims: int | None = None
@@ -37,7 +37,7 @@ def parse_method(text: str) -> list[Method]:
 
 
 def complete_chain(links: list[Method], latent: bool) -> list[Method]:
-    """Add recolour after a last flow, unless its ``latent`` is the embedding."""
+    """Add recolour if the last link is a flow, unless its output is wanted: ``latent``."""
     if links and links[-1].kind == "flow" and not latent:
         return [*links, Method("recolour")]
     return links

@@ -24,12 +24,12 @@ from fastflow.stages.calibration import Stage, apply
 from fastflow.stages.rows import Rows
 from fastflow.train.data.moments import Moments, measure_moments
 
-RIDGE, FEW = 1e-3, 2  # of the mean variance of z, for fewer texts than FEW times its dimensions
-LEAST = 1e-6  # of the largest singular value
+RIDGE, FEW = 1e-3, 2  # RIDGE times z's mean variance is added, for fewer texts than FEW times z's channels
+LEAST = 1e-6  # share of the largest singular value: directions below are left out
 
 
 def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
-    """Measure the Moments of (x, z), (n, D + D'): z is ``stages`` of x, ``pooled`` (n, D)."""
+    """Measure the Moments of rows (x, z) (n, D + D'): x from ``pooled`` (n, D), z after ``stages``."""
     wide = [stage.astype(np.float64) for stage in stages]
 
     def join(x: NDArray[Any]) -> NDArray[np.float64]:
@@ -40,7 +40,7 @@ def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
 
 
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
-    """Fit to the ``joint`` Moments of (x, z), x of ``dim`` channels; raises a FastflowError if no direction is left."""
+    """Fit to ``joint`` Moments of (x, z), x of ``dim`` channels; raises a FastflowError if no direction is left."""
     mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
     own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
     variance = np.trace(own) / len(own)

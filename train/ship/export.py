@@ -52,14 +52,14 @@ from fastflow.values import system_errors
 from fastflow.version import __version__
 
 PROOF_ROWS = 32
-TEXTS = 256  # to measure reduced precision on
+TEXTS = 256  # texts to measure reduced precision on
 REDUCED = ("bfloat16", "int8")
-SHARE = 0.01  # rows below the recorded log-density
+SHARE = 0.01  # share of rows below the recorded log-density
 LEAST = 1000  # rows: fewer misjudge held-out texts (bench/results/verdicts.md)
 
 
 def check_reference(encoder: FrozenEncoder) -> None:
-    """Raise a UsageError for a local encoder."""
+    """Raise a UsageError unless the encoder can stay on the Hub."""
     if encoder.head is not None:
         raise UsageError(
             "--reference-encoder leaves an encoder on the Hub, and --pooling model needs its whole directory"
@@ -194,7 +194,7 @@ class _Measured(CpuBackend):
 
 
 class Precision(NamedTuple):
-    """The least cosine of each dtype to float32, and the trial of int8; empty without kernels."""
+    """The least cosine of each dtype to float32, and int8's ranges and check; empty without kernels."""
 
     least_cosines: dict[str, float]
     int8: Int8 | None
@@ -216,7 +216,7 @@ def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
 
 
 def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
-    """Measure the log-density that SHARE of ``pooled`` (n, D) are below; None without one, or with too few rows."""
+    """Measure the log-density that SHARE of ``pooled`` (n, D) are below; None for a model without it, or few rows."""
     if len(pooled) < LEAST or not has_density(stages):
         return None
     wide = [stage.astype(np.float64) for stage in stages]

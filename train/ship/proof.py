@@ -21,8 +21,8 @@ from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 
-AGREEMENT = 1e-5  # of an embedding of length 1, in float32
-EXACT = 1e-9  # relative, the flow alone in float64
+AGREEMENT = 1e-5  # largest difference in an embedding of length 1, in float32
+EXACT = 1e-9  # largest relative difference of a stage, in float64
 
 
 def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
 def prove_vectors(directory: Path, fitted: Fitted, vectors: NDArray[np.float32]) -> None:
     """Raise unless the saved model agrees with ``fitted`` on ``vectors`` (n, D)."""
     model = open_model(directory)
-    assert isinstance(model, VectorModel)  # noqa: S101 (it was written as one)
+    assert isinstance(model, VectorModel)  # noqa: S101
     _prove_calibration(model.calibration, fitted, vectors, ReferenceVectors(model, "float32", "cpu", None))
 
 

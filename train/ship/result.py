@@ -100,7 +100,7 @@ class Fit(Saving):
 
     @property
     def report(self) -> Report:
-        """The lines of fastflow-train as data that json can write.
+        """The results that fastflow-train prints, as data for json.
 
         ``choice`` and ``reasons`` explain ``method``; ``verdict`` judges ``measures``, before and after calibration.
         """
@@ -132,7 +132,7 @@ class Fit(Saving):
         return summary.write_warnings(self.measures, self.stages, self.unit)
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
-        """Write the model; its files are compared with PyTorch first.
+        """Write the model, if its files give PyTorch's vectors.
 
         Args:
             directory: Where to write; must not exist.

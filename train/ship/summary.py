@@ -22,12 +22,12 @@ from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.methods.closed_forms import mask_constant, name_constant
 
-SPREAD_OUT = 0.2  # mean cosine: untuned encoders have over 0.43, tuned ones up to 0.18
+SPREAD_OUT = 0.2  # mean cosine of random pairs: untuned encoders have over 0.43, tuned ones up to 0.18
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
 
 
 def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
-    """Measure before and after the calibration."""
+    """Measure isotropy, separability and likelihood before and after the calibration."""
     x = np.asarray(take_sample(pooled), np.float64)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     z = np.asarray(calibration.apply(stages, x))
@@ -44,7 +44,7 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
 
 
 def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """Measure Spearman before and after; with weighted tokens also ``raw``, with default's encoder its rivals."""
+    """Measure Spearman before and after; add ``raw`` (no token weights) and, for default's encoder, packaged models."""
     embedder = Embedder(encoder, device)
     stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
@@ -90,7 +90,7 @@ def _list_rows(measures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
 
 
 def name_source(encoder: FrozenEncoder | None) -> str:
-    """Name the column before the calibration."""
+    """Name the column of measures before the calibration."""
     if encoder is None:
         return RAW_VECTORS
     return "unweighted pooling" if encoder.pooling.weights is None else "weighted pooling"
@@ -107,7 +107,7 @@ def _name_columns(source: str) -> dict[str, str]:
 
 
 def make_cells(measures: dict[str, Any], source: str) -> list[list[str]]:
-    """Format measures below heads, without empty columns."""
+    """Format measures below a row of heads, without empty columns."""
     found = _list_rows(measures)
     heads = {name: head for name, head in _name_columns(source).items() if any(name in values for _, values in found)}
     lines = [[label, *(f"{values[n]:.4g}" if n in values else "" for n in heads)] for label, values in found]
@@ -115,13 +115,13 @@ def make_cells(measures: dict[str, Any], source: str) -> list[list[str]]:
 
 
 def make_table(measures: dict[str, Any], source: str) -> str:
-    """Align ``make_cells``."""
+    """Format measures as text."""
     lines = make_cells(measures, source)
     return "\n".join(f"{name:34}" + "".join(f"{value:>22}" for value in values) for name, *values in lines)
 
 
 def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False) -> str:
-    """Write whether the calibration is better."""
+    """Write whether the calibration improves Spearman."""
     found = measures.get("spearman")
     if found is None:
         if source == RAW_VECTORS:
@@ -152,7 +152,7 @@ def write_notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "
 
 
 def _note_constant(measures: dict[str, Any], stages: Sequence[Stage], unit: str) -> list[str]:
-    if all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages):  # these keep a constant
+    if all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages):  # constants are kept
         return []
     channels, dim = measures.get("constant_channels", (0, 0))
     directions = 0
@@ -173,7 +173,7 @@ def _note_cosine(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]
 
 
 def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Write warnings on the measures."""
+    """Write warnings about the measures."""
     out, kept = [], calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if stages and abs(cosine) < SPREAD_OUT:
