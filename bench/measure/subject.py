@@ -16,7 +16,7 @@ BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # byt
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under test: files, pooling, and a folder for files of peers."""
+    """A model under test: its files, its pooling, and a folder for the files that other engines need."""
 
     label: str
     model: str | None  # as Runtime takes it; None is the model in the package

@@ -92,7 +92,7 @@ def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> N
 
 
 def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask (D,) the constant channels."""
+    """Return a mask (D,), True for each constant channel."""
     return is_constant(variance, np.square(mean) + variance)
 
 

@@ -25,7 +25,7 @@ class OutputFile:
 
     header_bytes = 0
     keeps_fields = True  # whether the format has ids, fields and log_prob
-    own: tuple[str, ...] = ()  # names of the format's own fields
+    own: tuple[str, ...] = ()  # names of the fields that this format adds
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         self.target, self.partial, self.meta = target, partial_path(target), meta
@@ -129,7 +129,7 @@ class OutputFile:
         raise NotImplementedError
 
     def complete(self, handle: BinaryIO) -> None:
-        """Write the header at the end."""
+        """Write the header, after all rows."""
 
 
 class JsonLinesFile(OutputFile):

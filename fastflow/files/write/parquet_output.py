@@ -66,7 +66,7 @@ class ParquetOutput(OutputFile):
         fields = [(name, self.types.get(name, pa.string())) for name in block.columns()]
         fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
         kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
-        # Parquet's name, so that the schema read back is equal
+        # Parquet's name of a list's items, so that the schema read back is equal
         fields.append(("embedding", pa.list_(pa.field("element", kind), block.vectors.shape[1])))
         return pa.schema(fields, metadata={"fastflow": json.dumps(self.meta)})
 
