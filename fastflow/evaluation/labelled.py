@@ -45,11 +45,13 @@ class LabelledTexts:
 
     def measures(self, vectors: NDArray[Any]) -> dict[str, Measure]:
         from sklearn.linear_model import LogisticRegression
+        from sklearn.neighbors import KNeighborsClassifier
 
+        x = shorten(vectors, True, None)
         return {
             "v_measure": self.measure_clusters(vectors),
-            "knn": self.measure_neighbours(vectors),
-            "logistic": self._classify(vectors, lambda _: LogisticRegression(C=C, max_iter=1000)),
+            "knn": self._classify(x, lambda size: KNeighborsClassifier(min(NEIGHBOURS, size), weights="distance")),
+            "logistic": self._classify(x, lambda _: LogisticRegression(C=C, max_iter=1000)),
         }
 
     def measure_clusters(self, vectors: NDArray[Any]) -> Measure:
@@ -60,14 +62,7 @@ class LabelledTexts:
         found = [KMeans(labels.max() + 1, n_init=1, random_state=seed).fit_predict(x) for seed in range(SEEDS)]
         return Measure(len(labels), lambda counts: float(np.mean([v_measure(labels, each, counts) for each in found])))
 
-    def measure_neighbours(self, vectors: NDArray[Any]) -> Measure:
-        """Return the accuracy of the nearest NEIGHBOURS from SHOTS texts a class, over SEEDS draws."""
-        from sklearn.neighbors import KNeighborsClassifier
-
-        return self._classify(vectors, lambda size: KNeighborsClassifier(min(NEIGHBOURS, size), weights="distance"))
-
-    def _classify(self, vectors: NDArray[Any], make: Any) -> Measure:
-        x = shorten(vectors, True, None)
+    def _classify(self, x: NDArray[Any], make: Any) -> Measure:
         right, tested = np.zeros(len(x)), np.zeros(len(x))
         for train, test in zip(self.train, self.test, strict=True):
             fitted = make(len(train)).fit(x[train], self.labels[train])
