@@ -1,6 +1,7 @@
 """A pooling is chosen by neighbouring sentences, and short posts keep the plain mean of the encoder."""
 
 import random
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import fastflow
 from fastflow.errors import UsageError
+from fastflow.model.locate import DEFAULT
 from fastflow.stages.pooling import parse_pooling
 from fastflow.train.choice import neighbours
 from fastflow.train.choice.neighbours import Ranking, compare, find_pairs, load_english_pairs, name_candidates, rank
@@ -17,6 +19,7 @@ from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.token_weights import weigh
 
+from support.builders import make_tuned
 from support.tolerances import EMBEDDING
 
 LISTED = (
@@ -103,7 +106,7 @@ def test_three_passes_give_every_candidate(bert):
         parts = [neighbours._embed(encoder, (layer,), [first for first, _ in pairs], "cpu") for layer in pooling.layers]
         assert np.abs(np.mean(parts, axis=0) - direct).max() < EMBEDDING
     assert compare(encoder, random_pairs(pairs), "cpu") is None
-    assert compare(encoder, pairs[:-1], "cpu") is None
+    assert compare(encoder, [(text, text) for text, _ in pairs[:-1]], "cpu") is None  # too few
 
 
 def random_pairs(pairs):
@@ -138,6 +141,29 @@ def test_the_order_may_come_from_a_file(bert, corpus, tmp_path):
         fastflow.fit(texts, encoder=str(bert), method="none", order_from=str(order))
     with pytest.raises(UsageError, match="order_from compares poolings for pooling auto: leave one of them out"):
         fastflow.fit(texts, encoder=str(bert), method="none", order_from=str(order), pooling="last")
+
+
+@pytest.mark.slow
+def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tmp_path):
+    texts, copy = draw_sentences(300, load_english()), tmp_path / "encoder"
+    shutil.copytree(DEFAULT / "0_Transformer", copy)
+    (tmp_path / "words.txt").write_text("\n".join(f"{word} 5" for word in load_english().shares))
+    (tmp_path / "order.txt").write_text("\n".join(side for pair in load_english_pairs() for side in pair))
+
+    def explain(encoder, **options):
+        return fastflow.fit(texts, encoder=encoder, method="none", **options).report["reasons"]
+
+    assert explain(copy)[-1].startswith("pooling words: how well a sentence of the English novels in the package")
+    assert explain(copy, background_words=str(tmp_path / "words.txt")) == [] == explain("default")
+    ordered = explain("default", order_from=str(tmp_path / "order.txt"))
+    assert ordered[-1].startswith(f"pooling words: how well a sentence of --order-from {tmp_path}")
+
+
+def test_a_tuned_encoder_is_left_as_it_is_whatever_the_texts(bert, tmp_path):
+    tuned = str(make_tuned(tmp_path / "tuned", bert))
+    fit = fastflow.fit(make_posts(), encoder=tuned)
+    assert [reason[:15] for reason in fit.report["reasons"]] == ["this encoder wa"]
+    assert fit.encoder.pooling.layers == (3,)
 
 
 def test_posts_are_recognised_and_other_short_texts_are_not():
