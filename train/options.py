@@ -73,8 +73,9 @@ class Options:
     )
     order_from: str | None = name_field(
         None,
-        "Running text of the corpus's language, by which --pooling auto compares poolings. By default the corpus, if "
-        "its neighbouring sentences are alike; else, if it is English, novels in the package.",
+        "Running text of the corpus's language, a sentence or a paragraph a line, by which --pooling auto compares "
+        "poolings. By default the corpus, if its neighbouring sentences are alike; else, if it is English, novels in "
+        "the package.",
         "FILE",
     )
     token_weights: str = choice_field(

@@ -30,6 +30,8 @@ ERRORS = 2.0  # standard errors that a candidate must be ahead of USUAL
 ORDERED = 4.0  # times the reciprocal rank of chance: novels have 5 to 9, other running text 20 and more; news 3
 SORTED = 0.8  # share of ascending neighbours from which lines are sorted, so that neighbours begin alike
 
+UNORDERED = f"pooling {USUAL}: not compared with others, because no running text was found; name some by --order-from"
+
 Pair = tuple[str, str]
 Matrix = NDArray[np.float64]
 
@@ -142,7 +144,7 @@ def choose_pooling(
     if ranking is None and english:
         ranking, source = compare(encoder, load_english_pairs(), device), "the English novels in the package"
     if ranking is None:
-        return encoder, None
+        return encoder, UNORDERED
     values = ", ".join(f"{name} {value:.3f}" for name, value in ranking.means.items())
     reason = (
         f"pooling {ranking.best}: how well a sentence of {source} finds the next one (mean reciprocal rank): {values}"
