@@ -62,6 +62,7 @@ class FitOptions(TypedDict, total=False):
     latent: bool
     background: int | None
     background_words: str | None
+    order_from: str | None
     init: str
     encoder_dropout: bool
     epochs: float
