@@ -50,7 +50,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @JSON
 def status(folder: Path, json_file: str | None) -> None:
-    """Show the parts in a folder.
+    """Show the parts in a folder, and those that are missing.
 
     A missing part is shown with the command that makes it.
     """
