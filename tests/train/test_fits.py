@@ -257,7 +257,7 @@ def test_auto_fits_a_flow_to_enough_texts_and_to_a_batch_at_least(
     assert (f"flow: {count // batch} steps of {batch} texts" in result.stderr) == enough
     made = json.loads((tmp_path / "m" / "fastflow.json").read_text())
     assert made["training"]["method"] == "auto"
-    assert (made["training"]["reasons"] == [said]) != enough
+    assert (said in made["training"]["reasons"]) != enough
     assert (said in (tmp_path / "m" / "README.md").read_text()) != enough
     if not enough:
         assert made["calibration"] == []

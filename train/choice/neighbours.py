@@ -7,7 +7,7 @@ all second sentences, by cosine to the first.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
@@ -25,7 +25,7 @@ from fastflow.train.data.encoder import FrozenEncoder
 
 USUAL = "words"
 PAIRS, FEWEST = 600, 200
-SHORTEST = 4  # words of a sentence
+LOOKED_AT, SHORTEST = 20_000, 4  # texts; words of a sentence
 ERRORS = 2.0  # standard errors that a candidate must be ahead of USUAL
 ORDERED = 4.0  # times the reciprocal rank of chance: novels have 5 to 9, other running text 20 and more; news 3
 SORTED = 0.8  # share of ascending neighbours from which lines are sorted, so that neighbours begin alike
@@ -34,6 +34,7 @@ UNORDERED = f"pooling {USUAL}: not compared with others, because no running text
 
 Pair = tuple[str, str]
 Matrix = NDArray[np.float64]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Ranking:
 
 
 def find_pairs(texts: Sequence[str]) -> list[Pair]:
-    """Return at most PAIRS pairs of neighbouring sentences, spread over ``texts``; none if lines are sorted."""
-    sentences = [part for text in texts for part in cut_sentences(text) if len(part.split()) >= SHORTEST]
+    """Return PAIRS pairs of neighbouring sentences or fewer, spread over LOOKED_AT texts; none if lines are sorted."""
+    sentences = [part for text in texts[:LOOKED_AT] for part in cut_sentences(text) if len(part.split()) >= SHORTEST]
     if sum(a < b for a, b in pairwise(sentences)) > SORTED * len(sentences):
         return []
     starts = np.linspace(0, len(sentences) - 2, min(PAIRS, len(sentences) // 2)).astype(int)
@@ -93,7 +94,9 @@ def name_candidates(depth: int) -> list[str]:
     return names if depth == 1 else [*names, f"mean-of-layers:{','.join(map(str, range(1, depth + 1)))}"]
 
 
-def compare(encoder: FrozenEncoder, pairs: Sequence[Pair], device: str) -> Ranking | None:
+def compare(
+    encoder: FrozenEncoder, pairs: Sequence[Pair], device: str, say: Say = lambda message: None
+) -> Ranking | None:
     """Rank the neighbours of ``pairs`` by each candidate, with the token weights of ``encoder``; None without an order.
 
     A pooling is linear in the layers, so three passes give all: the first layer, the last one, and the mean of all.
@@ -107,6 +110,9 @@ def compare(encoder: FrozenEncoder, pairs: Sequence[Pair], device: str) -> Ranki
     found = {USUAL: rank(*np.split(pooled[WORDS,], 2))}
     if not are_ordered(found[USUAL]):
         return None
+    say(
+        f"pooling: five are compared on {len(pairs)} pairs of neighbouring sentences; --pooling {USUAL} leaves that out"
+    )
     pooled |= {layers: _embed(encoder, layers, texts, device) for layers in {(1,), (depth,), every}}
     for name in name_candidates(depth)[1:]:
         layers = parse_pooling(name, depth).layers
@@ -121,7 +127,7 @@ def _embed(encoder: FrozenEncoder, layers: tuple[int, ...], texts: Sequence[str]
 
 
 def choose_pooling(
-    encoder: FrozenEncoder, texts: Sequence[str], english: bool, order_from: str | None, device: str
+    encoder: FrozenEncoder, texts: Sequence[str], english: bool, order_from: str | None, device: str, say: Say
 ) -> tuple[FrozenEncoder, str | None]:
     """Choose the layers that ``encoder`` averages; return it, and the reason in words.
 
@@ -133,16 +139,16 @@ def choose_pooling(
         return encoder, None
     ranking, source = None, f"--order-from {order_from}"
     if order_from is not None:
-        ranking = compare(encoder, find_pairs(read_corpus([order_from])), device)
+        ranking = compare(encoder, find_pairs(read_corpus([order_from])), device, say)
         if ranking is None:
             raise UsageError(
                 f"{source}: its neighbouring sentences are no more alike than others, or fewer than {2 * FEWEST}; give "
                 "running text of the language, or name a --pooling"
             )
     else:
-        ranking, source = compare(encoder, find_pairs(texts), device), "the corpus"
+        ranking, source = compare(encoder, find_pairs(texts), device, say), "the corpus"
     if ranking is None and english:
-        ranking, source = compare(encoder, load_english_pairs(), device), "the English novels in the package"
+        ranking, source = compare(encoder, load_english_pairs(), device, say), "the English novels in the package"
     if ranking is None:
         return encoder, UNORDERED
     values = ", ".join(f"{name} {value:.3f}" for name, value in ranking.means.items())

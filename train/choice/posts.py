@@ -30,6 +30,6 @@ def recognise_posts(texts: Sequence[str], words: Words | None) -> str | None:
         return None
     return (
         f"these texts look like short posts: {length:.0f} words in the median, and {1 - known:.0%} of all words are in "
-        "no list of the language. On paraphrases of such posts the usual fit has an average precision of 55, and the "
-        "mean of first and last layer, every token counting 1, has 67"
+        "no list of the language. On paraphrases of such posts the usual fit of the encoder in the package has an "
+        "average precision of 55, and the mean of its first and last layer, every token counting 1, has 67"
     )

@@ -90,7 +90,7 @@ def read(
     if options.stream:
         head, found = split_head(found)
         words = _find_words(head, options)
-        suited, posts, reasons = suit(frozen, head, words, options, free)
+        suited, posts, reasons = suit(frozen, head, words, options, free, voice)
         streamed = read_through(found, Embedder(suited, options.device), SAMPLE, options.seed, voice)
         kept, statistics = streamed.texts, streamed.moments
         voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
@@ -101,12 +101,17 @@ def read(
         )  # fmt: skip
     kept = draw(voice.count("corpus", found), name, options.sample, options.seed)
     words = _find_words(kept, options)
-    suited, posts, reasons = suit(frozen, kept, words, options, free)
+    suited, posts, reasons = suit(frozen, kept, words, options, free, voice)
     return Corpus(name, kept, len(kept), corpus_hash(kept), suited, words, posts, reasons)
 
 
 def suit(
-    frozen: FrozenEncoder, texts: Sequence[str], words: Words | None, options: Options, free: Container[str]
+    frozen: FrozenEncoder,
+    texts: Sequence[str],
+    words: Words | None,
+    options: Options,
+    free: Container[str],
+    voice: Voice,
 ) -> tuple[FrozenEncoder, bool, list[str]]:
     """Weigh the tokens and choose the layers, if the options for them are ``free``.
 
@@ -120,7 +125,7 @@ def suit(
     if "pooling" not in free:
         return frozen, False, []
     english = words is not None and options.background_words is None
-    frozen, reason = choose_pooling(frozen, texts, english, options.order_from, options.device)
+    frozen, reason = choose_pooling(frozen, texts, english, options.order_from, options.device, voice.say)
     return frozen, False, [reason] if reason else []
 
 
