@@ -118,7 +118,7 @@ def _open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[d
     needs = {name: " ".join(module.replace("_", "-") for module in NEEDED[name].modules) for name in absent}
     lost = Results()
     with open_workbench(model) as bench:
-        subject = bench.chosen_subject()
+        subject = bench.pick_subject()
         tokenize = make_tokenizer(subject)
         check = Check(subject, few, tokenize)
         wanted = [(name, "float32") for name in PEERS if name not in absent]

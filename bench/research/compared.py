@@ -235,7 +235,7 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
     work = work.absolute()
     work.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as name:
-        subject = Workbench(Path(name), str(model)).chosen_subject()
+        subject = Workbench(Path(name), str(model)).pick_subject()
         open_fastembed(subject, "float32", THREADS)
         half = ["bfloat16"] if "avx512_bf16" in describe()["instruction_sets"] else []
         ours, peer = partial(Engine, "fastflow"), partial(Engine, "sentence-transformers", MODEL)

@@ -46,7 +46,7 @@ def run_encoder(request: Request) -> Results:
     """Run the suite on the model given, else on random weights."""
     results, gpu = Results(), request.on_gpu
     families = choose(request.against, gpu_peers.PEERS, GPU_SUITES) if gpu else choose(request.against)
-    subject = request.bench.base() if request.bench.model is None else request.bench.chosen_subject()
+    subject = request.bench.base() if request.bench.model is None else request.bench.pick_subject()
     where = "from host memory to host memory" if gpu else "vectors are pooled but not calibrated"
     inputs = f"random token ids, the same for everybody, texts of equal length; {where}"
     results.subjects.append({"subject": subject.label, "inputs": inputs})

@@ -179,7 +179,7 @@ def run_startup(request: Request) -> Results:
     """Run the suite on the model given, else the packaged one, and on BERT-base."""
     families, results = choose(request.against), Results()
     base = request.bench.base()
-    for subject in (request.bench.chosen_subject(), base):
+    for subject in (request.bench.pick_subject(), base):
         request.say(f"startup: {subject.label}")
         results.subjects.append({"subject": subject.label, "inputs": f"one sentence, {len(TEXT.split())} words"})
         jobs = [*list_jobs(subject, families, request.threads, results)]

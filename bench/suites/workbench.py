@@ -49,14 +49,14 @@ class Workbench:
         name = f"shape of {NAMES[like]}" if like else "a BERT"  # never the model's own name: the weights differ
         return self._make_subject(f"{name}, random weights", str(directory))
 
-    def chosen_subject(self) -> Subject:
+    def pick_subject(self) -> Subject:
         label = "the default model" if self.model in (None, "default") else "the model given"
         return self._make_subject(label, self.model)
 
     def subjects(self) -> list[Subject]:
         if self.shape is not None:
             return [self.base()]
-        return [self.chosen_subject()] if self.model is not None else [self.chosen_subject(), self.base()]
+        return [self.pick_subject()] if self.model is not None else [self.pick_subject(), self.base()]
 
     def _make_subject(self, label: str, model: str | None) -> Subject:
         if label not in self._made:

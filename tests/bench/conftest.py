@@ -36,7 +36,7 @@ def weighted_subject(
 
     folder = tmp_path_factory.mktemp("weighted")
     made = make_model(folder / "m", bert, sentences, "none", pooling=request.param, weighted=True)
-    return Workbench(folder, str(made)).chosen_subject()
+    return Workbench(folder, str(made)).pick_subject()
 
 
 @pytest.fixture

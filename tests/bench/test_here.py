@@ -122,7 +122,7 @@ def test_the_peers_of_a_model_without_layers_compute_none():
     assert found["layers"] is False
     assert found["against"] == next(row["name"] for row in found["rows"] if row["name"] in module.PEERS[1:])
     with open_workbench(None) as bench:
-        kinds = {node.op_type for node in onnx.load(str(export_onnx(bench.chosen_subject()))).graph.node}
+        kinds = {node.op_type for node in onnx.load(str(export_onnx(bench.pick_subject()))).graph.node}
     assert "Gather" in kinds
     assert not kinds & {"MatMul", "Gemm", "Softmax"}
 

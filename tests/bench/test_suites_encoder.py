@@ -238,8 +238,8 @@ def test_a_subject_is_made_once_and_its_files_go():
         assert bench.base() is base
         assert (base.label, base.depth) == ("a BERT, random weights: 3 layers, 128 wide", 3)
         assert base.folder.is_dir()
-        assert bench.chosen_subject().model is None
-        assert bench.chosen_subject().folder != base.folder
+        assert bench.pick_subject().model is None
+        assert bench.pick_subject().folder != base.folder
         folder = bench.folder
     assert not folder.exists()
 
@@ -292,7 +292,7 @@ def test_a_shape_takes_the_place_of_bert_base_and_not_its_name(tmp_path, monkeyp
 
 def test_end_to_end_runs_what_was_asked_for(tmp_path, bert, monkeypatch):
     monkeypatch.setattr(Workbench, "base", lambda self: "base")
-    monkeypatch.setattr(Workbench, "chosen_subject", lambda self: "named")
+    monkeypatch.setattr(Workbench, "pick_subject", lambda self: "named")
     assert Workbench(tmp_path, None).subjects() == ["named", "base"]
     assert Workbench(tmp_path, str(bert)).subjects() == ["named"]
     assert Workbench(tmp_path, None, None, "minilm-l6").subjects() == ["base"]

@@ -46,7 +46,7 @@ def needs(*modules: str) -> None:
 def subject_of(folder: Path, model: Path) -> Subject:
     place = folder / f"of-{model.name}"
     place.mkdir()
-    return Workbench(place, str(model)).chosen_subject()
+    return Workbench(place, str(model)).pick_subject()
 
 
 def absent(modules: str) -> str:

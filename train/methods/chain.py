@@ -64,7 +64,7 @@ def fit_chain(
     statistics: Moments | None = None,
     background: NDArray[np.float32] | None = None,
 ) -> Fitted:
-    """Fit ``methods`` in turn to embeddings ``pooled`` (n, D) and ``background`` (k, D).
+    """Fit ``methods``, one after the other, to embeddings ``pooled`` (n, D) and ``background`` (k, D).
 
     ``shape`` has FlowConfig's arguments, ``colour`` recolour's. ``live`` embeds texts anew, with dropout, at a flow's
     steps. If ``pooled`` is a sample, closed forms take ``statistics`` of the corpus.
