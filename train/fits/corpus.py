@@ -63,7 +63,7 @@ class Corpus:
     sha256: str
     encoder: FrozenEncoder
     words: Words | None = None
-    posts: bool = False  # short posts, whose tokens all count 1
+    posts: str | None = None  # the reason to take the texts for short posts
     reasons: Sequence[str] = ()
     pooled: NDArray[np.float32] | None = None  # (k, D) of the sample of a corpus that is read once
     moments: Moments | None = None
@@ -112,21 +112,23 @@ def suit(
     options: Options,
     free: Container[str],
     voice: Voice,
-) -> tuple[FrozenEncoder, bool, list[str]]:
+) -> tuple[FrozenEncoder, str | None, list[str]]:
     """Weigh the tokens and choose the layers, if the options for them are ``free``.
 
-    Returns the encoder, whether ``texts`` are short posts, which keep the plain mean, and reasons.
+    Returns the encoder, the reason to take ``texts`` for short posts, and reasons of the choice. Posts keep the plain
+    mean if all of AUTOMATIC are free.
     """
     depth = size_of(frozen.directory).layers
-    if depth and all(name in free for name in AUTOMATIC) and (reason := recognise_posts(texts, words)):
-        return replace(frozen, pooling=parse_pooling(RAW, depth)), True, [f"{reason}, which is kept"]
+    posts = recognise_posts(texts, words) if depth else None
+    if posts and all(name in free for name in AUTOMATIC):
+        return replace(frozen, pooling=parse_pooling(RAW, depth)), posts, [f"{posts}, which is kept"]
     if options.has_weights:
         frozen = weigh(frozen, texts, words)
     if "pooling" not in free:
-        return frozen, False, []
+        return frozen, posts, []
     english = words is not None and options.background_words is None
     frozen, reason = choose_pooling(frozen, texts, english, options.order_from, options.device, voice.say)
-    return frozen, False, [reason] if reason else []
+    return frozen, posts, [reason] if reason else []
 
 
 def _find_words(texts: Sequence[str], options: Options) -> Words | None:
@@ -231,10 +233,9 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
                 f"{paragraphs}, and a calibration fitted on them may harm sentences: if you will embed sentences, use "
                 "--sentences"
             )
-    if not corpus.posts and (options.method != "none" or options.has_weights):
-        posts = recognise_posts(corpus.texts, corpus.words) if size_of(frozen.directory).layers else None
-        if posts:
-            concerns.append(f"{posts}: compare with a fit of --method none, --token-weights none and --pooling {RAW}")
+    if corpus.posts and (options.method != "none" or options.has_weights):
+        fit = f"a fit of --method none, --token-weights none and --pooling {RAW}"
+        concerns.append(f"{corpus.posts}: compare with {fit}")
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
     found = [warn_of_unsuited(tokenizer, corpus.texts)]
     if options.background_words and corpus.words:

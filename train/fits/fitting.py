@@ -52,7 +52,7 @@ class Fitting:
         free = () if reason or doubt else [name for name in AUTOMATIC if getattr(self.options, name) == "auto"]
         corpus = read(texts, ", ".join(names), frozen, options, setup.voice, free)
         automatic = self.options.method == "auto"
-        if corpus.posts:
+        if corpus.posts and all(name in free for name in AUTOMATIC):
             options = replace(options, method="none", token_weights="none")
         least = max(FEWEST, options.batch_size)
         if automatic and options.method == AUTO and corpus.count < least:
