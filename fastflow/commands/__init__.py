@@ -148,7 +148,7 @@ def refuse_option(old: str, text: str) -> Callable[[Any], Any]:
         if value is not None:
             raise click.UsageError(text, context)
 
-    name = "old_" + old.removeprefix("--")  # for the plain name may be of the new option
+    name = "old_" + old.removeprefix("--")  # because the new option may have the plain name
     return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True)
 
 
