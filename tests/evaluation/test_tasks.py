@@ -14,7 +14,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.evaluation import labelled
 from fastflow.evaluation.bitext import find_right, read_bitext
-from fastflow.evaluation.evaluate import embed, find_tasks, measure
+from fastflow.evaluation.evaluate import embed, measure
 from fastflow.evaluation.labelled import SEEDS, SHOTS, read_labelled_texts, v_measure
 from fastflow.evaluation.retrieval import find_best, ndcg, read_retrieval
 
@@ -275,14 +275,3 @@ def test_many_lines_are_compared_in_blocks(tmp_path, monkeypatch):
     for cosines in (1, 5 * 3, 8 * 3):
         monkeypatch.setattr("fastflow.evaluation.retrieval.COSINES", cosines)
         assert task.compare_all(vectors_of(task)) == whole
-
-
-@pytest.mark.slow
-@pytest.mark.data
-def test_parallel_sentences_of_the_table(shared_data):
-    """Accuracy with English of the model ``static``, measured with independent code."""
-    files = [shared_data / "langs" / "pud" / f"{name}.txt" for name in ("en", "de", "fr", "ru", "zh")]
-    (task,) = find_tasks(files)
-    found = measure(task, embed(Runtime("static"), task))
-    want = {"accuracy": 20.45, "en and de": 27.2, "en and fr": 45.6, "en and ru": 1.3, "en and zh": 7.7}
-    assert found == pytest.approx(want, abs=0.06)
