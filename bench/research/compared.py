@@ -92,8 +92,9 @@ def _install_package(package: str, where: Path) -> dict[str, Any]:
     return found
 
 
-def _distil(model: Path, work: Path) -> Path:
-    where, out = work / "model2vec-distill", work / f"{MODEL}.model2vec"
+def distil_by_model2vec(model: Path, work: Path) -> Path:
+    """Return the table that model2vec makes of ``model``, in the folder ``work``; made if absent."""
+    where, out = work / "model2vec-distill", work / f"{model.name}.model2vec"
     if not where.exists():
         version = _install_package("model2vec", work / "model2vec")["version"]
         _make_environment(where, f"model2vec[distill,quantization]=={version}")
@@ -244,7 +245,7 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
             *(ours(each, "float32", each) for each in ("default", "static")),
             *(peer(dtype, model) for dtype in ("float32", *half)),
             Engine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
-            Engine("model2vec", "its table", "float32", _distil(model, work)),
+            Engine("model2vec", "its table", "float32", distil_by_model2vec(model, work)),
         ]
         found = compare([each for each in engines if each.package in ("fastflow", *packages)], texts, tasks, work)
     run = {"machine": describe(), "texts": f"{len(texts)} texts, {source}", **found}

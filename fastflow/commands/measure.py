@@ -32,9 +32,9 @@ def eval_command(
 ) -> None:
     """Measure a model on tasks.
 
-    Tasks are scored pairs, labelled pairs, labelled texts and retrieval. A TASK is a TSV file without quoting, with a
-    header that names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Other folders are
-    searched for both. Every figure is x100.
+    Tasks are scored pairs, labelled pairs, labelled texts, retrieval and bitext. A TASK is a TSV file without quoting,
+    with a header that names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Other folders are
+    searched for both. All .txt files are one bitext: line i is the same sentence in each. Every figure is x100.
 
     \b
     header                                   measures
@@ -43,10 +43,14 @@ def eval_command(
     split label [fine_label] text            v_measure of k-means; knn, logistic
     id title text (corpus.tsv), id text,     ndcg@10, recall@100; BM25
       query doc grade (qrels.tsv)
+    no header: two .txt files or more        accuracy of the nearest line
 
     Spearman compares cosines with human scores: 'all' ranks the pairs of a set together; 'wmean' averages the Spearman
     of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
     every set. The other measures have a 95 % interval; labelled texts and retrieval need the extra eval.
+
+    Accuracy is the share of lines whose nearest line of the other file, by cosine, is the same line. It averages both
+    ways between the first .txt file and each other. Three files or more have a table of all ways.
     """
     from fastflow.evaluation.evaluate import (
         CountingEncoder,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.analyses import ranks, spearman, spearman_draws
+from fastflow.evaluation.bitext import Bitext, format_ways, read_bitext
 from fastflow.evaluation.labelled import (
     LABELLED_PAIRS,
     LABELLED_TEXTS,
@@ -59,7 +60,7 @@ class Labelled(NamedTuple):
     second: list[str]
 
 
-OtherTask = LabelledPairs | LabelledTexts | Retrieval
+OtherTask = LabelledPairs | LabelledTexts | Retrieval | Bitext
 Task = Pairs | OtherTask
 
 
@@ -100,9 +101,10 @@ def read_task(path: Path) -> Task:
 
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Read the tasks of every path: a file, a retrieval folder, or a folder to search."""
-    tasks: list[Task] = []
-    for path in paths:
+    """Read the tasks of every path: a TSV file, a retrieval folder, or a folder to search; all .txt files are one."""
+    sentences = list(dict.fromkeys(path for path in paths if path.suffix == ".txt" and not path.is_dir()))
+    tasks: list[Task] = [read_bitext(sentences)] if sentences else []
+    for path in (path for path in paths if path not in sentences):
         found = [read_task(place) for place in _places(path)]
         if not found:
             raise FastflowError(f"{path}: holds no .tsv file of scored pairs or of another task")
@@ -225,23 +227,30 @@ def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, A
     rows = []
     for task in tasks:
         measures: dict[str, dict[str, Any]] = {}
-        for name, found in task.measures(embed(encoder, task)).items():
+        vectors = embed(encoder, task)
+        for name, found in task.measures(vectors).items():
             low, high = found.interval()
             measures[name] = {"value": round(found.value, 2), "interval": [round(low, 2), round(high, 2)]}
         if isinstance(task, Retrieval):
             for name, found in task.bm25().items():
                 measures[name]["bm25"] = round(found.value, 2)
         rows.append({"set": task.name, "kind": task.kind, **task.size, "measures": measures})
+        if isinstance(task, Bitext):
+            rows[-1]["ways"] = task.compare_all(vectors)
     return rows
 
 
 def format_tasks(rows: Sequence[dict[str, Any]]) -> str:
-    """Format a table with a line for each measure."""
+    """Format a table with a line for each measure, and a table of all ways of three languages or more."""
     width = max(13, *(len(row["set"]) for row in rows)) + 1
-    lines = [f"{'set':{width}}{'measure':11}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
+    wide = max(10, *(len(name) for row in rows for name in row["measures"])) + 1
+    lines = [f"{'set':{width}}{'measure':{wide}}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]
     for row in rows:
         for name, found in row["measures"].items():
             low, high = found["interval"]
             bm25 = f"{found['bm25']:8.2f}" if "bm25" in found else ""
-            lines.append(f"{row['set']:{width}}{name:11}{found['value']:7.2f}{f'{low:.2f} to {high:.2f}':>18}{bm25}")
-    return "\n".join(lines)
+            lines.append(
+                f"{row['set']:{width}}{name:{wide}}{found['value']:7.2f}{f'{low:.2f} to {high:.2f}':>18}{bm25}"
+            )
+    ways = (row["ways"] for row in rows if row.get("languages", 0) > 2)
+    return "\n\n".join(["\n".join(lines), *map(format_ways, ways)])

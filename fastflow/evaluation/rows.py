@@ -1,4 +1,4 @@
-"""The rows of a TSV file, UTF-8 without quoting."""
+"""Lines of a text file and rows of a TSV file without quoting, in UTF-8."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastflow.errors import FastflowError
 from fastflow.values import short
 
 
-def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
-    """Read (header, fields of every later line); a field of ``headers`` in brackets may be absent."""
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a file, without their ends."""
     try:
         data = path.read_bytes()
         lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
@@ -19,12 +19,17 @@ def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
     except UnicodeDecodeError as error:
         line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
         raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
-    found = lines[0].removesuffix("\r")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
+    """Read (header, fields of every later line); a field of ``headers`` in brackets may be absent."""
+    found, *lines = read_lines(path)
     if not any(matches(found, header) for header in headers):
         known = [f"'{' '.join(header.split())}'" for header in headers]
         listed = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
         raise FastflowError(f"{path}, line 1: the header must be {listed}, separated by tabs, not {short(found)}")
-    return found, [line.removesuffix("\r").split("\t") for line in lines[1:]]
+    return found, [line.split("\t") for line in lines]
 
 
 def matches(found: str, header: str) -> bool:

@@ -20,7 +20,7 @@ from fastflow.runtime import Runtime
 
 NEEDS = {  # section -> the data that it needs
     "Similarity": "scored pairs: --sts PAIRS.tsv or a directory of them",
-    "Tasks": "labelled pairs, labelled texts or retrieval: --eval TASK",
+    "Tasks": "labelled pairs, labelled texts, retrieval or bitext: --eval TASK",
     "QNLI": "question and sentence pairs: --qnli FILE.tsv (label, sentence1, sentence2)",
     "Lexical bias": "scored pairs: --sts",
     "Isotropy": "text: --corpus FILE or --sts",

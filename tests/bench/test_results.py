@@ -5,14 +5,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fastflow import Runtime
 from fastflow.bench.every import RANGES, RUNS
-from fastflow.bench.research import quality, study, tasks
-from fastflow.evaluation.evaluate import SEVEN, measure, read_task
+from fastflow.bench.research import languages, quality, study, tasks
+from fastflow.evaluation.evaluate import HEADER, SEVEN, measure, read_task
 
 from support.arrows import GRAPH
 from support.places import ROOT
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
+from support.tasks import bitext, write
 
 RESULTS = ROOT / "bench" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
@@ -131,3 +134,44 @@ def test_a_row_has_the_figure_of_each_model(tmp_path, monkeypatch):
             ("raw", "package"), pytest.approx(measure(task, runtime.encode(task.texts))["ap"])
         )
     assert "| some, ap | 100.0 | 100.0 |  |  |  |" in tasks.make_page({"command": "c", "rows": [row]})
+
+
+def test_languages_are_measured_with_the_prompt_of_queries(tmp_path, bert):
+    data, out = tmp_path / "data", tmp_path / "out.json"
+    for i, name in enumerate(languages.STS.values()):
+        scores = ("1", "2", "3")[:: -1 if i else 1]  # of the same pairs, in English the other way around
+        write(data / name, HEADER, *(f"x\t{score}\tthe dog\t{it}" for score, it in zip(scores, "abc", strict=True)))
+    names = ("en", "gl", *languages.TEN)
+    lines = [f"{word} dog" for word in ("the", "a", "red", "old")]
+    bitext(data / "langs" / "pud", **dict.fromkeys(names, lines))
+    bitext(data / "langs" / "pud", gl=lines[::-1], ko=[lines[0], *lines[:0:-1]])
+    model = make_directory(
+        tmp_path / "asks", bert, [pooling("mean"), NORMALIZE], prompts={"query": "old ", "passage": "a"}
+    )
+    given = ("--data", data, "--model", "static", "--model", model, "--out", out)
+    done = CliRunner().invoke(languages.main, [str(each) for each in given])
+    assert done.exit_code == 0, done.output
+    static, asked = (found := study.read(out))["rows"]
+    assert found["command"].endswith("--data .../data --model static --model .../asks --out out.json")
+    assert static["sts"]["en"] == -static["sts"]["zh"] == -static["sts"]["de"]
+    assert list(static["bitext"]) == sorted(names[1:])
+    assert static["bitext"] == dict.fromkeys(names[1:], 100) | {"gl": 0, "ko": 50}
+    assert (static["bitext_mean_of_10"], static["bitext_mean"]) == (95, pytest.approx(950 / 11, abs=0.001))
+    assert (static["model"], static["prompt"], asked["model"], asked["prompt"]) == ("static", "", "asks", "old ")
+    task = read_task(data / languages.STS["en"])
+    with Runtime(model) as runtime:
+        assert asked["sts"]["en"] == measure(task, runtime.encode(task.texts, prompt="old "))["all"]
+        assert asked["sts"]["en"] != measure(task, runtime.encode(task.texts))["all"]
+    assert [line.split(" | ")[0] for line in done.output.splitlines() if "|" in line][-1] == "| asks"
+    alone = CliRunner().invoke(languages.main, [str(each) for each in (*given, "--work", tmp_path)])
+    assert (alone.exit_code, "--teacher and --work go together" in alone.output) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_table_across_languages(shared_data):
+    """Spearman of STSb and accuracy with English of the model ``static``, measured with independent code."""
+    row = languages.measure_model("static", languages.read_data(shared_data))
+    assert row["sts"] == pytest.approx({"en": 77.5, "de": 58.9, "ru": 53.1, "zh": 31.9}, abs=0.06)
+    assert row["bitext_mean_of_10"] == pytest.approx(13.9, abs=0.06)
+    assert row["bitext"].items() >= {"de": 27.2, "ru": 1.3, "zh": 7.7}.items()

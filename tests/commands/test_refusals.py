@@ -166,6 +166,8 @@ WITHOUT_A_MODEL = [
         "pairs.tsv, line 1: the header must be 'subset score sentence1 sentence2', 'split label [votes] sentence1 "
         "sentence2' or 'split label [fine_label] text', separated by tabs, not ",
     ),
+    ("eval in.txt", 1, "in.txt: is one .txt file of sentences; name another with the same sentences in another langu"),
+    ("eval in.txt bytes.txt", 1, "bytes.txt, line 1: byte 1 is not UTF-8; convert the file"),
     ("serve --api-key-file none.txt", 1, "none.txt cannot be read"),
     ("serve --uds s --port 9000", 2, "--uds takes the place"),
     ("serve --timeout 0", 2, "--timeout"),

@@ -15,7 +15,7 @@ from fastflow.cli import LATER, NAMES, TASKS, main
 from fastflow.commands.train import train
 
 from support.commands import assert_one_sentence, run, write_pairs
-from support.tasks import retrieval, write
+from support.tasks import bitext, retrieval, write
 
 TEXTS = ["the dog sings", "a cat  sees\nthe river", "the dog"]
 
@@ -177,3 +177,25 @@ def test_eval_takes_tasks_of_several_kinds(model, tmp_path):
     assert tasks.split("\n")[1].split()[:3] == ["same", "ap", "100.00"]
     alone = run("eval", tmp_path / "same.tsv", "-m", model, "--json", "-")
     assert list(json.loads(alone.stdout)) == ["model", "fingerprint", "tasks"]
+
+
+def test_eval_compares_languages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = ["A cat sat on the mat.", "Shares fell sharply.", "It rains in the mountains."]
+    bitext(tmp_path, en=lines, same=lines, other=[*lines[1:], lines[0]])
+    result = run("eval", "en.txt", "en.txt", "same.txt", "-m", "static", "--quiet", "--json", "out.json")
+    assert result.exit_code == 0, result.stderr
+    (task,) = json.loads((tmp_path / "out.json").read_text())["tasks"]
+    assert task | {"measures": 0} == {
+        "set": "bitext", "kind": "bitext", "languages": 2, "lines": 3, "measures": 0,
+        "ways": {"en": {"same": 100}, "same": {"en": 100}},
+    }  # fmt: skip
+    assert task["measures"]["accuracy"] == {"value": 100, "interval": [100, 100]}
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert [row[1:-4] for row in rows[1:]] == [["accuracy"], ["en", "to", "same"], ["same", "to", "en"]]
+    three = run("eval", "en.txt", "same.txt", "other.txt", "-m", "static", "--quiet")
+    assert three.stdout.splitlines()[-3:] == [
+        "en          - 100.0   0.0",
+        "same    100.0     -   0.0",
+        "other     0.0   0.0     -",
+    ]

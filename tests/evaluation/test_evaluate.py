@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -11,6 +13,7 @@ from sklearn.metrics import average_precision_score
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
+from fastflow.evaluation.bitext import read_bitext
 from fastflow.evaluation.evaluate import (
     HEADER,
     LABELLED,
@@ -33,7 +36,7 @@ from fastflow.evaluation.labelled import LABELLED_PAIRS, average_precision, read
 from fastflow.evaluation.retrieval import read_retrieval
 
 from support.builders import make_model
-from support.tasks import retrieval, write
+from support.tasks import bitext, retrieval, write
 
 PARAPHRASES, VOTED = LABELLED_PAIRS.replace("[votes]\t", ""), LABELLED_PAIRS.replace("[votes]", "votes")
 TEXTS = "split\tlabel\ttext"
@@ -230,6 +233,41 @@ def test_rows_and_table_hold_value_interval_and_bm25(folder):
     assert lines[-1].split()[-1] == "0.00"
 
 
+def test_all_txt_files_are_one_bitext_and_the_first_is_its_pivot(folder):
+    english, german, french = bitext(folder, en=["a", "b", "b"], de=["a", "c", "d"], fr=["b", "\ufeffe", " f"])
+    french.write_bytes(b"\xef\xbb\xbfb\r\nc\r\n\xc2\xa0 f")
+    task, scored, *_ = find_tasks([folder, english, folder / "sts.tsv", german, english, french])
+    assert (scored.name, task.kind, task.languages) == ("sts", "bitext", ["en", "de", "fr"])
+    assert task.texts == ["a", "b", "c", "d", "\xa0 f"]  # each once
+    assert task.rows.tolist() == [[0, 1, 1], [0, 2, 3], [1, 2, 4]]
+    assert find_tasks([german, english])[0].languages == ["de", "en"]
+    (folder / "d.txt").mkdir()
+    write(folder / "d.txt" / "one.tsv", HEADER, "x\t1\ta\tb", "x\t2\ta\tc")
+    assert [found.name for found in find_tasks([folder / "d.txt"])] == ["one"]
+
+
+def test_rows_and_table_hold_every_way_of_a_bitext(tmp_path):
+    files = bitext(tmp_path, en=["a", "b"], german=["c", "a"], fr=["a", "b"])
+    rows = evaluate_tasks(Encoder(), find_tasks(files))
+    assert {"set": "bitext", "kind": "bitext", "languages": 3, "lines": 2}.items() <= rows[0].items()
+    assert list(rows[0]["measures"]) == ["accuracy", "en and german", "en and fr"]
+    assert rows[0]["measures"]["en and fr"] == {"value": 100, "interval": [100, 100]}
+    assert rows[0]["ways"] == find_tasks(files)[0].compare_all(encode(["a", "b", "c"]))
+    table, ways = (part.split("\n") for part in format_tasks(rows).split("\n\n"))
+    assert [line.split("  ")[0] for line in table[1:]] == ["bitext"] * 3
+    assert len({line.index(value) + len(value) for line in table[1:] for value in [line.split()[-4]]}) == 1
+    assert ways[0].split() == ["from\\to", "en", "german", "fr"]
+    assert [line.split()[0] for line in ways[1:]] == ["en", "german", "fr"]
+    assert ways[1].split()[1:] == ["-", f"{rows[0]['ways']['en']['german']:.1f}", "100.0"]
+    two = format_tasks(evaluate_tasks(Encoder(), find_tasks(files[:2])))
+    assert [line.split("  ")[0] for line in two.split("\n")] == [
+        "set",
+        "bitext",
+        "bitext",
+        "bitext",
+    ]  # no table of ways
+
+
 # ---- files that are refused: reader, lines of the file, and the sentence
 
 GOOD = "x\t1\ta\tb"
@@ -292,3 +330,30 @@ def test_a_malformed_folder_is_named_with_file_and_line(tmp_path, file, line, me
     check_refused(read_retrieval, folder, message, folder / file)
     (folder / file).unlink()
     check_refused(read_retrieval, folder, rf"{file} cannot be opened: No such file", folder / file)
+
+
+UNPAIRED = [  # the bytes of each file, the file that is named, and the sentence
+    ({"en": b"a\nb\n"}, "en", "is one .txt file of sentences; name another with the same sentences in another lang"),
+    ({"en": b"a\nb\n", "de": b"a\n\nb\n"}, "de", "line 2: is empty; fill it, or remove this line from every file"),
+    ({"en": b"a\n \t\r\n", "de": b"a\nb\n"}, "en", "line 2: is empty"),
+    ({"en": b"a\nb\n\n", "de": b"a\nb\n"}, "en", "line 3: is empty"),
+    ({"en": b"", "de": b"a\nb\n"}, "en", "line 1: is empty"),
+    ({"en": b"a\nb\n", "de": b"a\nb\n", "fr": b"a\nb\nc"}, "fr", "line 3: {en} has no such line; give files with"),
+    ({"en": b"a\nb\nc\n", "de": b"a\nb\n"}, "en", "line 3: {de} has no such line; give files with the same sentence"),
+    ({"en": b"a\n", "de": b"b\n"}, "en", "holds one line; accuracy needs at least two"),
+    ({"en": b"a\nb\n", "more/en": b"a\nb\n"}, "more/en", "another file is called en as well; rename one of them"),
+    ({"en": b"a\nb\n", "de": b"a\nb\xff\n"}, "de", "line 2: byte 2 is not UTF-8; convert the file"),
+    ({"en": b"a\nb\n", "absent": None}, "absent", "cannot be opened: No such file"),
+]
+
+
+@pytest.mark.parametrize(("files", "named", "message"), UNPAIRED, ids=[row[2][:30] for row in UNPAIRED])
+def test_a_malformed_bitext_is_named_with_file_and_line(tmp_path, files, named, message):
+    places = {name: tmp_path / f"{name}.txt" for name in files}
+    (tmp_path / "more").mkdir()
+    for name, data in files.items():
+        if data is not None:
+            places[name].write_bytes(data)
+    check_refused(
+        lambda _: read_bitext(list(places.values())), None, re.escape(message.format(**places)), places[named]
+    )

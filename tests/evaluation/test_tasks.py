@@ -1,4 +1,4 @@
-"""Classes, retrieval and BM25: measures against values by hand, and which texts are trained on, tested and read."""
+"""Classes, retrieval, BM25 and bitext: measures against values by hand; which texts are trained on, tested and read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from sklearn.metrics import v_measure_score
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.evaluation import labelled
+from fastflow.evaluation.bitext import find_right, read_bitext
 from fastflow.evaluation.evaluate import embed, measure
 from fastflow.evaluation.labelled import SEEDS, SHOTS, read_labelled_texts, v_measure
 from fastflow.evaluation.retrieval import find_best, ndcg, read_retrieval
 
-from support.tasks import retrieval, write
+from support.tasks import bitext, retrieval, write
 
 # ---- classes
 
@@ -202,3 +203,75 @@ def test_cranfield(shared_data):
     found = measure(task, embed(Runtime(dtype="float32"), task))
     assert 27 < found["ndcg@10"] < 29.5
     assert 57 < found["recall@100"] < 63
+
+
+# ---- bitext: by file and line, the letters of the vectors AT; text "a2" is another text of the vector "a"
+
+AT = {"a": [1, 0, 0], "b": [0, 2, 0], "c": [0, 0, 3], "d": [1, 1, 0], "e": [0, 9, 1], "-": [0, 0, 0]}
+BITEXTS = [  # lines of each file, and the share of right lines of every way
+    ({"x": "a b c", "y": "a2 b2 c2"}, {"x": {"y": 100}, "y": {"x": 100}}),
+    ({"x": "d b c", "y": "d2 e c"}, {"x": {"y": 100}, "y": {"x": 100}}),  # lengths do not count
+    ({"x": "a b c", "y": "b c a"}, {"x": {"y": 0}, "y": {"x": 0}}),  # shuffled
+    ({"x": "a b c", "y": "a2 c2 b2"}, {"x": {"y": 33.33}, "y": {"x": 33.33}}),
+    # line 2 of x finds line 1 of y, another text; line 2 of y finds line 1 of x, which is its own text
+    ({"x": "a a b", "y": "a2 a3 b"}, {"x": {"y": 66.67}, "y": {"x": 100}}),
+    ({"x": "a b c", "y": "d d2 d3"}, {"x": {"y": 33.33}, "y": {"x": 33.33}}),  # equal vectors: the first line only
+    ({"x": "d d2 c", "y": "b a c"}, {"x": {"y": 66.67}, "y": {"x": 66.67}}),  # equal cosines: the first line only
+    (
+        {"x": "b - c", "y": "b a c"},
+        {"x": {"y": 66.67}, "y": {"x": 66.67}},
+    ),  # a zero vector: every cosine 0, the first line
+    (
+        {"x": "a a b", "y": "a2 a3 b", "z": "b a c"},
+        {"x": {"y": 66.67, "z": 33.33}, "y": {"x": 100, "z": 33.33}, "z": {"x": 33.33, "y": 0}},
+    ),
+]
+
+
+def vectors_of(task):
+    return np.array([AT[text[0]] for text in task.texts], np.float64)
+
+
+@pytest.mark.parametrize(("files", "want"), BITEXTS, ids=[" | ".join(files.values()) for files, _ in BITEXTS])
+def test_every_way_of_a_bitext_by_hand(tmp_path, files, want):
+    task = read_bitext(bitext(tmp_path, **{name: lines.split() for name, lines in files.items()}))
+    assert task.size == {"languages": len(files), "lines": 3}
+    assert task.compare_all(vectors_of(task)) == want
+    found, pivot = measure(task, vectors_of(task)), want["x"]
+    means = {name: (pivot[name] + want[name]["x"]) / 2 for name in pivot}
+    assert found["accuracy"] == pytest.approx(np.mean(list(means.values())), abs=0.01)
+    named = {"x to y": pivot["y"], "y to x": want["y"]["x"]}
+    if len(means) > 1:
+        named = {f"x and {name}": mean for name, mean in means.items()}
+    assert list(found) == ["accuracy", *named]
+    assert found == pytest.approx({"accuracy": found["accuracy"], **named}, abs=0.01)
+
+
+def test_an_interval_of_a_bitext_draws_lines(tmp_path):
+    task = read_bitext(bitext(tmp_path, x=["a", "b", "c", "c2"], y=["a", "c", "c2", "c"]))
+    found = task.measures(vectors_of(task))  # right: x to y line 1 only; y to x line 1 only
+    assert {name: each.at(np.array([3, 1, 0, 0])) for name, each in found.items()} == {
+        "accuracy": 75, "x to y": 75, "y to x": 75,
+    }  # fmt: skip
+    assert found["accuracy"].interval() == task.measures(vectors_of(task))["accuracy"].interval()
+    assert found["accuracy"].interval()[0] < 25 < found["accuracy"].interval()[1]
+
+
+def test_equal_vectors_are_found_at_the_first_line_whatever_the_shape_of_the_product():
+    rng = np.random.default_rng(0)
+    for lines, width in ((3, 32), (5, 33), (9, 33), (9, 256), (33, 257)):
+        x = rng.normal(size=(2 * lines, width)).astype(np.float32)
+        x[2 * lines - 1] = x[lines]  # the last line of the documents is as the first
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        x[:lines] = x[lines]  # and all queries too
+        assert np.flatnonzero(find_right(x, np.arange(lines), np.arange(lines, 2 * lines))).tolist() == [0]
+
+
+def test_many_lines_are_compared_in_blocks(tmp_path, monkeypatch):
+    names = [f"{letter}{i}" for i in range(7) for letter in "abc"]
+    task = read_bitext(bitext(tmp_path, x=names, y=names))
+    whole = task.compare_all(vectors_of(task))
+    assert whole == {"x": {"y": 14.29}, "y": {"x": 14.29}}
+    for cosines in (1, 5 * 3, 8 * 3):
+        monkeypatch.setattr("fastflow.evaluation.retrieval.COSINES", cosines)
+        assert task.compare_all(vectors_of(task)) == whole

@@ -1,4 +1,4 @@
-"""Small tasks for ``fastflow eval``: TSV files and retrieval folders."""
+"""Small tasks for ``fastflow eval``: TSV files, retrieval folders and bitexts."""
 
 from __future__ import annotations
 
@@ -17,3 +17,7 @@ def retrieval(folder: Path, corpus: Sequence[str], queries: Sequence[str], qrels
     write(folder / "queries.tsv", "id\ttext", *queries)
     write(folder / "qrels.tsv", "query\tdoc\tgrade", *qrels)
     return folder
+
+
+def bitext(folder: Path, **files: Sequence[str]) -> list[Path]:
+    return [write(folder / f"{name}.txt", *lines) for name, lines in files.items()]
