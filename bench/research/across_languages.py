@@ -1,6 +1,6 @@
 """Measure models in other languages: Spearman on STSb, and accuracy of parallel sentences with English.
 
-    python -m fastflow.bench.research.languages --data DIR --model static --model DIR --out bench/results/FILE.json
+    python -m fastflow.bench.research.across_languages --data DIR --model static --model DIR --out bench/results/FILE.json
 
 Texts get the model's prompt for queries on both sides, as multilingual-e5 asks. Nothing is chosen by these figures.
 """
@@ -79,7 +79,7 @@ def main(data: Path, models: tuple[str, ...], teacher: Path | None, work: Path |
     """Measure the models and write the figures."""
     if (teacher is None) != (work is None):
         raise click.UsageError("--teacher and --work go together: give both, or neither")
-    command = f"python -m fastflow.bench.research.languages --data .../{data.name}"
+    command = f"python -m fastflow.bench.research.across_languages --data .../{data.name}"
     command += "".join(f" --model {'.../' * (len(Path(each).parts) > 1)}{Path(each).name}" for each in models)
     chosen = list(models)
     if teacher is not None and work is not None:
