@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from fastflow.model.manifest import Likelihood
 
 Count = Callable[[int], None]
-ENGLISH = "the model in the package is English only"
+ENGLISH = ("default", "static")  # models in the package
+MULTILINGUAL = "a model that was made for {}, such as -m multilingual"
 
 
 class Block(NamedTuple):
@@ -68,6 +69,7 @@ class Session:
         self.model, self.packaged = opening.model, find_packaged_name(opening.model.path)
         self._width = output_dim(self.model.calibration, self.calibrator.pooled_dim)
         self.seen, self.truncated = Seen(), 0
+        self.unsuited: str | None = None  # a warning of the first texts
 
     @property
     def closed(self) -> bool:
@@ -192,10 +194,21 @@ class Session:
         return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, width), "text")
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
+        """Return a warning if ``texts`` do not suit the model's vocabulary, else None."""
         from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
 
-        warning = warn_of_unsuited(self.tokenizer, texts)
-        return f"{warning} ({ENGLISH})" if warning and self.packaged else warning
+        training = self.model.manifest.get("training")
+        fitted = training.get("languages") if isinstance(training, dict) else None
+        warning = warn_of_unsuited(self.tokenizer, texts, MULTILINGUAL, fitted if isinstance(fitted, list) else ())
+        english = warning and self.packaged in ENGLISH
+        return f"{warning} (the model {self.packaged} is English only)" if english else warning
+
+    def look_at(self, texts: Sequence[str]) -> str | None:
+        """Keep the first texts; return a warning, at most once, if they do not suit the model's vocabulary."""
+        if self.unsuited or not self.seen.add(texts):
+            return None
+        self.unsuited = self.warn_of(self.seen.texts)
+        return self.unsuited
 
     def close(self) -> None:
         self._calibrator = self._fused = None
@@ -260,7 +273,7 @@ class Session:
                 count(len(rows))
 
     def _look_at(self, texts: Sequence[str]) -> None:
-        if self.seen.add(texts) and (warning := self.warn_of(self.seen.texts)):
+        if warning := self.look_at(texts):
             warn(warning)
 
     def _count_truncated(self, texts: int) -> None:
