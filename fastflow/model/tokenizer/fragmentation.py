@@ -25,6 +25,11 @@ UNKNOWN = 0.05
 ENCODER = "an encoder that was made for {}"
 
 
+def take_words(texts: Sequence[str]) -> list[str]:
+    """Take the first SAMPLE words of ``texts``."""
+    return [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
+
+
 def warn_of_unsuited(
     vocabulary: Tokenizer, texts: Sequence[str], remedy: str = ENCODER, fitted: Container[str] = ()
 ) -> str | None:
@@ -32,7 +37,7 @@ def warn_of_unsuited(
 
     ``remedy`` has {} for the language. ``fitted``: names of languages that the model was fitted to.
     """
-    words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
+    words = take_words(texts)
     total, unknown = vocabulary.pieces(words)
     if total < FEWEST:
         return None
