@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from string import ascii_letters
 
 import pytest
 
@@ -13,7 +15,7 @@ from fastflow import FastflowWarning, Runtime
 from fastflow.model.encoder import read_config
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, warn_of_unsuited
+from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, take_words, warn_of_unsuited
 from fastflow.model.tokenizer.languages import is_multilingual, load_languages, serves
 
 from support.builders import make_sentences, read_languages
@@ -23,6 +25,8 @@ ENGLISH = (
     "The train to London leaves at half past eight from platform seven. I forgot my password, and how can I change it? "
     "Two dogs are running over a field in which there is still some snow."
 )
+WORDS = load_languages()
+LETTERS = "".join({*"".join(LANGUAGES.values()), *"".join(map("".join, WORDS.values()))} - set(" "))
 GERMAN, FRENCH = [LANGUAGES["German"]], [LANGUAGES["French"]]
 
 
@@ -33,11 +37,8 @@ def english() -> Tokenizer:
     return Tokenizer(encoder, 128)
 
 
-def write_vocabulary(directory: Path, *languages: str) -> Tokenizer:
-    """A WordPiece vocabulary of letters and of these languages' commonest words."""
-    lists = load_languages()
-    words = [word for name in languages for word in lists[name]]
-    letters = sorted({*"".join(LANGUAGES.values()), *"".join(map("".join, lists.values()))} - set(" "))
+def write_vocabulary(directory: Path, words: Iterable[str], letters: str = LETTERS) -> Tokenizer:
+    """A cased WordPiece vocabulary of these words and letters."""
     pieces = dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, *letters, *(f"##{each}" for each in letters)])
     (directory / "config.json").write_text(json.dumps({"vocab_size": len(pieces)}))
     (directory / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
@@ -74,26 +75,32 @@ def test_a_part_in_another_language_is_noticed(english):
 
 
 def test_a_vocabulary_is_judged_by_the_words_that_it_has_whole(tmp_path, english):
-    assert [name for name in load_languages() if serves(english, name)] == ["English"]
-    german = write_vocabulary(tmp_path, "German")
-    assert [name for name in load_languages() if serves(german, name)] == ["German"]
+    assert [name for name in WORDS if serves(english, name)] == ["English"]
+    german = write_vocabulary(tmp_path, WORDS["German"], ascii_letters + "äöüß")
+    assert [name for name in WORDS if serves(german, name)] == ["German"]  # Greek words are one unknown piece each
     assert "look like German" not in (warn_of_unsuited(german, GERMAN) or "")
     assert warn_of_unsuited(german, [ENGLISH]).startswith("the texts look like English, and words fall into ")
 
 
 def test_no_language_of_a_multilingual_vocabulary_is_foreign(tmp_path):
-    every = write_vocabulary(tmp_path, *load_languages())
+    every = write_vocabulary(tmp_path, [word for words in WORDS.values() for word in words])
     assert is_multilingual(every)
-    assert {
-        name: warn_of_unsuited(every, [LANGUAGES.get(name, ENGLISH)]) for name in load_languages()
-    } == dict.fromkeys(load_languages())
+    assert {name: warn_of_unsuited(every, [LANGUAGES.get(name, ENGLISH)]) for name in WORDS} == dict.fromkeys(WORDS)
 
 
 def test_a_vocabulary_of_no_known_language_is_only_judged_by_its_pieces(tmp_path):
-    """Letters only: no language is served, so the texts' language is only named with the fault of pieces."""
-    letters = write_vocabulary(tmp_path)
+    letters = write_vocabulary(tmp_path, [])
+    assert not any(serves(letters, name) for name in WORDS)
     assert warn_of_unsuited(letters, [ENGLISH]).startswith("the texts look like English, and words fall into ")
-    assert not any(serves(letters, name) for name in load_languages())
+    assert warn_of_unsuited(write_vocabulary(tmp_path, take_words(FRENCH)), FRENCH) is None
+
+
+def test_letters_without_spaces_are_judged_by_their_pieces(encoders):
+    assert " pieces on average" in warn_of_unsuited(Tokenizer(encoders("roberta"), 128), [LANGUAGES["Chinese"]] * 4)
+
+
+def test_vowel_signs_belong_to_their_word():
+    assert take_words(["नहीं है, Ko\u0308ln, ที่ไหน"]) == ["नहीं", "है", "Ko\u0308ln", "ที่ไหน"]
 
 
 def test_a_language_that_a_model_was_fitted_to_is_its_own(english):
@@ -182,7 +189,7 @@ def test_python_warns_once_and_says_that_the_packaged_model_is_english():
         warnings.simplefilter("error")
         runtime.encode("Straßenbahnhaltestelle")  # a name alone shows nothing
     with pytest.warns(FastflowWarning, match=r"look like German.*\(the model default is English only\)") as found:
-        list(map(runtime.encode, [GERMAN, GERMAN, FRENCH]))
+        list(map(runtime.encode, [GERMAN, GERMAN, FRENCH * 9]))
     assert len(found) == 1
 
 

@@ -175,7 +175,7 @@ def test_a_corpus_of_another_language_is_fitted_with_sentences_of_its_language(b
 def test_sentences_without_the_words_of_their_language_are_refused(bert, tmp_path):
     path = tmp_path / "large.txt"
     path.write_text("Im Garten steht das Haus.\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="^background_sentences goes with the words of its language"):
+    with pytest.raises(UsageError, match=r"^background_sentences goes with the words of its language"):
         fastflow.fit(GERMAN, bert, background_sentences=str(path))
 
 
