@@ -34,10 +34,7 @@ NAMES = {
 }  # fmt: skip
 LETTERS = {"ja": "Japanese", "zh": "Chinese"}  # without spaces between words
 COUNT = 290
-HEAD = (
-    "# The commonest words of each language in the even lines of sentences of treebanks, Common Voice and other open",
-    "# corpora: python -m fastflow.bench.research.languages --data DIR --write",
-)
+HEAD = "# Words of treebanks, Common Voice and others: python -m fastflow.bench.research.languages --data DIR --write"
 DRAWS, TEXTS, CHARACTERS = 50, 100, 300
 
 
@@ -60,19 +57,11 @@ def count_words(texts: list[str]) -> list[str]:
     return [written[word].most_common(1)[0][0] if word in written else word for word, _ in counts.most_common(COUNT)]
 
 
-def write_words(data: Path) -> None:
-    """Write languages.txt of the package."""
-    rows = [" ".join([name, *count_words(read_texts(data / f"{code}.txt.zst")[::2])]) for code, name in NAMES.items()]
-    FILE.write_text("\n".join([*HEAD, *rows]) + "\n", encoding="utf-8")
-
-
 def draw_texts(texts: list[str]) -> Iterator[list[str]]:
     """Yield DRAWS lists of TEXTS texts, then DRAWS of consecutive texts of CHARACTERS together."""
     rng = random.Random(0)
-    for _ in range(DRAWS):
-        yield rng.sample(texts, min(TEXTS, len(texts)))
-    for _ in range(DRAWS):
-        start = rng.randrange(len(texts))
+    yield from (rng.sample(texts, min(TEXTS, len(texts))) for _ in range(DRAWS))
+    for start in (rng.randrange(len(texts)) for _ in range(DRAWS)):
         yield [" ".join((texts[start:] + texts)[:CHARACTERS])[:CHARACTERS]]
 
 
@@ -94,17 +83,18 @@ def measure_texts(vocabulary: Tokenizer, texts: list[str], name: str) -> dict[st
 @click.option("--out", type=click.Path(path_type=Path), help="Writes OUT.json.")
 def main(data: Path, is_written: bool, english: tuple[Path, ...], shared: Path | None, out: Path | None) -> None:
     """Write the words, or measure the warning on texts of each language and on English texts."""
+    texts = {name: read_texts(data / f"{code}.txt.zst") for code, name in (NAMES | LETTERS).items()}
     if is_written:
-        write_words(data)
+        lines = [" ".join([name, *count_words(texts[name][::2])]) for name in NAMES.values()]
+        FILE.write_text("\n".join([HEAD, *lines]) + "\n", encoding="utf-8")
     if out is None:
         return
     vocabulary, rows = Tokenizer(DEFAULT / "0_Transformer", 128), []
     others = {"default": vocabulary} | ({"multilingual": Tokenizer(shared, 128)} if shared else {})
-    for code, name in (NAMES | LETTERS).items():
-        texts = read_texts(data / f"{code}.txt.zst")[1::2]
+    for name in texts:
         common = load_languages().get(name, ())[:JUDGED]
         pieces = {f"pieces, {other}": each.pieces(common)[0] / len(common) for other, each in others.items() if common}
-        rows.append({"texts": name, **measure_texts(vocabulary, texts, name), **pieces})
+        rows.append({"texts": name, **measure_texts(vocabulary, texts[name][1::2], name), **pieces})
     rows += [{"texts": path.name, **measure_texts(vocabulary, read_texts(path), "English")} for path in english]
     command = "python -m fastflow.bench.research.languages --data .../langs --english FILE ... --shared TEACHER"
     write_json({"machine": describe(), "command": f"{command} --out {out}", "rows": rows}, out)

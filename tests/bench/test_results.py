@@ -8,8 +8,9 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.bench.every import RANGES, RUNS
-from fastflow.bench.research import quality, study, tasks
+from fastflow.bench.research import languages, quality, study, tasks
 from fastflow.evaluation.evaluate import SEVEN, measure, read_task
+from fastflow.model.tokenizer.languages import load_languages
 
 from support.arrows import GRAPH
 from support.places import ROOT
@@ -131,3 +132,17 @@ def test_a_row_has_the_figure_of_each_model(tmp_path, monkeypatch):
             ("raw", "package"), pytest.approx(measure(task, runtime.encode(task.texts))["ap"])
         )
     assert "| some, ap | 100.0 | 100.0 |  |  |  |" in tasks.make_page({"command": "c", "rows": [row]})
+
+
+def test_words_are_counted_as_they_are_written_inside_a_sentence():
+    texts = ["Der Hund und der Mann.", "Hund, der bellt. Und?"]
+    assert languages.count_words(texts)[:3] == ["der", "Hund", "und"]
+
+
+def test_the_package_has_the_words_of_each_language_that_was_measured():
+    rows = {row["texts"]: row for row in study.read(RESULTS / "noticed.json")["rows"]}
+    assert list(load_languages()) == list(languages.NAMES.values())
+    assert {len(words) for words in load_languages().values()} == {languages.COUNT}
+    foreign = [*languages.NAMES.values(), *languages.LETTERS.values()][1:]
+    assert {rows[name][f"100 texts, {what}"] for name in foreign for what in ("warned", "named")} == {1}
+    assert rows["English"]["100 texts, warned"] == 0
