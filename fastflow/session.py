@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Count = Callable[[int], None]
 ENGLISH = ("default", "static")  # models in the package
-MULTILINGUAL = "a model that was made for {}, such as -m multilingual"
+MODEL = "a model that was made for {0}, such as -m {1}"
 
 
 class Block(NamedTuple):
@@ -195,11 +195,12 @@ class Session:
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
         """Return a warning if ``texts`` do not suit the model's vocabulary, else None."""
-        from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
+        from fastflow.model.tokenizer.fragmentation import ENCODER, SHIPPED, warn_of_unsuited
 
         training = self.model.manifest.get("training")
         fitted = training.get("languages") if isinstance(training, dict) else None
-        warning = warn_of_unsuited(self.tokenizer, texts, MULTILINGUAL, fitted if isinstance(fitted, list) else ())
+        remedy = ENCODER if self.packaged == SHIPPED else MODEL
+        warning = warn_of_unsuited(self.tokenizer, texts, remedy, fitted if isinstance(fitted, list) else ())
         english = warning and self.packaged in ENGLISH
         return f"{warning} (the model {self.packaged} is English only)" if english else warning
 

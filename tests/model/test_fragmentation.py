@@ -17,6 +17,7 @@ from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, take_words, warn_of_unsuited
 from fastflow.model.tokenizer.languages import is_multilingual, load_languages, serves
+from fastflow.session import MODEL
 
 from support.builders import make_sentences, read_languages
 
@@ -79,7 +80,9 @@ def test_a_vocabulary_is_judged_by_the_words_that_it_has_whole(tmp_path, english
     german = write_vocabulary(tmp_path, WORDS["German"], ascii_letters + "äöüß")
     assert [name for name in WORDS if serves(german, name)] == ["German"]  # Greek words are one unknown piece each
     assert "look like German" not in (warn_of_unsuited(german, GERMAN) or "")
-    assert warn_of_unsuited(german, [ENGLISH]).startswith("the texts look like English, and words fall into ")
+    said = warn_of_unsuited(german, [ENGLISH], MODEL)
+    assert said.startswith("the texts look like English, and words fall into ")
+    assert said.endswith("a model that was made for English, such as -m static")
 
 
 def test_no_language_of_a_multilingual_vocabulary_is_foreign(tmp_path):
@@ -91,7 +94,7 @@ def test_no_language_of_a_multilingual_vocabulary_is_foreign(tmp_path):
 def test_a_vocabulary_of_no_known_language_is_only_judged_by_its_pieces(tmp_path):
     letters = write_vocabulary(tmp_path, [])
     assert not any(serves(letters, name) for name in WORDS)
-    assert warn_of_unsuited(letters, [ENGLISH]).startswith("the texts look like English, and words fall into ")
+    assert warn_of_unsuited(letters, [ENGLISH]).startswith("words fall into ")
     assert warn_of_unsuited(write_vocabulary(tmp_path, take_words(FRENCH)), FRENCH) is None
 
 

@@ -22,7 +22,8 @@ FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
 SHARED = 100_000  # least entries of a multilingual vocabulary
 UNKNOWN = 0.05
-ENCODER = "an encoder that was made for {}"
+ENCODER = "an encoder that was made for {0}"
+SHIPPED = "multilingual"  # the model in the package for other languages than English
 
 
 def take_words(texts: Sequence[str]) -> list[str]:
@@ -35,7 +36,8 @@ def warn_of_unsuited(
 ) -> str | None:
     """Return a warning if ``texts``, judged by at most SAMPLE words, do not suit ``vocabulary``; else None.
 
-    ``remedy`` has {} for the language. ``fitted``: names of languages that the model was fitted to.
+    ``remedy`` has {0} for the language, and {1} for a model in the package. ``fitted``: languages that the model was
+    fitted to.
     """
     words = take_words(texts)
     total, unknown = vocabulary.pieces(words)
@@ -45,13 +47,13 @@ def warn_of_unsuited(
 
     found = recognise(words, lambda name: name in fitted or serves(vocabulary, name))
     fault = _find_fault(vocabulary, words, total, unknown, found is not None and found.served)
-    if found is None or found.served:
-        return fault and f"{fault}: their vectors are poor; use {ENCODER.format('this language and field')}"
     lists = load_languages()
-    if fault is None and not (found.name in lists and any(serves(vocabulary, name) for name in lists)):
+    if found is None or found.served or not any(serves(vocabulary, name) for name in lists):
+        return fault and f"{fault}: their vectors are poor; use {ENCODER.format('this language and field')}"
+    if fault is None and found.name not in lists:
         return None
     fault, some = fault or "the vocabulary was not made for this language", "some of " if found.part else ""
-    poor = f"their vectors are poor; use {remedy.format(found.name)}"
+    poor = f"their vectors are poor; use {remedy.format(found.name, 'static' if found.name == 'English' else SHIPPED)}"
     return f"{some}the texts look like {found.name}, and {fault}: {poor}"
 
 
