@@ -160,7 +160,7 @@ class Properties:
             "notes": [
                 *([model.note] if model.note else []),
                 *runs.notes,
-                *(session.seen.notes(session.tokenizer) if texts else ()),
+                *([f"texts embedded so far: {session.unsuited}"] if session.unsuited else []),
             ],
             "details": list(runs.details),
         }

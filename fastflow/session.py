@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from fastflow.model.manifest import Likelihood
 
 Count = Callable[[int], None]
-ENGLISH = "the model in the package is English only"
+ENGLISH = ("default", "static")  # models in the package
+MODEL = "a model that was made for {0}, such as -m {1}"
 
 
 class Block(NamedTuple):
@@ -68,6 +69,7 @@ class Session:
         self.model, self.packaged = opening.model, find_packaged_name(opening.model.path)
         self._width = output_dim(self.model.calibration, self.calibrator.pooled_dim)
         self.seen, self.truncated = Seen(), 0
+        self.unsuited: str | None = None  # a warning of the first texts
 
     @property
     def closed(self) -> bool:
@@ -192,10 +194,22 @@ class Session:
         return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, width), "text")
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
-        from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
+        """Return a warning if ``texts`` do not suit the model's vocabulary, else None."""
+        from fastflow.model.tokenizer.fragmentation import ENCODER, SHIPPED, warn_of_unsuited
 
-        warning = warn_of_unsuited(self.tokenizer, texts)
-        return f"{warning} ({ENGLISH})" if warning and self.packaged else warning
+        training = self.model.manifest.get("training")
+        fitted = training.get("languages") if isinstance(training, dict) else None
+        remedy = ENCODER if self.packaged == SHIPPED else MODEL
+        warning = warn_of_unsuited(self.tokenizer, texts, remedy, fitted if isinstance(fitted, list) else ())
+        english = warning and self.packaged in ENGLISH
+        return f"{warning} (the model {self.packaged} is English only)" if english else warning
+
+    def look_at(self, texts: Sequence[str]) -> str | None:
+        """Keep the first texts; return a warning, at most once, if they do not suit the model's vocabulary."""
+        if self.unsuited or not self.seen.add(texts):
+            return None
+        self.unsuited = self.warn_of(self.seen.texts)
+        return self.unsuited
 
     def close(self) -> None:
         self._calibrator = self._fused = None
@@ -260,7 +274,7 @@ class Session:
                 count(len(rows))
 
     def _look_at(self, texts: Sequence[str]) -> None:
-        if self.seen.add(texts) and (warning := self.warn_of(self.seen.texts)):
+        if warning := self.look_at(texts):
             warn(warning)
 
     def _count_truncated(self, texts: int) -> None:

@@ -62,6 +62,8 @@ class FitOptions(TypedDict, total=False):
     latent: bool
     background: int | None
     background_words: str | None
+    background_sentences: str | None
+    language: str
     order_from: str | None
     init: str
     encoder_dropout: bool

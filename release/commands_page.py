@@ -37,6 +37,7 @@ A command that needs more packages names them. In a clone they can be installed 
 | `train` | `fastflow-train`, `distill`, `embed --fit`; it brings PyTorch ([install that first](calibrate.md)) |
 | `serve` | `fastflow serve` |
 | `parquet`, `zstd` | files of Parquet, and compressed by zstd |
+| `languages` | `fastflow-train --language`: word frequencies of some 40 languages |
 | `hub` | `fastflow pull` and `push` |
 | `eval` | labelled texts and BM25 in `fastflow eval` |
 | `report` | `fastflow report` |

@@ -23,6 +23,7 @@ UNICODE: Part = {
     "licenses": [{"license": {"id": "Unicode-3.0"}}],
 }
 DATA = {  # file -> its description
+    "fastflow/model/tokenizer/languages.txt": "the commonest words of 28 languages, counted for this project",
     "fastflow/train/data/background.txt.gz": "how often English words occur, counted for this project",
     "fastflow/train/data/sentences.txt.gz": "English sentences of SNLI, QNLI, Leipzig news, Wikipedia and old novels",
     "fastflow/train/choice/probe.txt": "sentences written for this project",

@@ -142,12 +142,12 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 45_370, 43_500),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_180, 31_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 1.98, 1.95, "MB"),
-        "bench": Count(lines("bench"), 5_440, 5_000),
-        "tests": Count(lines("tests"), 43_520, 38_000),
-        "docstrings and comments": Count(comments, 46_110, 46_000, "words"),
+        "product": Count(lines(*PRODUCT), 45_730, 43_500),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_530, 31_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.01, 1.95, "MB"),
+        "bench": Count(lines("bench"), 5_560, 5_000),
+        "tests": Count(lines("tests"), 43_760, 38_000),
+        "docstrings and comments": Count(comments, 46_500, 46_000, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),

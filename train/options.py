@@ -29,6 +29,7 @@ BACKGROUND = (3_000, 10_000)  # sentences of random words: least and most
 SHARE, BROAD_SHARE = 4, 8  # background sentences for a text: of random words; half random, half English
 FEWEST = 100  # texts for which ``auto`` fits a flow
 POOLING, RAW = "words", "first-last"  # ``auto`` for an untuned encoder; for short posts
+OF_LANGUAGE = ("background_words", "background_sentences", "language")
 AUTOMATIC = ("method", "pooling", "token_weights")  # options that may be auto
 COLOURS = {  # recolour's defaults by token weights
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
@@ -114,14 +115,28 @@ class Options:
         None,
         "After a flow, or another method with recolour: fit to all texts and N sentences of random words of their "
         "language, in place of the usual sentences; 0: none.  [default: 5,000 of English and 5,000 of random words, "
-        f"with {10_000 // BROAD_SHARE:,} texts at most, fewer of a small vocabulary; with --background-words {SHARE} "
-        f"a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts at most; else 0]",
+        f"with {10_000 // BROAD_SHARE:,} texts at most, fewer of a small vocabulary; with words of another "
+        f"language {SHARE} a text, {BACKGROUND[0]:,} to {BACKGROUND[1]:,}, with {BACKGROUND[1] // SHARE:,} texts at "
+        "most; else 0]",
         metavar="N",
     )
     background_words: str | None = name_field(
         None,
         "The words of the corpus's language, if it is not English: a UTF-8 file with a word, a space or tab, and how "
         "often it occurs on each line.",
+        "FILE",
+    )
+    language: str = name_field(
+        "en",
+        "The corpus's language, such as de: token weights and background take the frequencies of its words from the "
+        "package wordfreq. en: they take the package's English, if the corpus is English. For words of your own use "
+        "--background-words.",
+        "CODE",
+    )
+    background_sentences: str | None = name_field(
+        None,
+        "Sentences of the corpus's language at large, one a line, of which 5,000 are drawn: they and as many of random "
+        "words are fitted with the corpus, as the package's English ones are.",
         "FILE",
     )
     init: str = choice_field(
@@ -146,6 +161,10 @@ class Options:
         check_fields(self)
         if self.method == "auto" and self.stop == "budget":
             raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
+        if self.background_words is not None and self.language != "en":
+            raise UsageError("--language and --background-words both give the words of the language: leave one out")
+        if self.background is not None and self.background_sentences is not None:
+            raise UsageError("--background N draws random words only, without --background-sentences: leave one out")
 
     def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
         """Choose FlowConfig's arguments for ``count`` texts and ``background`` sentences."""
@@ -168,6 +187,13 @@ class Options:
     def has_flow(self) -> bool:
         """Whether the method trains a flow; False for ``auto``."""
         return "flow" in self.method
+
+    @property
+    def source(self) -> str | None:
+        """The option that gives words of another language; None without."""
+        if self.background_words is not None:
+            return "--background-words"
+        return None if self.language == "en" else f"--language {self.language}"
 
     @property
     def colour(self) -> dict[str, Any]:

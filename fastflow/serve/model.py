@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ PROBE = 0.05  # seconds of computing that measure the speed
 TRIES = 3
 TYPES = (("query", "search_query"), ("document", "passage", "search_document"))  # values of input_type for one task
 
+log = logging.getLogger("fastflow.serve")
+
 
 class ServedModel:
     """The model of a server; answers have the first of ``names``."""
@@ -32,6 +35,8 @@ class ServedModel:
         self.normalize = self.info["similarity"] == "cosine"
 
     def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens:
+        if self.opened.seen.open and (warning := self.opened.look_at(texts)):
+            log.warning("texts of the requests so far: %s", warning)
         return self.opened.tokenize(texts, prompt)
 
     def embed(self, tokens: Tokens, how: How) -> Floats:
@@ -69,7 +74,7 @@ class ServedModel:
         count, how = 8, How()
         sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
         while True:
-            tokens = self.tokenize([sentence] * count, "")
+            tokens = self.opened.tokenize([sentence] * count)
             if (spent := self._time(tokens, how)) >= PROBE or 2 * len(tokens.ids) > self.opened.backend.batch_tokens:
                 return len(tokens.ids) / min(spent, *(self._time(tokens, how) for _ in range(TRIES)))
             count *= 2

@@ -27,6 +27,7 @@ ROWS = [  # the absent module, its extra, and the words of a command; MODEL is a
     ("bm25s", "eval", "eval task -m MODEL"),
     ("sklearn", "eval", "eval labels.tsv -m MODEL"),
     ("torch", "train", "embed in.txt --fit -m MODEL -o out.npy"),
+    ("wordfreq", "languages", "train in.txt --encoder MODEL --language hu -o out"),
     ("ray", "ray", "embed in.txt --ray local -m MODEL -o out.parquet"),
 ]
 

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from fastflow import Runtime
 from fastflow.bench.every import RANGES, RUNS
-from fastflow.bench.research import languages, quality, study, tasks
+from fastflow.bench.research import across_languages, languages, quality, study, tasks
 from fastflow.evaluation.evaluate import HEADER, SEVEN, measure, read_task
+from fastflow.model.tokenizer.languages import load_languages
 
 from support.arrows import GRAPH
 from support.places import ROOT
@@ -138,10 +139,10 @@ def test_a_row_has_the_figure_of_each_model(tmp_path, monkeypatch):
 
 def test_languages_are_measured_with_the_prompt_of_queries(tmp_path, bert):
     data, out = tmp_path / "data", tmp_path / "out.json"
-    for i, name in enumerate(languages.STS.values()):
+    for i, name in enumerate(across_languages.STS.values()):
         scores = ("1", "2", "3")[:: -1 if i else 1]  # of the same pairs, in English the other way around
         write(data / name, HEADER, *(f"x\t{score}\tthe dog\t{it}" for score, it in zip(scores, "abc", strict=True)))
-    names = ("en", "gl", *languages.TEN)
+    names = ("en", "gl", *across_languages.TEN)
     lines = [f"{word} dog" for word in ("the", "a", "red", "old")]
     bitext(data / "langs" / "pud", **dict.fromkeys(names, lines))
     bitext(data / "langs" / "pud", gl=lines[::-1], ko=[lines[0], *lines[:0:-1]])
@@ -149,7 +150,7 @@ def test_languages_are_measured_with_the_prompt_of_queries(tmp_path, bert):
         tmp_path / "asks", bert, [pooling("mean"), NORMALIZE], prompts={"query": "old ", "passage": "a"}
     )
     given = ("--data", data, "--model", "static", "--model", model, "--out", out)
-    done = CliRunner().invoke(languages.main, [str(each) for each in given])
+    done = CliRunner().invoke(across_languages.main, [str(each) for each in given])
     assert done.exit_code == 0, done.output
     static, asked = (found := study.read(out))["rows"]
     assert found["command"].endswith("--data .../data --model static --model .../asks --out out.json")
@@ -158,12 +159,12 @@ def test_languages_are_measured_with_the_prompt_of_queries(tmp_path, bert):
     assert static["bitext"] == dict.fromkeys(names[1:], 100) | {"gl": 0, "ko": 50}
     assert (static["bitext_mean_of_10"], static["bitext_mean"]) == (95, pytest.approx(950 / 11, abs=0.001))
     assert (static["model"], static["prompt"], asked["model"], asked["prompt"]) == ("static", "", "asks", "old ")
-    task = read_task(data / languages.STS["en"])
+    task = read_task(data / across_languages.STS["en"])
     with Runtime(model) as runtime:
         assert asked["sts"]["en"] == measure(task, runtime.encode(task.texts, prompt="old "))["all"]
         assert asked["sts"]["en"] != measure(task, runtime.encode(task.texts))["all"]
     assert [line.split(" | ")[0] for line in done.output.splitlines() if "|" in line][-1] == "| asks"
-    alone = CliRunner().invoke(languages.main, [str(each) for each in (*given, "--work", tmp_path)])
+    alone = CliRunner().invoke(across_languages.main, [str(each) for each in (*given, "--work", tmp_path)])
     assert (alone.exit_code, "--teacher and --work go together" in alone.output) == (2, True)
 
 
@@ -171,7 +172,21 @@ def test_languages_are_measured_with_the_prompt_of_queries(tmp_path, bert):
 @pytest.mark.data
 def test_the_table_across_languages(shared_data):
     """Spearman of STSb and accuracy with English of the model ``static``, measured with independent code."""
-    row = languages.measure_model("static", languages.read_data(shared_data))
+    row = across_languages.measure_model("static", across_languages.read_data(shared_data))
     assert row["sts"] == pytest.approx({"en": 77.5, "de": 58.9, "ru": 53.1, "zh": 31.9}, abs=0.06)
     assert row["bitext_mean_of_10"] == pytest.approx(13.9, abs=0.06)
     assert row["bitext"].items() >= {"de": 27.2, "ru": 1.3, "zh": 7.7}.items()
+
+
+def test_words_are_counted_as_they_are_written_inside_a_sentence():
+    texts = ["Der Hund und der Mann.", "Hund, der bellt. Und?"]
+    assert languages.count_words(texts)[:3] == ["der", "Hund", "und"]
+
+
+def test_the_package_has_the_words_of_each_language_that_was_measured():
+    rows = {row["texts"]: row for row in study.read(RESULTS / "noticed.json")["rows"]}
+    assert list(load_languages()) == list(languages.NAMES.values())
+    assert {len(words) for words in load_languages().values()} == {languages.COUNT}
+    foreign = [*languages.NAMES.values(), *languages.LETTERS.values()][1:]
+    assert {rows[name][f"100 texts, {what}"] for name in foreign for what in ("warned", "named")} == {1}
+    assert rows["English"]["100 texts, warned"] == 0

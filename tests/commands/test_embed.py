@@ -10,6 +10,7 @@ from click.testing import Result
 
 from fastflow import Index, Runtime
 
+from support.builders import read_languages
 from support.commands import assert_one_sentence, run
 from support.places import ROOT
 from support.runs import check_parts
@@ -153,3 +154,20 @@ def test_the_model_is_named_once_nothing_of_the_input_is_wrong(model, tmp_path):
     np.save(tmp_path / "v.npy", np.eye(40, dtype=np.float32))
     result = run("search", tmp_path / "v.npy", "the dog", "-m", model)
     assert (result.exit_code, "fastflow: model" in result.stderr) == (1, False)
+
+
+@pytest.mark.parametrize("command", ["embed", "eval", "search"])
+def test_texts_of_another_language_are_named_once_with_the_model_to_take(tmp_path, command):
+    text = read_languages()["French"]
+    (tmp_path / "in.txt").write_text(f"{text}\n" * 9, encoding="utf-8")
+    pairs = "".join(f"a\t{i}\t{text}\t{text[i:]}\n" for i in range(9))
+    (tmp_path / "in.tsv").write_text(f"subset\tscore\tsentence1\tsentence2\n{pairs}", encoding="utf-8")
+    if command == "search":
+        assert run("embed", tmp_path / "in.txt", "-o", tmp_path / "in.db", "--quiet").exit_code == 0
+    query = {"embed": ["in.txt", "-o", "out.npy"], "eval": ["in.tsv"], "search": ["in.db"]}[command]
+    words = [tmp_path / word if "." in word else word for word in query]
+    done = run(command, *words, *[text] * (command == "search"))
+    assert done.exit_code == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "WARNING" in line]
+    assert line.startswith("fastflow: WARNING: the texts look like French, and the vocabulary was not ")
+    assert line.endswith("for French, such as -m multilingual (the model default is English only)")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
 import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from string import ascii_letters
 
 import pytest
 
@@ -11,22 +15,20 @@ from fastflow import FastflowWarning, Runtime
 from fastflow.model.encoder import read_config
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, warn_of_unsuited
+from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, take_words, warn_of_unsuited
+from fastflow.model.tokenizer.languages import is_multilingual, load_languages, serves
+from fastflow.session import MODEL
 
-from support.builders import make_sentences
+from support.builders import make_sentences, read_languages
 
-GERMAN = [
-    "Der Zug nach München fährt heute leider erst um halb neun vom Gleis sieben ab.",
-    "Die Bundesregierung hat am Dienstag eine Erhöhung der Umsatzsteuer beschlossen.",
-    "Zwei Hunde laufen über ein verschneites Feld.",
-]
-FRENCH = [
-    "Le train pour Paris part à huit heures et demie du quai numéro sept.",
-    "J'ai oublié mon mot de passe, comment puis-je le réinitialiser ?",
-    "Deux chiens courent à travers un champ enneigé.",
-]
-RUSSIAN = ["Поезд в Москву отправляется в половине девятого от седьмой платформы.", "Я забыл свой пароль."]
-CHINESE = ["开往北京的火车八点半发车，两只狗在雪地里奔跑。"] * 30
+LANGUAGES = read_languages()
+ENGLISH = (
+    "The train to London leaves at half past eight from platform seven. I forgot my password, and how can I change it? "
+    "Two dogs are running over a field in which there is still some snow."
+)
+WORDS = load_languages()
+LETTERS = "".join({*"".join(LANGUAGES.values()), *"".join(map("".join, WORDS.values()))} - set(" "))
+GERMAN, FRENCH = [LANGUAGES["German"]], [LANGUAGES["French"]]
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +38,77 @@ def english() -> Tokenizer:
     return Tokenizer(encoder, 128)
 
 
-MANY, UNKNOWN = "pieces on average, where up to 1.55 is usual", "of the word pieces are unknown to the encoder"
+def write_vocabulary(directory: Path, words: Iterable[str], letters: str = LETTERS) -> Tokenizer:
+    """A cased WordPiece vocabulary of these words and letters."""
+    pieces = dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, *letters, *(f"##{each}" for each in letters)])
+    (directory / "config.json").write_text(json.dumps({"vocab_size": len(pieces)}))
+    (directory / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": False}
+    (directory / "tokenizer_config.json").write_text(json.dumps(cased))
+    return Tokenizer(directory, 128)
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_each_language_is_named_to_an_english_vocabulary(english, name):
+    said = warn_of_unsuited(english, [LANGUAGES[name]] * 4)  # a Thai sentence is one unknown word
+    assert said.startswith(f"the texts look like {name}, and ")
+    assert said.endswith(f"their vectors are poor; use an encoder that was made for {name}")
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"), [*((texts, MANY) for texts in (GERMAN, FRENCH, RUSSIAN)), (CHINESE, UNKNOWN)]
+    ("name", "fault"), [("Russian", "words fall into 3.9 pieces"), ("Chinese", "of the word pieces are unkn")]
 )
-def test_other_languages_fall_into_many_or_unknown_pieces(english, texts, said):
-    assert said in warn_of_unsuited(english, texts)
+def test_many_and_unknown_pieces_are_in_the_same_sentence(english, name, fault):
+    assert fault in warn_of_unsuited(english, [LANGUAGES[name]])
+
+
+def test_words_of_the_field_are_named_without_a_language(english):
+    said = warn_of_unsuited(
+        english, ["Pseudohypoparathyroidism of the hydroxymethylglutaryl dehydrogenase in the rat."] * 9
+    )
+    assert said.startswith("words fall into ")
+    assert said.endswith("use an encoder that was made for this language and field")
+
+
+def test_a_part_in_another_language_is_noticed(english):
+    assert warn_of_unsuited(english, [ENGLISH, *FRENCH]).startswith("some of the texts look like French, and ")
+    assert warn_of_unsuited(english, [ENGLISH] * 9 + FRENCH) is None  # a tenth
+
+
+def test_a_vocabulary_is_judged_by_the_words_that_it_has_whole(tmp_path, english):
+    assert [name for name in WORDS if serves(english, name)] == ["English"]
+    german = write_vocabulary(tmp_path, WORDS["German"], ascii_letters + "äöüß")
+    assert [name for name in WORDS if serves(german, name)] == ["German"]  # Greek words are one unknown piece each
+    assert "look like German" not in (warn_of_unsuited(german, GERMAN) or "")
+    said = warn_of_unsuited(german, [ENGLISH], MODEL)
+    assert said.startswith("the texts look like English, and words fall into ")
+    assert said.endswith("a model that was made for English, such as -m static")
+
+
+def test_no_language_of_a_multilingual_vocabulary_is_foreign(tmp_path):
+    every = write_vocabulary(tmp_path, [word for words in WORDS.values() for word in words])
+    assert is_multilingual(every)
+    assert {name: warn_of_unsuited(every, [LANGUAGES.get(name, ENGLISH)]) for name in WORDS} == dict.fromkeys(WORDS)
+
+
+def test_a_vocabulary_of_no_known_language_is_only_judged_by_its_pieces(tmp_path):
+    letters = write_vocabulary(tmp_path, [])
+    assert not any(serves(letters, name) for name in WORDS)
+    assert warn_of_unsuited(letters, [ENGLISH]).startswith("words fall into ")
+    assert warn_of_unsuited(write_vocabulary(tmp_path, take_words(FRENCH)), FRENCH) is None
+
+
+def test_letters_without_spaces_are_judged_by_their_pieces(encoders):
+    assert " pieces on average" in warn_of_unsuited(Tokenizer(encoders("roberta"), 128), [LANGUAGES["Chinese"]] * 4)
+
+
+def test_vowel_signs_belong_to_their_word():
+    assert take_words(["नहीं है, Ko\u0308ln, ที่ไหน"]) == ["नहीं", "है", "Ko\u0308ln", "ที่ไหน"]
+
+
+def test_a_language_that_a_model_was_fitted_to_is_its_own(english):
+    said = warn_of_unsuited(english, FRENCH, fitted=["French"])
+    assert said is None or said.startswith("words fall into ")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +117,8 @@ def test_other_languages_fall_into_many_or_unknown_pieces(english, texts, said):
         [], ["Hydroxychloroquine"], make_sentences(200),
         ["2026-11-21 21:34:26,123 ERROR 10.0.0.12:5432 attempt 3/5"] * 100,
         ["The chef seasons the soup with thyme. Was it 12.5 % or 13 %?"] * 10,
+        [ENGLISH], ["de la cruz, van der berg, la paz, el de la"] * 9,
+        ["def load(self, path: str) -> int: return self.size if path is None else len(path)"] * 9,
     ],
 )  # fmt: skip
 def test_own_language_numbers_and_too_few_words_are_nothing_to_speak_of(english, texts):
@@ -96,11 +163,13 @@ def test_english_corpora_are_not_warned_of(english, shared_data, name):
 def test_foreign_texts_are_noted(use):
     with Runtime() as runtime:
         assert runtime.info()["notes"] == []
-        with pytest.warns(FastflowWarning, match="words fall into"):
+        with pytest.warns(FastflowWarning, match="look like German"):
             use(runtime, GERMAN)
         (note,) = runtime.info()["notes"]
-    assert note.startswith("texts embedded so far: words fall into ")
-    assert note.endswith("use an encoder that was made for this language and field")
+    assert note.startswith("texts embedded so far: the texts look like German, and words fall into ")
+    assert note.endswith(
+        "use a model that was made for German, such as -m multilingual (the model default is English only)"
+    )
 
 
 def test_own_texts_and_vectors_are_not():
@@ -122,7 +191,16 @@ def test_python_warns_once_and_says_that_the_packaged_model_is_english():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         runtime.encode("Straßenbahnhaltestelle")  # a name alone shows nothing
-    said, texts = r"pieces on average.*\(the model in the package is English only\)", GERMAN
-    with pytest.warns(FastflowWarning, match=said) as found:
-        list(map(runtime.encode, [texts, texts]))
+    with pytest.warns(FastflowWarning, match=r"look like German.*\(the model default is English only\)") as found:
+        list(map(runtime.encode, [GERMAN, GERMAN, FRENCH * 9]))
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", ["default", "static"])
+def test_a_language_that_comes_later_is_noticed(name):
+    with Runtime(name) as runtime:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            runtime.encode([ENGLISH])
+        with pytest.warns(FastflowWarning, match="look like French, and .* such as -m multilingual"):
+            runtime.encode(FRENCH * 6)

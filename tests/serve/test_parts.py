@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 
 import numpy as np
@@ -21,6 +22,7 @@ from fastflow.serve.refusals import Refused
 from fastflow.serve.service import make_response
 from fastflow.serve.settings import KEY_VARIABLE, read_keys
 
+from support.builders import read_languages
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
 from support.servers import serving
 from support.static_dirs import model2vec_dir, static_embedding_dir
@@ -236,6 +238,19 @@ def test_names_hide_the_path(model):
     served = ServedModel(fastflow.Runtime(model, "cpu"), ("mine",))
     assert served.names == ("mine", model.name, "default")
     assert str(model.parent) not in str(served.describe())
+
+
+def test_the_log_has_one_line_for_texts_of_another_language(caplog):
+    languages, served = read_languages(), ServedModel(fastflow.Runtime(None, "cpu"))
+    with caplog.at_level(logging.WARNING, "fastflow.serve"):
+        served.measure_rate()  # its texts are ours
+        served.tokenize(["Two dogs run across a field of snow in the morning."] * 2, "")
+        assert caplog.messages == []
+        for name in ("French", "German", "French"):
+            served.tokenize([languages[name]] * 9, "")
+    (line,) = caplog.messages
+    assert line.startswith("texts of the requests so far: the texts look like French, and the vocabulary was not ")
+    assert "Deux chiens" not in line
 
 
 def test_vectors_stay_as_they_are_where_the_similarity_is_no_cosine(tmp_path, bert):

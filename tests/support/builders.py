@@ -36,6 +36,12 @@ def make_sentences(count: int, seed: int = 0) -> list[str]:
     return list(out)
 
 
+def read_languages() -> dict[str, str]:
+    """Sentences written for the tests, by the name of their language."""
+    lines = Path(__file__).with_name("languages.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split(": ", 1) for line in lines)
+
+
 def wordpiece(
     pieces: list[str] = VOCABULARY, special: list[str] = SPECIAL, first: str = "[CLS]", last: str = "[SEP]"
 ) -> Tokenizer:

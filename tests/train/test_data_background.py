@@ -78,6 +78,15 @@ def test_a_list_of_words_is_of_the_language_whatever_the_texts_are(tmp_path):
         assert (length, own) == (module.LENGTH, ())
 
 
+def test_a_language_has_the_words_of_wordfreq_and_the_marks_of_english(english):
+    words, length, own = recognise_words(["der Hund rennt"], language="de")
+    assert (length, own) == (module.LENGTH, ())
+    assert words["."] == english.shares["."]
+    assert 20_000 < words["die"] < 32_000  # of a million
+    assert 900_000 < sum(words.values()) < 1e6
+    assert recognise_words(["der Hund rennt"], language="en") is None
+
+
 def test_a_list_of_words_that_is_none(tmp_path):
     path = tmp_path / "words.txt"
     for data, message in (

@@ -233,6 +233,14 @@ def test_nothing_is_left_to_auto(monkeypatch, given, tuned, expected):
             {"method": "whiten", "token_weights": "none", "background_words": "w.txt"},
             "--background-words serves token weights and recolour, and this fit has neither: leave it out",
         ),
+        (
+            {"method": "whiten", "token_weights": "none", "language": "de"},
+            "--language serves token weights and recolour",
+        ),
+        ({"language": "zh"}, "--language zh: wordfreq cuts its texts by a tokenizer of its own"),
+        ({"language": "xx"}, "--language must be one of ar, bg, .*; for others give --background-words"),
+        ({"language": "de", "background_words": "w.txt"}, "both give the words of the language: leave one out"),
+        ({"background": 9, "background_sentences": "s.txt"}, "--background N draws random words only"),
     ],
 )
 def test_what_is_refused_before_the_corpus_is_read(bert, given, message):

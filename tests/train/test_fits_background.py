@@ -16,6 +16,7 @@ from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import corpus as settings
 
+from support.builders import read_languages
 from support.commands import assert_one_sentence, run
 from support.sentence_dirs import NORMALIZE, dense, expected, make_directory, pooling
 from support.spoil import change_manifest
@@ -73,7 +74,7 @@ def outweighed(monkeypatch):
     """Only 120 sentences of random words, so that 30 texts of a larger corpus are fitted."""
     monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
     words = load_english()._replace(sentences=())
-    monkeypatch.setattr(settings, "recognise_words", lambda texts, given: words)
+    monkeypatch.setattr(settings, "recognise_words", lambda texts, *given: words)
 
 
 @pytest.mark.slow
@@ -82,7 +83,7 @@ def test_a_larger_corpus_is_outweighed_by_the_sentences(bert, sentences, tmp_pat
     given, lines = SMALL | {"batch_size": 16}, []
     fit = fastflow.fit(sentences[:200], bert, method, progress=lines.append, **given)
     to = "the method is fitted to them and to 30 of the texts, drawn at random"
-    assert f"background: 120 sentences of the language at large; {to}" in lines
+    assert f"background: 120 sentences of random words; {to}; --background-sentences FILE adds real ones" in lines
     rows = np.sort(np.random.default_rng((0, 1 << 35)).choice(200, 30, replace=False))
     assert are_close(fit, fastflow.fit([sentences[row] for row in rows], bert, method, background=120, **given))
     assert [fit.training[name] for name in ("texts", "fitted", "background")] == [200, 30, 120]
@@ -129,6 +130,7 @@ def test_a_method_without_recolour_is_fitted_to_the_corpus_only(train, bert, sen
     assert fit.training["background"] == 0
 
 
+FRENCH = read_languages()["French"]
 GERMAN = [f"Der Hund Nummer {i} läuft über die Wiese und das Kind sieht ihm zu" for i in range(70)]
 
 
@@ -141,7 +143,7 @@ def test_a_corpus_of_another_language_is_fitted_alone_or_with_its_words(bert, tm
         return fitted, fitted.training["background"], [line for line in lines if line.startswith("background:")]
 
     own, count, said = fit()
-    none = "background: none, because the corpus is not English; --background-words FILE gives one"
+    none = "background: none, because the corpus is not English; --language CODE gives one"
     assert (count, said) == (0, [none])
     assert fit(background=0)[1:] == (0, [])
     with pytest.raises(UsageError, match=r"^background draws English words, and the corpus is not English: give"):
@@ -152,6 +154,38 @@ def test_a_corpus_of_another_language_is_fitted_alone_or_with_its_words(bert, tm
     assert (count, len(said)) == (9, 1)
     assert fit(background_words=str(path))[1] == 3000
     assert not np.array_equal(found.encoder.pooling.weights, own.encoder.pooling.weights)
+
+
+@pytest.mark.slow
+def test_a_corpus_of_another_language_is_fitted_with_sentences_of_its_language(bert, tmp_path):
+    lines: list[str] = []
+    given = {"method": "whiten,recolour", "stop": "budget", "progress": lines.append, "language": "de"}
+    words = fastflow.fit(GERMAN, bert, **given)
+    assert words.training["background"] == 3000
+    assert "\nbackground: 3000 sentences of random words, to which the method is fitted too; --bac" in "\n".join(lines)
+    path = tmp_path / "large.txt"
+    path.write_text("".join(f"Im Garten steht das Haus Nummer {i}.\n" for i in range(40)), encoding="utf-8")
+    both = fastflow.fit(GERMAN, bert, **given, background_sentences=str(path))
+    assert (both.training["background"], both.training["fitted"]) == (80, 2)  # 40, and 40 of random words
+    assert "background: 80 sentences of the language at large; the method" in "\n".join(lines)
+    assert not np.array_equal(words.encoder.pooling.weights, both.encoder.pooling.weights)
+    assert words.training["languages"] == ["German"]
+
+
+def test_sentences_without_the_words_of_their_language_are_refused(bert, tmp_path):
+    path = tmp_path / "large.txt"
+    path.write_text("Im Garten steht das Haus.\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"^background_sentences goes with the words of its language"):
+        fastflow.fit(GERMAN, bert, background_sentences=str(path))
+
+
+@pytest.mark.slow
+def test_a_fitted_language_is_not_warned_of(bert, tmp_path):
+    texts = [f"{FRENCH} {i}" for i in range(99)]
+    fastflow.fit(texts, "default", "standardize", token_weights="none").save(tmp_path / "m")
+    for model, is_foreign in ((None, True), (tmp_path / "m", False)):
+        with fastflow.Runtime(model) as runtime:
+            assert ("look like French" in (runtime.session.warn_of([FRENCH]) or "")) == is_foreign
 
 
 @pytest.mark.slow

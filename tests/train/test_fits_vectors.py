@@ -153,7 +153,7 @@ def test_options_of_texts_are_refused_by_name_even_at_their_default(npy, tmp_pat
         said = train(npy, "-o", tmp_path / "m", *flags.split(), code=2)
         assert said == f"fastflow: {named} is for texts and their encoder, and these are vectors: leave it out\n"
         assert not (tmp_path / "m").exists()
-    others = {"pooling": "last", "token_weights": "none", "device": "cuda"}  # than the default
+    others = {"pooling": "last", "token_weights": "none", "device": "cuda", "language": "de"}  # than the default
     for name in ("encoder", "cache_folder", "eval", *(name for name in vars(Options()) if name not in OPTIONS)):
         with pytest.raises(UsageError, match=f"^{name} is for texts and their encoder"):
             fastflow.fit(make_vectors(), **{name: others.get(name, getattr(Options(), name, None) or "c")})

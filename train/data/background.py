@@ -10,6 +10,7 @@ import math
 import random
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from itertools import accumulate, islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
 
@@ -31,6 +32,7 @@ LENGTH = 21.1  # words of a sentence, assumed for a list of words
 LIKE = 0.45  # least share of common words over the list's own: its language has 0.53 to 1.17, others to 0.41
 USUAL = 0.65  # the largest expected share of common words
 FEWEST = 100  # words to compare with a list
+UNSPACED_CODES = ("ja", "ko", "zh")
 
 
 class Words(NamedTuple):
@@ -80,16 +82,38 @@ def read_words(path: Path) -> Words:
     return Words({word: 1e6 * times / total for word, times in found.items()}, LENGTH)
 
 
-def recognise_words(texts: Sequence[str], given: str | None = None) -> Words | None:
-    """Read the list ``given``, or take English if ``texts`` are English, else None."""
+@cache
+def load_language(code: str) -> Words:
+    """Load the words of a language from the package wordfreq, which counts no marks: they have their English shares."""
+    try:
+        from wordfreq import available_languages, get_frequency_dict
+    except ImportError as error:
+        raise missing_extra("languages", "wordfreq", f"--language {code}") from error
+    if code in UNSPACED_CODES:
+        raise UsageError(
+            f"--language {code}: wordfreq cuts its texts by a tokenizer of its own, unlike an encoder; give words "
+            "counted as the encoder cuts them by --background-words"
+        )
+    if code not in (known := sorted(set(available_languages("small")) - set(UNSPACED_CODES))):
+        raise UsageError(f"--language must be one of {', '.join(known)}; for others give --background-words")
+    marks = {word: share for word, share in load_english().shares.items() if not re.search(r"\w", word)}
+    rest = (1e6 - sum(marks.values())) / 1e6
+    words = {word: 1e6 * rest * share for word, share in get_frequency_dict(code, "small").items()}
+    return Words(words | marks, LENGTH)
+
+
+def recognise_words(texts: Sequence[str], given: str | None = None, language: str = "en") -> Words | None:
+    """Read the list ``given``, load ``language``, or take English if ``texts`` are English, else None."""
     if given is not None:
         return read_words(Path(given))
+    if language != "en":
+        return load_language(language)
     words, found = load_english(), _take_words(texts)
     known = {word.lower() for word, share in words.shares.items() if share >= COMMON}
     return words if sum(word in known for word in found) >= ENGLISH * len(found) else None
 
 
-def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
+def warn_of_language(words: Words, texts: Sequence[str], source: str = "--background-words") -> str | None:
     """Return a warning if the common words of a list are rare in ``texts`` with spaces, else None."""
     listed = {word: share for word, share in words.shares.items() if WORD.fullmatch(word)}
     common = {word: share for word, share in listed.items() if share >= COMMON}
@@ -102,12 +126,14 @@ def warn_of_language(words: Words, texts: Sequence[str]) -> str | None:
     if share >= LIKE * usual:
         return None
     return (
-        f"the common words of --background-words are {share:.0%} of the words of the corpus, where {usual:.0%} is "
+        f"the common words of {source} are {share:.0%} of the words of the corpus, where {usual:.0%} is "
         "usual: the list is of another language, or too short; give one of the language of the corpus, or none"
     )
 
 
-def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str | None:
+def warn_of_case(
+    words: Words, texts: Sequence[str], tokenize: Tokenizer, source: str = "--background-words"
+) -> str | None:
     """Return a warning if the encoder and ``texts`` have capitals and the list has none, else None."""
     if any(word != word.lower() for word in words.shares):
         return None
@@ -116,7 +142,7 @@ def warn_of_case(words: Words, texts: Sequence[str], tokenize: Tokenizer) -> str
     if written is None or list(tokenize([written]).ids) == list(tokenize([written.lower()]).ids):
         return None
     return (
-        f"--background-words has no capitals, and the encoder distinguishes {written} from {written.lower()}: common "
+        f"{source} has no capitals, and the encoder distinguishes {written} from {written.lower()}: common "
         "words that begin a sentence count as rare; give words counted in text as it is written"
     )
 

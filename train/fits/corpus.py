@@ -19,7 +19,7 @@ from fastflow.stages.pooling import parse_pooling
 from fastflow.train.choice.neighbours import choose_pooling
 from fastflow.train.choice.posts import recognise_posts
 from fastflow.train.data.background import Words, draw_sentences, recognise_words, warn_of_case, warn_of_language
-from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash
+from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash, read_corpus
 from fastflow.train.data.embeddings import Embedder, embed_corpus
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.data.moments import Moments, read_through
@@ -32,6 +32,7 @@ from fastflow.train.progress import COMMAND, Voice
 PARAGRAPH = 40  # words: above, on Wikipedia, no fit with equal weights beats raw pooling (bench/results/verdicts.md)
 VARIED = 270  # perplexity above which the number of fitted texts does not grow
 COUNTED = 1250  # texts that perplexity is measured on
+SENTENCES = 5000  # of --background-sentences, as many as the package has in English
 
 
 @dataclass(frozen=True)
@@ -126,13 +127,21 @@ def suit(
         frozen = weigh(frozen, texts, words)
     if "pooling" not in free:
         return frozen, posts, []
-    english = words is not None and options.background_words is None
+    english = words is not None and options.source is None
     frozen, reason = choose_pooling(frozen, texts, english, options.order_from, options.device, voice.say)
     return frozen, posts, [reason] if reason else []
 
 
 def _find_words(texts: Sequence[str], options: Options) -> Words | None:
-    words = recognise_words(texts, options.background_words)
+    words = recognise_words(texts, options.background_words, options.language)
+    if options.background_sentences is not None:
+        if words is None:
+            raise UsageError(
+                "--background-sentences goes with the words of its language, and the corpus is not English: add "
+                "--language or --background-words"
+            )
+        found = pick_by_hash(read_corpus([options.background_sentences]), SENTENCES, options.seed)
+        return words._replace(sentences=tuple(found))
     return words if words is None or options.background is None else words._replace(sentences=())
 
 
@@ -145,7 +154,7 @@ def make_background(corpus: Corpus, options: Options) -> Corpus:
         if corpus.words is None:
             raise UsageError(
                 "--background draws English words, and the corpus is not English: give the words of its language by "
-                "--background-words, or leave it out"
+                "--language or --background-words, or leave it out"
             )
         texts = draw_sentences(options.background, corpus.words)
     return replace(corpus, name="the background", texts=texts, count=len(texts), pooled=None, moments=None)
@@ -205,9 +214,12 @@ def describe(corpus: Corpus, options: Options, voice: Voice, background: int = 0
             too = f"; the method is fitted to them and to {whole if options.stream else drawn}"
         if fitted < min(corpus.count, background // BROAD_SHARE):
             too += ", few because their vocabulary is small"
-        voice.say(f"background: {background} sentences of the language at large{too}")
+        kind = f"sentences of the language at large{too}"
+        if corpus.words is not None and not corpus.words.sentences and options.background is None:
+            kind = f"sentences of random words{too}; --background-sentences FILE adds real ones"
+        voice.say(f"background: {background} {kind}")
     elif options.background is None and options.has_recolour:
-        voice.say("background: none, because the corpus is not English; --background-words FILE gives one")
+        voice.say("background: none, because the corpus is not English; --language CODE gives one")
     if steps:
         voice.say(
             f"flow: {steps} steps of {options.batch_size} texts; "
@@ -238,9 +250,9 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
         concerns.append(f"{corpus.posts}: compare with {fit}")
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
     found = [warn_of_unsuited(tokenizer, corpus.texts)]
-    if options.background_words and corpus.words:
-        found.append(warn_of_language(corpus.words, corpus.texts))
-        found.append(warn_of_case(corpus.words, corpus.texts, tokenizer))
+    if options.source and corpus.words:
+        found.append(warn_of_language(corpus.words, corpus.texts, options.source))
+        found.append(warn_of_case(corpus.words, corpus.texts, tokenizer, options.source))
     return [*concerns, *(warning for warning in found if warning)]
 
 

@@ -13,15 +13,19 @@ from numpy.typing import NDArray
 from fastflow.backends.choose import cannot_run
 from fastflow.errors import UsageError
 from fastflow.evaluation.evaluate import find_sets
+from fastflow.model.tokenizer.fragmentation import take_words
+from fastflow.model.tokenizer.languages import recognise
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
 from fastflow.train.choice.separability import Views, make_views
 from fastflow.train.choice.tuned import explain_tuning, warn_of_tuning
+from fastflow.train.data.background import load_language
 from fastflow.train.data.embeddings import Embedder, cache_key
 from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, has_modules, open_encoder
 from fastflow.train.fits.corpus import Corpus, Setup, count_fitted, describe, embed, make_background, pick_fitted, read
 from fastflow.train.methods.chain import Fitted, check_chain, fit_chain
 from fastflow.train.methods.loop import Schedule, Source, Training, open_log
-from fastflow.train.options import AUTOMATIC, FEWEST, POOLING, TUNED_SPECTRUM, Options
+from fastflow.train.option_fields import flag
+from fastflow.train.options import AUTOMATIC, DEFAULTS, FEWEST, OF_LANGUAGE, POOLING, TUNED_SPECTRUM, Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.result import Fit
@@ -108,9 +112,10 @@ class Fitting:
     def _record(
         self, corpus: Corpus, names: Sequence[str], choice: Choice, measures: dict[str, Any], background: int
     ) -> dict[str, Any]:
-        options = self.options
+        options, language = self.options, recognise(take_words(corpus.texts), lambda name: False)
         entry = {
             "corpus": list(names), "texts": corpus.count, "corpus_sha256": corpus.sha256,
+            "languages": [language.name] if language else [],
             "fitted": count_fitted(corpus, options, background), "background": background,
             "method": options.method, "schedule": vars(Schedule.of(options)),
             "encoder_dropout": options.encoder_dropout,
@@ -131,7 +136,8 @@ def resolve_auto(encoder: str, options: Options, reference: bool = False) -> tup
     usual["pooling"] = _choose_tuned_pooling(encoder, options, reference) if reason else POOLING
     resolved: dict[str, Any] = {name: value for name, value in usual.items() if getattr(options, name) == "auto"}
     if reason:
-        resolved |= {"background": None, "background_words": None}  # method none uses no background
+        none = {name: getattr(DEFAULTS, name) for name in ("background", *OF_LANGUAGE)}
+        resolved |= none  # method none uses no background
     return replace(options, **resolved), reason
 
 
@@ -177,7 +183,10 @@ def check_encoder(encoder: str, options: Options, reference: bool) -> FrozenEnco
         raise UsageError(
             f"--background goes with recolour, and method {options.method}{latent} has none behind it: leave it out"
         )
-    if options.background_words is not None and not (options.has_weights or options.has_recolour):
-        raise UsageError("--background-words serves token weights and recolour, and this fit has neither: leave it out")
+    given = [name for name in OF_LANGUAGE if getattr(options, name) != getattr(DEFAULTS, name)]
+    if given and not (options.has_weights or options.has_recolour):
+        raise UsageError(f"{flag(given[0])} serves token weights and recolour, and this fit has neither: leave it out")
+    if options.language != DEFAULTS.language:
+        load_language(options.language)  # an error comes before the corpus is read
     check_chain(links, frozen.dim, options.shape())
     return frozen

@@ -1,49 +1,81 @@
-"""Find texts that do not suit a vocabulary: their words become many or unknown pieces."""
+"""Find texts that do not suit a vocabulary: their language is another, or their words become many or unknown pieces."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastflow.model.tokenizer import Tokenizer
 
-WORD = re.compile(r"[^\W\d_]+")
+MARKS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0900-\u0903\u093a-\u0963\u0971-\u0dff\u0e31-\u0e4e"  # in a word
+WORD = re.compile(rf"[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*")
 # scripts without spaces between words
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
 LOOKED_AT = 20_000
-ENOUGH = 100  # least characters to judge: a short name may be many pieces
+LOOKS = (100, 1000, 10_000, math.inf)  # characters after which to judge: a short name may be many pieces
 FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
 SHARED = 100_000  # least entries of a multilingual vocabulary
 UNKNOWN = 0.05
+ENCODER = "an encoder that was made for {0}"
+SHIPPED = "multilingual"  # the model in the package for other languages than English
 
 
-def warn_of_unsuited(vocabulary: Tokenizer, texts: Sequence[str]) -> str | None:
-    """Return a warning if ``texts``, judged by at most SAMPLE words, do not suit ``vocabulary``; else None."""
-    words = [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
+def take_words(texts: Sequence[str]) -> list[str]:
+    """Take the first SAMPLE words of ``texts``."""
+    return [word[0] for word in islice((word for text in texts for word in WORD.finditer(text)), SAMPLE)]
+
+
+def warn_of_unsuited(
+    vocabulary: Tokenizer, texts: Sequence[str], remedy: str = ENCODER, fitted: Container[str] = ()
+) -> str | None:
+    """Return a warning if ``texts``, judged by at most SAMPLE words, do not suit ``vocabulary``; else None.
+
+    ``remedy`` has {0} for the language, and {1} for a model in the package. ``fitted``: languages that the model was
+    fitted to.
+    """
+    words = take_words(texts)
     total, unknown = vocabulary.pieces(words)
     if total < FEWEST:
         return None
+    from fastflow.model.tokenizer.languages import load_languages, recognise, serves
+
+    found = recognise(words, lambda name: name in fitted or serves(vocabulary, name))
+    fault = _find_fault(vocabulary, words, total, unknown, found is not None and found.served)
+    lists = load_languages()
+    if found is None or found.served or not any(serves(vocabulary, name) for name in lists):
+        return fault and f"{fault}: their vectors are poor; use {ENCODER.format('this language and field')}"
+    if fault is None and found.name not in lists:
+        return None
+    fault, some = fault or "the vocabulary was not made for this language", "some of " if found.part else ""
+    poor = f"their vectors are poor; use {remedy.format(found.name, 'static' if found.name == 'English' else SHIPPED)}"
+    return f"{some}the texts look like {found.name}, and {fault}: {poor}"
+
+
+def _find_fault(vocabulary: Tokenizer, words: Sequence[str], total: int, unknown: int, served: bool) -> str | None:
     if unknown > UNKNOWN * total:
-        return (
-            f"{unknown / total:.0%} of the word pieces are unknown to the encoder: their vectors are poor; use "
-            "an encoder that was made for this language"
-        )
-    spaced = [word for word in words if not re.search(UNSPACED, word)]
-    if not spaced or (count := vocabulary.pieces(spaced)[0]) < FEWEST:
+        return f"{unknown / total:.0%} of the word pieces are unknown to the encoder"
+    spaced, count = words, total
+    if re.search(UNSPACED, "".join(words)):
+        spaced = [word for word in words if not re.search(UNSPACED, word)]
+        count = vocabulary.pieces(spaced)[0]
+        letters = sum(map(len, words)) - sum(map(len, spaced))
+        if len(spaced) < len(words) / 2 and total - count > MANY * letters:
+            return f"letters fall into {(total - count) / letters:.1f} pieces on average"
+    if count < FEWEST or (mean := count / len(spaced)) <= MANY:
         return None
-    mean = count / len(spaced)
-    usual = MANY_SHARED if vocabulary.size >= SHARED else MANY
-    if mean <= usual:
+    from fastflow.model.tokenizer.languages import is_multilingual
+
+    shared = vocabulary.size >= SHARED or is_multilingual(vocabulary)
+    usual = MANY_SHARED if shared else MANY
+    if mean <= usual or (shared and served):
         return None
-    return (
-        f"words fall into {mean:.1f} pieces on average, where up to {usual:g} is usual: their vectors are poor; use "
-        "an encoder that was made for this language and field"
-    )
+    return f"words fall into {mean:.1f} pieces on average, where up to {usual:g} is usual"
 
 
 class Seen:
@@ -52,19 +84,19 @@ class Seen:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.open = True
-        self._left, self._few = LOOKED_AT, True
+        self._count, self._looks = 0, iter(LOOKS)
+        self._next = next(self._looks)
 
     def add(self, texts: Iterable[str]) -> bool:
-        """Keep ``texts`` while there is room; return whether this call reached ENOUGH characters."""
+        """Keep ``texts`` while there is room; return whether this call reached the next of LOOKS."""
         for text in texts:
-            if self._left <= 0:
+            if self._count >= LOOKED_AT:
                 break
-            self.texts.append(text[: self._left])
-            self._left -= len(text)
-        self.open = self._left > 0
-        few, self._few = self._few, LOOKED_AT - self._left < ENOUGH
-        return few and not self._few
-
-    def notes(self, vocabulary: Tokenizer) -> list[str]:
-        warning = warn_of_unsuited(vocabulary, list(self.texts))
-        return [f"texts embedded so far: {warning}"] if warning else []
+            self.texts.append(text[: LOOKED_AT - self._count])
+            self._count += len(self.texts[-1])
+        self.open = self._count < LOOKED_AT
+        if self._count < self._next:
+            return False
+        while self._count >= self._next:
+            self._next = next(self._looks)
+        return True
