@@ -8,7 +8,7 @@ enum { TEXTS = 16 };       /* texts that a thread takes at a time */
 enum { WORTH = 1 << 16 };  /* fewest characters per thread for which waking one pays */
 
 typedef struct {
-    const ff_wordpiece *w;
+    const ff_tokenizer *w;
     const ff_text *texts;
     int64_t many, limit;
     int special;
@@ -28,12 +28,12 @@ static void tokenize_texts(void *context, int thread)
             j->states[i] = (int8_t)ff_tokenize(j->w, &j->texts[i], j->limit, j->special, j->ids + j->starts[i], &j->counts[i]);
 }
 
-int32_t *ff_tokenize_all(const ff_wordpiece *w, const ff_text *texts, int64_t many, int64_t limit, int special,
+int32_t *ff_tokenize_all(const ff_tokenizer *w, const ff_text *texts, int64_t many, int64_t limit, int special,
                          int64_t *starts, int64_t *counts, int8_t *states, int threads)
 {
     int64_t letters = 0, room = 0, ends = special ? w->before_count + w->after_count : 0;
     for (int64_t i = 0; i < many; i++) {
-        int64_t most = texts[i].length > limit ? limit : ends + FF_EACH * texts[i].length;
+        int64_t most = texts[i].length > limit ? limit : ends + w->each * texts[i].length;
         starts[i] = room;
         room += most < limit ? most : limit;
         letters += texts[i].length;

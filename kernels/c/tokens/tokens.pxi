@@ -2,46 +2,93 @@ cdef extern from "tokens/tokens.h":
     enum: FF_CLEAN, FF_IDEOGRAPHS, FF_STRIP, FF_LOWER, FF_LOWER_FIRST
     enum: FF_CONTROL, FF_WHITE, FF_PUNCTUATION, FF_IDEOGRAPH, FF_MARK, FF_SPLITS, FF_FENCE, FF_WORD
     enum: FF_LONGEST, FF_EACH
-    enum: FF_CUT, FF_HALF
+    enum: FF_CUT, FF_HALF, FF_ASKED, FF_FULL
+    enum: FF_MAPPED, FF_COMPOSED, FF_DECOMPOSED, FF_LOWERED, FF_UNMARKED, FF_REPLACED, FF_JOINED, FF_STRIPPED
+    enum: FF_NOWHERE, FF_AT_START, FF_EVERYWHERE
+    enum: FF_SPACES_BEFORE, FF_SPACES_AFTER, FF_LONGEST_PIECE
     enum: FF_READ, FF_NO_MEMORY
     enum: FF_FIRST_PIECE, FF_LATER_PIECE
     enum: FF_SLACK
     ctypedef struct ff_vocabulary:
         int64_t count
         int32_t largest
+    ctypedef struct ff_pieces:
+        int64_t count, different
+        double least
+        int32_t lengths[256]
     ctypedef struct ff_added:
         const uint8_t *letters
-        int32_t length, id
-    ctypedef struct ff_wordpiece:
+        int32_t length, id, takes
+    ctypedef struct ff_rule:
+        int32_t kind, old_length, new_length, left, right
+        const uint8_t *old
+        const uint8_t *made "new"
+    ctypedef struct ff_unigram:
+        const ff_pieces *pieces
+        const ff_rule *steps
+        const ff_added *later
+        const int32_t *bytes
+        double unknown_score
+        int32_t step_count, later_count, unknown, words, marked, splits, before, chunks
+    ctypedef struct ff_tokenizer:
+        const ff_unigram *unigram
         const ff_vocabulary *words
         const ff_vocabulary *whole
         const ff_added *added
         const int32_t *before
         const int32_t *after
-        int32_t added_count, before_count, after_count, steps, longest, unknown
+        int32_t added_count, before_count, after_count, each, steps, longest, unknown
     ctypedef struct ff_text:
         const void *letters
         int64_t length
-        int32_t width
+        int32_t width, ready
+    int ff_read_pieces(ff_pieces *, const uint8_t *, int64_t, int64_t *) nogil
+    void ff_free_pieces(ff_pieces *)
+    int32_t ff_find_piece(const ff_pieces *, const uint8_t *, int64_t)
     int ff_read_vocabulary(ff_vocabulary *, const uint8_t *, int64_t, int64_t *) nogil
     void ff_free_vocabulary(ff_vocabulary *)
     int32_t ff_find(const ff_vocabulary *, const uint8_t *, int64_t, int)
-    void ff_prepare_ascii(ff_wordpiece *)
+    void ff_prepare_ascii(ff_tokenizer *)
     int ff_character(int32_t, int32_t *, int32_t *)
     int32_t *ff_tokenize_all(
-        const ff_wordpiece *, const ff_text *, int64_t, int64_t, int, int64_t *, int64_t *, int8_t *, int) nogil
+        const ff_tokenizer *, const ff_text *, int64_t, int64_t, int, int64_t *, int64_t *, int8_t *, int) nogil
 
 
 CLEAN, IDEOGRAPHS, STRIP, LOWER, LOWER_FIRST = FF_CLEAN, FF_IDEOGRAPHS, FF_STRIP, FF_LOWER, FF_LOWER_FIRST
 CONTROL, WHITE, PUNCTUATION, IDEOGRAPH, FENCE = FF_CONTROL, FF_WHITE, FF_PUNCTUATION, FF_IDEOGRAPH, FF_FENCE
 MARK, SPLITS, WORD = FF_MARK, FF_SPLITS, FF_WORD
-LONGEST, CUT, HALF = FF_LONGEST, FF_CUT, FF_HALF
+LONGEST, CUT, HALF, ASKED = FF_LONGEST, FF_CUT, FF_HALF, FF_ASKED
+MAPPED, COMPOSED, DECOMPOSED, LOWERED = FF_MAPPED, FF_COMPOSED, FF_DECOMPOSED, FF_LOWERED
+UNMARKED, REPLACED, JOINED, STRIPPED = FF_UNMARKED, FF_REPLACED, FF_JOINED, FF_STRIPPED
+SPACES_BEFORE, SPACES_AFTER, NOWHERE, AT_START, EVERYWHERE = FF_SPACES_BEFORE, FF_SPACES_AFTER, FF_NOWHERE, FF_AT_START, FF_EVERYWHERE
 
+
+cdef extern from "tokens/normalize.h":
+    ctypedef struct ff_buffer:
+        uint8_t *at
+        int64_t length
+        int failed
+    void ff_prepare_marks()
+    void ff_prepare_map(ff_rule *)
+    void ff_open_bytes(ff_buffer *)
+    void ff_close_bytes(ff_buffer *)
+    void ff_put(ff_buffer *, const uint8_t *, int64_t)
+    int ff_mark(uint32_t)
+    int ff_normalize(const ff_rule *, const ff_buffer *, ff_buffer *, int)
+
+
+ff_prepare_marks()
 
 cdef extern from "Python.h":
     int PyUnicode_KIND(object) noexcept
     const void *PyUnicode_DATA(object) noexcept
     Py_ssize_t PyUnicode_GET_LENGTH(object) noexcept
+
+
+class Part(str):
+    """A normalized part of a text between added tokens; ``later``: other parts are before it."""
+
+    later = False
 
 
 cdef int _fill(ff_text *given, list texts) except -1:
@@ -52,7 +99,9 @@ cdef int _fill(ff_text *given, list texts) except -1:
         if not isinstance(text, str):
             raise TypeError(f"text {i} is {type(text).__name__}, not str")
         given[i].letters, given[i].length = PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)
-        given[i].width = PyUnicode_KIND(text)
+        given[i].width, given[i].ready = PyUnicode_KIND(text), 0
+        if type(text) is Part:
+            given[i].ready = 2 if text.later else 1
     return 0
 
 
@@ -102,6 +151,11 @@ cdef class Vocabulary:
         """The largest id of all pieces."""
         return self.words.largest
 
+    @property
+    def different(self):
+        """The number of different pieces."""
+        return self.words.count
+
     def get(self, str piece):
         """Return the id of a piece that begins a word, or None."""
         cdef bytes letters = piece.encode()
@@ -110,47 +164,87 @@ cdef class Vocabulary:
         return None if found < 0 else found
 
 
-cdef class WordPiece:
-    """Hold a vocabulary and rules that ``tokens.Rules`` has checked. Immutable, so threads may share it.
+cdef class Pieces:
+    """Read the JSON array of pairs of piece and score at byte ``start`` of ``json``; ``end``: the byte after it.
 
-    added: (ASCII bytes, id), longest first; before, after: int32; whole: words that are never cut, which need CLEAN.
+    Raises ValueError unless it is strict JSON with short pieces and numbers. Of a repeated piece the last id counts.
     """
 
-    cdef ff_wordpiece w
+    cdef ff_pieces pieces
+    cdef readonly int64_t end
+
+    def __cinit__(self, const unsigned char[::1] json, int64_t start=0):
+        if not 0 <= start < json.shape[0]:
+            raise ValueError(f"pieces cannot begin at byte {start} of {json.shape[0]}")
+        cdef int failed
+        cdef const uint8_t *first = &json[start]
+        cdef int64_t length = json.shape[0] - start
+        with nogil:
+            failed = ff_read_pieces(&self.pieces, first, length, &self.end)
+        if failed == FF_NO_MEMORY:
+            raise MemoryError("no memory for the pieces")
+        if failed != FF_READ:
+            raise ValueError("the vocabulary is no JSON array of pieces and scores, or has odd ones")
+        self.end += start
+
+    def __dealloc__(self):
+        ff_free_pieces(&self.pieces)
+
+    def __len__(self):
+        return self.pieces.count
+
+    @property
+    def different(self):
+        """The number of different pieces."""
+        return self.pieces.different
+
+    @property
+    def largest(self):
+        """The largest id of all pieces."""
+        return self.pieces.count - 1
+
+    @property
+    def lengths(self):
+        """The number of different pieces of 0, 1, 2, ... characters."""
+        return [self.pieces.lengths[i] for i in range(FF_LONGEST_PIECE + 1)]
+
+    def get(self, str piece):
+        """Return the id of a piece, or None."""
+        cdef bytes letters = piece.encode()
+        cdef int32_t found = ff_find_piece(&self.pieces, letters, len(letters))
+        return None if found < 0 else found
+
+
+cdef class Tokenizer:
+    """Hold a vocabulary and rules. Immutable, so threads may share it.
+
+    added: (ASCII bytes, id, white space taken), longest first; before, after: int32.
+    """
+
+    cdef ff_tokenizer w
     cdef ff_added *added
     cdef object keep_alive
 
-    def __cinit__(
-        self, Vocabulary vocabulary, int steps, int unknown, int longest, list added,
-        const int32_t[::1] before, const int32_t[::1] after, Vocabulary whole=None,
-    ):
-        cdef bytes content
-        if not 0 <= longest <= FF_LONGEST:
-            raise ValueError(f"a word of {longest} letters is cut into pieces, and {FF_LONGEST} is the most here")
-        if whole is not None and not steps & FF_CLEAN:
-            raise ValueError("whole words need texts without control characters, CLEAN")
+    cdef int begin(self, list added, const int32_t[::1] before, const int32_t[::1] after) except -1:
         self.added = <ff_added *>calloc(max(len(added), 1), sizeof(ff_added))
         if self.added == NULL:
             raise MemoryError("no memory for the added tokens")
-        for i, (content, number) in enumerate(added):
+        for i, (content, number, takes) in enumerate(added):
             if not content or not content.isascii():
                 raise ValueError("an added token is empty or has other letters than those of ASCII")
-            self.added[i].letters, self.added[i].length, self.added[i].id = content, <int32_t>len(content), number
-        self.keep_alive = (vocabulary, added, before, after, whole)
-        self.w.words = &vocabulary.words
-        self.w.whole = NULL if whole is None else &whole.words
+            self.added[i].letters, self.added[i].length = <const uint8_t *>(<bytes>content), <int32_t>len(content)
+            self.added[i].id, self.added[i].takes = number, takes
         self.w.added, self.w.added_count = self.added, <int32_t>len(added)
         self.w.before_count, self.w.after_count = <int32_t>before.shape[0], <int32_t>after.shape[0]
         self.w.before = &before[0] if before.shape[0] else NULL
         self.w.after = &after[0] if after.shape[0] else NULL
-        self.w.steps, self.w.longest, self.w.unknown = steps, longest, unknown
-        ff_prepare_ascii(&self.w)
+        return 0
 
     def __dealloc__(self):
         free(self.added)
 
     def tokenize(self, list texts, int64_t limit, bint special, int threads):
-        """Return (ids int32, offsets int64, states int8: FF_WHOLE, FF_CUT or FF_HALF) of ``texts``, a list of str."""
+        """Return (ids int32, offsets int64, states int8: FF_WHOLE to FF_ASKED) of ``texts``, a list of str."""
         cdef int64_t many = len(texts), i
         if limit < (self.w.before_count + self.w.after_count if special else 0):
             raise ValueError(f"{limit} ids are fewer than those at the ends of a text")
@@ -171,6 +265,8 @@ cdef class WordPiece:
                 found = ff_tokenize_all(&self.w, given, many, limit, special, &starts[0], &to[1], &state[0], threads)
             if found == NULL:
                 raise MemoryError("no memory for the ids of the texts")
+            if (states == FF_FULL).any():
+                raise MemoryError("no memory for a text")
             np.cumsum(offsets, out=offsets)
             out = np.empty(offsets[many], np.int32)
             ids = out
@@ -181,3 +277,92 @@ cdef class WordPiece:
         finally:
             free(given)
             free(found)
+
+
+cdef class WordPiece(Tokenizer):
+    """WordPiece by rules that ``tokens.Rules`` has checked; whole: words that are never cut, which need CLEAN."""
+
+    def __cinit__(
+        self, Vocabulary vocabulary, int steps, int unknown, int longest, list added,
+        const int32_t[::1] before, const int32_t[::1] after, Vocabulary whole=None,
+    ):
+        if not 0 <= longest <= FF_LONGEST:
+            raise ValueError(f"a word of {longest} letters is cut into pieces, and {FF_LONGEST} is the most here")
+        if whole is not None and not steps & FF_CLEAN:
+            raise ValueError("whole words need texts without control characters, CLEAN")
+        self.begin(added, before, after)
+        self.keep_alive = (vocabulary, added, before, after, whole)
+        self.w.words = &vocabulary.words
+        self.w.whole = NULL if whole is None else &whole.words
+        self.w.steps, self.w.longest, self.w.unknown, self.w.each = steps, longest, unknown, FF_EACH
+        ff_prepare_ascii(&self.w)
+
+
+cdef class Unigram(Tokenizer):
+    """Unigram by rules that ``tokens.UnigramRules`` has checked.
+
+    steps: (kind, from, to, left, right) as in ``c/tokens/tokens.h``; later: tokens as ``added``, found after
+    normalization; each: the most ids from one character of a text.
+    """
+
+    cdef ff_unigram u
+    cdef ff_rule *steps
+    cdef int32_t of_bytes[256]
+
+    def __cinit__(
+        self, Pieces pieces, list steps, int unknown, list added, list later, const int32_t[::1] before,
+        const int32_t[::1] after, bint by_bytes, bint words, bint marked, bint splits, int prefixed, bint chunks, int each,
+    ):
+        if not 0 <= unknown < pieces.pieces.count:
+            raise ValueError(f"the unknown id {unknown} has no piece")
+        self.begin(added + later, before, after)
+        self.keep_alive = (pieces, steps, added, later, before, after)
+        self.steps = <ff_rule *>calloc(max(len(steps), 1), sizeof(ff_rule))
+        if self.steps == NULL:
+            raise MemoryError("no memory for the normalizer")
+        for i, (kind, old, new, left, right) in enumerate(steps):
+            if kind == FF_REPLACED and not old or kind == FF_MAPPED and (len(old) < 4 or len(old) % 4 or not new.endswith(b"\0")):
+                raise ValueError("a step of the normalizer has nothing to replace")
+            self.steps[i].kind, self.steps[i].left, self.steps[i].right = kind, left, right
+            self.steps[i].old, self.steps[i].old_length = <const uint8_t *>(<bytes>old), <int32_t>len(old)
+            self.steps[i].made, self.steps[i].new_length = <const uint8_t *>(<bytes>new), <int32_t>len(new)
+            if kind == FF_MAPPED:
+                self.steps[i].new_length -= 1
+                ff_prepare_map(&self.steps[i])
+        self.u.pieces, self.u.steps, self.u.step_count = &pieces.pieces, self.steps, <int32_t>len(steps)
+        self.w.added_count -= <int32_t>len(later)
+        self.u.later, self.u.later_count = self.added + self.w.added_count, <int32_t>len(later)
+        self.u.unknown, self.u.unknown_score = unknown, pieces.pieces.least - 10
+        for i in range(256 if by_bytes else 0):
+            piece = b"<0x%02X>" % i
+            self.of_bytes[i] = ff_find_piece(&pieces.pieces, piece, len(piece))
+        self.u.bytes = self.of_bytes if by_bytes else NULL
+        self.u.words, self.u.marked, self.u.splits, self.u.before, self.u.chunks = words, marked, splits, prefixed, chunks
+        self.w.unigram, self.w.each = &self.u, each
+        ff_prepare_ascii(&self.w)
+
+    def __dealloc__(self):
+        free(self.steps)
+
+    def normalize(self, str text):
+        """Return the normalized text, or None if the library must normalize it."""
+        cdef ff_buffer one, other
+        cdef ff_buffer *given = &one
+        cdef ff_buffer *made = &other
+        cdef bytes letters = text.encode()
+        cdef int i, state = 0
+        ff_open_bytes(given)
+        ff_open_bytes(made)
+        try:
+            ff_put(given, letters, len(letters))
+            for i in range(self.u.step_count):
+                made.length = 0
+                if ff_normalize(&self.steps[i], given, made, 3) == FF_ASKED:
+                    return None
+                given, made = made, given
+            if one.failed or other.failed:
+                raise MemoryError("no memory for the normalized text")
+            return given.at[:given.length].decode()
+        finally:
+            ff_close_bytes(&one)
+            ff_close_bytes(&other)
