@@ -20,6 +20,7 @@ from fastflow.kernels.processor import resolve_threads
 
 MOST_ADDED, MOST_ADDED_UNIGRAM = 64, 256  # tokens, tried one after another
 WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+NONE = np.empty(0, np.int64)
 LETTERS, MOST = ascii_letters + digits, 2**62  # MOST: a limit that cuts no text
 Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int8]]  # ids, offsets, states
 HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP decomposes
@@ -169,6 +170,8 @@ class Tokenizer:
         pair or too low a limit, TypeError for other types than str.
         """
         ids, offsets, states = self.compiled.tokenize(list(texts), limit, special, resolve_threads(threads))
+        if states is None:
+            return ids, offsets, NONE
         if (half := np.flatnonzero(states == _cpu.HALF)).size:
             raise ValueError(f"text {half[0]} holds half a surrogate pair")
         if (asked := np.flatnonzero(states == _cpu.ASKED)).size:

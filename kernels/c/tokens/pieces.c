@@ -3,7 +3,7 @@
 
 #include "pieces.h"
 
-enum { BLOCK = 256, OPEN = 24, BASES = 1 << 24, DIGITS = 32 };  /* OPEN: blocks in which a node's children are tried */
+enum { BLOCK = 256, OPEN = 4, BASES = 1 << 24, DIGITS = 32 };  /* OPEN: blocks in which a node's children are tried */
 
 typedef struct {
     uint64_t head;  /* the first 8 bytes, the first one highest */

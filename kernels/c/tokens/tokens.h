@@ -40,6 +40,7 @@ typedef struct {
     int32_t words;              /* 1: white space ends a word, and is dropped */
     int32_t marked, splits;     /* 1: a space becomes ▁; ▁ begins a word */
     int32_t before;             /* FF_NOWHERE, FF_AT_START or FF_EVERYWHERE */
+    uint8_t breaks[256];        /* 1 for bytes that may begin white space or ▁ */
     int32_t chunks;             /* 1: a part may be cut before a space between ASCII letters or digits */
 } ff_unigram;
 
@@ -92,7 +93,7 @@ static inline void ff_put_ids(ff_ids *out, const int32_t *ids, int64_t count)
 }
 
 /* Fill `kinds` and `letters` from the other fields. */
-void ff_prepare_ascii(ff_tokenizer *w);
+void ff_prepare_letters(ff_tokenizer *w);
 /* Set row (flags, canonical class, lower case) and split, c's decomposition without accents. Returns its length. */
 int ff_character(int32_t c, int32_t row[3], int32_t split[FF_EACH]);
 /* State of a text: it fits; was cut; has half a surrogate pair; must be normalized by others; memory was short. */

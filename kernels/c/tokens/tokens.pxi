@@ -30,6 +30,7 @@ cdef extern from "tokens/tokens.h":
         const int32_t *bytes
         double unknown_score
         int32_t step_count, later_count, unknown, words, marked, splits, before, chunks
+        uint8_t breaks[256]
     ctypedef struct ff_tokenizer:
         const ff_unigram *unigram
         const ff_vocabulary *words
@@ -48,7 +49,7 @@ cdef extern from "tokens/tokens.h":
     int ff_read_vocabulary(ff_vocabulary *, const uint8_t *, int64_t, int64_t *) nogil
     void ff_free_vocabulary(ff_vocabulary *)
     int32_t ff_find(const ff_vocabulary *, const uint8_t *, int64_t, int)
-    void ff_prepare_ascii(ff_tokenizer *)
+    void ff_prepare_letters(ff_tokenizer *)
     int ff_character(int32_t, int32_t *, int32_t *)
     int32_t *ff_tokenize_all(
         const ff_tokenizer *, const ff_text *, int64_t, int64_t, int, int64_t *, int64_t *, int8_t *, int) nogil
@@ -244,13 +245,14 @@ cdef class Tokenizer:
         free(self.added)
 
     def tokenize(self, list texts, int64_t limit, bint special, int threads):
-        """Return (ids int32, offsets int64, states int8: FF_WHOLE to FF_ASKED) of ``texts``, a list of str."""
+        """Return (ids int32, offsets int64, states int8: FF_WHOLE to FF_ASKED; None if all are FF_WHOLE)."""
         cdef int64_t many = len(texts), i
+        cdef int8_t worst = 0
         if limit < (self.w.before_count + self.w.after_count if special else 0):
             raise ValueError(f"{limit} ids are fewer than those at the ends of a text")
         offsets, states = np.zeros(many + 1, np.int64), np.zeros(many, np.int8)
         if many == 0:
-            return np.empty(0, np.int32), offsets, states
+            return np.empty(0, np.int32), offsets, None
         cdef int64_t[::1] to = offsets
         cdef int8_t[::1] state = states
         cdef int64_t[::1] starts = np.empty(many, np.int64)
@@ -265,7 +267,9 @@ cdef class Tokenizer:
                 found = ff_tokenize_all(&self.w, given, many, limit, special, &starts[0], &to[1], &state[0], threads)
             if found == NULL:
                 raise MemoryError("no memory for the ids of the texts")
-            if (states == FF_FULL).any():
+            for i in range(many):
+                worst = max(worst, state[i])
+            if worst == FF_FULL:
                 raise MemoryError("no memory for a text")
             np.cumsum(offsets, out=offsets)
             out = np.empty(offsets[many], np.int32)
@@ -273,7 +277,7 @@ cdef class Tokenizer:
             for i in range(many):
                 if to[i + 1] > to[i]:
                     memcpy(&ids[to[i]], found + starts[i], (to[i + 1] - to[i]) * sizeof(int32_t))
-            return out, offsets, states
+            return out, offsets, states if worst else None
         finally:
             free(given)
             free(found)
@@ -295,7 +299,7 @@ cdef class WordPiece(Tokenizer):
         self.w.words = &vocabulary.words
         self.w.whole = NULL if whole is None else &whole.words
         self.w.steps, self.w.longest, self.w.unknown, self.w.each = steps, longest, unknown, FF_EACH
-        ff_prepare_ascii(&self.w)
+        ff_prepare_letters(&self.w)
 
 
 cdef class Unigram(Tokenizer):
@@ -338,8 +342,10 @@ cdef class Unigram(Tokenizer):
             self.of_bytes[i] = ff_find_piece(&pieces.pieces, piece, len(piece))
         self.u.bytes = self.of_bytes if by_bytes else NULL
         self.u.words, self.u.marked, self.u.splits, self.u.before, self.u.chunks = words, marked, splits, prefixed, chunks
+        for letter in b"\t\n\x0b\x0c\r\xc2\xe1\xe3" * words + b" \xe2" * (words or marked):  # of white space and \u2581
+            self.u.breaks[letter] = 1
         self.w.unigram, self.w.each = &self.u, each
-        ff_prepare_ascii(&self.w)
+        ff_prepare_letters(&self.w)
 
     def __dealloc__(self):
         free(self.steps)

@@ -140,38 +140,43 @@ static void end_word(state *s)
     s->word.length = 0;
 }
 
+enum { WHITE = 1, MARK };
+
+/* Say whether the character at `from` is white space that ends a word, or a ▁ or what becomes one; 0: neither. */
+static int find_break(const ff_unigram *u, const uint8_t *from, int *length)
+{
+    uint32_t lower, c = ff_read_utf8(from, length);
+    if (u->words && ff_flags(c, &lower) & FF_WHITE)
+        return WHITE;
+    return u->marked && (c == ' ' || c == 0x2581) ? MARK : 0;
+}
+
 /* Split a normalized part into words: at white space, before each ▁, or not at all. `begins`: 1: no chunk is before it. */
 static void split_words(state *s, const uint8_t *from, int64_t n, int begins)
 {
     static const uint8_t mark[] = {0xe2, 0x96, 0x81};  /* ▁ */
     const ff_unigram *u = s->u;
-    int fresh = begins, length;
-    for (int64_t i = 0; i < n && !s->out.cut; i += length) {
-        const uint8_t first = from[i];
-        int is_mark = 0, white = first == ' ';
-        length = 1;
-        if (first >= 128) {
-            uint32_t lower, c = ff_read_utf8(from + i, &length);
-            is_mark = c == 0x2581;
-            white = u->words && ff_flags(c, &lower) & FF_WHITE;
-        } else if (u->words)
-            white |= (uint8_t)(first - 9) < 5;
-        if (white && u->words) {
-            if (s->word.length)
-                end_word(s);
-            fresh = 1;
-            continue;
+    const int prefixed = u->before == FF_EVERYWHERE || (u->before == FF_AT_START && s->first);
+    int fresh = begins;
+    for (int64_t i = 0, start = 0; i < n && !s->out.cut; start = i) {
+        int found = 0, length;
+        for (; i < n; i += length) {
+            length = 1;
+            if (u->breaks[from[i]] && (found = find_break(u, from + i, &length)))
+                break;
         }
-        is_mark |= white && u->marked;
-        if (u->marked && is_mark && u->splits && s->word.length)
+        if (i > start) {
+            if (fresh && prefixed)
+                ff_put(&s->word, mark, 3);
+            ff_put(&s->word, from + start, i - start);
+            fresh = 0;
+        }
+        if (s->word.length && (found == WHITE || (found == MARK && u->splits)))
             end_word(s);
-        if (fresh && !is_mark && (u->before == FF_EVERYWHERE || (u->before == FF_AT_START && s->first)))
+        if (found == MARK)
             ff_put(&s->word, mark, 3);
-        fresh = 0;
-        if (is_mark)
-            ff_put(&s->word, mark, 3);
-        else
-            ff_put(&s->word, from + i, length);
+        fresh = found == WHITE || (fresh && !found);
+        i += found ? length : 0;
     }
     if (s->word.length && !s->out.cut)
         end_word(s);

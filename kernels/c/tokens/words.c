@@ -225,7 +225,7 @@ static void ascii(state *s, uint32_t c)
         put_punctuation(s, c, unicode_rows[row_of(c)].flags);
 }
 
-void ff_prepare_ascii(ff_tokenizer *w)
+void ff_prepare_letters(ff_tokenizer *w)
 {
     for (int c = 0; c < 128; c++) {
         unsigned flags = unicode_rows[row_of((uint32_t)c)].flags;

@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                       .before_count = take(&s, 1), .after_count = take(&s, 2), .steps = take(&s, 31),
                       .longest = take(&s, 1) ? take(&s, FF_LONGEST) : take(&s, 8), .unknown = 0};
     w.whole = w.steps & FF_CLEAN && size % 2 ? &uncut : NULL;
-    ff_prepare_ascii(&w);
+    ff_prepare_letters(&w);
     const int special = take(&s, 1), ends = w.before_count + w.after_count;
     const int64_t limit = take(&s, 1) ? ends + take(&s, 20) : 4 * MOST, n = read_points(&s, points);
     for (int64_t i = 0; i < n; i++)
