@@ -128,7 +128,11 @@ class UnigramRules(NamedTuple):
         if len(self.added) > MOST_ADDED_UNIGRAM:
             raise ValueError(f"{len(self.added)} tokens are added, more than {MOST_ADDED_UNIGRAM}")
         for token in self.added:
-            if not (token.content.isascii() and token.content.isprintable()) or " " in token.content or not token.content:
+            if (
+                not (token.content.isascii() and token.content.isprintable())
+                or " " in token.content
+                or not token.content
+            ):
                 raise ValueError(f"the added token {token.content!r:.40} is no word of ASCII")
             if token.later and token.right:
                 raise ValueError(f"the added token {token.content!r:.40} is normalized and takes the spaces after it")
@@ -178,9 +182,7 @@ class Tokenizer:
             ids, offsets, states = self._ask(texts, asked, (ids, offsets, states), limit, special)
         return ids, offsets, np.flatnonzero(states == _cpu.CUT)
 
-    def _ask(
-        self, texts: Sequence[str], asked: NDArray[np.int64], found: Found, limit: int, special: bool
-    ) -> Found:
+    def _ask(self, texts: Sequence[str], asked: NDArray[np.int64], found: Found, limit: int, special: bool) -> Found:
         raise NotImplementedError
 
 
@@ -226,9 +228,7 @@ class Unigram(Tokenizer):
             rules.splits, rules.prefixed, chunks, rules.each,
         )  # fmt: skip
 
-    def _ask(
-        self, texts: Sequence[str], asked: NDArray[np.int64], found: Found, limit: int, special: bool
-    ) -> Found:
+    def _ask(self, texts: Sequence[str], asked: NDArray[np.int64], found: Found, limit: int, special: bool) -> Found:
         """Tokenize the texts ``asked``, normalized by the library, and put their rows into what is ``found``."""
         ids, offsets, states = found
         rows = [ids[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]

@@ -153,8 +153,8 @@ def header(t: Tables) -> str:
 
 MARKS_EXPLANATION = f"""\
 /* Unicode as tokenizers {tokenizers.__version__} sees it, by tests/native/unicode.py: do not edit.
-   Runs of code points: the code points before it of no kind, its code points, and their kind, a sum of the flags in
-   normalize.c: 1 joins the character before it, 2 joins none, 4 joins the next one, 8 NFKC may change it or its order. */
+   Runs of code points: the code points before it of no kind, its code points, and their kind, a sum of the flags
+   in normalize.h. */
 #include <stdint.h>
 
 static const uint16_t mark_runs[][3] = {{
@@ -164,7 +164,7 @@ static const uint16_t mark_runs[][3] = {{
 def find_marks() -> dict[int, int]:
     """Return the kinds of code points, by a map of one character: it replaces a whole grapheme of under six bytes."""
     letter, sign = (normalizers.Precompiled(charsmap({c: "X"})).normalize_str for c in "a\u0600")
-    nfkc = normalizers.NFKC().normalize_str
+    nfkc, strip = normalizers.NFKC().normalize_str, normalizers.StripAccents().normalize_str
     seconds = {second for i in POINTS if (second := find_second(chr(i)))}
     kinds = {}
     for i in POINTS:
@@ -172,7 +172,7 @@ def find_marks() -> dict[int, int]:
         joins, takes = letter(f"a{c}") == "X", letter(f"{c}a\u0301").endswith("X\u0301")
         breaks = len(c.encode()) < 4 and sign(f"\u0600{c}") != "X"
         changes = nfkc(c) != c or c in seconds or moves(c)
-        kinds[i] = joins + 2 * breaks + 4 * takes + 8 * changes
+        kinds[i] = joins + 2 * breaks + 4 * takes + 8 * changes + 16 * (not strip(c))
     return kinds
 
 

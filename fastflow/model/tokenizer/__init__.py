@@ -262,7 +262,7 @@ class Tokenizer:
         texts = [f" {word[:LONGEST_WORD]}" for word in words]
         if self._native is not None:
             ids, _, _ = self._native.tokenizer.tokenize(texts, self.max_length, special=False, threads=self.threads)
-            unknown = [self._native.vocabulary.get(name) for name in UNKNOWN]
+            unknown = [self._native.id_of(name) for name in UNKNOWN]
         else:
             encodings = self._check(self._tokenizer.encode_batch_fast, texts, False)
             unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]

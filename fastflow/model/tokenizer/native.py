@@ -24,8 +24,25 @@ class Native(NamedTuple):
     special: dict[int, str]
     unknown: int | None
     limit: int | None
-    size: int
-    largest: int
+    new: dict[str, int]  # added tokens that the vocabulary lacks
+
+    @property
+    def size(self) -> int:
+        return len(self.vocabulary) + len(self.new)
+
+    @property
+    def largest(self) -> int:
+        return max([self.vocabulary.largest, *self.new.values()])
+
+    def id_of(self, token: str) -> int | None:
+        return self.new.get(token, self.vocabulary.get(token))
+
+    def lengths(self) -> list[int] | None:
+        """Return the numbers of characters of the pieces and added tokens; None for WordPiece."""
+        if isinstance(self.vocabulary, Vocabulary):
+            return None
+        known = [length for length, count in enumerate(self.vocabulary.lengths) for _ in range(count)]
+        return known + [len(token) for token in self.new]
 
 
 def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> Native:
@@ -55,11 +72,11 @@ def _read(data: bytes, place: int, lower: bool, settings: Settings | None) -> Na
     tokenizer, new, unknown = compile_rules(rules, *more, vocabulary)
     special = {
         token["id"]: token["content"]
-        for token in sorted(tree["added_tokens"], key=lambda token: token["id"]) if token["special"]
+        for token in sorted(tree["added_tokens"], key=lambda token: token["id"])
+        if token["special"]
     }
     limit = tree["truncation"] and tree["truncation"]["max_length"]
-    largest, size = max([vocabulary.largest, *new.values()]), vocabulary.different + len(new)
-    return Native(tokenizer, vocabulary, rules.before + rules.after, special, unknown, limit, size, largest)
+    return Native(tokenizer, vocabulary, rules.before + rules.after, special, unknown, limit, new)
 
 
 def _read_rules(tree: Any, lower: bool, listed: bool) -> tuple[Any, ...]:

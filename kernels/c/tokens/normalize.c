@@ -4,11 +4,9 @@
 #include "marks.h"
 #include "normalize.h"
 
-/* Kinds of characters: a grapheme goes on with it; it is a grapheme; a grapheme goes on after it; NFKC may change it. */
-enum { JOINS = 1, BREAKS = 2, TAKES = 4, CHANGES = 8 };
 enum { POINTS = 0x110000, SHORT = 6 };  /* a grapheme of under SHORT bytes is looked up whole */
 
-static uint8_t marks[POINTS / 2];  /* two characters a byte */
+static uint8_t marks[POINTS];
 
 void ff_prepare_marks(void)
 {
@@ -16,13 +14,13 @@ void ff_prepare_marks(void)
     for (size_t i = 0; i < sizeof mark_runs / sizeof *mark_runs; i++) {
         c += mark_runs[i][0];
         for (int n = 0; n < mark_runs[i][1]; n++, c++)
-            marks[c >> 1] |= (uint8_t)(mark_runs[i][2] << (c & 1) * 4);
+            marks[c] = (uint8_t)mark_runs[i][2];
     }
 }
 
 int ff_mark(uint32_t c)
 {
-    return marks[c >> 1] >> (c & 1) * 4 & 15;
+    return marks[c];
 }
 
 void ff_open_bytes(ff_buffer *b)
@@ -108,7 +106,7 @@ static int may_join(uint32_t before, int before_length, uint32_t first, int n, u
     int pictured = first == 0xa9 || first == 0xae;
     if (pictured && last == 0x200d)
         return 1;
-    return (n == 3 || pictured) && ((ff_mark(before) & JOINS && before_length == 3) || is_hangul(before));
+    return (n == 3 || pictured) && ((ff_mark(before) & FF_JOINS && before_length == 3) || is_hangul(before));
 }
 
 static int map_graphemes(const ff_rule *m, const uint8_t *from, int64_t n, ff_buffer *made)
@@ -127,14 +125,14 @@ static int map_graphemes(const ff_rule *m, const uint8_t *from, int64_t n, ff_bu
         uint32_t c = last = ff_read_utf8(from + i, &length);
         int kind = ff_mark(c), last_length = length;
         end = i + length;
-        if (kind & TAKES)
+        if (kind & FF_TAKES)
             return FF_ASKED;
         if (c == '\r' && end < n && from[end] == '\n')
             end++;
-        while (!(kind & BREAKS) && end < n && from[end] >= 128) {
+        while (!(kind & FF_BREAKS) && end < n && from[end] >= 128) {
             int more;
             uint32_t next = ff_read_utf8(from + end, &more);
-            if (!(ff_mark(next) & JOINS))
+            if (!(ff_mark(next) & FF_JOINS))
                 break;
             end += more, last = next, last_length = more;
         }
@@ -167,7 +165,8 @@ static int check_form(int decomposed, const uint8_t *from, int64_t n)
     uint32_t lower;
     for (int64_t i = 0; i < n; i += length) {
         uint32_t c = ff_read_utf8(from + i, &length);
-        if (c >= 128 && (ff_mark(c) & CHANGES || (decomposed && (ff_flags(c, &lower) & FF_SPLITS || is_hangul(c)))))
+        int splits = decomposed && c >= 128 && (is_hangul(c) || ff_flags(c, &lower) & (FF_SPLITS | FF_MARK));
+        if (c >= 128 && (splits || ff_mark(c) & FF_CHANGES))
             return FF_ASKED;
     }
     return FF_WHOLE;
@@ -179,9 +178,9 @@ static void lower_or_unmark(int lowers, const uint8_t *from, int64_t n, ff_buffe
     int length;
     for (int64_t i = 0; i < n; i += length) {
         uint32_t lower, c = ff_read_utf8(from + i, &length);
-        int flags = ff_flags(c, &lower);
+        ff_flags(c, &lower);
         uint8_t bytes[4];
-        if (!lowers ? !(flags & FF_MARK) : lower == c && c != 0x130)
+        if (!lowers ? !(ff_mark(c) & FF_ACCENT) : lower == c && c != 0x130)
             ff_put(made, from + i, length);
         else if (lowers)
             ff_put(made, c == 0x130 ? dotted : bytes, c == 0x130 ? 3 : ff_put_utf8(bytes, lower));

@@ -46,7 +46,10 @@ static inline uint32_t ff_read_utf8(const uint8_t *from, int *length)
 
 /* Expand the kinds of characters; once, before all other calls. */
 void ff_prepare_marks(void);
-int ff_mark(uint32_t c);  /* the kinds of a character */
+/* Kinds of characters: a grapheme goes on with it; it is a grapheme; a grapheme goes on after it; NFKC may change it;
+   FF_UNMARKED drops it. */
+enum { FF_JOINS = 1, FF_BREAKS = 2, FF_TAKES = 4, FF_CHANGES = 8, FF_ACCENT = 16 };
+int ff_mark(uint32_t c);  /* a sum of kinds */
 void ff_prepare_map(ff_rule *m);  /* sets m->ascii */
 /* Normalize `given` by a step into `made`, which is empty. `ends`: 1: the text begins here, 2: it ends here. Returns
    FF_WHOLE, or FF_ASKED. */

@@ -164,7 +164,6 @@ static int make_node(ff_pieces *p, builder *b, int64_t low, int64_t high, uint32
     *base = 0, *id = -1;
     for (; low < high && b->keys[low].length == depth; low++)
         *id = b->keys[low].id;
-    p->different += *id >= 0;
     for (int64_t i = low; i < high; i++)
         if (!count || labels[count - 1] != b->keys[i].at[depth])
             labels[count++] = b->keys[i].at[depth];

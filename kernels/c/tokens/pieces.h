@@ -10,7 +10,7 @@ enum { FF_LONGEST_PIECE = 255 };  /* most bytes of a piece */
 typedef struct {
     uint64_t *units;   /* (many) */
     double *scores;    /* (count) of each id */
-    int64_t many, count, different;  /* units; pieces; different pieces */
+    int64_t many, count;  /* units; pieces */
     double least;      /* of all scores */
     uint32_t root;     /* base of the node that no byte has led to */
     int32_t empty;     /* id of the empty piece, or -1 */

@@ -13,7 +13,8 @@ cdef extern from "tokens/tokens.h":
         int64_t count
         int32_t largest
     ctypedef struct ff_pieces:
-        int64_t count, different
+        int64_t count
+        const double *scores
         double least
         int32_t lengths[256]
     ctypedef struct ff_added:
@@ -61,7 +62,9 @@ MARK, SPLITS, WORD = FF_MARK, FF_SPLITS, FF_WORD
 LONGEST, CUT, HALF, ASKED = FF_LONGEST, FF_CUT, FF_HALF, FF_ASKED
 MAPPED, COMPOSED, DECOMPOSED, LOWERED = FF_MAPPED, FF_COMPOSED, FF_DECOMPOSED, FF_LOWERED
 UNMARKED, REPLACED, JOINED, STRIPPED = FF_UNMARKED, FF_REPLACED, FF_JOINED, FF_STRIPPED
-SPACES_BEFORE, SPACES_AFTER, NOWHERE, AT_START, EVERYWHERE = FF_SPACES_BEFORE, FF_SPACES_AFTER, FF_NOWHERE, FF_AT_START, FF_EVERYWHERE
+SPACES_BEFORE, SPACES_AFTER = FF_SPACES_BEFORE, FF_SPACES_AFTER
+NOWHERE, AT_START, EVERYWHERE = FF_NOWHERE, FF_AT_START, FF_EVERYWHERE
+JOINS, BREAKS, TAKES, CHANGES, ACCENT = FF_JOINS, FF_BREAKS, FF_TAKES, FF_CHANGES, FF_ACCENT
 
 
 cdef extern from "tokens/normalize.h":
@@ -74,6 +77,7 @@ cdef extern from "tokens/normalize.h":
     void ff_open_bytes(ff_buffer *)
     void ff_close_bytes(ff_buffer *)
     void ff_put(ff_buffer *, const uint8_t *, int64_t)
+    enum: FF_JOINS, FF_BREAKS, FF_TAKES, FF_CHANGES, FF_ACCENT
     int ff_mark(uint32_t)
     int ff_normalize(const ff_rule *, const ff_buffer *, ff_buffer *, int)
 
@@ -104,6 +108,13 @@ cdef int _fill(ff_text *given, list texts) except -1:
         if type(text) is Part:
             given[i].ready = 2 if text.later else 1
     return 0
+
+
+def mark(int c):
+    """Return the kinds of code point c in a grapheme, a sum of JOINS to ACCENT, as ``c/tokens/normalize.h``."""
+    if not 0 <= c < 0x110000:
+        raise ValueError(f"{c} is no code point")
+    return ff_mark(c)
 
 
 def character(int c):
@@ -152,11 +163,6 @@ cdef class Vocabulary:
         """The largest id of all pieces."""
         return self.words.largest
 
-    @property
-    def different(self):
-        """The number of different pieces."""
-        return self.words.count
-
     def get(self, str piece):
         """Return the id of a piece that begins a word, or None."""
         cdef bytes letters = piece.encode()
@@ -195,11 +201,6 @@ cdef class Pieces:
         return self.pieces.count
 
     @property
-    def different(self):
-        """The number of different pieces."""
-        return self.pieces.different
-
-    @property
     def largest(self):
         """The largest id of all pieces."""
         return self.pieces.count - 1
@@ -208,6 +209,12 @@ cdef class Pieces:
     def lengths(self):
         """The number of different pieces of 0, 1, 2, ... characters."""
         return [self.pieces.lengths[i] for i in range(FF_LONGEST_PIECE + 1)]
+
+    def score(self, int64_t number):
+        """Return the score of a piece."""
+        if not 0 <= number < self.pieces.count:
+            raise ValueError(f"no piece has the id {number}")
+        return self.pieces.scores[number]
 
     def get(self, str piece):
         """Return the id of a piece, or None."""
@@ -325,7 +332,9 @@ cdef class Unigram(Tokenizer):
         if self.steps == NULL:
             raise MemoryError("no memory for the normalizer")
         for i, (kind, old, new, left, right) in enumerate(steps):
-            if kind == FF_REPLACED and not old or kind == FF_MAPPED and (len(old) < 4 or len(old) % 4 or not new.endswith(b"\0")):
+            if kind == FF_MAPPED and (len(old) < 4 or len(old) % 4 or not new.endswith(b"\0")):
+                raise ValueError("a map of characters has no units, or its last text has no end")
+            if kind == FF_REPLACED and not old:
                 raise ValueError("a step of the normalizer has nothing to replace")
             self.steps[i].kind, self.steps[i].left, self.steps[i].right = kind, left, right
             self.steps[i].old, self.steps[i].old_length = <const uint8_t *>(<bytes>old), <int32_t>len(old)
