@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from string import ascii_letters, digits
 from typing import NamedTuple
 
@@ -13,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS, WHITE, WORD, character
-from fastflow.kernels._cpu import Part, Pieces
+from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS, WHITE, WORD, Part, Pieces, character
 from fastflow.kernels._cpu import Vocabulary as Vocabulary
 from fastflow.kernels.processor import resolve_threads
 
 MOST_ADDED, MOST_ADDED_UNIGRAM = 64, 256  # tokens, tried one after another
-WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 NONE = np.empty(0, np.int64)
 LETTERS, MOST = ascii_letters + digits, 2**62  # MOST: a limit that cuts no text
 Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int8]]  # ids, offsets, states
@@ -224,14 +224,24 @@ class Unigram(Tokenizer):
         ]
         ends = [np.array(ids, np.int32) for ids in (rules.before, rules.after)]
         return _cpu.Unigram(
-            pieces, list(rules.steps), rules.unknown, *added, *ends, rules.by_bytes, rules.words, rules.marked,
-            rules.splits, rules.prefixed, chunks, rules.each,
-        )  # fmt: skip
+            pieces,
+            list(rules.steps),
+            rules.unknown,
+            *added,
+            *ends,
+            rules.by_bytes,
+            rules.words,
+            rules.marked,
+            rules.splits,
+            rules.prefixed,
+            chunks,
+            rules.each,
+        )
 
     def _ask(self, texts: Sequence[str], asked: NDArray[np.int64], found: Found, limit: int, special: bool) -> Found:
         """Tokenize the texts ``asked``, normalized by the library, and put their rows into what is ``found``."""
         ids, offsets, states = found
-        rows = [ids[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+        rows = [ids[a:b] for a, b in pairwise(offsets)]
         before, after = (self._rules.before, self._rules.after) if special else ((), ())
         room = limit - len(before) - len(after)
         for i in asked:

@@ -1,4 +1,4 @@
-"""Which Unigram tokenizers are compiled: those of SentencePiece, with the library's ids; every other is the library's."""
+"""Which Unigram tokenizers are compiled, with the library's ids; the library runs the others."""
 
 from __future__ import annotations
 

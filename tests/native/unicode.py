@@ -21,7 +21,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.charsmaps import charsmap
+from support.charsmaps import charsmap  # noqa: E402
 
 HEADER, MARKS = ROOT / "kernels/c/tokens/unicode.h", ROOT / "kernels/c/tokens/marks.h"
 POINTS = [i for i in range(0x110000) if not 0xD800 <= i < 0xE000]

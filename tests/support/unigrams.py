@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from base64 import b64encode
 from functools import cache
 from random import Random
@@ -54,9 +53,15 @@ def train(rule: str) -> tuple[tuple[tuple[str, float], ...], bytes]:
     lines = [*SENTENCES, *make_sentences(60), *(mixed(rng, 2).replace("\0", "") for _ in range(12))]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=1000, normalization_rule_name=rule,
-        character_coverage=0.98, hard_vocab_limit=False, minloglevel=2, num_threads=1,
-    )  # fmt: skip
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=1000,
+        normalization_rule_name=rule,
+        character_coverage=0.98,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        num_threads=1,
+    )
     found = protocol.ModelProto()
     found.ParseFromString(model.getvalue())
     return tuple((each.piece, each.score) for each in found.pieces), found.normalizer_spec.precompiled_charsmap
@@ -72,8 +77,8 @@ def token(content: str, number: int, **flags: bool) -> dict[str, Any]:
 
 
 def make_tree(
-    pieces: Any, normalizer: Any = None, splitter: Any = None, unknown: int = 0, by_bytes: bool = False, added: Any = (),
-) -> dict[str, Any]:  # fmt: skip
+    pieces: Any, normalizer: Any = None, splitter: Any = None, unknown: int = 0, by_bytes: bool = False, added: Any = ()
+) -> dict[str, Any]:
     """A tokenizer.json with <s> and </s> at the ends of a text."""
     return {
         "version": "1.0",
@@ -95,8 +100,8 @@ def make_tree(
             },
         },
         "decoder": None,
-        "model": {"type": "Unigram", "unk_id": unknown, "vocab": [list(pair) for pair in pieces], "byte_fallback": by_bytes},
-    }  # fmt: skip
+        "model": {"type": "Unigram", "unk_id": unknown, "vocab": list(map(list, pieces)), "byte_fallback": by_bytes},
+    }
 
 
 def make_xlm(rule: str = "nmt_nfkc", **change: Any) -> dict[str, Any]:
@@ -107,13 +112,25 @@ def make_xlm(rule: str = "nmt_nfkc", **change: Any) -> dict[str, Any]:
     return make_tree(pieces, sequence(*steps), sequence(SPLIT, metaspace()), added=added) | change
 
 
-ASCII = re.compile("[ -~]+")
 CLUSTERS = (
-    *("\r\n", "\r", "\n", "e\u0301", "ﬁ\u0301", "か\u3099", "\u1112\u1161\u11ab", "\u1112\u0301", "각\u0301", "\u0600a\u0301"),
-    *("👩\u200d👩", "🇩🇪🇫", "©\u200d™\u0301", "©\u200d", "™\u0301", "क\u094dष\u0301", "\u0915\u093c", "\u200b\u0301", "①\ufe0f"),
-    *("Ω\u0301", "\u0344", "\xa8\u0301", "\x7f", "\u3000", "  ", "   ", "\u2581", "\u2581\u2581", "ﷺ", "½", "㌔", "İ", "ẞ", "ΑΣ"),
-    *("<mask>", " <mask> ", "<s>", "</s>", "＜s＞", "<MASK>", "<unk>", "☃☃", "\U000e0100", "a\U000e0100", "a\u200d", "ẹ\u0301ẹ\u0301"),
-)  # fmt: skip
+    *("\r\n", "\r", "\n", "e\u0301", "ﬁ\u0301", "か\u3099", "\u1112\u1161\u11ab", "\u1112\u0301", "각\u0301"),
+    *("\u0600a\u0301", "👩\u200d👩", "🇩🇪🇫", "©\u200d™\u0301", "©\u200d", "™\u0301", "क\u094dष\u0301", "\u0915\u093c"),
+    *(
+        "\u200b\u0301",
+        "①\ufe0f",
+        "Ω\u0301",
+        "\u0344",
+        "\xa8\u0301",
+        "\x7f",
+        "\u3000",
+        "  ",
+        "   ",
+        "\u2581",
+        "\u2581\u2581",
+    ),
+    *("ﷺ", "½", "㌔", "İ", "ẞ", "ΑΣ", "<mask>", " <mask> ", "<s>", "</s>", "＜s＞", "<MASK>", "<unk>", "☃☃"),
+    *("\U000e0100", "a\U000e0100", "a\u200d", "ẹ\u0301ẹ\u0301"),
+)
 
 
 def draw(rng: Random, words: int = 12) -> str:

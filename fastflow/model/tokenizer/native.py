@@ -1,4 +1,4 @@
-"""Compile the WordPiece or Unigram of a tokenizer.json; ``tokenizers`` reads files with other rules, and reports errors."""
+"""Compile the WordPiece or Unigram of a tokenizer.json; ``tokenizers`` runs others, and reports errors."""
 
 from __future__ import annotations
 

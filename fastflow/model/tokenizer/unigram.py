@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from functools import cache
 from typing import Any
 
 from fastflow.kernels import _cpu
 from fastflow.kernels.tokens import Pieces, Step, Token, Unigram, UnigramRules
+from fastflow.late import late
 from fastflow.model.tokenizer.files import lowercase_first
-from fastflow.model.tokenizer.parts import check_tree, fields, is_a, kind, read_ends
+from fastflow.model.tokenizer.parts import check_tree, is_a, kind, read_ends
 
 PLAIN = {
     **{"NFC": _cpu.COMPOSED, "NFKC": _cpu.COMPOSED, "NFD": _cpu.DECOMPOSED, "NFKD": _cpu.DECOMPOSED},
@@ -27,7 +27,7 @@ class Normalizer:
     def __init__(self, rule: Any, lower: bool) -> None:
         self._rule, self._lower = rule, lower
 
-    @cache  # noqa: B019
+    @late
     def _library(self) -> Any:
         from tokenizers import Tokenizer, models
 
@@ -38,7 +38,7 @@ class Normalizer:
         return library.normalizer
 
     def __call__(self, text: str) -> str:
-        return str(self._library().normalize_str(text))
+        return str(self._library.normalize_str(text))
 
 
 def read_rules(tree: Any, lower: bool) -> tuple[UnigramRules, Normalizer]:
@@ -57,9 +57,16 @@ def read_rules(tree: Any, lower: bool) -> tuple[UnigramRules, Normalizer]:
         steps.insert(0, Step(_cpu.LOWERED))
     words, marked, prefixed, splits = _read_splitter(tree["pre_tokenizer"])
     rules = UnigramRules(
-        tuple(steps), words, marked, prefixed, splits, model["unk_id"], model.get("byte_fallback", False),
-        tuple(tokens), *read_ends(tree["post_processor"]),
-    )  # fmt: skip
+        tuple(steps),
+        words,
+        marked,
+        prefixed,
+        splits,
+        model["unk_id"],
+        model.get("byte_fallback", False),
+        tuple(tokens),
+        *read_ends(tree["post_processor"]),
+    )
     return rules, Normalizer(tree["normalizer"], lower)
 
 
