@@ -22,7 +22,7 @@ from support.places import ROOT, USERS
 from support.processes import run_limited
 
 CODE = {".py", ".pyx", ".pxi", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
-MADE = {"kernels/_cpu.c", "kernels/c/tokens/unicode.h"}  # of kernels/_cpu.pyx, and by native/unicode.py
+MADE = {"kernels/_cpu.c", *(f"kernels/c/tokens/{it}.h" for it in ("marks", "unicode"))}  # by Cython, native/unicode.py
 PRODUCT = ("fastflow", "kernels", "train", "bench")
 GENERATED = {"docs/api.md", "docs/commands.md", *(f"bench/results/{it}/shapes.md" for it in ("xeon-amx", "zen4"))}
 PARTICIPLE = re.compile(r"\w+ed|built|found|given|held|kept|left|lost|made|said|seen|sent|shown|told|written")

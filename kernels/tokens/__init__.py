@@ -273,7 +273,7 @@ class Unigram(Tokenizer):
 
 
 def find_tokens(text: str, added: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """Yield place and token of those that are found before normalization: the first, and of several the longest."""
+    """Yield the place and token of each match before normalization; the longest token at a place counts."""
     known = {token.content: token for token in added if not token.later}
     if known:
         for match in re.finditer("|".join(map(re.escape, sorted(known, key=len, reverse=True))), text):

@@ -207,7 +207,8 @@ class Unigram(Tokenizer):
         unknown, start, rows = self._rules.unknown, 0, []
         best: list[tuple[float, int, int] | None] = [None] * (len(word) + 1)  # score, start, id of the last piece
         for at in range(len(word)):
-            score = best[at][0] if best[at] and at else 0.0
+            here = best[at]
+            score = 0.0 if here is None else here[0]
             found = [
                 (end, self._ids.get(word[at:end], -1)) for end in range(at + 1, min(len(word), at + self._longest) + 1)
             ]

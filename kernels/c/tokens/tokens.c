@@ -19,6 +19,17 @@ typedef struct {
     _Atomic int64_t next;
 } job;
 
+int ff_tokenize(const ff_tokenizer *w, const ff_text *text, int64_t limit, int special, int32_t *ids, int64_t *count)
+{
+    int64_t before = special ? w->before_count : 0, after = special ? w->after_count : 0;
+    ff_ids out = {.ids = ids + before, .room = limit - before - after};
+    int state = w->unigram ? ff_tokenize_unigram(w, text, &out) : ff_tokenize_words(w, text, &out);
+    memcpy(ids, w->before, (size_t)before * sizeof *ids);
+    memcpy(ids + before + out.count, w->after, (size_t)after * sizeof *ids);
+    *count = before + out.count + after;
+    return state;
+}
+
 static void tokenize_texts(void *context, int thread)
 {
     job *j = context;

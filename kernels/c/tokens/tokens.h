@@ -99,7 +99,9 @@ int ff_character(int32_t c, int32_t row[3], int32_t split[FF_EACH]);
 /* State of a text: it fits; was cut; has half a surrogate pair; must be normalized by others; memory was short. */
 enum { FF_WHOLE, FF_CUT, FF_HALF, FF_ASKED, FF_FULL };
 int ff_flags(uint32_t c, uint32_t *lower);  /* returns a character's flags, sets its lower case */
-int ff_tokenize_unigram(const ff_tokenizer *t, const ff_text *text, ff_ids *out);  /* returns the text's state */
+/* Write a text's ids without the ids at its ends. Returns the text's state. */
+int ff_tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *out);
+int ff_tokenize_unigram(const ff_tokenizer *t, const ff_text *text, ff_ids *out);
 /* Write at most `limit` ids of a text and set *count. `special`: with start and end ids. Returns the text's state. */
 int ff_tokenize(const ff_tokenizer *w, const ff_text *text, int64_t limit, int special, int32_t *ids, int64_t *count);
 

@@ -266,7 +266,7 @@ int ff_flags(uint32_t c, uint32_t *lower)
     return unicode_rows[r].flags;
 }
 
-static int tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *out)
+int ff_tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *out)
 {
     state s;
     s.w = w, s.out = *out;
@@ -279,15 +279,4 @@ static int tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *ou
         read_words(&s, text->letters, text->length);
     *out = s.out;
     return out->half ? FF_HALF : out->cut ? FF_CUT : FF_WHOLE;
-}
-
-int ff_tokenize(const ff_tokenizer *w, const ff_text *text, int64_t limit, int special, int32_t *ids, int64_t *count)
-{
-    int64_t before = special ? w->before_count : 0, after = special ? w->after_count : 0;
-    ff_ids out = {.ids = ids + before, .room = limit - before - after};
-    int state = w->unigram ? ff_tokenize_unigram(w, text, &out) : tokenize_words(w, text, &out);
-    memcpy(ids, w->before, (size_t)before * sizeof *ids);
-    memcpy(ids + before + out.count, w->after, (size_t)after * sizeof *ids);
-    *count = before + out.count + after;
-    return state;
 }
