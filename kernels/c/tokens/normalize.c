@@ -23,12 +23,12 @@ int ff_mark(uint32_t c)
     return marks[c];
 }
 
-void ff_open_bytes(ff_buffer *b)
+void ff_open_buffer(ff_buffer *b)
 {
     b->at = b->own, b->length = 0, b->room = FF_OWN, b->failed = 0;
 }
 
-void ff_close_bytes(ff_buffer *b)
+void ff_close_buffer(ff_buffer *b)
 {
     if (b->at != b->own)
         free(b->at);
@@ -84,15 +84,20 @@ static int replace(const ff_rule *m, const uint8_t *letters, int n, ff_buffer *m
     return KEPT;
 }
 
-void ff_prepare_map(ff_rule *m)
+int ff_prepare_map(ff_rule *m)
 {
     ff_buffer made;
-    ff_open_bytes(&made);
-    for (int c = 0; c < 128; c++) {
-        uint8_t letter = (uint8_t)c;
-        m->ascii[c] = c == '\r' || replace(m, &letter, 1, &made) != KEPT;
+    ff_open_buffer(&made);
+    if (!(m->odd = malloc(FF_ODDS)))
+        return 0;
+    for (uint32_t c = 0; c < FF_ODDS; c++) {
+        uint8_t letters[4];
+        int n = ff_put_utf8(letters, c);
+        made.length = 0;
+        m->odd[c] = c == '\r' || ff_mark(c) & (FF_JOINS | FF_TAKES) || replace(m, letters, n, &made) != KEPT;
     }
-    ff_close_bytes(&made);
+    ff_close_buffer(&made);
+    return 1;
 }
 
 static int is_hangul(uint32_t c)
@@ -100,50 +105,49 @@ static int is_hangul(uint32_t c)
     return c - 0x1100 < 256 || c - 0xa960 < 32 || c - 0xac00 < 11264;
 }
 
-/* Return whether a short grapheme of a character (`first`, n bytes) and marks up to `last` may belong to a longer one. */
-static int may_join(uint32_t before, int before_length, uint32_t first, int n, uint32_t last)
+/* Return whether a short grapheme, at byte `at`, of a character (`first`, n bytes) and marks up to `last` may belong to a
+   longer one, by the rules for emoji, Hangul or Indic syllables. */
+static int may_join(const uint8_t *from, int64_t at, uint32_t first, int n, uint32_t last)
 {
-    int pictured = first == 0xa9 || first == 0xae;
+    int pictured = first == 0xa9 || first == 0xae, length = 0;
     if (pictured && last == 0x200d)
         return 1;
-    return (n == 3 || pictured) && ((ff_mark(before) & FF_JOINS && before_length == 3) || is_hangul(before));
+    if (!at || (n != 3 && !pictured))
+        return 0;
+    uint32_t before = ff_read_before(from, at, &length);
+    return (ff_mark(before) & FF_JOINS && length == 3) || is_hangul(before);
 }
 
 static int map_graphemes(const ff_rule *m, const uint8_t *from, int64_t n, ff_buffer *made)
 {
-    uint32_t before = 0, last;
-    int before_length = 1, length, found;
     for (int64_t i = 0; i < n;) {
-        int64_t start = i, end;
-        for (; i < n && from[i] < 128 && !m->ascii[from[i]] && (i + 1 == n || from[i + 1] < 128); i++)
-            before_length = 1;
-        if (i > start) {
-            ff_put(made, from + start, i - start);
-            before = from[i - 1];
-            continue;
-        }
-        uint32_t c = last = ff_read_utf8(from + i, &length);
-        int kind = ff_mark(c), last_length = length;
-        end = i + length;
-        if (kind & FF_TAKES)
+        int64_t start = i, base = i;
+        uint32_t c = 0;
+        int length, found;
+        for (; i < n && from[i] < 0xf0 && !m->odd[c = ff_read_utf8(from + i, &length)]; i += length)
+            base = i;
+        if (i < n && (from[i] >= 0xf0 || ff_mark(c) & FF_JOINS))
+            i = base;  /* the grapheme may begin with the character before */
+        ff_put(made, from + start, i - start);
+        if (i == n)
+            break;
+        uint32_t last = c = ff_read_utf8(from + i, &length);
+        int64_t end = i + length;
+        if (ff_mark(c) & FF_TAKES)
             return FF_ASKED;
         if (c == '\r' && end < n && from[end] == '\n')
             end++;
-        while (!(kind & FF_BREAKS) && end < n && from[end] >= 128) {
+        while (!(ff_mark(c) & FF_BREAKS) && end < n && from[end] >= 128) {
             int more;
             uint32_t next = ff_read_utf8(from + end, &more);
             if (!(ff_mark(next) & FF_JOINS))
                 break;
-            end += more, last = next, last_length = more;
+            end += more, last = next;
         }
-        if (end - i < SHORT || end == i + length) {
-            if (end > i + length && may_join(before, before_length, c, length, last))
+        if (end - i < SHORT && end > i + length) {
+            if (may_join(from, i, c, length, last) || (found = replace(m, from + i, (int)(end - i), made)) == BROKEN)
                 return FF_ASKED;
-            if ((found = replace(m, from + i, (int)(end - i), made)) == BROKEN)
-                return FF_ASKED;
-            if (found == KEPT && end == i + length)
-                ff_put(made, from + i, length);
-            if (found == REPLACED || end == i + length)
+            if (found == REPLACED)
                 i = end;
         }
         for (; i < end; i += length) {
@@ -153,7 +157,6 @@ static int map_graphemes(const ff_rule *m, const uint8_t *from, int64_t n, ff_bu
             if (found == KEPT)
                 ff_put(made, from + i, length);
         }
-        before = last, before_length = last_length;
     }
     return FF_WHOLE;
 }
@@ -227,14 +230,8 @@ static void strip(const uint8_t *from, int64_t n, int left, int right, ff_buffer
     uint32_t lower;
     while (left && start < n && ff_flags(ff_read_utf8(from + start, &length), &lower) & FF_WHITE)
         start += length;
-    while (right && end > start) {
-        int64_t at = end - 1;
-        while (from[at] >> 6 == 2)
-            at--;
-        if (!(ff_flags(ff_read_utf8(from + at, &length), &lower) & FF_WHITE))
-            break;
-        end = at;
-    }
+    while (right && end > start && ff_flags(ff_read_before(from, end, &length), &lower) & FF_WHITE)
+        end -= length;
     ff_put(made, from + start, end - start);
 }
 

@@ -27,8 +27,8 @@ static inline void ff_put(ff_buffer *b, const uint8_t *from, int64_t n)
     b->length += n;
 }
 
-void ff_open_bytes(ff_buffer *b);
-void ff_close_bytes(ff_buffer *b);
+void ff_open_buffer(ff_buffer *b);
+void ff_close_buffer(ff_buffer *b);
 
 static inline int ff_utf8_length(uint8_t first)
 {
@@ -44,13 +44,21 @@ static inline uint32_t ff_read_utf8(const uint8_t *from, int *length)
     return c;
 }
 
+static inline uint32_t ff_read_before(const uint8_t *from, int64_t end, int *length)  /* the character before byte `end` */
+{
+    int64_t at = end - 1;
+    while (from[at] >> 6 == 2)
+        at--;
+    return ff_read_utf8(from + at, length);
+}
+
 /* Expand the kinds of characters; once, before all other calls. */
 void ff_prepare_marks(void);
 /* Kinds of characters: a grapheme goes on with it; it is a grapheme; a grapheme goes on after it; NFKC may change it;
    FF_UNMARKED drops it. */
 enum { FF_JOINS = 1, FF_BREAKS = 2, FF_TAKES = 4, FF_CHANGES = 8, FF_ACCENT = 16 };
 int ff_mark(uint32_t c);  /* a sum of kinds */
-void ff_prepare_map(ff_rule *m);  /* sets m->ascii */
+int ff_prepare_map(ff_rule *m);  /* makes m->odd, which the caller frees; 0: memory is short */
 /* Normalize `given` by a step into `made`, which is empty. `ends`: 1: the text begins here, 2: it ends here. Returns
    FF_WHOLE, or FF_ASKED. */
 int ff_normalize(const ff_rule *step, const ff_buffer *given, ff_buffer *made, int ends);

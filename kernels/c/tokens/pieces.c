@@ -1,4 +1,4 @@
-/* Read the pieces and scores in a tokenizer's JSON file, and make a trie of them. */
+/* Read the pieces and scores in a tokenizer's JSON file into a trie. */
 #include <stdlib.h>
 
 #include "pieces.h"

@@ -22,11 +22,12 @@ typedef struct {
 
 /* Steps of Unigram's normalizer: replace by a map of characters; keep a form of Unicode, or ask; lower case; drop marks;
    replace `old`; replace runs of two or more spaces; drop white space at the ends. */
+enum { FF_ODDS = 0x10000 };
 enum { FF_MAPPED, FF_COMPOSED, FF_DECOMPOSED, FF_LOWERED, FF_UNMARKED, FF_REPLACED, FF_JOINED, FF_STRIPPED };
 typedef struct {
     int32_t kind, old_length, new_length, left, right;  /* left, right: the ends that FF_STRIPPED strips */
     const uint8_t *old, *new;  /* (old_length), (new_length); FF_MAPPED's: units as bytes, and texts that end with 0 */
-    uint8_t ascii[128];        /* of FF_MAPPED, for each character: 1 if it may change */
+    uint8_t *odd;              /* of FF_MAPPED, (FF_ODDS): 1 for a character that may change or join others */
 } ff_rule;
 
 enum { FF_NOWHERE, FF_AT_START, FF_EVERYWHERE };  /* which parts of a text get a ▁ before them */

@@ -9,7 +9,7 @@ enum { BEGINS = 1, ENDS = 2 };       /* flags: the part of a text begins or ends
 
 typedef struct {
     double score;  /* of the best pieces up to the node */
-    int32_t id;    /* of the last of them */
+    int32_t id;    /* of the last piece */
     int32_t from;  /* the node before it, in bytes; -1: none has come here */
 } node;
 
@@ -183,14 +183,12 @@ static void split_words(state *s, const uint8_t *from, int64_t n, int begins)
     s->word.length = 0;
 }
 
-static int32_t is_space_before(const ff_buffer *b, int64_t end)
+/* Return the bytes of the white space before byte `end`; 0: none is there. */
+static int space_before(const ff_buffer *b, int64_t end)
 {
     int length;
     uint32_t lower;
-    int64_t at = end - 1;
-    while (at > 0 && b->at[at] >> 6 == 2)
-        at--;
-    return end > 0 && ff_flags(ff_read_utf8(b->at + at, &length), &lower) & FF_WHITE ? (int32_t)(end - at) : 0;
+    return end > 0 && ff_flags(ff_read_before(b->at, end, &length), &lower) & FF_WHITE ? length : 0;
 }
 
 /* Find added tokens in a normalized part, and split what is between them. */
@@ -206,8 +204,8 @@ static void find_later(state *s, const ff_buffer *b, int begins)
         if (!found)
             continue;
         int64_t end = i;
-        int32_t space;
-        while (found->takes & FF_SPACES_BEFORE && end > start && (space = is_space_before(b, end)))
+        int space;
+        while (found->takes & FF_SPACES_BEFORE && end > start && (space = space_before(b, end)))
             end -= space;
         split_words(s, b->at + start, end - start, begins || start);
         ff_put_ids(&s->out, &found->id, 1);
@@ -262,18 +260,18 @@ int ff_tokenize_unigram(const ff_tokenizer *t, const ff_text *text, ff_ids *out)
     s.t = t, s.u = t->unigram, s.out = *out;
     s.state = FF_WHOLE, s.unknown = -1, s.first = text->ready < 2;
     s.nodes = s.own, s.room = NODES, s.clean = 0;
-    ff_open_bytes(&s.given);
-    ff_open_bytes(&s.made);
-    ff_open_bytes(&s.word);
+    ff_open_buffer(&s.given);
+    ff_open_buffer(&s.made);
+    ff_open_buffer(&s.word);
     if (text->width == 1)
         read_bytes(&s, text->letters, text->length, text->ready);
     else if (text->width == 2)
         read_halves(&s, text->letters, text->length, text->ready);
     else
         read_words(&s, text->letters, text->length, text->ready);
-    ff_close_bytes(&s.given);
-    ff_close_bytes(&s.made);
-    ff_close_bytes(&s.word);
+    ff_close_buffer(&s.given);
+    ff_close_buffer(&s.made);
+    ff_close_buffer(&s.word);
     if (s.nodes != s.own)
         free(s.nodes);
     *out = s.out;
