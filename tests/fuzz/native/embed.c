@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int64_t end;
     CHECK(ff_read_vocabulary(&v, (const uint8_t *)json, (int64_t)strlen(json), &end) == FF_READ, "a sound vocabulary");
     ff_tokenizer w = {.words = &v, .before = before, .after = after, .before_count = 1, .after_count = 1, .steps = take(&s, 31),
-                      .longest = 20, .unknown = 0};
+                      .longest = 20, .unknown = 0, .each = FF_EACH};
     ff_prepare_letters(&w);
     ff_table t = {.isa = flow.isa, .stored = FF_ROWS_FLOAT, .count = 9, .vocabulary = 9, .width = flow.inputs, .run = 16};
     float *rows = room((size_t)(t.count * t.width) * 4);

@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const ff_added added[ADDED] = {{(const uint8_t *)"[MASK]", 6, 9}, {(const uint8_t *)"ab", 2, 7}};
     ff_tokenizer w = {.words = &v, .added = added, .before = before, .after = after, .added_count = take(&s, ADDED),
                       .before_count = take(&s, 1), .after_count = take(&s, 2), .steps = take(&s, 31),
-                      .longest = take(&s, 1) ? take(&s, FF_LONGEST) : take(&s, 8), .unknown = 0};
+                      .longest = take(&s, 1) ? take(&s, FF_LONGEST) : take(&s, 8), .unknown = 0, .each = FF_EACH};
     w.whole = w.steps & FF_CLEAN && size % 2 ? &uncut : NULL;
     ff_prepare_letters(&w);
     const int special = take(&s, 1), ends = w.before_count + w.after_count;
