@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS, WHITE, WORD, Part, Pieces, character
+from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS, WHITE, WORD, Part, character
+from fastflow.kernels._cpu import Pieces as Pieces
 from fastflow.kernels._cpu import Vocabulary as Vocabulary
 from fastflow.kernels.processor import resolve_threads
 

@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from fastflow.kernels.tokens import Pieces, Rules, Tokenizer, UnigramRules, Vocabulary
-from fastflow.model.tokenizer import unigram, wordpiece
+from fastflow.model.tokenizer import wordpiece
 from fastflow.model.tokenizer.classes import Whole, settle
 from fastflow.model.tokenizer.files import NotNativeError
 from fastflow.model.tokenizer.settings import Settings
@@ -64,12 +64,12 @@ def _read(data: bytes, place: int, lower: bool, settings: Settings | None) -> Na
     tree = json.loads(
         (data[:place] + (b"[]" if listed else b"{}") + data[vocabulary.end :]).decode(), object_pairs_hook=_once
     )
-    rules, *more = _read_rules(tree, lower, listed)
+    kind = _choose(listed)
+    rules, *more = kind.read_rules(tree, lower)
     if settings is not None:
         tree = _settle(settings, tree, rules, vocabulary)
-        rules, *more = _read_rules(tree, lower, listed)
-    compile_rules: Any = unigram.compile_rules if listed else wordpiece.compile_rules
-    tokenizer, new, unknown = compile_rules(rules, *more, vocabulary)
+        rules, *more = kind.read_rules(tree, lower)
+    tokenizer, new, unknown = kind.compile_rules(rules, *more, vocabulary)
     special = {
         token["id"]: token["content"]
         for token in sorted(tree["added_tokens"], key=lambda token: token["id"])
@@ -79,8 +79,13 @@ def _read(data: bytes, place: int, lower: bool, settings: Settings | None) -> Na
     return Native(tokenizer, vocabulary, rules.before + rules.after, special, unknown, limit, new)
 
 
-def _read_rules(tree: Any, lower: bool, listed: bool) -> tuple[Any, ...]:
-    return unigram.read_rules(tree, lower) if listed else (wordpiece.read_rules(tree, lower),)
+def _choose(listed: bool) -> Any:
+    """Return the module that reads the rules of a vocabulary: pieces with scores are a list."""
+    if not listed:
+        return wordpiece
+    from fastflow.model.tokenizer import unigram
+
+    return unigram
 
 
 def _settle(settings: Settings, tree: Any, rules: Rules | UnigramRules, vocabulary: Vocabulary | Pieces) -> Any:

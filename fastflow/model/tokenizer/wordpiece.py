@@ -10,7 +10,7 @@ from fastflow.model.tokenizer.parts import check_tree, is_a, kind, read_ends
 NORMALIZER = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
 
 
-def read_rules(tree: Any, lower: bool) -> Rules:
+def read_rules(tree: Any, lower: bool) -> tuple[Rules]:
     """Read the rules of ``tree``; raise ValueError for one that is not compiled."""
     added = check_tree(tree)
     model, normalizer = tree["model"], tree["normalizer"]
@@ -32,7 +32,8 @@ def read_rules(tree: Any, lower: bool) -> Rules:
     steps = (normalizer["clean_text"], normalizer["handle_chinese_chars"], strip, normalizer["lowercase"], lower)
     whole = tuple((token["content"], token["id"]) for token in added if token["single_word"])
     found = tuple((token["content"], token["id"]) for token in added if not token["single_word"])
-    return Rules(*steps, model["unk_token"], model["max_input_chars_per_word"], found, before, after, whole)
+    rules = Rules(*steps, model["unk_token"], model["max_input_chars_per_word"], found, before, after, whole)
+    return (rules,)
 
 
 def compile_rules(rules: Rules, vocabulary: Vocabulary) -> tuple[WordPiece, dict[str, int], int | None]:

@@ -133,7 +133,7 @@ def made(number: int) -> tuple[Pair, reference.Tokenizer]:
     tree["model"]["vocab"] = type(vocabulary)()
     if isinstance(vocabulary, list):
         return Pair(data, lower), reference.Unigram(vocabulary, *unigram.read_rules(tree, lower))
-    return Pair(data, lower), reference.WordPiece(vocabulary, wordpiece.read_rules(tree, lower))
+    return Pair(data, lower), reference.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
 
 
 def one(data: bytes) -> None:
