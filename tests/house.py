@@ -142,12 +142,12 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 45_150, 43_500),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 33_950, 31_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 1.97, 1.95, "MB"),
+        "product": Count(lines(*PRODUCT), 46_940, 43_500),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_150, 31_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.05, 1.95, "MB"),
         "bench": Count(lines("bench"), 5_340, 5_000),
-        "tests": Count(lines("tests"), 43_300, 38_000),
-        "docstrings and comments": Count(comments, 46_000, 46_000, "words"),
+        "tests": Count(lines("tests"), 44_150, 38_000),
+        "docstrings and comments": Count(comments, 47_500, 46_000, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),
@@ -165,7 +165,7 @@ def counts() -> dict[str, Count]:
 
 
 def main() -> None:
-    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 60, 60, "modules")}
+    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 62, 60, "modules")}
     for name, count in found.items():
         verdict = "fit" if count.value <= count.goal else "unfit"
         print(f"{verdict:5} {name:36} {count.value:9,.6g} {count.unit:12} held {count.most:7,g}  goal {count.goal:7,g}")
