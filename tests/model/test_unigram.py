@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
+from fastflow.errors import FastflowError
 from fastflow.model.static.write import write_static
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.files import NotNativeError
@@ -123,6 +125,7 @@ OTHERS = {
     "another rule": (normalizer({"type": "Nmt"}), "its normalizer is Nmt, not Precompiled"),
     "another pattern": (normalizer(SPACES | {"pattern": {"Regex": "a+"}}), "replaces another pattern"),
     "an empty pattern": (normalizer(SPACES | {"pattern": {"String": ""}}), "replaces another pattern"),
+    "growth": (normalizer(SPACES | {"pattern": {"String": "a"}, "content": "b" * 2000}), "over 1024 times longer"),
     "half a map": (normalizer({"type": "Precompiled", "precompiled_charsmap": PRECOMPILED[:400]}), "is cut short"),
     "no map": (normalizer({"type": "Precompiled", "precompiled_charsmap": ""}), "is cut short"),
     "an odd map": (normalizer({"type": "Precompiled", "precompiled_charsmap": "?"}), ""),
@@ -159,3 +162,13 @@ def test_a_table_is_embedded_in_one_call(tmp_path):
         assert runtime.info()["tokenizer"] == "native"
         wanted = Runtime(path, backend="reference", dtype="float64").encode(texts)
         np.testing.assert_allclose(runtime.encode(texts), wanted, atol=1e-6)
+
+
+def test_a_map_that_the_library_cannot_use_is_an_error(tmp_path):
+    """Its first unit leads out of the map."""
+    units = (8).to_bytes(4, "little") + b"\0\xff\xff\0" * 2
+    broken = {"type": "Precompiled", "precompiled_charsmap": b64encode(units + b"a").decode()}
+    tokenizer = Tokenizer(write(tmp_path, make_xlm(), normalizer=broken), 16)
+    assert tokenizer.runs == "native"
+    with pytest.raises(FastflowError, match=r"tokenizer\.json, field normalizer: cannot take a text"):
+        tokenizer(["a dog"])

@@ -6,11 +6,13 @@ import json
 from base64 import b64decode, b64encode
 from typing import Any
 
+from fastflow.errors import FastflowError
 from fastflow.kernels import _cpu
 from fastflow.kernels.tokens import Pieces, Step, Token, Unigram, UnigramRules
 from fastflow.late import late
-from fastflow.model.tokenizer.files import lowercase_first
+from fastflow.model.tokenizer.files import GROWTH, lowercase_first, measure_growth
 from fastflow.model.tokenizer.parts import check_tree, is_a, kind, read_ends
+from fastflow.values import panics, reason
 
 PLAIN = {
     **{"NFC": _cpu.COMPOSED, "NFKC": _cpu.COMPOSED, "NFD": _cpu.DECOMPOSED, "NFKD": _cpu.DECOMPOSED},
@@ -38,7 +40,11 @@ class Normalizer:
         return library.normalizer
 
     def __call__(self, text: str) -> str:
-        return str(self._library.normalize_str(text))
+        try:
+            with panics():
+                return str(self._library.normalize_str(text))
+        except Exception as error:
+            raise FastflowError(f"tokenizer.json, field normalizer: cannot take a text: {reason(error)}") from error
 
 
 def read_rules(tree: Any, lower: bool) -> tuple[UnigramRules, Normalizer]:
@@ -53,6 +59,8 @@ def read_rules(tree: Any, lower: bool) -> tuple[UnigramRules, Normalizer]:
             raise ValueError(f"its added token {token['content']!r:.40} is a single word")
     tokens = [Token(each["content"], each["id"], each["lstrip"], each["rstrip"], each["normalized"]) for each in added]
     steps = _read_steps(tree["normalizer"])
+    if measure_growth(tree["normalizer"]) > GROWTH:
+        raise ValueError(f"its normalizer can make a text over {GROWTH} times longer")
     if lower and Step(_cpu.LOWERED) not in steps:
         steps.insert(0, Step(_cpu.LOWERED))
     words, marked, prefixed, splits = _read_splitter(tree["pre_tokenizer"])

@@ -5,7 +5,7 @@
 #include "tokens.h"
 
 enum { TEXTS = 16 };       /* texts that a thread takes at a time */
-enum { WORTH = 1 << 16 };  /* fewest characters per thread for which waking one pays */
+enum { WORTH = 1 << 16, WORTH_UNIGRAM = 1 << 14 };  /* fewest characters per thread for which waking one pays */
 
 typedef struct {
     const ff_tokenizer *w;
@@ -53,7 +53,7 @@ int32_t *ff_tokenize_all(const ff_tokenizer *w, const ff_text *texts, int64_t ma
     if (!ids)
         return NULL;
     job j = {w, texts, many, limit, special, ids, starts, counts, states, 0};
-    int64_t worth = 1 + letters / WORTH;
+    int64_t worth = 1 + letters / (w->unigram ? WORTH_UNIGRAM : WORTH);
     ff_run(tokenize_texts, &j, threads < worth ? threads : (int)worth);
     return ids;
 }
