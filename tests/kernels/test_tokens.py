@@ -269,3 +269,4 @@ def test_the_tables_are_those_of_the_library():
     header = script["HEADER"].read_text(encoding="utf-8")
     assert f"tokenizers {tokenizers.__version__} sees it" in header, "made with another version: see what has changed"
     assert script["header"](script["probe"]()) == header
+    assert script["marks_header"]() == script["MARKS"].read_text(encoding="utf-8")

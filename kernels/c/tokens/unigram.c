@@ -230,7 +230,6 @@ static void end_chunk(state *s, int ends, int ready)
     if (from->failed || to->failed || s->word.failed)
         s->state = FF_FULL;
     s->given.length = 0;
-    s->first = 0;
 }
 
 static int is_plain(uint32_t c)
