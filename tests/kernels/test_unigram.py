@@ -78,6 +78,12 @@ TREES = {
         sequence(SPLIT, metaspace()),
         added=[token("<s>", 1), token("<mask>", len(train("nfkc")[0]), lstrip=True, rstrip=True)],
     ),
+    "first, nfkc": lambda: make_tree(
+        train("nfkc")[0],
+        sequence({"type": "NFKC"}, LOWER, RIGHT),
+        metaspace("first"),
+        added=[token("<s>", 1), token("<mask>", len(train("nfkc")[0]), lstrip=True, rstrip=True)],
+    ),
     "later": lambda: make_tree(
         train("nmt_nfkc_cf")[0],
         sequence(precompiled("nmt_nfkc_cf"), SPACES),
