@@ -105,8 +105,8 @@ static int is_hangul(uint32_t c)
     return c - 0x1100 < 256 || c - 0xa960 < 32 || c - 0xac00 < 11264;
 }
 
-/* Return whether a short grapheme, at byte `at`, of a character (`first`, n bytes) and marks up to `last` may belong to a
-   longer one, by the rules for emoji, Hangul or Indic syllables. */
+/* Return whether a short grapheme, at byte `at`, of a character (`first`, n bytes) and marks up to `last` may belong
+   to a longer one, by the rules for emoji, Hangul or Indic syllables. */
 static int may_join(const uint8_t *from, int64_t at, uint32_t first, int n, uint32_t last)
 {
     int pictured = first == 0xa9 || first == 0xae, length = 0;

@@ -44,7 +44,8 @@ static inline uint32_t ff_read_utf8(const uint8_t *from, int *length)
     return c;
 }
 
-static inline uint32_t ff_read_before(const uint8_t *from, int64_t end, int *length)  /* the character before byte `end` */
+/* Return the character before byte `end`; set its bytes. */
+static inline uint32_t ff_read_before(const uint8_t *from, int64_t end, int *length)
 {
     int64_t at = end - 1;
     while (from[at] >> 6 == 2)

@@ -25,8 +25,8 @@ typedef struct {
 static int number(ff_reader *r, double *value)
 {
     static const double powers[DIGITS] = {
-        1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
-        1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31};
+        1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19,
+        1e20, 1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31};
     uint64_t digits = 0;
     int c = ff_next(r), negative = c == '-', power = 0, shift = 0, point = 0, zero, read = 0;
     if (negative)
@@ -61,7 +61,7 @@ static int number(ff_reader *r, double *value)
     return 1;
 }
 
-/* Read the pairs up to the end of the array into keys and p->scores, which have room. Returns their number; -1: invalid. */
+/* Read the pairs up to the end of the array into keys and p->scores, which have room. Returns their number, or -1. */
 static int64_t read_pairs(ff_pieces *p, ff_reader *r, uint8_t *to, key *keys)
 {
     int64_t count = 0;
@@ -155,8 +155,8 @@ static uint32_t take_base(ff_pieces *p, builder *b, const uint8_t *labels, int c
     return base;
 }
 
-/* Make the node of the keys from `low` to `high`, which share `depth` bytes. Sets its base and id. Returns 0 if there is
-   no room. */
+/* Make the node of the keys from `low` to `high`, which share `depth` bytes. Sets its base and id. Returns 0 if there
+   is no room. */
 static int make_node(ff_pieces *p, builder *b, int64_t low, int64_t high, uint32_t depth, uint32_t *base, int32_t *id)
 {
     uint8_t labels[BLOCK];

@@ -20,10 +20,10 @@ typedef struct {
     int32_t length, id, takes;
 } ff_added;
 
-/* Steps of Unigram's normalizer: replace by a map of characters; keep a form of Unicode, or ask; lower case; drop marks;
-   replace `old`; replace runs of two or more spaces; drop white space at the ends. */
-enum { FF_ODDS = 0x10000 };
+/* Steps of Unigram's normalizer: replace by a map of characters; keep a form of Unicode, or ask; lower case; drop
+   marks; replace `old`; replace runs of two or more spaces; drop white space at the ends. */
 enum { FF_MAPPED, FF_COMPOSED, FF_DECOMPOSED, FF_LOWERED, FF_UNMARKED, FF_REPLACED, FF_JOINED, FF_STRIPPED };
+enum { FF_ODDS = 0x10000 };  /* characters that a map has a table for */
 typedef struct {
     int32_t kind, old_length, new_length, left, right;  /* left, right: the ends that FF_STRIPPED strips */
     const uint8_t *old, *new;  /* (old_length), (new_length); FF_MAPPED's: units as bytes, and texts that end with 0 */
@@ -46,7 +46,7 @@ typedef struct {
 } ff_unigram;
 
 typedef struct {
-    const ff_unigram *unigram;         /* NULL: WordPiece, which has the fields from `words` to `whole`, and `steps` to `letters` */
+    const ff_unigram *unigram;         /* NULL: WordPiece, by `words`, `whole` and the fields from `steps` on */
     const ff_vocabulary *words;
     const ff_vocabulary *whole;        /* words that are not cut, made of FF_WORD characters; or NULL */
     const ff_added *added;             /* (added_count) tokens found before normalization, longest first */

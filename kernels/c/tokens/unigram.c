@@ -1,5 +1,5 @@
-/* Turn one text into ids by Unigram: cut it at added tokens, normalize the parts, and cut their words into the pieces with
-   the largest sum of scores. */
+/* Turn one text into ids by Unigram: cut it at added tokens, normalize the parts, and cut their words into the pieces
+   with the largest sum of scores. */
 #include <stdlib.h>
 
 #include "normalize.h"
@@ -151,7 +151,7 @@ static int find_break(const ff_unigram *u, const uint8_t *from, int *length)
     return u->marked && (c == ' ' || c == 0x2581) ? MARK : 0;
 }
 
-/* Split a normalized part into words: at white space, before each ▁, or not at all. `begins`: 1: no chunk is before it. */
+/* Split a normalized part into words: at white space, before each ▁, or not at all. `begins`: no chunk is before. */
 static void split_words(state *s, const uint8_t *from, int64_t n, int begins)
 {
     static const uint8_t mark[] = {0xe2, 0x96, 0x81};  /* ▁ */

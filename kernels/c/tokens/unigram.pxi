@@ -93,7 +93,8 @@ cdef class Unigram(Tokenizer):
 
     def __cinit__(
         self, Pieces pieces, list steps, int unknown, list added, list later, const int32_t[::1] before,
-        const int32_t[::1] after, bint by_bytes, bint words, bint marked, bint splits, int prefixed, bint chunks, int each,
+        const int32_t[::1] after, bint by_bytes, bint words, bint marked, bint splits, int prefixed, bint chunks,
+        int each,
     ):
         if not 0 <= unknown < pieces.pieces.count:
             raise ValueError(f"the unknown id {unknown} has no piece")
@@ -123,7 +124,8 @@ cdef class Unigram(Tokenizer):
             piece = b"<0x%02X>" % i
             self.of_bytes[i] = ff_find_piece(&pieces.pieces, piece, len(piece))
         self.u.bytes = self.of_bytes if by_bytes else NULL
-        self.u.words, self.u.marked, self.u.splits, self.u.before, self.u.chunks = words, marked, splits, prefixed, chunks
+        self.u.words, self.u.marked, self.u.splits = words, marked, splits
+        self.u.before, self.u.chunks = prefixed, chunks
         for letter in b"\t\n\x0b\x0c\r\xc2\xe1\xe3" * words + b" \xe2" * (words or marked):  # of white space and \u2581
             self.u.breaks[letter] = 1
         self.w.unigram, self.w.each = &self.u, each

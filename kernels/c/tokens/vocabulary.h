@@ -37,7 +37,7 @@ typedef struct {
 } ff_reader;
 
 int ff_next(ff_reader *r);  /* the next byte that is not white space; -1 at the end */
-int64_t ff_read_string(ff_reader *r, uint8_t *to);  /* copies a string after its first quote; its bytes, or -1: invalid */
+int64_t ff_read_string(ff_reader *r, uint8_t *to);  /* copies a string after its quote; returns its bytes, or -1 */
 
 /* The first min(n, 8) bytes as a number, n >= 1. */
 static inline uint64_t ff_bytes(const uint8_t *letters, int64_t n)
