@@ -163,14 +163,14 @@ static const uint16_t mark_runs[][3] = {{
 
 def find_marks() -> dict[int, int]:
     """Return the kinds of code points, by a map of one character: it replaces a whole grapheme of under six bytes."""
-    letter, sign = (normalizers.Precompiled(charsmap({c: "X"})).normalize_str for c in "a\u0600")
+    letter, accent = (normalizers.Precompiled(charsmap({c: "X"})).normalize_str for c in "a\u0301")
     nfkc, strip = normalizers.NFKC().normalize_str, normalizers.StripAccents().normalize_str
     seconds = {second for i in POINTS if (second := find_second(chr(i)))}
     kinds = {}
     for i in POINTS:
         c = chr(i)
         joins, takes = letter(f"a{c}") == "X", letter(f"{c}a\u0301").endswith("X\u0301")
-        breaks = len(c.encode()) < 4 and sign(f"\u0600{c}") != "X"
+        breaks = accent(f"{c}\u0301\u0302") == f"{c}X"  # the accents are a grapheme
         changes = nfkc(c) != c or c in seconds or moves(c)
         kinds[i] = joins + 2 * breaks + 4 * takes + 8 * changes + 16 * (not strip(c))
     return kinds
