@@ -19,7 +19,7 @@ UNICODE: Part = {
     "type": "data",
     "bom-ref": "unicode",
     "name": "Unicode Character Database",
-    "description": "classes, lower case and decompositions of characters, as tables in the compiled code",
+    "description": "classes, lower case, decompositions and graphemes of characters, as tables in the compiled code",
     "licenses": [{"license": {"id": "Unicode-3.0"}}],
 }
 DATA = {  # file -> its description

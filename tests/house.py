@@ -22,7 +22,7 @@ from support.places import ROOT, USERS
 from support.processes import run_limited
 
 CODE = {".py", ".pyx", ".pxi", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
-MADE = {"kernels/_cpu.c", "kernels/c/tokens/unicode.h"}  # of kernels/_cpu.pyx, and by native/unicode.py
+MADE = {"kernels/_cpu.c", *(f"kernels/c/tokens/{it}.h" for it in ("marks", "unicode"))}  # by Cython, native/unicode.py
 PRODUCT = ("fastflow", "kernels", "train", "bench")
 GENERATED = {"docs/api.md", "docs/commands.md", *(f"bench/results/{it}/shapes.md" for it in ("xeon-amx", "zen4"))}
 PARTICIPLE = re.compile(r"\w+ed|built|found|given|held|kept|left|lost|made|said|seen|sent|shown|told|written")
@@ -142,12 +142,12 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 45_730, 43_500),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_530, 31_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.01, 1.95, "MB"),
-        "bench": Count(lines("bench"), 5_560, 5_000),
-        "tests": Count(lines("tests"), 43_760, 38_000),
-        "docstrings and comments": Count(comments, 46_500, 46_000, "words"),
+        "product": Count(lines(*PRODUCT), 48_000, 43_500),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 35_000, 31_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.2, 1.95, "MB"),
+        "bench": Count(lines("bench"), 5_950, 5_000),
+        "tests": Count(lines("tests"), 44_500, 38_000),
+        "docstrings and comments": Count(comments, 48_500, 46_000, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),
@@ -165,7 +165,7 @@ def counts() -> dict[str, Count]:
 
 
 def main() -> None:
-    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 60, 60, "modules")}
+    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 62, 60, "modules")}
     for name, count in found.items():
         verdict = "fit" if count.value <= count.goal else "unfit"
         print(f"{verdict:5} {name:36} {count.value:9,.6g} {count.unit:12} held {count.most:7,g}  goal {count.goal:7,g}")

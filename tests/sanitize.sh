@@ -42,7 +42,7 @@ import fastflow.kernels._cpu as built
 assert "installed" in built.__file__ and sys.argv[1] in open("/proc/self/maps").read(), built.__file__
 PROGRAM
 LD_PRELOAD=$library "$python" -m pytest -q -p no:cacheprovider tests/kernels/test_*_cpu*.py tests/kernels/test_search.py \
-    tests/kernels/test_tokens.py tests/kernels/test_table.py tests/kernels/test_embed.py tests/kernels/test_mapped.py "$@" \
+    tests/kernels/test_tokens.py tests/kernels/test_unigram.py tests/kernels/test_table.py tests/kernels/test_embed.py tests/kernels/test_mapped.py "$@" \
     --deselect tests/kernels/test_mapped.py::test_a_map_that_is_not_ours_ends_the_process_as_before \
     --deselect tests/kernels/test_bits_cpu.py::test_calls_keep_no_memory
 cd "$checkout"

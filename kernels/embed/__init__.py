@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.flow.cpu import CpuFlow
     from fastflow.kernels.table.cpu import CpuTable
-    from fastflow.kernels.tokens import WordPiece
+    from fastflow.kernels.tokens import Tokenizer
 
 MOST = 2**62  # limit of ids that cuts no text
 
@@ -27,7 +27,7 @@ class Texts:
     """
 
     def __init__(
-        self, words: WordPiece, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
+        self, words: Tokenizer, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
         left_out: int | None = None,
     ) -> None:  # fmt: skip
         self._check = getattr(pooling, "check", None)  # of a table: raises if its file changed
@@ -42,12 +42,13 @@ class Texts:
         """Return the embeddings (B, N), or their first ``truncate`` columns, and the number of cut texts.
 
         ``normalize`` divides rows by their L2 norms; ``pooled`` (B, D) receives the pooled vectors. Raises ValueError
-        for half a surrogate pair or an id without a vector; TypeError for other types than str.
+        for half a surrogate pair, a text that a library must normalize, or an id without a vector; TypeError for other
+        types than str.
         """
         out = np.empty((len(texts), flow.outputs if truncate is None else truncate), np.float32)
         cut = self.compiled.run(flow.compiled, list(texts), out, normalize, flow.threads, pooled)
         if cut < 0:
-            raise ValueError("a text holds half a surrogate pair, or a token that the pooling has no row for")
+            raise ValueError("a text cannot be tokenized here, or has a token that the pooling has no row for")
         if self._check is not None:
             self._check()
         return out, cut

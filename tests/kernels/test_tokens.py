@@ -229,7 +229,7 @@ def test_rules_that_are_not_implemented(module, change, sentence):
 
 def test_the_extension_checks_what_it_is_given():
     ends, found = np.empty(0, np.int32), Vocabulary(b'{"a":0}')
-    for longest, added in ((257, []), (-1, []), (9, [(b"", 0)]), (9, [("é".encode(), 0)])):
+    for longest, added in ((257, []), (-1, []), (9, [(b"", 0, 0)]), (9, [("é".encode(), 0, 0)])):
         with pytest.raises(ValueError, match=r"the most here|an added token is"):
             _cpu.WordPiece(found, 0, 0, longest, added, ends, ends)
     with pytest.raises(ValueError, match="whole words need"):
@@ -269,3 +269,4 @@ def test_the_tables_are_those_of_the_library():
     header = script["HEADER"].read_text(encoding="utf-8")
     assert f"tokenizers {tokenizers.__version__} sees it" in header, "made with another version: see what has changed"
     assert script["header"](script["probe"]()) == header
+    assert script["marks_header"]() == script["MARKS"].read_text(encoding="utf-8")

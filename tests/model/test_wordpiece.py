@@ -13,7 +13,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.files import NotNativeError, load_tokenizer
-from fastflow.model.tokenizer.wordpiece import read_native
+from fastflow.model.tokenizer.native import read_native
 
 from support.builders import FAMILIES, VOCABULARY, fairseq_wordpiece, vocabulary_only, wordpiece
 from support.refusals import refuses, spoil
@@ -162,7 +162,7 @@ def test_others_are_left_to_the_library(bert_copy, name):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_families_that_run_natively(encoders, family):
     native = Tokenizer(encoders(family), 32).runs == "native"
-    assert native == (family not in ("roberta", "xlm-roberta", "camembert"))
+    assert native == (family != "roberta")
 
 
 def test_two_vocabularies_or_a_field_twice(bert_copy):
@@ -205,13 +205,13 @@ def test_mpnet_runs_natively(tmp_path):
     tokenizer.add_special_tokens([AddedToken("dog", lstrip=True, special=True)])
     found = read_native(tokenizer.to_str().encode(), False)
     texts = ["the  dog\u3000 dogdog", "adog", " \tdog"]
-    ids, offsets, _ = found.wordpiece.tokenize(texts, 99)
+    ids, offsets, _ = found.tokenizer.tokenize(texts, 99)
     assert ids.tolist() == [i for each in tokenizer.encode_batch(texts) for i in each.ids]
     assert len(offsets) == 4
 
 
 def test_without_the_extension_the_library_runs(bert_copy, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastflow.model.tokenizer.wordpiece", None)
+    monkeypatch.setitem(sys.modules, "fastflow.model.tokenizer.native", None)
     tokenizer = Tokenizer(bert_copy, 16)
     assert tokenizer.runs == "tokenizers: the compiled kernels are not installed"
     assert tokenizer(["the dog"]).ids.tolist()[0] == VOCABULARY.index("[CLS]")

@@ -1,9 +1,9 @@
-"""Make the Unicode tables of the native WordPiece by asking ``tokenizers`` about every code point.
+"""Make the Unicode tables of the native tokenizers by asking ``tokenizers`` about every code point.
 
 Its rules come from libraries of several Unicode versions, so no single version gives the same classes.
 
-    python tests/native/unicode.py           # compares kernels/c/tokens/unicode.h with the answers
-    python tests/native/unicode.py --write   # writes it
+    python tests/native/unicode.py           # compares unicode.h and marks.h of kernels/c/tokens with the answers
+    python tests/native/unicode.py --write   # writes them
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,11 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = ROOT / "kernels/c/tokens/unicode.h"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.charsmaps import charsmap  # noqa: E402
+
+HEADER, MARKS = ROOT / "kernels/c/tokens/unicode.h", ROOT / "kernels/c/tokens/marks.h"
 POINTS = [i for i in range(0x110000) if not 0xD800 <= i < 0xE000]
 SPLITS, WORD = 32, 128  # as in kernels/c/tokens/tokens.h; the answers below are in the order of its flags
 HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic
@@ -146,14 +151,67 @@ def header(t: Tables) -> str:
     return "\n".join([*out, "", "#endif", ""])
 
 
+MARKS_EXPLANATION = f"""\
+/* Unicode as tokenizers {tokenizers.__version__} sees it, by tests/native/unicode.py: do not edit.
+   Runs of code points: the code points before it of no kind, its code points, and their kind, a sum of the flags
+   in normalize.h. */
+#include <stdint.h>
+
+static const uint16_t mark_runs[][3] = {{
+"""
+
+
+def find_marks() -> dict[int, int]:
+    """Return the kinds of code points, by a map of one character: it replaces a whole grapheme of under six bytes."""
+    letter, accent = (normalizers.Precompiled(charsmap({c: "X"})).normalize_str for c in "a\u0301")
+    nfkc, strip = normalizers.NFKC().normalize_str, normalizers.StripAccents().normalize_str
+    seconds = {second for i in POINTS if (second := find_second(chr(i)))}
+    kinds = {}
+    for i in POINTS:
+        c = chr(i)
+        joins, takes = letter(f"a{c}") == "X", letter(f"{c}a\u0301").endswith("X\u0301")
+        breaks = accent(f"{c}\u0301\u0302") == f"{c}X"  # the accents are a grapheme
+        changes = nfkc(c) != c or c in seconds or moves(c)
+        kinds[i] = joins + 2 * breaks + 4 * takes + 8 * changes + 16 * (not strip(c))
+    return kinds
+
+
+def find_second(c: str) -> str:
+    """Return the character that composes to ``c`` with the character before it, or nothing."""
+    nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
+    parts = nfd(c)
+    return parts[-1] if len(parts) > 1 and nfc(c) == c else ""
+
+
+def moves(c: str) -> bool:
+    """Return whether ``c`` is a mark that moves across others."""
+    nfd = normalizers.NFD().normalize_str
+    return nfd(c) == c and (nfd(f"\u0345{c}") != f"\u0345{c}" or nfd(f"{c}\u0334") != f"{c}\u0334")
+
+
+def marks_header() -> str:
+    """The text of the file."""
+    runs, end = [], 0
+    for kind, group in groupby(sorted(find_marks().items()), lambda item: item[1]):
+        codes = [i for i, _ in group]
+        if kind:
+            assert codes[-1] - codes[0] == len(codes) - 1
+            gap = codes[0] - end
+            runs += [f"{{{min(gap - i, 65535)}, 0, 0}}" for i in range(0, gap - 65535, 65535)]
+            runs.append(f"{{{gap if gap <= 65535 else (gap - 1) % 65535 + 1}, {len(codes)}, {kind}}}")
+            end = codes[-1] + 1
+    return MARKS_EXPLANATION + format_lines(runs, "    ") + "\n};\n"
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write the header, or compare it: 1 if it differs."""
-    found = header(probe())
-    if "--write" in arguments:
-        HEADER.write_text(found, encoding="utf-8")
-    elif HEADER.read_text(encoding="utf-8") != found:
-        print(f"{HEADER} differs from what tokenizers {tokenizers.__version__} answers")
-        return 1
+    """Write the headers, or compare them: 1 if one differs."""
+    found = {HEADER: header(probe()), MARKS: marks_header()}
+    for path, text in found.items():
+        if "--write" in arguments:
+            path.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != text:
+            print(f"{path} differs from what tokenizers {tokenizers.__version__} answers")
+            return 1
     return 0
 
 

@@ -8,7 +8,7 @@ import scipy.sparse as sparse
 
 from fastflow import Runtime
 from fastflow.errors import UsageError
-from fastflow.model.tokenizer.wordpiece import read_native
+from fastflow.model.tokenizer.native import read_native
 from fastflow.train.distil import ridge
 from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
 from fastflow.train.distil.choosing import FIRMNESS, PENALTIES, Held, choose_prior, climb, fit_table
@@ -62,7 +62,7 @@ def test_the_compiled_tokenizer_knows_the_new_words():
     native = read_native(more.to_str().encode(), False)
     assert (native.size, native.largest) == (len(VOCABULARY) + len(SPLIT), len(VOCABULARY) + len(SPLIT) - 1)
     texts = [*make_sentences(200), "A DOGSING, x1y2!", "dogsings dogs_ dogs€dogs", "x1y2x1y2 catcatcat-dogs"]
-    ids, offsets, _ = native.wordpiece.tokenize(texts, 64)
+    ids, offsets, _ = native.tokenizer.tokenize(texts, 64)
     assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == [
         each.ids for each in more.encode_batch_fast(texts)
     ]

@@ -55,7 +55,9 @@ class StaticTokenizer(Tokenizer):
 
     @late
     def _characters(self) -> int:
-        return self.max_length * int(np.median([len(token) for token in self._tokenizer.get_vocab()]))
+        lengths = None if self._native is None else self._native.lengths()
+        found = [len(token) for token in self._tokenizer.get_vocab()] if lengths is None else lengths
+        return self.max_length * int(np.median(found))
 
     @property
     def most_characters(self) -> int | None:

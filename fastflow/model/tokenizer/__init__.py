@@ -18,9 +18,9 @@ from fastflow.model.tokenizer.files import NotNativeError, Saved, lowercase_firs
 from fastflow.values import MOST, panics, reason
 
 if TYPE_CHECKING:
-    from fastflow.kernels.tokens import WordPiece
+    from fastflow.kernels.tokens import Tokenizer as Compiled
     from fastflow.model.tokenizer.cuts import LongTexts
-    from fastflow.model.tokenizer.wordpiece import Native
+    from fastflow.model.tokenizer.native import Native
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 LONGEST_WORD = 1000
@@ -77,7 +77,7 @@ class Tokenizer:
     """A saved tokenizer with special tokens and a length limit; it never pads.
 
     ``lower``: lowercase texts first. ``proved``: saving the model has checked the ids. ``threads``: threads of the
-    compiled WordPiece; None: all. ``runs``: "native", or "tokenizers" and the reason.
+    compiled tokenizer; None: all. ``runs``: "native", or "tokenizers" and the reason.
     """
 
     threads: int | None = None
@@ -112,7 +112,7 @@ class Tokenizer:
         self._saved: Saved = read_saved(directory)
         self._native: Native | None = None
         try:
-            from fastflow.model.tokenizer.wordpiece import read_native
+            from fastflow.model.tokenizer.native import read_native
 
             self._native, self.runs = read_native(self._saved.data, lower, self._saved.settings), "native"
         except (ImportError, NotNativeError) as error:
@@ -172,8 +172,8 @@ class Tokenizer:
         return {i: known[i].content for i in sorted(known) if known[i].special}
 
     @property
-    def compiled(self) -> WordPiece | None:
-        return None if self._native is None else self._native.wordpiece
+    def compiled(self) -> Compiled | None:
+        return None if self._native is None else self._native.tokenizer
 
     @property
     def special(self) -> list[str]:
@@ -197,7 +197,7 @@ class Tokenizer:
         if self._native is None:
             return self._by_library(texts)
         try:
-            return Tokens(*self._native.wordpiece.tokenize(texts, self.max_length, self.ended, self.threads))
+            return Tokens(*self._native.tokenizer.tokenize(texts, self.max_length, self.ended, self.threads))
         except ValueError as error:
             raise no_utf8(texts) from error
 
@@ -261,8 +261,8 @@ class Tokenizer:
         """Count all pieces and unknown pieces of ``words``, each tokenized as inside a text."""
         texts = [f" {word[:LONGEST_WORD]}" for word in words]
         if self._native is not None:
-            ids, _, _ = self._native.wordpiece.tokenize(texts, self.max_length, special=False, threads=self.threads)
-            unknown = [self._native.vocabulary.get(name) for name in UNKNOWN]
+            ids, _, _ = self._native.tokenizer.tokenize(texts, self.max_length, special=False, threads=self.threads)
+            unknown = [self._native.id_of(name) for name in UNKNOWN]
         else:
             encodings = self._check(self._tokenizer.encode_batch_fast, texts, False)
             unknown = [self._tokenizer.token_to_id(name) for name in UNKNOWN]

@@ -203,7 +203,7 @@ def check_rules(data: bytes, path: Path) -> None:
     for match in RULES.finditer(text):
         try:
             rules, _ = json.JSONDecoder().raw_decode(text, match.end())
-            grows = _growth(rules)
+            grows = measure_growth(rules)
         except RecursionError:
             raise FastflowError(f"{path} cannot be read as a tokenizer: its JSON is nested too deep") from None
         except ValueError:
@@ -234,14 +234,15 @@ def _check_charsmap(data: bytes, path: Path) -> None:
         raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
 
 
-def _growth(rule: Any) -> float:
+def measure_growth(rule: Any) -> float:
+    """Return how many times longer a rule can make a text."""
     if not isinstance(rule, dict):
         return 1.0
     kind, out = rule.get("type"), 1.0
     if kind == "Sequence":
         for name in ("normalizers", "pretokenizers"):
             for part in rule[name] if isinstance(rule.get(name), list) else []:
-                out = min(out * _growth(part), float(2 * GROWTH))
+                out = min(out * measure_growth(part), float(2 * GROWTH))
     elif kind == "Replace":
         pattern = rule.get("pattern")
         fixed = _size(pattern.get("String")) if isinstance(pattern, dict) else 0

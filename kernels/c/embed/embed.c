@@ -32,7 +32,7 @@ static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_
 {
     int64_t room = 1, ends = e->special ? e->words->before_count + e->words->after_count : 0;
     for (int64_t i = 0; i < count; i++) {
-        int64_t most = texts[i].length > e->limit ? e->limit : ends + FF_EACH * texts[i].length;
+        int64_t most = texts[i].length > e->limit ? e->limit : ends + e->words->each * texts[i].length;
         room += most < e->limit ? most : e->limit;
     }
     if (room <= d->room)
@@ -52,7 +52,7 @@ static int tokenize_few(desk *d, const ff_embedder *e, const ff_text *texts, int
         int64_t found = 0, kept = 0;
         int32_t *ids = d->ids + at;
         states[i] = (int8_t)ff_tokenize(e->words, &texts[i], e->limit, e->special, ids, &found);
-        if (states[i] == FF_HALF)
+        if (states[i] > FF_CUT)
             return 0;
         for (int64_t k = 0; k < found; k++)
             if (ids[k] != e->left_out)

@@ -9,7 +9,7 @@
 #include "tokens/tokens.h"
 
 typedef struct {
-    const ff_wordpiece *words;
+    const ff_tokenizer *words;
     const ff_table *table;      /* pools the ids; NULL: `encoder`, without layers, does */
     const ff_encoder *encoder;
     const ff_flow *flow;
@@ -18,10 +18,10 @@ typedef struct {
     int32_t left_out;           /* id removed after the cut to `limit`; -1: none */
 } ff_embedder;
 
-enum { FF_NO_ROW = FF_HALF + 1 };  /* state of a text with ids that cannot be pooled */
+enum { FF_NO_ROW = FF_FULL + 1 };  /* state of a text with ids that cannot be pooled */
 
 /* Write out (many, keep), the first `keep` outputs of the flow; states (many); and pooled (many, flow->inputs) unless
-   NULL. FF_HALF or FF_NO_ROW leaves the text's row and some neighbouring rows unwritten. Returns -1 if
+   NULL. A state over FF_CUT leaves the text's row and some neighbouring rows unwritten. Returns -1 if
    memory is short. */
 int ff_embed(const ff_embedder *e, const ff_text *texts, int64_t many, float *out, int64_t keep, float *pooled, int8_t *states,
     int normalize, int threads);

@@ -1,7 +1,7 @@
 cdef extern from "embed/embed.h":
     enum: FF_NO_ROW
     ctypedef struct ff_embedder:
-        const ff_wordpiece *words
+        const ff_tokenizer *words
         const ff_table *table
         const ff_encoder *encoder
         const ff_flow *flow
@@ -20,7 +20,7 @@ cdef class Embedder:
     cdef int64_t width
     cdef object keep_alive
 
-    def __cinit__(self, WordPiece words, pooling, int64_t limit, bint special, int left_out):
+    def __cinit__(self, Tokenizer words, pooling, int64_t limit, bint special, int left_out):
         cdef Table table = pooling if isinstance(pooling, Table) else None
         cdef Encoder encoder = pooling if isinstance(pooling, Encoder) else None
         if table is not None:
@@ -37,8 +37,8 @@ cdef class Embedder:
 
     def run(self, Flow flow, list texts, float[:, ::1] out, bint normalize, int threads, float[:, ::1] pooled=None):
         """Write the embeddings of B ``texts`` (str) to out (B, at most the flow's N columns), and the pooled vectors to
-        ``pooled`` (B, D) if given. Return the number of texts that were cut. Return -1 if a text has half a surrogate
-        pair or an id without a row; out is then unusable.
+        ``pooled`` (B, D) if given. Return the number of texts that were cut. Return -1 if a text cannot be tokenized
+        here or has an id without a row; out is then unusable.
         """
         cdef int64_t many = len(texts), i, cut = 0
         cdef int failed
@@ -66,7 +66,7 @@ cdef class Embedder:
             if failed:
                 raise MemoryError("no memory to embed the texts")
             for i in range(many):
-                if states[i] == FF_HALF or states[i] == FF_NO_ROW:
+                if states[i] > FF_CUT:
                     return -1
                 cut += states[i] == FF_CUT
             return cut

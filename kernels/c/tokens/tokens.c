@@ -5,10 +5,10 @@
 #include "tokens.h"
 
 enum { TEXTS = 16 };       /* texts that a thread takes at a time */
-enum { WORTH = 1 << 16 };  /* fewest characters per thread for which waking one pays */
+enum { WORTH = 1 << 16, WORTH_UNIGRAM = 1 << 14 };  /* fewest characters per thread for which waking one pays */
 
 typedef struct {
-    const ff_wordpiece *w;
+    const ff_tokenizer *w;
     const ff_text *texts;
     int64_t many, limit;
     int special;
@@ -19,6 +19,17 @@ typedef struct {
     _Atomic int64_t next;
 } job;
 
+int ff_tokenize(const ff_tokenizer *w, const ff_text *text, int64_t limit, int special, int32_t *ids, int64_t *count)
+{
+    int64_t before = special ? w->before_count : 0, after = special ? w->after_count : 0;
+    ff_ids out = {.ids = ids + before, .room = limit - before - after};
+    int state = w->unigram ? ff_tokenize_unigram(w, text, &out) : ff_tokenize_words(w, text, &out);
+    memcpy(ids, w->before, (size_t)before * sizeof *ids);
+    memcpy(ids + before + out.count, w->after, (size_t)after * sizeof *ids);
+    *count = before + out.count + after;
+    return state;
+}
+
 static void tokenize_texts(void *context, int thread)
 {
     job *j = context;
@@ -28,12 +39,12 @@ static void tokenize_texts(void *context, int thread)
             j->states[i] = (int8_t)ff_tokenize(j->w, &j->texts[i], j->limit, j->special, j->ids + j->starts[i], &j->counts[i]);
 }
 
-int32_t *ff_tokenize_all(const ff_wordpiece *w, const ff_text *texts, int64_t many, int64_t limit, int special,
+int32_t *ff_tokenize_all(const ff_tokenizer *w, const ff_text *texts, int64_t many, int64_t limit, int special,
                          int64_t *starts, int64_t *counts, int8_t *states, int threads)
 {
     int64_t letters = 0, room = 0, ends = special ? w->before_count + w->after_count : 0;
     for (int64_t i = 0; i < many; i++) {
-        int64_t most = texts[i].length > limit ? limit : ends + FF_EACH * texts[i].length;
+        int64_t most = texts[i].length > limit ? limit : ends + w->each * texts[i].length;
         starts[i] = room;
         room += most < limit ? most : limit;
         letters += texts[i].length;
@@ -42,7 +53,7 @@ int32_t *ff_tokenize_all(const ff_wordpiece *w, const ff_text *texts, int64_t ma
     if (!ids)
         return NULL;
     job j = {w, texts, many, limit, special, ids, starts, counts, states, 0};
-    int64_t worth = 1 + letters / WORTH;
+    int64_t worth = 1 + letters / (w->unigram ? WORTH_UNIGRAM : WORTH);
     ff_run(tokenize_texts, &j, threads < worth ? threads : (int)worth);
     return ids;
 }

@@ -5,18 +5,14 @@
 
 enum { FF_CROWDED = 64 };  /* most slots searched for one piece; BERT's vocabulary needs 12 */
 
-typedef struct {
-    const uint8_t *at, *end;
-} reader;
-
-static int next(reader *r)  /* the next byte that is not white space; -1 at the end */
+int ff_next(ff_reader *r)
 {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\t' || *r->at == '\r'))
         r->at++;
     return r->at < r->end ? *r->at++ : -1;
 }
 
-static int hexadecimal(reader *r, uint32_t *value)
+static int hexadecimal(ff_reader *r, uint32_t *value)
 {
     *value = 0;
     for (int i = 0; i < 4; i++, r->at++) {
@@ -42,7 +38,7 @@ int ff_put_utf8(uint8_t *to, uint32_t c)
 }
 
 /* Read an escape sequence after its backslash and write it as UTF-8. Returns the bytes written; 0: invalid. */
-static int escaped(reader *r, uint8_t *to)
+static int escaped(ff_reader *r, uint8_t *to)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (r->at == r->end)
@@ -64,7 +60,7 @@ static int escaped(reader *r, uint8_t *to)
 }
 
 /* Copy a non-ASCII character. Returns its bytes; 0: invalid. */
-static int beyond_ascii(reader *r, uint8_t *to)
+static int beyond_ascii(ff_reader *r, uint8_t *to)
 {
     uint8_t again[4];
     int c = *r->at, more = c >= 0xf0 && c < 0xf8 ? 3 : c >= 0xe0 ? 2 : 1;
@@ -83,8 +79,7 @@ static int beyond_ascii(reader *r, uint8_t *to)
     return more + 1;
 }
 
-/* Copy a string after its first quote to `to`. Returns its bytes; -1: invalid. */
-static int64_t string(reader *r, uint8_t *to)
+int64_t ff_read_string(ff_reader *r, uint8_t *to)
 {
     uint8_t *start = to;
     while (r->at < r->end) {
@@ -107,10 +102,10 @@ static int64_t string(reader *r, uint8_t *to)
     return -1;
 }
 
-static int whole_number(reader *r, int32_t *value)
+static int whole_number(ff_reader *r, int32_t *value)
 {
     int64_t n = 0;
-    int c = next(r), first = c, digits = 0;
+    int c = ff_next(r), first = c, digits = 0;
     for (; c >= '0' && c <= '9' && digits < 10; c = r->at < r->end ? *r->at++ : -1, digits++)
         n = 10 * n + c - '0';
     if (c >= 0)
@@ -120,25 +115,25 @@ static int whole_number(reader *r, int32_t *value)
 }
 
 /* Read pairs "piece": id up to the end of the object. Returns their number; -1: invalid. */
-static int64_t read_pairs(ff_vocabulary *v, reader *r)
+static int64_t read_pairs(ff_vocabulary *v, ff_reader *r)
 {
     uint8_t *to = v->letters;
     int64_t count = 0;
-    if (next(r) != '{')
+    if (ff_next(r) != '{')
         return -1;
-    int c = next(r);
+    int c = ff_next(r);
     for (; c == '"'; count++) {
         ff_piece *p = &v->pieces[count];
-        int64_t n = string(r, to);
-        if (n < 0 || next(r) != ':' || !whole_number(r, &p->id))
+        int64_t n = ff_read_string(r, to);
+        if (n < 0 || ff_next(r) != ':' || !whole_number(r, &p->id))
             return -1;
         int prefix = n >= 2 && to[0] == '#' && to[1] == '#' ? 2 : 0;
         p->kind = prefix ? FF_LATER_PIECE : FF_FIRST_PIECE;
         p->start = (uint32_t)(to - v->letters + prefix);
         p->length = (uint32_t)(n - prefix);
         to += n;
-        int comma = next(r);
-        c = comma == ',' ? next(r) : comma;
+        int comma = ff_next(r);
+        c = comma == ',' ? ff_next(r) : comma;
         if (c != (comma == ',' ? '"' : '}'))
             return -1;
     }
@@ -167,7 +162,7 @@ static int enter(ff_vocabulary *v, int64_t number)
 
 int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, int64_t *end)
 {
-    reader r = {json, json + length};
+    ff_reader r = {json, json + length};
     memset(v, 0, sizeof *v);
     if (length >= INT32_MAX)
         return FF_ODD;

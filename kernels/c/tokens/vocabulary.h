@@ -32,6 +32,13 @@ int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, in
 void ff_free_vocabulary(ff_vocabulary *v);
 int ff_put_utf8(uint8_t *to, uint32_t c);  /* returns the bytes written, 1 to 4 */
 
+typedef struct {
+    const uint8_t *at, *end;  /* JSON that is left */
+} ff_reader;
+
+int ff_next(ff_reader *r);  /* the next byte that is not white space; -1 at the end */
+int64_t ff_read_string(ff_reader *r, uint8_t *to);  /* copies a string after its quote; returns its bytes, or -1 */
+
 /* The first min(n, 8) bytes as a number, n >= 1. */
 static inline uint64_t ff_bytes(const uint8_t *letters, int64_t n)
 {

@@ -3,13 +3,11 @@
 #include "tokens.h"
 #include "unicode.h"
 
-enum { LETTER, DROPPED, SPACE, MARK, ADDED = 8 };  /* kinds of ASCII characters; ADDED: an added token may begin here */
+enum { LETTER, DROPPED, SPACE, MARK };  /* kinds of ASCII characters */
 
 typedef struct {
-    const ff_wordpiece *w;
-    int32_t *ids;
-    int64_t count, room;    /* ids written; the most that fit */
-    int cut, half;          /* 1: ids were dropped; half a surrogate pair was found */
+    const ff_tokenizer *w;
+    ff_ids out;
     int32_t length, characters, fence;  /* of the current word: bytes, characters, bytes before which no mark moves */
     int32_t run, before;    /* if `whole` is not NULL: bytes and characters before the word's last run of FF_WORD */
     int joined;             /* 1: the punctuation before the word is FF_WORD */
@@ -83,14 +81,6 @@ static int cut_word(const ff_vocabulary *v, const uint8_t *word, int32_t length,
     return count;
 }
 
-static void put_ids(state *s, const int32_t *ids, int count)
-{
-    int64_t left = s->room - s->count, fit = left < count ? left : count;
-    memcpy(s->ids + s->count, ids, (size_t)fit * sizeof *ids);
-    s->count += fit;
-    s->cut |= fit < count;
-}
-
 /* Write the ids of the word's first `length` bytes, or the unknown id, and begin the next word. */
 static void put_word(state *s, int32_t length, int32_t characters)
 {
@@ -99,7 +89,7 @@ static void put_word(state *s, int32_t length, int32_t characters)
     if (characters) {
         if (characters <= s->w->longest)
             count = cut_word(s->w->words, s->word, length, pieces);
-        put_ids(s, count ? pieces : &s->w->unknown, count ? count : 1);
+        ff_put_ids(&s->out, count ? pieces : &s->w->unknown, count ? count : 1);
     }
     s->length = s->characters = s->fence = s->run = s->before = 0;
 }
@@ -113,7 +103,7 @@ static void end_run(state *s, int joins)
     int32_t id = ff_find(s->w->whole, s->word + s->run, length, FF_FIRST_PIECE);
     if (id >= 0) {
         put_word(s, s->run, s->before);
-        put_ids(s, &id, 1);
+        ff_put_ids(&s->out, &id, 1);
         s->joined = 0;
     }
 }
@@ -226,7 +216,7 @@ static void beyond_ascii(state *s, uint32_t c)
 
 static void ascii(state *s, uint32_t c)
 {
-    int kind = s->w->kinds[c] & ~ADDED;
+    int kind = s->w->kinds[c] & ~FF_ADDED;
     if (kind == LETTER)
         normalize(s, s->w->steps & FF_LOWER_FIRST && c - 'A' < 26 ? c + 32 : c);
     else if (kind == SPACE)
@@ -235,12 +225,7 @@ static void ascii(state *s, uint32_t c)
         put_punctuation(s, c, unicode_rows[row_of(c)].flags);
 }
 
-static int is_half(uint32_t c)  /* of a surrogate pair */
-{
-    return c >> 11 == 0x1b;
-}
-
-void ff_prepare_ascii(ff_wordpiece *w)
+void ff_prepare_letters(ff_tokenizer *w)
 {
     for (int c = 0; c < 128; c++) {
         unsigned flags = unicode_rows[row_of((uint32_t)c)].flags;
@@ -251,9 +236,11 @@ void ff_prepare_ascii(ff_wordpiece *w)
             w->letters[c] = (uint8_t)(c + (w->steps & (FF_LOWER | FF_LOWER_FIRST) ? unicode_rows[row_of((uint32_t)c)].lower : 0));
     }
     for (int i = 0; i < w->added_count; i++) {
-        w->kinds[w->added[i].letters[0]] |= ADDED;
+        w->kinds[w->added[i].letters[0]] |= FF_ADDED;
         w->letters[w->added[i].letters[0]] = 0;  /* 0: reading stops here and tries added tokens */
     }
+    for (int i = 0; w->unigram && i < w->unigram->later_count; i++)
+        w->kinds[w->unigram->later[i].letters[0]] |= FF_LATER;
 }
 
 #define UNIT uint8_t
@@ -272,20 +259,24 @@ void ff_prepare_ascii(ff_wordpiece *w)
 #define NAME read_words
 #include "text.inc"
 
-int ff_tokenize(const ff_wordpiece *w, const ff_text *text, int64_t limit, int special, int32_t *ids, int64_t *count)
+int ff_flags(uint32_t c, uint32_t *lower)
 {
-    int64_t before = special ? w->before_count : 0, after = special ? w->after_count : 0;
+    unsigned r = row_of(c);
+    *lower = c + (uint32_t)unicode_rows[r].lower;
+    return unicode_rows[r].flags;
+}
+
+int ff_tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *out)
+{
     state s;
-    s.w = w, s.ids = ids + before, s.room = limit - before - after;
-    s.count = s.cut = s.half = s.length = s.characters = s.fence = s.run = s.before = s.joined = 0;
+    s.w = w, s.out = *out;
+    s.length = s.characters = s.fence = s.run = s.before = s.joined = 0;
     if (text->width == 1)
         read_bytes(&s, text->letters, text->length);
     else if (text->width == 2)
         read_halves(&s, text->letters, text->length);
     else
         read_words(&s, text->letters, text->length);
-    memcpy(ids, w->before, (size_t)before * sizeof *ids);
-    memcpy(ids + before + s.count, w->after, (size_t)after * sizeof *ids);
-    *count = before + s.count + after;
-    return s.half ? FF_HALF : s.cut ? FF_CUT : FF_WHOLE;
+    *out = s.out;
+    return out->half ? FF_HALF : out->cut ? FF_CUT : FF_WHOLE;
 }

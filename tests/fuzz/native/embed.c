@@ -40,9 +40,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ff_vocabulary v;
     int64_t end;
     CHECK(ff_read_vocabulary(&v, (const uint8_t *)json, (int64_t)strlen(json), &end) == FF_READ, "a sound vocabulary");
-    ff_wordpiece w = {.words = &v, .before = before, .after = after, .before_count = 1, .after_count = 1, .steps = take(&s, 31),
-                      .longest = 20, .unknown = 0};
-    ff_prepare_ascii(&w);
+    ff_tokenizer w = {.words = &v, .before = before, .after = after, .before_count = 1, .after_count = 1, .steps = take(&s, 31),
+                      .longest = 20, .unknown = 0, .each = FF_EACH};
+    ff_prepare_letters(&w);
     ff_table t = {.isa = flow.isa, .stored = FF_ROWS_FLOAT, .count = 9, .vocabulary = 9, .width = flow.inputs, .run = 16};
     float *rows = room((size_t)(t.count * t.width) * 4);
     for (int64_t i = 0; i < t.count * t.width; i++)

@@ -45,7 +45,7 @@ static void *as_width(const uint32_t *points, int64_t n, int width)
     return to;
 }
 
-static int tokenize(const ff_wordpiece *w, const uint32_t *points, int64_t n, int width, int64_t limit, int special,
+static int tokenize(const ff_tokenizer *w, const uint32_t *points, int64_t n, int width, int64_t limit, int special,
                     int32_t *ids, int64_t *count)
 {
     void *letters = as_width(points, n, width);
@@ -56,7 +56,7 @@ static int tokenize(const ff_wordpiece *w, const uint32_t *points, int64_t n, in
     return state;
 }
 
-static void check_all(const ff_wordpiece *w, const uint32_t *points, int64_t n, int width, int64_t limit, int special,
+static void check_all(const ff_tokenizer *w, const uint32_t *points, int64_t n, int width, int64_t limit, int special,
                       const int32_t *wanted, int64_t count, int state)
 {
     enum { TEXTS = 3 };
@@ -84,11 +84,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(ff_read_vocabulary(&v, (const uint8_t *)json, (int64_t)strlen(json), &end) == FF_READ, "a sound vocabulary");
     const int32_t before[] = {ff_find(&v, (const uint8_t *)"[CLS]\0\0\0\0\0\0\0\0", 5, 0)}, after[] = {2, 3};
     const ff_added added[ADDED] = {{(const uint8_t *)"[MASK]", 6, 9}, {(const uint8_t *)"ab", 2, 7}};
-    ff_wordpiece w = {.words = &v, .added = added, .before = before, .after = after, .added_count = take(&s, ADDED),
+    ff_tokenizer w = {.words = &v, .added = added, .before = before, .after = after, .added_count = take(&s, ADDED),
                       .before_count = take(&s, 1), .after_count = take(&s, 2), .steps = take(&s, 31),
-                      .longest = take(&s, 1) ? take(&s, FF_LONGEST) : take(&s, 8), .unknown = 0};
+                      .longest = take(&s, 1) ? take(&s, FF_LONGEST) : take(&s, 8), .unknown = 0, .each = FF_EACH};
     w.whole = w.steps & FF_CLEAN && size % 2 ? &uncut : NULL;
-    ff_prepare_ascii(&w);
+    ff_prepare_letters(&w);
     const int special = take(&s, 1), ends = w.before_count + w.after_count;
     const int64_t limit = take(&s, 1) ? ends + take(&s, 20) : 4 * MOST, n = read_points(&s, points);
     for (int64_t i = 0; i < n; i++)

@@ -7,7 +7,7 @@ import tokenizers
 from harness import Finding
 
 from fastflow.model.tokenizer.files import NotNativeError
-from fastflow.model.tokenizer.wordpiece import read_native
+from fastflow.model.tokenizer.native import read_native
 
 from support.builders import wordpiece
 
@@ -25,7 +25,7 @@ def one(data: bytes) -> None:
         raise Finding(f"the library refuses what is read here: {error}") from error
     library.no_truncation()
     library.no_padding()
-    ids, offsets, _ = native.wordpiece.tokenize(TEXTS, 1000, threads=1)
+    ids, offsets, _ = native.tokenizer.tokenize(TEXTS, 1000, threads=1)
     for i, each in enumerate(library.encode_batch_fast(TEXTS)):
         if ids[offsets[i] : offsets[i + 1]].tolist() != each.ids:
             raise Finding(f"{TEXTS[i]!r} is {each.ids[:40]}, not {ids[offsets[i] : offsets[i + 1]].tolist()[:40]}")

@@ -1,4 +1,4 @@
-"""Texts through the compiled WordPiece, its definition and the library: the same ids. Bytes: choices, then UTF-8.
+"""Texts through the compiled WordPiece or Unigram, its definition and the library: the same ids. Bytes: choices, UTF-8.
 
 The definition is Python, so it is what leads the fuzzer.
 """
@@ -16,9 +16,23 @@ from harness import Choices, Finding
 
 from fastflow.kernels.tokens import reference
 from fastflow.model.locate import DEFAULT
-from fastflow.model.tokenizer.wordpiece import _read, read_native
+from fastflow.model.tokenizer import unigram, wordpiece
+from fastflow.model.tokenizer.native import read_native
 
 from support.unicode import ORDERED
+from support.unigrams import (
+    MARKED,
+    RIGHT,
+    SPACES,
+    as_bytes,
+    make_tree,
+    make_xlm,
+    metaspace,
+    precompiled,
+    sequence,
+    token,
+    train,
+)
 
 CHOICES = 3  # bytes of an input that choose the tokenizer and the limit
 CASED = {"lowercase": False, "strip_accents": None}
@@ -40,7 +54,7 @@ MPNET = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # and its mask takes the 
 
 
 def make_files() -> dict[str, tuple[bytes, bool]]:
-    """Return name -> (tokenizer.json, lowercased first): BERT's by each of RULES, with whole words, and as MPNet's."""
+    """Return name -> (tokenizer.json, lowercased first): BERT's by each of RULES, with words, as MPNet's; Unigrams."""
     bert = json.loads((DEFAULT / "0_Transformer" / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = bert["model"]["vocab"]
     for i, mark in enumerate(dict.fromkeys(ORDERED)):  # pieces of marks, or every word with one would be unknown
@@ -63,14 +77,29 @@ def make_files() -> dict[str, tuple[bytes, bool]]:
     tree = bert | {"added_tokens": added, "post_processor": ends | {"add_prefix_space": False}}
     tree["model"] = bert["model"] | {"vocab": renumbered, "max_input_chars_per_word": 16}
     out["mpnet"] = json.dumps(tree).encode(), False
-    return out
+    return out | make_unigrams()
+
+
+def make_unigrams() -> dict[str, tuple[bytes, bool]]:
+    """Return tokenizers as of XLM-R, new and old T5, ALBERT and with pieces of bytes."""
+    fallback = [*train("identity")[0], *((f"<0x{i:02X}>", -30.0 - i) for i in range(256))]
+    mask = token("<mask>", len(train("nmt_nfkc_cf")[0]), lstrip=True, normalized=True)
+    forms = [{"type": name} for name in ("NFKD", "StripAccents", "Lowercase")]
+    trees = {
+        **{rule: make_xlm(rule) for rule in ("nmt_nfkc", "nfkc_cf")},
+        "first": make_tree(train("nfkc")[0], sequence(precompiled("nfkc"), RIGHT, MARKED), metaspace("first")),
+        "albert": make_xlm("nmt_nfkc_cf", normalizer=sequence(*forms, SPACES), added_tokens=[mask]),
+        "nfkc": make_xlm("nfkc", normalizer={"type": "NFKC"}),
+        "bytes": make_tree(fallback, None, metaspace(split=False), by_bytes=True),
+    }
+    return {name: (as_bytes(tree), name == "nfkc") for name, tree in trees.items()}
 
 
 class Pair:
-    """One file, read by the compiled WordPiece and by ``tokenizers``."""
+    """One file, read by the compiled tokenizer and by ``tokenizers``."""
 
     def __init__(self, data: bytes, lower: bool) -> None:
-        self.native = read_native(data, lower).wordpiece
+        self.native = read_native(data, lower).tokenizer
         self.library = tokenizers.Tokenizer.from_buffer(data)
         if lower:
             both = [tokenizers.normalizers.Lowercase(), self.library.normalizer]
@@ -97,11 +126,14 @@ FILES = list(make_files().values())
 
 
 @cache
-def made(number: int) -> tuple[Pair, reference.WordPiece]:
+def made(number: int) -> tuple[Pair, reference.Tokenizer]:
     data, lower = FILES[number]
-    tree = json.loads(data)
-    vocabulary, tree["model"]["vocab"] = tree["model"]["vocab"], {}
-    return Pair(data, lower), reference.WordPiece(vocabulary, _read(tree, lower)[1])
+    tree = json.loads(data, parse_float=reference.read_score)
+    vocabulary = tree["model"]["vocab"]
+    tree["model"]["vocab"] = type(vocabulary)()
+    if isinstance(vocabulary, list):
+        return Pair(data, lower), reference.Unigram(vocabulary, *unigram.read_rules(tree, lower))
+    return Pair(data, lower), reference.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
 
 
 def one(data: bytes) -> None:
@@ -121,6 +153,7 @@ def seeds() -> list[bytes]:
         "The dog [MASK] sleeps.",
         "\u00c9t\u00e9 \u0130stanbul 42",
         "\u4e2d\u6587 \ud55c\uae00 a\u0301\u0307\u0323",
+        "\u2581a  <mask>\uff1cs\uff1e \u0600a\u0301 \ufb01\u0301 \xa9\u200d\u2122\u0301",
         "x" * 300,
     )
     return [bytes([i, 4, 0]) + "\0".join(texts).encode() for i in range(len(FILES))]
