@@ -301,7 +301,7 @@ def test_fingerprints_tell_models_apart(model, bert, tmp_path, sentences):
     assert len({fingerprint, *(Runtime(m).fingerprint for m in (other, bert, changed))}) == 4
 
 
-@pytest.mark.parametrize(("name", "margin"), [(None, 0.1), ("static", 0.3)])
+@pytest.mark.parametrize(("name", "margin"), [(None, 0.1), ("static", 0.3), ("multilingual", 0.3)])
 def test_the_models_in_the_package(tmp_path, monkeypatch, name, margin):
     rt, said = Runtime(name), name or "default"
     assert rt.info()["model"] == said
@@ -317,6 +317,20 @@ def test_the_models_in_the_package(tmp_path, monkeypatch, name, margin):
     Path(name).mkdir()
     with pytest.raises(FastflowError, match=f"{name} is not a model"):
         Runtime(name)
+
+
+def test_the_multilingual_model_finds_translations():
+    english = ["The dog is asleep on the sofa.", "We take the train to Berlin tomorrow.", "The soup needs more salt."]
+    others = {
+        "German": ["Der Hund schläft auf dem Sofa.", "Morgen nehmen wir den Zug nach Berlin.", "Der Suppe fehlt Salz."],
+        "Russian": ["Собака спит на диване.", "Завтра мы едем на поезде в Берлин.", "В супе не хватает соли."],
+        "Chinese": ["狗在沙发上睡觉。", "我们明天坐火车去柏林。", "汤里需要多放点盐。"],
+    }
+    runtime = Runtime("multilingual")
+    wanted = runtime.encode(english)
+    for language, texts in others.items():
+        nearest = runtime.similarity(wanted, runtime.encode(texts)).argmax(axis=1)
+        assert list(nearest) == [0, 1, 2], language
 
 
 def test_a_model_that_is_open_already(weighted_model, sentences):

