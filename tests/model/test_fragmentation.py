@@ -12,10 +12,11 @@ from string import ascii_letters
 import pytest
 
 from fastflow import FastflowWarning, Runtime
+from fastflow.model.artifact import load_model
 from fastflow.model.encoder import read_config
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.model.tokenizer.fragmentation import LOOKED_AT, Seen, take_words, warn_of_unsuited
+from fastflow.model.tokenizer.fragmentation import LOOKED_AT, UNLISTED, Seen, take_words, warn_of_unsuited
 from fastflow.model.tokenizer.languages import is_multilingual, load_languages, serves
 from fastflow.session import MODEL
 
@@ -53,6 +54,8 @@ def test_each_language_is_named_to_an_english_vocabulary(english, name):
     said = warn_of_unsuited(english, [LANGUAGES[name]] * 4)  # a Thai sentence is one unknown word
     assert said.startswith(f"the texts look like {name}, and ")
     assert said.endswith(f"their vectors are poor; use an encoder that was made for {name}")
+    remedy = warn_of_unsuited(english, [LANGUAGES[name]] * 4, MODEL)
+    assert ("-m multilingual" in remedy) == (name != "Thai")  # the model in the package has seen no Thai
 
 
 @pytest.mark.parametrize(
@@ -207,6 +210,7 @@ def test_a_language_that_comes_later_is_noticed(name):
 
 
 def test_only_a_language_that_it_has_not_seen_is_foreign_to_the_multilingual_model():
+    assert {*load_languages(), *UNLISTED} == set(load_model("multilingual").manifest["training"]["languages"])
     for name, text in LANGUAGES.items():
         with Runtime("multilingual") as runtime:
             with warnings.catch_warnings(record=True):

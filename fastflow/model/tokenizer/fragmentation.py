@@ -24,6 +24,7 @@ SHARED = 100_000  # least entries of a multilingual vocabulary
 UNKNOWN = 0.05
 ENCODER = "an encoder that was made for {0}"
 SHIPPED = "multilingual"  # the model in the package for other languages than English
+UNLISTED = ("Chinese", "Japanese")  # its languages without a list of commonest words
 
 
 def take_words(texts: Sequence[str]) -> list[str]:
@@ -53,8 +54,9 @@ def warn_of_unsuited(
     if fault is None and found.name not in lists:
         return None
     fault, some = fault or "the vocabulary was not made for this language", "some of " if found.part else ""
-    poor = f"their vectors are poor; use {remedy.format(found.name, 'static' if found.name == 'English' else SHIPPED)}"
-    return f"{some}the texts look like {found.name}, and {fault}: {poor}"
+    remedy = remedy if found.name in (*lists, *UNLISTED) else ENCODER
+    use = remedy.format(found.name, "static" if found.name == "English" else SHIPPED)
+    return f"{some}the texts look like {found.name}, and {fault}: their vectors are poor; use {use}"
 
 
 def _find_fault(vocabulary: Tokenizer, words: Sequence[str], total: int, unknown: int, served: bool) -> str | None:
