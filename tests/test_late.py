@@ -20,7 +20,7 @@ from fastflow import Runtime
 from fastflow.late import late, making
 
 from support.places import ROOT
-from support.static_dirs import model2vec_dir, static_embedding_dir, unigram
+from support.static_dirs import byte_level, model2vec_dir, static_embedding_dir
 
 LONG = "the dog sleeps near it. " * 300  # more characters than any limit
 AGREE = 1e-5  # of a backend that computes with other threads in the child
@@ -59,26 +59,26 @@ CASES = [
     Late("flow", OF_FLOW, "density", {"backend": "reference"}),
     Late("vectors", OF_FLOW, "density of vectors"),
     Late("vectors", FOLD, "cut"),
-    Late("xlm-roberta", LONG_TEXTS, "encode"),
-    Late("xlm-roberta", CUTS, "encode"),
+    Late("roberta", LONG_TEXTS, "encode"),
+    Late("roberta", CUTS, "encode"),
     Late("roberta", CUTS, "encode", {"backend": "torch"}),
     Late("model2vec", LIBRARY, "encode"),
     Late("model2vec", LIBRARY, "pieces"),
     Late("model2vec", "fastflow.model.hashing.combine_hashes", "fingerprint"),
-    Late("model2vec of Unigram", LONG_TEXTS, "encode"),
+    Late("model2vec of BPE", LONG_TEXTS, "encode"),
     Late("StaticEmbedding", LIBRARY, "pieces"),
-    Late("StaticEmbedding of Unigram", LONG_TEXTS, "encode"),
+    Late("StaticEmbedding of BPE", LONG_TEXTS, "encode"),
 ]
 IMPORTS = [
-    Late("xlm-roberta", "fastflow.model.tokenizer.cuts", "encode"),
+    Late("roberta", "fastflow.model.tokenizer.cuts", "encode"),
     Late("flow", "fastflow.stages.similarity", "similarity"),
     Late("StaticEmbedding and Dense", "fastflow.kernels.search.cpu", "encode"),
 ]
 MODELS: dict[str, Callable[[Path], Path]] = {
     "model2vec": lambda path: model2vec_dir(path, seq_length=16),
-    "model2vec of Unigram": lambda path: model2vec_dir(path, unigram(), seq_length=16),
+    "model2vec of BPE": lambda path: model2vec_dir(path, byte_level(), seq_length=16),
     "StaticEmbedding": static_embedding_dir,
-    "StaticEmbedding of Unigram": lambda path: static_embedding_dir(path, tokenizer=unigram()),
+    "StaticEmbedding of BPE": lambda path: static_embedding_dir(path, tokenizer=byte_level()),
     "StaticEmbedding and Dense": lambda path: static_embedding_dir(path, [("Dense", {"out_features": 8})]),
 }
 

@@ -10,7 +10,7 @@ import fastflow
 from fastflow import Runtime
 from fastflow.stages.vectors import cosine
 from fastflow.train.choice import tuned
-from fastflow.train.choice.tuned import CONE, explain_tuning, measure_crowding, read_probe
+from fastflow.train.choice.tuned import CONE, explain_tuning, find_tuning, measure_crowding, read_probe
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
@@ -22,7 +22,7 @@ from support.commands import make_train
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
 from support.tolerances import EMBEDDING
 
-SAID = "this encoder was tuned for similarity: its embeddings of unrelated sentences have a mean cosine of "
+SAID = "this encoder was tuned for similarity: unrelated sentences have a mean cosine of "
 DOUBT = "a calibration without labels was never found to help an encoder that was tuned for similarity, as this one was"
 
 
@@ -71,6 +71,7 @@ def test_crowding_is_the_mean_cosine_of_two_different_sentences(bert, spread):
 def test_spread_out_is_near_no_cosine_at_all(monkeypatch):
     for found in (0.299, 0.1, 0.0, -0.299, CONE, CONE + 0.09, -CONE):  # a cone and its opposite are no tuning
         monkeypatch.setattr(tuned, "measure_crowding", lambda encoder, found=found: found)
+        monkeypatch.setattr(tuned, "has_normalize", lambda encoder: False)
         said = explain_tuning("e")
         if abs(found) < CONE:
             assert said.startswith(f"{SAID}{found:.2f}, where an untuned one has 0.3 and more")
@@ -114,17 +115,23 @@ def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, se
         assert resolve_auto(str(directory), Options(**given), reference)[0].pooling == expected, (given, reference)
 
 
+def test_a_crowded_encoder_was_tuned_if_its_modules_have_normalize(bert, tmp_path):
+    plain = make_directory(tmp_path / "plain", bert, [pooling("mean")])
+    unit = make_directory(tmp_path / "unit", bert, [pooling("mean"), NORMALIZE])
+    assert (find_tuning(plain), find_tuning(unit)) == (None, "its modules have Normalize")
+
+
 def test_a_named_method_is_gentle_to_a_tuned_encoder_only(spread, monkeypatch):
     named = Options(method="flow", token_weights="none")
     options, doubt = suit_tuned(str(spread), named, named)
-    assert doubt.startswith(
-        f"{DOUBT} (mean cosine of unrelated sentences {measure_crowding(spread):.2f}): whiten,recolour and"
-    )
+    shown = f"unrelated sentences have a mean cosine of {measure_crowding(spread):.2f}, where an untuned one has 0.3"
+    assert doubt.startswith(f"{DOUBT} ({shown} and more): whiten,recolour and")
     assert options.colour == named.colour | {"spectrum": TUNED_SPECTRUM}
     assert (options.pooling, options.token_weights) == ("last", "none")
     own = Options(method="flow", spectrum=0.3, pooling="words", token_weights="sif")
     assert suit_tuned(str(spread), own, own)[0] == own
     monkeypatch.setattr(tuned, "measure_crowding", lambda encoder: CONE)
+    monkeypatch.setattr(tuned, "has_normalize", lambda encoder: False)
     assert suit_tuned("e", named, named) == (named, None)
     monkeypatch.setattr(tuned, "measure_crowding", None)  # nobody asks if nothing is calibrated, or auto has asked
     for quiet in (Options(), Options(method="none")):

@@ -271,7 +271,7 @@ def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_packag
     )
     plain, rival = (report.write_verdict({}, "weighted pooling", packaged) for packaged in (False, True))
     assert plain.endswith("compare with the pooling by fastflow eval.")
-    assert "and with the models in the package, default and static, by fastflow eval" in rival
+    assert "and with the models in the package, default, static and multilingual, by fastflow eval" in rival
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from fastflow.model.encoder.weights import encoder_hash, has_pooler
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.locate import DEFAULT, PACKAGED, hub_snapshot
 from fastflow.model.sentence.directory import Modules, read_modules
+from fastflow.model.sentence.modules import NormalizeModule
 from fastflow.model.tokenizer import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 
@@ -103,6 +104,12 @@ def has_modules(name: str) -> bool:
     """Whether a fit can run all modules of the Sentence Transformers directory ``name``."""
     modules = read_modules(_locate(name)[0])
     return modules is not None and modules.truncate_dim is None
+
+
+def has_normalize(name: str) -> bool:
+    """Whether the Sentence Transformers directory ``name`` divides embeddings by their lengths."""
+    modules = read_modules(_locate(name)[0])
+    return modules is not None and any(isinstance(module, NormalizeModule) for module in modules.after)
 
 
 def _locate(name: str) -> tuple[Path, str | None, str | None]:

@@ -126,7 +126,7 @@ def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False)
     if found is None:
         if source == RAW_VECTORS:
             return "Better or worse: unknown. Compare cosines of pairs of your own before and after the calibration."
-        rival = ", and with the models in the package, default and static," if packaged else ""
+        rival = ", and with the models in the package, default, static and multilingual," if packaged else ""
         return (
             "Better or worse: unknown, for nothing here measures similarity. Give pairs with human scores "
             f"(--eval PAIRS.tsv), or compare with the pooling{rival} by fastflow eval."
