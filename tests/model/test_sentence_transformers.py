@@ -184,7 +184,7 @@ def test_verify_names_a_weight_that_is_not_finite(saved, file, tensor):
 @pytest.mark.slow
 def test_a_fit_on_its_encoder_names_what_it_leaves_out(saved, sentences):
     with pytest.warns(UserWarning, match=r"uses its encoder alone, without Pooling \(cls\), Dense \(32 to 8, tanh\)"):
-        fit = fastflow.fit(sentences, saved, "whiten:8", token_weights="none")
+        fit = fastflow.fit(sentences, saved, "whiten:8", pooling="last", token_weights="none")
     assert fit.runtime().encode("a dog").shape == (8,)
 
 
