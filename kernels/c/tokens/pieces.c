@@ -21,7 +21,7 @@ typedef struct {
 } builder;
 
 /* Read a number as serde_json does, which rounds twice: the digits as a double, then times or by a power of ten.
-   Returns 0 if it is no JSON number, or has more digits or a larger power than fit. */
+   Returns 0 if it is not a JSON number, or has more digits or a larger power than fit. */
 static int number(ff_reader *r, double *value)
 {
     static const double powers[DIGITS] = {

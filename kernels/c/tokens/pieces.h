@@ -14,7 +14,7 @@ typedef struct {
     double least;      /* of all scores */
     uint32_t root;     /* base of the node that no byte has led to */
     int32_t empty;     /* id of the empty piece, or -1 */
-    int32_t longest;   /* most bytes of a piece, and at least those of a character */
+    int32_t longest;   /* most bytes of a piece, and at least 4, for a character */
     int32_t lengths[FF_LONGEST_PIECE + 1];  /* different pieces of each number of characters */
 } ff_pieces;
 

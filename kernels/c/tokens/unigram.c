@@ -237,21 +237,8 @@ static int is_plain(uint32_t c)
     return c - '0' < 10 || (c | 32) - 'a' < 26;
 }
 
-#define UNIT uint8_t
-#define NAME read_bytes
-#include "unigram.inc"
-
-#undef UNIT
-#undef NAME
-#define UNIT uint16_t
-#define NAME read_halves
-#include "unigram.inc"
-
-#undef UNIT
-#undef NAME
-#define UNIT uint32_t
-#define NAME read_words
-#include "unigram.inc"
+#define BODY "unigram.inc"
+#include "widths.inc"
 
 int ff_tokenize_unigram(const ff_tokenizer *t, const ff_text *text, ff_ids *out)
 {

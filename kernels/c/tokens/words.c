@@ -243,21 +243,8 @@ void ff_prepare_letters(ff_tokenizer *w)
         w->kinds[w->unigram->later[i].letters[0]] |= FF_LATER;
 }
 
-#define UNIT uint8_t
-#define NAME read_bytes
-#include "text.inc"
-
-#undef UNIT
-#undef NAME
-#define UNIT uint16_t
-#define NAME read_halves
-#include "text.inc"
-
-#undef UNIT
-#undef NAME
-#define UNIT uint32_t
-#define NAME read_words
-#include "text.inc"
+#define BODY "text.inc"
+#include "widths.inc"
 
 int ff_flags(uint32_t c, uint32_t *lower)
 {
