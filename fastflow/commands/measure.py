@@ -49,7 +49,7 @@ def eval_command(
     of its subsets by size. The average is over STS12-16, STSb-test and SICK-R-test when all seven are given, else over
     every set. The other measures have a 95 % interval; labelled texts and retrieval need the extra eval.
 
-    Accuracy is the share of lines whose nearest line of the other file, by cosine, is the same line. It averages both
+    Accuracy is how often the nearest line of the other file, by cosine, is the same line. It averages both
     ways between the first .txt file and each other. Three files or more have a table of all ways.
     """
     from fastflow.evaluation.evaluate import (
