@@ -48,6 +48,7 @@ class Matrix(NamedTuple):
     zero: int = 0
     spare: int = 0
     by: Array | None = None
+    together: int = 1
 
 
 def watch(pages: Any, file: int) -> Any:
@@ -135,5 +136,5 @@ def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> Non
             memory[m.shift : m.shift + sums.nbytes] = raw(-m.zero * sums)
         packed = np.pad(packed, ((0, 0), (0, m.spare * m.lanes)))
         steps = packed.shape[1] // m.lanes
-        panels = packed.reshape(-1, panel, steps, m.lanes).swapaxes(1, 2)
+        panels = packed.reshape(-1, panel, steps // m.together, m.together * m.lanes).swapaxes(1, 2)
         memory[m.panels : m.panels + packed.nbytes] = raw(np.ascontiguousarray(panels))

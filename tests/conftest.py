@@ -20,7 +20,8 @@ from support.places import DATA, USERS  # first: it sets the environment
 from support.processes import run_limited
 
 NUMBERS = count()  # of tests
-ISAS = ("portable", "avx2", "avx512", "amx", "amx-emulated")
+ARM64, X86_64 = ("neon", "neon-mm"), ("avx2", "avx512", "amx", "amx-emulated")
+ISAS = ("portable", *(ARM64 if platform.machine() in ("aarch64", "arm64") else X86_64))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +55,7 @@ def require_isa(isa: str) -> str:
     from fastflow.kernels import processor
 
     known = processor.isas()
-    assert set(known) <= set(ISAS), "an instruction set that no test would name"
+    assert set(known) <= {"portable", *ARM64, *X86_64}, "an instruction set that no test would name"
     if isa not in known or not known[isa][1]:
         required = os.environ.get("FASTFLOW_REQUIRE_ISA", "").split()
         assert isa not in required, f"{isa} is required here and cannot run"

@@ -19,18 +19,20 @@
 int ff_has_avx2(void);
 int ff_has_avx512(void);
 int ff_has_avxvnni(void);
+int ff_has_neon_dot(void);  /* SDOT */
+int ff_has_neon_mm(void);  /* BFMMLA and SMMLA */
 const char *ff_find_amx(void);  /* "" if AMX can run; else why not */
 
 /* dispatch.c: instruction sets, slowest first. FF_AMX uses AVX-512 except for bfloat16 and int8 products.
-   FF_AMX_EMULATED is for tests. */
-enum { FF_PORTABLE, FF_AVX2, FF_AVX512, FF_AMX, FF_AMX_EMULATED, FF_ISAS };
+   FF_AMX_EMULATED is for tests. FF_NEON_MM is FF_NEON but for bfloat16 and int8 products. */
+enum { FF_PORTABLE, FF_NEON, FF_NEON_MM, FF_AVX2, FF_AVX512, FF_AMX, FF_AMX_EMULATED, FF_ISAS };
 const char *ff_isa_name(int isa);
 int ff_isa_present(int isa);  /* 1: this build and this machine support `isa` */
 int ff_isa_usable(int isa);  /* 1: present, and its self-tests passed */
 const char *ff_amx_missing(void);  /* "" if AMX can run and computes a tile correctly; else why not */
 /* VECTOR: floats in a vector. ROWS: rows of the largest tile, which keeps 2 ROWS vectors of sums in registers. */
-enum { FF_PORTABLE_VECTOR = 4, FF_AVX2_VECTOR = 8, FF_AVX512_VECTOR = 16 };
-enum { FF_PORTABLE_ROWS = 4, FF_AVX2_ROWS = 6, FF_AVX512_ROWS = 14 };
+enum { FF_PORTABLE_VECTOR = 4, FF_NEON_VECTOR = 8, FF_AVX2_VECTOR = 8, FF_AVX512_VECTOR = 16 };
+enum { FF_PORTABLE_ROWS = 4, FF_NEON_ROWS = 6, FF_AVX2_ROWS = 6, FF_AVX512_ROWS = 14 };
 int ff_isa_vector(int isa);
 int ff_isa_rows(int isa);
 

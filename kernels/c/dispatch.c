@@ -6,7 +6,7 @@
 const char *ff_isa_name(int isa)
 {
     static const char *const names[FF_ISAS] = {
-        [FF_PORTABLE] = "portable", [FF_AVX2] = "avx2", [FF_AVX512] = "avx512", [FF_AMX] = "amx",
+        [FF_PORTABLE] = "portable", [FF_NEON] = "neon", [FF_NEON_MM] = "neon-mm", [FF_AVX2] = "avx2", [FF_AVX512] = "avx512", [FF_AMX] = "amx",
         [FF_AMX_EMULATED] = "amx-emulated",
     };
     return names[isa];
@@ -16,6 +16,10 @@ int ff_isa_present(int isa)
 {
     switch (isa) {
     case FF_PORTABLE: return 1;
+#if defined(__aarch64__)
+    case FF_NEON: return 1;
+    case FF_NEON_MM: return ff_has_neon_mm();
+#endif
     case FF_AVX2: return ff_has_avx2();
     case FF_AVX512: return ff_has_avx512();
 #if FF_HAS_AMX
@@ -66,10 +70,10 @@ const char *ff_amx_missing(void)
 
 int ff_isa_vector(int isa)
 {
-    return isa == FF_PORTABLE ? FF_PORTABLE_VECTOR : isa == FF_AVX2 ? FF_AVX2_VECTOR : FF_AVX512_VECTOR;
+    return isa == FF_PORTABLE ? FF_PORTABLE_VECTOR : isa < FF_AVX2 ? FF_NEON_VECTOR : isa == FF_AVX2 ? FF_AVX2_VECTOR : FF_AVX512_VECTOR;
 }
 
 int ff_isa_rows(int isa)
 {
-    return isa == FF_PORTABLE ? FF_PORTABLE_ROWS : isa == FF_AVX2 ? FF_AVX2_ROWS : FF_AVX512_ROWS;
+    return isa == FF_PORTABLE ? FF_PORTABLE_ROWS : isa < FF_AVX2 ? FF_NEON_ROWS : isa == FF_AVX2 ? FF_AVX2_ROWS : FF_AVX512_ROWS;
 }

@@ -3,6 +3,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #if FF_HAS_AMX && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,6 +43,28 @@ int ff_has_avxvnni(void)
     return 0;
 #endif
 }
+
+#if defined(__aarch64__) && defined(__linux__)
+/* 1 if the kernel reports all of these bits of AT_HWCAP or AT_HWCAP2 (arch/arm64/include/uapi/asm/hwcap.h). */
+#define REPORTS(word, bits) ((getauxval(word) & (bits)) == (bits))
+int ff_has_neon_dot(void) { return REPORTS(AT_HWCAP, 1ul << 20 /* ASIMDDP */); }
+int ff_has_neon_mm(void) { return ff_has_neon_dot() && REPORTS(AT_HWCAP2, 1ul << 13 | 1ul << 14 /* I8MM, BF16 */); }
+#elif defined(__aarch64__) && defined(__APPLE__)
+static int reports(const char *name)
+{
+    int found = 0;
+    size_t size = sizeof found;
+    return !sysctlbyname(name, &found, &size, NULL, 0) && found;
+}
+int ff_has_neon_dot(void) { return reports("hw.optional.arm.FEAT_DotProd"); }
+int ff_has_neon_mm(void)
+{
+    return ff_has_neon_dot() && reports("hw.optional.arm.FEAT_BF16") && reports("hw.optional.arm.FEAT_I8MM");
+}
+#else
+int ff_has_neon_dot(void) { return 0; }
+int ff_has_neon_mm(void) { return 0; }
+#endif
 
 const char *ff_find_amx(void)
 {

@@ -18,6 +18,7 @@
 #define MIN(a, b) _mm512_min_ps(a, b)
 #define ROUND(a) _mm512_roundscale_ps(a, 8)
 #define POWER2(n) _mm512_scalef_ps(_mm512_set1_ps(1), n)
+#define SCALE(v, n) _mm512_scalef_ps(v, n)
 #define REVERSE(v) _mm512_permutexvar_ps(_mm512_set_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), v)
 #define INDEX(first) \
     _mm512_set_epi32(first + 23, first + 7, first + 22, first + 6, first + 21, first + 5, first + 20, first + 4, \
@@ -36,7 +37,8 @@ typedef __m512 vec;
 #define TO_FLOAT(a) _mm512_cvtepi32_ps(a)
 #define LOWER(w) _mm512_castsi512_ps(_mm512_slli_epi32(w, 16))
 #define UPPER(w) _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)))
-/* WIDEN_HALF: VL IEEE halves as floats. STORE_BYTES: the lowest byte of each lane. */
+/* WIDEN_HALF: VL IEEE halves as floats. BITS: those of floats. STORE_BYTES: the lowest byte of each lane. */
 #define WIDEN_HALF(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#define BITS(v) _mm512_castps_si512(v)
 #define STORE_BYTES(p, w) _mm_storeu_si128((__m128i *)(void *)(p), _mm512_cvtepi32_epi8(w))
 typedef __m512i ivec;

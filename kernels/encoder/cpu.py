@@ -113,7 +113,8 @@ class CpuEncoder:
         self.isa, form = choose(dtype, isa)
         self.how = describe(self.isa, form, isa)
         number, _, vector, _ = isas()[self.isa]
-        products = Products(2 * vector, form, choose_attention(number, form), outliers)
+        together = _cpu.steps_together(number, form)
+        products = Products(2 * vector, form, choose_attention(number, form), outliers, together)
         program = assemble(weights, shape, pooling, products)
         self.outputs = program.outputs
         token_weights = _token_weights(pooling, weights)

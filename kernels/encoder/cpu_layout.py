@@ -33,12 +33,13 @@ Stored = Mapping[str, Array | tuple[Array, ...]]
 
 
 class Products(NamedTuple):
-    """Panel width, the formats of products and attention, and the outliers of int8."""
+    """Panel width, the formats of products and attention, the outliers of int8, and how panels lie."""
 
     panel: int
     form: int
     attention: int = FLOAT
     outliers: Outliers = PLAIN
+    together: int = 1  # steps, as in ``ff_steps_together``
 
 
 class EncoderProgram:
@@ -49,7 +50,7 @@ class EncoderProgram:
 
     def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
         self.weights, self.shape = weights, shape
-        self.panel, self.format, self.attention, (self.smoothing, self.apart) = products
+        self.panel, self.format, self.attention, (self.smoothing, self.apart), self.together = products
         layers, self.modules = len(pooling.layers), pooling.head
         self.shares = [1 / layers] * layers if pooling.shares is None else list(pooling.shares)
         self.pooled = shape.hidden * len(pooling.mode.split("+"))
@@ -193,6 +194,7 @@ class EncoderProgram:
         matrix = Matrix(
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
             groups, padded, factor, lanes, panels, scale, shift, _cpu.ZERO_POINT if form == INT8 else 0, spare, by,
+            1 if form == FLOAT else self.together,
         )  # fmt: skip
         self.matrices.append(matrix)
         result = BF16 if target in self._halves else FLOAT

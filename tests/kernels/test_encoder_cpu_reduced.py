@@ -228,7 +228,7 @@ def test_what_runs_is_chosen_by_what_the_machine_has(monkeypatch):
 def test_attention_is_in_bfloat16_and_bytes_if_the_processor_multiplies_them(isa):
     number = processor.isas()[isa][0]
     own = BF16 in attention_formats(number)
-    assert own == (isa not in ("portable", "avx2") and BF16 in formats(processor.isas()["avx512"][0]))
+    assert own == (isa in ("avx512", "amx", "amx-emulated") and BF16 in formats(processor.isas()["avx512"][0]))
     assert attention_of("float32", isa) == FLOAT
     bytewise = INT8 in attention_formats(number)
     assert bytewise == (isa == "avx512" and INT8 in formats(processor.isas()["avx512"][0]))
@@ -371,7 +371,7 @@ def encode(monkeypatch, name, form, dtype, work, widths, attention=None):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (("avx2", INT8), ("avx2", INT8_SIGNED)),
+        (("neon", INT8_SIGNED), ("neon-mm", INT8_SIGNED)), (("avx2", INT8), ("avx2", INT8_SIGNED)),
         (("avx512", INT8), ("amx-emulated", INT8_TILES)),
         (("amx", INT8_TILES), ("amx-emulated", INT8_TILES)),
         (("amx", BF16), ("amx-emulated", BF16)),

@@ -32,6 +32,9 @@ const ff_attention *ff_find_attention(int isa, int format)
         return isa == FF_AVX512 && __builtin_cpu_supports("avx512vnni") ? &ff_attention_avx512_vnni : NULL;
     if (format == FF_FLOAT && isa != FF_PORTABLE)
         return isa == FF_AVX2 ? &ff_attention_avx2 : &ff_attention_avx512;
+#elif defined(__aarch64__)
+    if (format == FF_FLOAT && isa != FF_PORTABLE)
+        return &ff_attention_neon;
 #endif
     return format == FF_FLOAT && isa == FF_PORTABLE ? &ff_attention_portable : NULL;
 }

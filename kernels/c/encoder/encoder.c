@@ -37,6 +37,8 @@ const ff_body *ff_body_of(int isa)
 {
 #if defined(__x86_64__)
     return isa == FF_PORTABLE ? &ff_body_portable : isa == FF_AVX2 ? &ff_body_avx2 : &ff_body_avx512;
+#elif defined(__aarch64__)
+    return isa == FF_PORTABLE ? &ff_body_portable : &ff_body_neon;
 #else
     (void)isa;
     return &ff_body_portable;

@@ -215,8 +215,8 @@ size_t ff_shared_floats(const ff_encoder *, int64_t rows);
 /* ff_step_elements and ff_run_step of FF_ATTEND and FF_PACK. */
 int64_t ff_attend_elements(const ff_call *, const ff_attend_step *, const ff_group *);
 void ff_attend(const ff_call *, const ff_attend_step *, const ff_group *, int64_t from, int64_t to, float *scratch);
-extern const ff_attention ff_attention_portable, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,
+extern const ff_attention ff_attention_portable, ff_attention_neon, ff_attention_avx2, ff_attention_avx512, ff_attention_avx512_bf16,
     ff_attention_avx512_vnni, ff_attention_amx, ff_attention_amx_emulated;
-extern const ff_body ff_body_portable, ff_body_avx2, ff_body_avx512;
+extern const ff_body ff_body_portable, ff_body_neon, ff_body_avx2, ff_body_avx512;
 
 #endif

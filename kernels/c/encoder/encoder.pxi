@@ -32,7 +32,7 @@ cdef class Encoder:
         attended = attention_formats(isa)
         if any(linears[i].format not in formats(isa) for i in range(linears.shape[0])):
             raise ValueError(f"a product's format cannot be computed on instruction set {isa} here")
-        rounding = (FF_BF16, FF_INT8, FF_INT8_TILES) if isa >= FF_AVX512 else ()
+        rounding = {FF_BF16, FF_INT8, FF_INT8_TILES} if isa >= FF_AVX512 else {FF_BF16}
         if any(linears[i].result == FF_BF16 and linears[i].format not in rounding for i in range(linears.shape[0])):
             raise ValueError(f"a product's results cannot be bfloat16 on instruction set {isa} in its format")
         if any(step[i].kind in (FF_PACK, FF_ATTEND) and step[i].attend.format not in attended for i in range(steps.shape[0])):

@@ -9,6 +9,11 @@ def formats(int isa):
     return sorted(found, key=lambda f: f == FF_BF16 and ff_slow_dots(isa))
 
 
+def steps_together(int isa, int format):
+    """Return how many adjacent steps of a column lie together in a panel of weights."""
+    return ff_steps_together(isa, format)
+
+
 def attention_formats(int isa):
     """Return the attention formats of this machine: FLOAT, and BF16 and INT8 if the processor has their products."""
     return [f for f in range(FF_FORMATS) if ff_attention_of(isa, f) != NULL]

@@ -83,6 +83,7 @@ cdef extern from "encoder/encoder.h":
     size_t ff_keys_floats(int64_t tokens, int head, int vector)
     size_t ff_attention_floats(int64_t tokens, int head, int vector)
     int ff_slow_dots(int isa)
+    int ff_steps_together(int isa, int format)
     void ff_switch_tiles(int isa, int on) nogil
     void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c)
     void ff_trim()

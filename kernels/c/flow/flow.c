@@ -22,6 +22,8 @@ static void run_blocks(void *context, int thread)
         [FF_PORTABLE] = ff_flow_portable,
 #if defined(__x86_64__)
         [FF_AVX2] = ff_flow_avx2, [FF_AVX512] = ff_flow_avx512, [FF_AMX] = ff_flow_avx512, [FF_AMX_EMULATED] = ff_flow_avx512,
+#elif defined(__aarch64__)
+        [FF_NEON] = ff_flow_neon, [FF_NEON_MM] = ff_flow_neon,
 #endif
     };
     job *j = context;

@@ -40,6 +40,6 @@ int ff_flow_run(const ff_flow *flow, const float *x, float *z, int64_t rows, int
 
 /* ff_flow_run in this thread, for at most flow->block rows; scratch (block, stride). */
 typedef void ff_flow_body(const ff_flow *, const float *x, float *z, int rows, int keep, int normalize, float *scratch);
-ff_flow_body ff_flow_portable, ff_flow_avx2, ff_flow_avx512;
+ff_flow_body ff_flow_portable, ff_flow_neon, ff_flow_avx2, ff_flow_avx512;
 
 #endif

@@ -15,8 +15,15 @@ ff_product ff_find_product(int isa, int format)
         [FF_AMX] = {ff_float_avx512, ff_bf16_amx, [FF_INT8_TILES] = ff_int8_amx},
         [FF_AMX_EMULATED] = {ff_float_avx512, ff_bf16_amx_emulated, [FF_INT8_TILES] = ff_int8_amx_emulated},
 #endif
+#elif defined(__aarch64__)
+        [FF_NEON] = {ff_float_neon, [FF_BF16_WIDE] = ff_wide_neon, [FF_INT8_SIGNED] = ff_int8_neon},
+        [FF_NEON_MM] = {ff_float_neon, ff_bf16_mm, ff_wide_neon, [FF_INT8_SIGNED] = ff_int8_mm},
 #endif
     };
+#if defined(__aarch64__)
+    if (isa == FF_NEON && format == FF_INT8_SIGNED && ff_has_neon_dot())
+        return ff_int8_dot;
+#endif
 #if defined(__x86_64__)
     if (isa == FF_AVX2 && format == FF_INT8 && !ff_has_avxvnni())
         return NULL;
@@ -26,6 +33,11 @@ ff_product ff_find_product(int isa, int format)
         return NULL;
 #endif
     return products[isa][format];
+}
+
+int ff_steps_together(int isa, int format)
+{
+    return isa == FF_NEON_MM && (format == FF_BF16 || format == FF_INT8_SIGNED) ? 2 : 1;
 }
 
 int ff_slow_dots(int isa)

@@ -1,6 +1,7 @@
 /* Products y = activation(A W^T + b) or A W^T + b + add with packed weights. Words used here:
 
-     panel   NR = 2 VL adjacent output columns of W^T, stored together
+     panel   NR = 2 VL adjacent output columns of W^T, stored together: [steps][NR] lanes, or [steps / 2][NR][2] for
+             matrix instructions
      step    one 32-bit lane along the summed dimension: 1 float32, 2 bfloat16 or 4 int8
      tile    a few operand rows times a panel, summed in registers */
 #ifndef FASTFLOW_GEMM_H
@@ -26,7 +27,7 @@ enum { FF_ZERO_POINT = 128 };
 enum { FF_APART = 8 };
 
 typedef struct {      /* byte offsets into the encoder's memory, 64-byte aligned */
-    int64_t weights;  /* panels [columns / NR][steps][NR] of 32-bit lanes */
+    int64_t weights;  /* panels (columns / NR) of 32-bit lanes */
     int64_t bias;     /* float32 (columns) */
     int64_t scale;    /* int8: float32 (columns), the value of a weight's unit */
     int64_t shift;    /* int8: int32 (columns), -zero point * sum of the column's weights */
@@ -47,7 +48,9 @@ void ff_switch_tiles(int isa, int on);  /* configure this thread's AMX tiles, or
 /* c += a b for tiles of (16, 64) bytes: int8 in int32 if `whole`, else bfloat16 in float32. */
 void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c);
 
-ff_multiply ff_float_portable, ff_float_avx2, ff_float_avx512, ff_wide_portable, ff_wide_avx2, ff_wide_avx512, ff_bf16_avx512,
+int ff_steps_together(int isa, int format);  /* adjacent steps of a column in a panel */
+
+ff_multiply ff_float_portable, ff_float_neon, ff_wide_neon, ff_int8_neon, ff_int8_dot, ff_int8_mm, ff_bf16_mm, ff_float_avx2, ff_float_avx512, ff_wide_portable, ff_wide_avx2, ff_wide_avx512, ff_bf16_avx512,
     ff_int8_portable, ff_int8_avx2, ff_int8_avx512, ff_int8_avxvnni, ff_bf16_amx, ff_int8_amx, ff_bf16_amx_emulated,
     ff_int8_amx_emulated;
 void ff_switch_tiles_amx(int on);

@@ -8,7 +8,7 @@
 
 #define CHUNK 16384              /* numbers that a thread converts at a time */
 #define ROW 256                  /* numbers widened at a time */
-#define STEPS 16                 /* steps transposed at a time: one cache line of each row */
+#define UNITS 16                 /* units transposed at a time: one or two cache lines of each row */
 /* the sanitizer is not ready when the loader chooses clones */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
 #define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses by processor */
@@ -103,16 +103,24 @@ FF_CLONES static void to_half(const float *restrict from, int64_t n, char *restr
     }
 }
 
-/* from (panel, bytes; rows `stride` bytes apart) -> to (bytes / 4, panel) of 32-bit lanes. */
-FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t bytes, int panel, char *restrict to)
+/* from (panel, bytes; rows `stride` bytes apart) -> to (bytes / unit, panel) of units. */
+FF_SCALAR void transpose_units(const char *restrict from, size_t stride, size_t bytes, int panel, char *restrict to, const int64_t unit)
 {
-    const int64_t steps = (int64_t)bytes / 4;
-    for (int64_t s = 0; s < steps; s += STEPS) {
-        const int64_t stop = s + STEPS < steps ? s + STEPS : steps;
+    const int64_t units = (int64_t)bytes / unit;
+    for (int64_t s = 0; s < units; s += UNITS) {
+        const int64_t stop = s + UNITS < units ? s + UNITS : units;
         for (int64_t i = s; i < stop; i++)
             for (int r = 0; r < panel; r++)
-                memcpy(to + 4 * (i * panel + r), from + (size_t)r * stride + 4 * (size_t)i, 4);
+                memcpy(to + unit * (i * panel + r), from + (size_t)r * stride + (size_t)(unit * i), (size_t)unit);
     }
+}
+
+FF_CLONES static void transpose(const char *restrict from, size_t stride, size_t bytes, int panel, char *restrict to, int64_t together)
+{
+    if (together == 2)
+        transpose_units(from, stride, bytes, panel, to, 8);
+    else
+        transpose_units(from, stride, bytes, panel, to, 4);
 }
 
 /* Convert row r to staged (groups * padded). row (groups * padded) is scratch; its padding is zero. */
@@ -189,7 +197,7 @@ static void pack_panels(void *context, int thread)
             stage_row(m, r + k, row, staged + (size_t)k * stride, p->flags + padding_of);
         const size_t spare = (size_t)m->spare * 4 * (size_t)p->panel;
         char *panel = m->panels + (size_t)(i - first) * (bytes * (size_t)p->panel + spare);
-        transpose(staged, stride, bytes, p->panel, panel);
+        transpose(staged, stride, bytes, p->panel, panel, m->together);
         memset(panel + bytes * (size_t)p->panel, 0, spare);
     }
     ff_set_mxcsr(csr);

@@ -16,8 +16,9 @@ typedef struct {
     int64_t part_rows, columns, height;
     int64_t groups, padded;      /* a row is `groups` equal groups of columns, each padded with zeros to `padded` */
     int64_t lanes;               /* elements per step: 1 float32, 2 bfloat16, 4 int8 */
+    int64_t together;            /* adjacent steps of a row in a panel (ff_steps_together) */
     int64_t spare;               /* steps of zeros at the end of each panel */
-    char *panels;                /* [height / panel][groups * padded / lanes + spare][panel][lanes] */
+    char *panels;                /* [height / panel][(groups * padded / lanes + spare) / together][panel][together][lanes] */
     float *scale;                /* int8: (height), the value of a weight's unit */
     int32_t *shift;              /* int8: (height), -zero * sum of the row */
     int32_t zero, stored;

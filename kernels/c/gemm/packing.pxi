@@ -6,7 +6,7 @@ cdef extern from "gemm/packing.h":
     ctypedef struct ff_matrix:
         const char *parts[3]
         const int32_t *rows
-        int64_t part_rows, columns, height, groups, padded, lanes, spare
+        int64_t part_rows, columns, height, groups, padded, lanes, together, spare
         char *panels
         float *scale
         int32_t *shift
@@ -70,6 +70,7 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
             rows = given.rows
             m[i].part_rows, m[i].columns, m[i].height = given.part_rows, given.columns, rows.shape[0]
             m[i].groups, m[i].padded, m[i].lanes = given.groups, given.padded, given.lanes
+            m[i].together = given.together
             m[i].zero, m[i].stored, m[i].factor, m[i].spare = given.zero, given.stored, given.factor, given.spare
             if (
                 not 0 <= m[i].stored < FF_STORED_KINDS or m[i].lanes not in (1, 2, 4) or m[i].groups < 1
@@ -79,7 +80,7 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
                 raise ValueError(f"matrix {i} cannot be packed as it is described")
             inner = m[i].groups * m[i].padded
             steps = inner // m[i].lanes + m[i].spare
-            if inner % m[i].lanes or rows.shape[0] == 0 or rows.shape[0] % panel:
+            if inner % m[i].lanes or m[i].together not in (1, 2) or steps % m[i].together or rows.shape[0] == 0 or rows.shape[0] % panel:
                 raise ValueError(f"matrix {i} does not fill whole steps and panels")
             for p, stored in enumerate(given.parts):
                 part = stored

@@ -32,6 +32,9 @@ static ff_scan_body *body_of(int isa, int scan)
         return isa == FF_AVX2 ? ff_dots_avx2 : ff_dots_avx512;
     if (scan == FF_PRODUCTS && isa != FF_PORTABLE)
         return isa == FF_AVX2 ? ff_products_avx2 : ff_products_avx512;
+#elif defined(__aarch64__)
+    if (isa != FF_PORTABLE)
+        return scan == FF_HAMMINGS ? ff_hammings_neon : scan == FF_PRODUCTS ? ff_products_neon : ff_has_neon_dot() ? ff_dots_dot : ff_dots_neon;
 #endif
     (void)isa;
     return scan == FF_DOTS ? ff_dots_portable : scan == FF_PRODUCTS ? ff_products_portable : ff_hammings_portable;

@@ -19,6 +19,6 @@ void ff_scan(int isa, int scan, const ff_scanned *what, int threads);
 /* One query in this thread: codes (rows, width), query (width) in bytes -> out (rows). */
 typedef void ff_scan_body(const void *codes, const void *query, void *out, int64_t rows, int64_t width);
 ff_scan_body ff_dots_portable, ff_dots_avx2, ff_dots_avx512, ff_products_portable, ff_products_avx2, ff_products_avx512,
-    ff_hammings_portable, ff_hammings_popcnt;
+    ff_hammings_portable, ff_hammings_popcnt, ff_dots_neon, ff_dots_dot, ff_products_neon, ff_hammings_neon;
 
 #endif

@@ -29,10 +29,10 @@ static void put(char *to, int i, int size, double x, int zero)
 }
 
 /* Fill a product's operands for `panel` columns, and the expected sums want (ROWS, panel). */
-static void fill(product_of *p, int format, int panel, double *want)
+static void fill(product_of *p, int format, int panel, int together, double *want)
 {
     const int size = format == FF_FLOAT ? 4 : format < FF_INT8 ? 2 : 1, lanes = 4 / size, depth = STEPS * lanes;
-    const int zero = format == FF_INT8 ? FF_ZERO_POINT : 0;
+    const int zero = format == FF_INT8 ? FF_ZERO_POINT : 0, run = lanes * together;
     const float unit = (float)UNIT;
     for (int r = 0; r < ROWS; r++) {
         for (int k = 0; k < depth; k++)
@@ -43,7 +43,7 @@ static void fill(product_of *p, int format, int panel, double *want)
     for (int c = 0; c < panel; c++) {
         double sum = 0;
         for (int k = 0; k < depth; k++) {
-            put(p->weights, (k / lanes * panel + c) * lanes + k % lanes, size, ff_try_number(k, c), 0);
+            put(p->weights, (k / run * panel + c) * run + k % run, size, ff_try_number(k, c), 0);
             sum += ff_try_number(k, c);
         }
         p->bias[c] = (float)ff_try_number(ROWS, c);
@@ -67,7 +67,7 @@ int ff_try_product(const ff_selftest *t, int format)
     const int panel = 2 * ff_isa_vector(t->isa);
     double want[ROWS * 2 * FF_AVX512_VECTOR];
     product_of *p = (product_of *)(void *)t->scratch;
-    fill(p, format, panel, want);
+    fill(p, format, panel, ff_steps_together(t->isa, format), want);
     const ff_linear linear = {AT(weights), AT(bias), AT(scale), AT(shift), panel, STEPS, format, -1, FF_FLOAT};
     const ptrdiff_t ldc = panel * (ptrdiff_t)sizeof(float);
     product(t->scratch, &linear, p->a, LDA, ROWS, 0, 1, (char *)p->c, ldc, FF_LINEAR_ONLY, NULL, 0);

@@ -56,6 +56,9 @@ static ff_table_body *body_of(int isa)
 #if defined(__x86_64__)
     if (isa != FF_PORTABLE)
         return isa == FF_AVX2 ? ff_table_avx2 : ff_table_avx512;
+#elif defined(__aarch64__)
+    if (isa != FF_PORTABLE)
+        return ff_table_neon;
 #endif
     (void)isa;
     return ff_table_portable;

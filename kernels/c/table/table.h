@@ -24,6 +24,6 @@ void ff_table_run(const ff_table *, const int32_t *ids, const int64_t *offsets, 
 
 /* out (width) = the mean of ids (tokens), tokens >= 1. */
 typedef void ff_table_body(const ff_table *, const int32_t *ids, int64_t tokens, float *out);
-ff_table_body ff_table_portable, ff_table_avx2, ff_table_avx512;
+ff_table_body ff_table_portable, ff_table_neon, ff_table_avx2, ff_table_avx512;
 
 #endif

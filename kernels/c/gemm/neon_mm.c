@@ -1,0 +1,47 @@
+/* Products with the matrix instructions of bfloat16 (BFMMLA) and int8 (SMMLA). */
+#if defined(__aarch64__)
+#include <math.h>
+
+#include "gemm.h"
+#include "vector_neon.h"
+FF_TARGET("arch=armv8.2-a+bf16+i8mm")
+
+#define ADD_ROWS add_half_rows
+#define ACC vec
+#define SUMS float32x4_t
+#define MULTIPLY_PAIRS(acc, x, w) vbfmmlaq_f32(acc, vreinterpretq_bf16_s64(x), vreinterpretq_bf16_f32(w))
+#define TO_SUMS vreinterpretq_f32_s64
+#define OF_SUMS vreinterpretq_s64_f32
+#include "neon_pairs.inc"
+
+#define ADD_ROWS add_byte_rows
+#define ACC ivec
+#define SUMS int32x4_t
+#define MULTIPLY_PAIRS(acc, x, w) vmmlaq_s32(acc, vreinterpretq_s8_s64(x), vreinterpretq_s8_f32(w))
+#define TO_SUMS vreinterpretq_s32_s64
+#define OF_SUMS vreinterpretq_s64_s32
+#include "neon_pairs.inc"
+
+#define HALF
+#define PRODUCT ff_int8_mm
+#define ROWS 6  /* 24 of 32 registers hold sums */
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define ADD_STEPS add_byte_rows
+#include "int8.inc"
+
+#define NAME(x) x##_bf16
+#define PRODUCT ff_bf16_mm
+#define ROWS 6
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define LANE int32_t
+#define PER_STEP 1
+#define ACC vec
+#define ZERO SET1(0)
+#define LOAD_ACC LOAD
+#define STORE_ACC STORE
+#define ADD_ACC ADD
+#define ADD_STEPS add_half_rows
+#include "body.inc"
+
+FF_TARGET_END
+#endif
