@@ -42,3 +42,9 @@ typedef __m512 vec;
 #define BITS(v) _mm512_castps_si512(v)
 #define STORE_BYTES(p, w) _mm_storeu_si128((__m128i *)(void *)(p), _mm512_cvtepi32_epi8(w))
 typedef __m512i ivec;
+
+/* STORE_HALF: round 2 VL floats to bfloat16, ties to even. */
+#define ROUNDED(v) ADDI(BITS(v), ADDI(_mm512_and_si512(_mm512_srli_epi32(BITS(v), 16), SET1I(1)), SET1I(0x7fff)))
+#define HALF_OF(v) _mm512_cvtepi32_epi16(_mm512_srli_epi32(ROUNDED(v), 16))
+#define STORE_HALF(p, low, high) \
+    _mm512_storeu_si512(p, _mm512_inserti64x4(_mm512_castsi256_si512(HALF_OF(low)), HALF_OF(high), 1))

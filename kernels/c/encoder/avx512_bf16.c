@@ -8,6 +8,7 @@
 FF_TARGET(FF_AVX512_FEATURES ",avx512bf16")
 
 #define HALF
+#undef STORE_HALF
 #define STORE_HALF(p, low, high) _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low))
 #define CHAIN 384  /* steps: 768 products are summed in registers before a store */
 #define DEPTH (2 * CHAIN)
