@@ -103,6 +103,21 @@ OPERATION void STORE_HALF(void *p, const vec low, const vec high)
 }
 #define STORE_HALF STORE_HALF
 
+/* Read 8 weights at *b, and go on. Else GCC computes each address anew; clang reads pairs of registers by itself. */
+OPERATION vec take_weights(const float **b)
+{
+#if defined(__clang__)
+    const vec taken = LOAD(*b);
+    *b += VL;
+#else
+    const float32x4x2_t both = vld1q_f32_x2(*b);
+    const vec taken = {{both.val[0], both.val[1]}};
+    *b += VL;
+    __asm__("" : "+r"(*b));
+#endif
+    return taken;
+}
+
 /* Add R rows by NV vectors of products, as gemm/neon_lanes.inc says; flow/body.inc multiplies with it too. */
 #define OPERAND float32x4_t
 #define LOAD_OPERAND vld1q_f32

@@ -1,5 +1,6 @@
 """Programs of tests/native: bodies that are wrong fail a self-test, and products are right without Python."""
 
+import re
 import shutil
 import sys
 
@@ -12,11 +13,11 @@ from support.processes import run_limited
 
 
 @pytest.mark.whole
-@pytest.mark.skipif(not isas()["amx"][1], reason="the script breaks bodies of AMX and AVX-512")
+@pytest.mark.skipif(not isas()["avx512"][1] | isas()["neon"][1], reason="the script breaks bodies of AVX-512 or NEON")
 def test_a_broken_body_fails_a_self_test():
     done = run_limited([sys.executable, TESTS / "native/broken.py"], seconds=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "\n0 of 15 missed" in done.stdout
+    assert re.search(r"\n0 of 1[3-9] missed", done.stdout)
 
 
 @pytest.mark.whole
