@@ -103,18 +103,24 @@ OPERATION void STORE_HALF(void *p, const vec low, const vec high)
 }
 #define STORE_HALF STORE_HALF
 
-/* Read 8 weights at *b, and go on. Else GCC computes each address anew; clang reads pairs of registers by itself. */
-OPERATION vec take_weights(const float **b)
-{
+/* Read 8 weights at *b, and go on. GCC would compute each address anew, if it knew all of them; clang reads pairs of
+   registers by itself. */
 #if defined(__clang__)
-    const vec taken = LOAD(*b);
-    *b += VL;
+#define KEEP_POINTER(p) (void)(p)
+#define LOAD_STREAM LOAD
 #else
-    const float32x4x2_t both = vld1q_f32_x2(*b);
-    const vec taken = {{both.val[0], both.val[1]}};
-    *b += VL;
-    __asm__("" : "+r"(*b));
+#define KEEP_POINTER(p) __asm__("" : "+r"(p))
+OPERATION vec LOAD_STREAM(const float *p)
+{
+    const float32x4x2_t both = vld1q_f32_x2(p);
+    return (vec){{both.val[0], both.val[1]}};
+}
 #endif
+OPERATION vec take_pair(const float **b)
+{
+    const vec taken = LOAD_STREAM(*b);
+    *b += VL;
+    KEEP_POINTER(*b);
     return taken;
 }
 

@@ -61,7 +61,7 @@ def test_products_are_those_of_the_format(monkeypatch, isa, dtype, widths):
         lost = np.abs(want - full).mean()  # what the format costs: far more than float32 rounding
         assert lost > 1e-4
         ties = form == BF16 or of != FLOAT
-        near = 0.3 if ties else 0.01  # a sum near a tie may be rounded the other way as an operand
+        near = 0.3 if ties else 0.02  # a sum near a tie may be rounded the other way as an operand; a shorter GELU
         assert np.abs(found - want).mean() <= near * lost
         assert np.abs(found - want).max() <= (8 if of == INT8 else 5) * lost
     assert forms == set(cpu_encoder.DTYPES[dtype]) & set(formats(processor.isas()[isa][0]))

@@ -6,6 +6,19 @@
 #include "vector_neon.h"
 FF_TARGET("arch=armv8.2-a+bf16+i8mm")
 
+/* Read 16 weights at *b, and go on; as take_pair in vector_neon.h. */
+OPERATION float32x4x4_t take_weights(const float **b)
+{
+#if defined(__clang__)
+    const float32x4x4_t taken = {{vld1q_f32(*b), vld1q_f32(*b + 4), vld1q_f32(*b + 8), vld1q_f32(*b + 12)}};
+#else
+    const float32x4x4_t taken = vld1q_f32_x4(*b);
+#endif
+    *b += 16;
+    KEEP_POINTER(*b);
+    return taken;
+}
+
 #define ADD_ROWS add_half_rows
 #define ACC vec
 #define SUMS float32x4_t
@@ -24,15 +37,15 @@ FF_TARGET("arch=armv8.2-a+bf16+i8mm")
 
 #define HALF
 #define PRODUCT ff_int8_mm
-#define ROWS 6  /* 24 of 32 registers hold sums */
-#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define ROWS 4  /* 16 of 32 registers hold sums */
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4)
 #define ADD_STEPS add_byte_rows
 #include "int8.inc"
 
 #define NAME(x) x##_bf16
 #define PRODUCT ff_bf16_mm
-#define ROWS 6
-#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define ROWS 4
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4)
 #define LANE int32_t
 #define PER_STEP 1
 #define ACC vec
