@@ -19,6 +19,17 @@ OPERATION float32x4x4_t take_weights(const float **b)
     return taken;
 }
 
+/* Steps `step` and the next (0 or 2) of rows a and b. clang has registers left for four steps. */
+OPERATION int64x2_t pair_of(const int32_t *a, const int32_t *b, const int step)
+{
+#if defined(__clang__)
+    const int64x2_t one = vreinterpretq_s64_s32(vld1q_s32(a)), two = vreinterpretq_s64_s32(vld1q_s32(b));
+    return step ? vzip2q_s64(one, two) : vzip1q_s64(one, two);
+#else
+    return vcombine_s64(vreinterpret_s64_s32(vld1_s32(a + step)), vreinterpret_s64_s32(vld1_s32(b + step)));
+#endif
+}
+
 #define ADD_ROWS add_half_rows
 #define ACC vec
 #define SUMS float32x4_t
@@ -37,15 +48,18 @@ OPERATION float32x4x4_t take_weights(const float **b)
 
 #define HALF
 #define PRODUCT ff_int8_mm
-#define ROWS 4  /* 16 of 32 registers hold sums */
-#define ROW_SIZES(X) X(1) X(2) X(3) X(4)
+#define ROWS 6  /* 24 of 32 registers hold sums */
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define ADD_STEPS add_byte_rows
 #include "int8.inc"
 
+#if !defined(__clang__)
+#pragma GCC optimize("ira-algorithm=priority")  /* else sums are spilled */
+#endif
 #define NAME(x) x##_bf16
 #define PRODUCT ff_bf16_mm
-#define ROWS 4
-#define ROW_SIZES(X) X(1) X(2) X(3) X(4)
+#define ROWS 6
+#define ROW_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define LANE int32_t
 #define PER_STEP 1
 #define ACC vec
