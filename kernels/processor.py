@@ -95,7 +95,7 @@ def parse_openmp(text: str) -> int | None:
 
 @lru_cache(maxsize=1)
 def count_allowed() -> tuple[int, int]:
-    """Return (processors, physical cores) that this process may use; of an Apple processor, its performance cores."""
+    """Return (processors, physical cores, of Apple's the performance cores) that this process may use."""
     if sys.platform == "darwin":
         every = os.cpu_count() or 1
         return every, _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or every
@@ -133,7 +133,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _sysctl(name: str) -> int:
-    """Return the 32-bit integer ``name`` of macOS's sysctl, 0 if there is none: Intel's processors have no levels."""
+    """Return an integer of macOS's sysctl, 0 without one."""
     value, size = ctypes.c_int32(), ctypes.c_size_t(4)
     ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t())
     return value.value

@@ -29,7 +29,7 @@ def describe(device: str = "cpu") -> dict[str, Any]:
     """Return ``machine`` of the JSON: processor, caches, memory, versions and, for cuda, the GPU."""
     info = read_text("/proc/cpuinfo")
     flags = (_find_field(info, "flags") or _find_field(info, "Features") or "").split()
-    name = _find_field(info, "model name") or _ask("sysctl", "-n", "machdep.cpu.brand_string")  # Linux, macOS
+    name = _find_field(info, "model name") or _ask("sysctl", "-n", "machdep.cpu.brand_string")
     siblings = read_text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
     machine: dict[str, Any] = {
         "processor": name or platform.processor() or platform.machine(),
@@ -68,7 +68,6 @@ def find_commit() -> str | None:
 
 
 def _ask(*command: str) -> str | None:
-    """Return what ``command`` prints; None if it prints nothing, fails, or is not installed."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
     except (OSError, subprocess.CalledProcessError):
@@ -90,7 +89,7 @@ def _find_field(text: str, name: str) -> str | None:
 
 
 def read_text(path: str | Path) -> str:
-    """Return a file's content; empty if there is no such file."""
+    """Return a file's content; empty if absent."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError:

@@ -123,7 +123,7 @@ def allow_files(count: int) -> None:
         while most > soft:
             try:
                 return resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            except ValueError:  # macOS reports no limit, and refuses more than kern.maxfilesperproc
+            except ValueError:  # macOS has a limit that it does not report
                 most //= 2
 
 

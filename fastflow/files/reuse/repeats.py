@@ -1,6 +1,6 @@
 """``--dedupe``: store a run's vectors in temporary files without names, which vanish with the process.
 
-A memory-mapped hash table has their places; the system pages it, so memory stays constant.
+A memory-mapped hash table has their places, so memory stays constant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastflow.files.write.partial import cannot_write
 
 ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # a slot; place: the row's number + 1, 0 if free
 FIRST_SLOTS = 1 << 16
-FULLEST = 2 / 3  # the share of taken slots at which the table grows
+FULLEST = 2 / 3  # share of taken slots at which the table grows
 MOVED = 1 << 16  # slots copied at a time into a larger table
 
 
@@ -117,7 +117,7 @@ def open_unnamed(folder: Path | None) -> IO[bytes]:
 
 
 def _reserve(handle: IO[bytes], size: int) -> None:
-    """Allocate ``size`` bytes of zeros: a mapped page without room on the disk would raise SIGBUS."""
+    """Allocate ``size`` zero bytes: a mapped page without room raises SIGBUS."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle.fileno(), 0, size)
     else:  # macOS

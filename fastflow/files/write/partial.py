@@ -15,7 +15,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import RowFault
 from fastflow.files.write.locks import open_locked
 
-# errors of file systems that cannot lock; the last two have one number on Linux, and two on macOS
+# of file systems that cannot lock; the last two differ on macOS
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAULTS = (OSError, ValueError, KeyError, TypeError, RecursionError)  # raised for a damaged record
