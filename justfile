@@ -25,7 +25,7 @@ test:
 gate:
     python tests/gate.py
 
-# every case of every test, and the libraries that take our models
+# every case of every test, the libraries that take our models, and the C for macOS
 night:
     python tests/gate.py --night
 

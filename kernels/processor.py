@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -93,7 +95,10 @@ def parse_openmp(text: str) -> int | None:
 
 @lru_cache(maxsize=1)
 def count_allowed() -> tuple[int, int]:
-    """Return (processors, physical cores) that this process may use."""
+    """Return (processors, physical cores, of Apple's the performance cores) that this process may use."""
+    if sys.platform == "darwin":
+        every = os.cpu_count() or 1
+        return every, _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or every
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     most = max(1, int(min(quotas(CGROUPS, _text(Path("/proc/self/cgroup"))), default=len(processors))))
     cores = len({_siblings(cpu) for cpu in processors})
@@ -125,6 +130,13 @@ def _quota(group: Path) -> Iterator[float]:
 
 def _siblings(cpu: int) -> str:
     return _text(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
+
+
+def _sysctl(name: str) -> int:
+    """Return an integer of macOS's sysctl, 0 without one."""
+    value, size = ctypes.c_int32(), ctypes.c_size_t(4)
+    ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t())
+    return value.value
 
 
 def _text(path: Path) -> str:

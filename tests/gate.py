@@ -3,7 +3,7 @@
     python tests/gate.py            quick tests with the types beside them, four cases of each slow test, a whole script
                                     of each kind, and the groups whose files changed since the main branch or the last
                                     commit
-    python tests/gate.py --night    every case of every test, and the libraries that take our models
+    python tests/gate.py --night    every case of every test, the libraries that take our models, and the C for macOS
 
 It goes on after a failure, prints what each part took, and exits with 1 if one failed.
 """
@@ -126,6 +126,7 @@ def list_night() -> Iterator[Part]:
     yield "every long test", ["pytest", *TWO, "-m", LONG, "--cases", "0"]
     for name in ("doors", "old libraries"):
         yield name, ["bash", "-c", GROUPS[name].command]
+    yield "macOS, compiled", ["bash", "-c", "pip install -q ziglang -c constraints.txt && tests/macos.sh"]
 
 
 def run(name: str, command: list[str]) -> tuple[str, float, bool]:

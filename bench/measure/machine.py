@@ -29,16 +29,16 @@ def describe(device: str = "cpu") -> dict[str, Any]:
     """Return ``machine`` of the JSON: processor, caches, memory, versions and, for cuda, the GPU."""
     info = read_text("/proc/cpuinfo")
     flags = (_find_field(info, "flags") or _find_field(info, "Features") or "").split()
-    memory = re.search(r"MemTotal:\s+(\d+) kB", read_text("/proc/meminfo"))
+    name = _find_field(info, "model name") or _ask("sysctl", "-n", "machdep.cpu.brand_string")
     siblings = read_text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
     machine: dict[str, Any] = {
-        "processor": _find_field(info, "model name") or platform.processor() or platform.machine(),
+        "processor": name or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
         "processors_usable": usable_threads(),
         "threads_per_core": len(re.findall(r"\d+", siblings)) or None,
         "instruction_sets": [flag for flag in FLAGS if flag in flags],
         "caches_kib": _read_caches(),
-        "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _find_version(name))},
@@ -62,13 +62,14 @@ def describe(device: str = "cpu") -> dict[str, Any]:
 def find_commit() -> str | None:
     """Return the product's last commit, with + for uncommitted changes; None without a checkout."""
     root, measured = Path(__file__).resolve().parents[2], ["--", "kernels", "fastflow", "setup.py"]
+    git = "git", "-C", str(root)
+    commit = _ask(*git, "log", "-1", "--format=%h", *measured)
+    return commit and commit + "+" * bool(_ask(*git, "status", "--porcelain", *measured))
 
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(root), *words, *measured]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
+def _ask(*command: str) -> str | None:
     try:
-        return (git("log", "-1", "--format=%h") + "+" * bool(git("status", "--porcelain"))) or None
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -88,7 +89,7 @@ def _find_field(text: str, name: str) -> str | None:
 
 
 def read_text(path: str | Path) -> str:
-    """Return a file's content; empty if there is no such file."""
+    """Return a file's content; empty if absent."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError:

@@ -120,7 +120,11 @@ def allow_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         most = count if hard == resource.RLIM_INFINITY else min(count, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        while most > soft:
+            try:
+                return resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            except ValueError:  # macOS has a limit that it does not report
+                most //= 2
 
 
 def listen(host: str, port: int, uds: Path | None) -> socket.socket:

@@ -117,7 +117,7 @@ def requirements(lines: list[str], python: str) -> list[Requirement]:
 
 
 @pytest.mark.each
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13", "3.14"])
 def test_every_requirement_of_every_extra_is_pinned_once(python):
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -16,7 +16,9 @@ from description import link_readme
 from sbom import make_sbom
 from seal import seal
 
-from support.places import ROOT
+from fastflow.kernels import processor
+
+from support.places import ROOT, TESTS
 
 METADATA = b"Name: fastflow\nVersion: 9\nRequires-Dist: numpy>=1.26\nRequires-Dist: torch>=2; extra == 'train'\n"
 FILES = {  # of a wheel with two models
@@ -37,6 +39,12 @@ def a_wheel(path, names, moment):
             entry.external_attr = 0o100600 << 16
             wheel.writestr(entry, FILES.get(name, b"stale"))
     return path
+
+
+def test_a_wheel_that_is_as_this_checkout_passes_its_smoke_test(run_python):
+    done = run_python((TESTS / "smoke.py").read_text(encoding="utf-8"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(processor.usable_isas())
 
 
 def test_a_sealed_wheel_depends_on_its_files_alone(tmp_path):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -234,7 +232,7 @@ def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
 def test_age_size_and_state(tmp_path, monkeypatch):
     now = 1_800_000_000.0
     monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
-    for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".12345678.partial"), strict=True):
+    for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".partial"), strict=True):
         path = write_array(tmp_path / (key + name), rows=3000)
         os.utime(path, (now - days * DAYS,) * 2)
     lines = [line.split(None, 1)[1] for line in run(tmp_path).stdout.splitlines()[1:]]
@@ -246,7 +244,7 @@ def test_age_size_and_state(tmp_path, monkeypatch):
     assert run(tmp_path, "--older-than", 30).stdout.startswith(f"{tmp_path}: 1 entry, 12 MB\n")
     done = run(tmp_path, "--clear", "--older-than", 0.5)
     assert done.stderr == f"fastflow: removed 2 entries, 24 MB from {tmp_path}\n"
-    assert [path.name for path in tmp_path.iterdir()] == [KEYS[2] + ".12345678.partial"]
+    assert [path.name for path in tmp_path.iterdir()] == [KEYS[2] + ".partial"]
     run(tmp_path, "--clear")
     assert list(tmp_path.iterdir()) == []
 
@@ -302,22 +300,13 @@ def test_an_entry_in_use_is_kept(kept, bert, sentences):
     assert not kept.exists()
 
 
-WRITER = (
-    "import os, sys; handle = open(f'{sys.argv[1]}.{os.getpid()}.partial', 'wb'); print(flush=True); sys.stdin.read()"
-)
-
-
-def test_an_unfinished_file_is_kept_while_it_is_locked_or_open(tmp_path):
-    """Earlier versions took no lock but named their process."""
+def test_an_unfinished_file_is_kept_while_it_is_locked(tmp_path):
     locked = tmp_path / f"{KEYS[0]}.partial"
-    words = [sys.executable, "-c", WRITER, str(tmp_path / KEYS[0])]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-        assert writer.stdout.readline() == b"\n"
-        other = write_array(tmp_path / f"{KEYS[1]}.{writer.pid}.partial")  # a live process, but not its file
-        with cache.wait_for_lock(locked, lambda: None):
-            assert run(tmp_path).stdout.count("unfinished, in use") == 2
-            run(tmp_path, "--clear")
-            assert sorted(tmp_path.iterdir()) == sorted([locked, tmp_path / f"{KEYS[0]}.{writer.pid}.partial"])
+    other = write_array(tmp_path / f"{KEYS[1]}.partial")
+    with cache.wait_for_lock(locked, lambda: None):
+        assert run(tmp_path).stdout.count("unfinished, in use") == 1
+        run(tmp_path, "--clear")
+        assert list(tmp_path.iterdir()) == [locked]
     assert not other.exists()
     run(tmp_path, "--clear")
     assert list(tmp_path.iterdir()) == []

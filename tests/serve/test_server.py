@@ -60,6 +60,21 @@ def test_as_many_files_may_be_open_as_connections_are_allowed():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def test_the_limit_of_open_files_that_macos_does_not_report_is_found(monkeypatch):
+    now = [256]
+
+    def refuse_many(which, limits):
+        if limits[0] > 10_240:
+            raise ValueError("current limit exceeds maximum limit")
+        now[0] = limits[0]
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (now[0], resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse_many)
+    for count, allowed in ((100, 256), (4352, 4352), (40_000, 10_000), (100_000_000, 10_000)):
+        allow_files(count)
+        assert now[0] == allowed
+
+
 def test_a_unix_socket_is_for_user_and_group_and_outlives_a_killed_server(tmp_path):
     path = tmp_path / "s"
     for _ in range(2):

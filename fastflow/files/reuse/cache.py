@@ -5,13 +5,12 @@
     KEY.json      encoder and corpus by name, for ``fastflow cache``
     KEY.int8      a trial: how far int8 is from float32 (``backends.precision``)
 
-A file in use is locked (flock). Earlier versions named unfinished files KEY.PID.partial; no run continues them.
+A file in use is locked (flock).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from fastflow.cache_folder import OWN, TRIAL
 from fastflow.errors import FastflowError
 from fastflow.files.write.locks import open_locked, try_lock
 
-OURS = re.compile(r"(?P<key>[0-9a-f]{64})(?:\.(?P<pid>\d+))?\.(?P<kind>npy|partial|int8)")
+OURS = re.compile(r"(?P<key>[0-9a-f]{64})\.(?P<kind>npy|partial|int8)")
 MAGIC = b"\x93NUMPY"
 WAIT = 0.5  # seconds between attempts to lock a file
 DAY = 86_400.0
@@ -66,7 +65,6 @@ class Entry:
 
     path: Path
     key: str
-    pid: int | None  # the process in names by earlier versions
     size: int
     made: float
     about: dict[str, Any]
@@ -113,19 +111,18 @@ def entries(directory: Path) -> list[Entry]:
     found = []
     for path in paths:
         match = OURS.fullmatch(path.name)
-        if not match or (match["pid"] and match["kind"] != "partial"):
+        if not match:
             continue
-        pid = int(match["pid"]) if match["pid"] else None
         try:
             if path.is_symlink() or not path.is_file() or not _is_ours(path):
                 continue
-            stat, in_use = path.stat(), _in_use(path, pid)
+            stat, in_use = path.stat(), _in_use(path)
         except FileNotFoundError:  # renamed or removed by another process meanwhile
             continue
         except OSError as error:
             raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
         about = _about_trial(path) if match["kind"] == "int8" else _about(directory / f"{match['key']}.json")
-        found.append(Entry(path, match["key"], pid, stat.st_size, stat.st_mtime, about, in_use))
+        found.append(Entry(path, match["key"], stat.st_size, stat.st_mtime, about, in_use))
     return sorted(found, key=lambda entry: entry.made)
 
 
@@ -136,20 +133,9 @@ def _is_ours(path: Path) -> bool:
         return handle.read(len(MAGIC)) in (MAGIC, b"")
 
 
-def _in_use(path: Path, pid: int | None) -> bool:
+def _in_use(path: Path) -> bool:
     with path.open("rb") as handle:
-        return not try_lock(handle) or (pid is not None and _is_open_in(pid, path))
-
-
-def _is_open_in(pid: int, path: Path) -> bool:
-    """Whether process ``pid``, which locks no file, has ``path`` open; True if unknown."""
-    try:
-        held = list(Path(f"/proc/{pid}/fd").iterdir())
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return any(os.path.realpath(link) == str(path.resolve()) for link in held)
+        return not try_lock(handle)
 
 
 def _about(path: Path) -> dict[str, Any]:
@@ -180,7 +166,7 @@ def _remove(entry: Entry) -> bool:
     path = entry.path
     try:
         with path.open("rb") as handle:
-            if not try_lock(handle) or (entry.pid is not None and _is_open_in(entry.pid, path)):
+            if not try_lock(handle):
                 return False
             path.unlink()
             others = [path.with_name(f"{entry.key}{suffix}") for suffix in (".npy", ".partial")]

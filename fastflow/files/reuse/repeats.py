@@ -1,6 +1,6 @@
 """``--dedupe``: store a run's vectors in temporary files without names, which vanish with the process.
 
-A memory-mapped hash table has their places; the system pages it, so memory stays constant.
+A memory-mapped hash table has their places, so memory stays constant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastflow.files.write.partial import cannot_write
 
 ENTRY = np.dtype([("key", "<u8", 2), ("place", "<u8")])  # a slot; place: the row's number + 1, 0 if free
 FIRST_SLOTS = 1 << 16
-FULLEST = 2 / 3  # the share of taken slots at which the table grows
+FULLEST = 2 / 3  # share of taken slots at which the table grows
 MOVED = 1 << 16  # slots copied at a time into a larger table
 
 
@@ -31,9 +31,7 @@ class Slots:
     def __init__(self, folder: Path | None, slots: int = FIRST_SLOTS) -> None:
         self._folder, self._mask, self.entries = folder, np.uint64(slots - 1), 0
         with open_unnamed(folder) as handle:
-            os.posix_fallocate(
-                handle.fileno(), 0, slots * ENTRY.itemsize
-            )  # else a page without room on the disk raises SIGBUS
+            _reserve(handle, slots * ENTRY.itemsize)
             self._map = mmap.mmap(handle.fileno(), slots * ENTRY.itemsize)
         self._map.madvise(mmap.MADV_RANDOM)
         self._slots = np.frombuffer(self._map, ENTRY)
@@ -116,6 +114,16 @@ class Repeats(Store):
 def open_unnamed(folder: Path | None) -> IO[bytes]:
     """Open a file in ``folder`` that has no name."""
     return tempfile.TemporaryFile(prefix="fastflow-", dir=folder)
+
+
+def _reserve(handle: IO[bytes], size: int) -> None:
+    """Allocate ``size`` zero bytes: a mapped page without room raises SIGBUS."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle.fileno(), 0, size)
+    else:  # macOS
+        for start in range(0, size, MOVED):
+            handle.write(bytes(min(MOVED, size - start)))
+        handle.flush()
 
 
 def _numbers(keys: Sequence[bytes]) -> NDArray[np.uint64]:

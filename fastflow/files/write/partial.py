@@ -15,7 +15,8 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import RowFault
 from fastflow.files.write.locks import open_locked
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of file systems that cannot lock
+# of file systems that cannot lock; the last two differ on macOS
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAULTS = (OSError, ValueError, KeyError, TypeError, RecursionError)  # raised for a damaged record
 STRICT = {"errors": "strict", "truncate": "error"}  # option -> the value that makes bad rows errors

@@ -55,9 +55,11 @@ cdef class Encoder:
         self.encoder.linears = &linears[0] if linears.shape[0] else NULL
         self.encoder.steps, self.encoder.count = step, <int32_t>steps.shape[0]
         self.encoder.strides, self.encoder.buffers = &strides[0], <int32_t>strides.shape[0]
-        self.encoder.positions = NULL if positions is None else &positions[0, 0]
+        if positions is not None:
+            self.encoder.positions = &positions[0, 0]
         self.encoder.position_rows = position_rows
-        self.encoder.token_weights = NULL if token_weights is None else &token_weights[0]
+        if token_weights is not None:
+            self.encoder.token_weights = &token_weights[0]
         self.encoder.half, self.encoder.vocabulary = words.itemsize == 2, <int32_t>words.shape[0]
         self.encoder.heads, self.encoder.head, self.encoder.hidden = heads, head, hidden
         self.encoder.outputs = outputs
