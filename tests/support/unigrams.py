@@ -77,7 +77,7 @@ def token(content: str, number: int, **flags: bool) -> dict[str, Any]:
 
 
 def make_tree(
-    pieces: Any, normalizer: Any = None, splitter: Any = None, unknown: int = 0, by_bytes: bool = False, added: Any = ()
+    pieces: Any, normalizer: Any = None, splitter: Any = None, unknown: int = 0, added: Any = ()
 ) -> dict[str, Any]:
     """A tokenizer.json with <s> and </s> at the ends of a text."""
     return {
@@ -100,7 +100,7 @@ def make_tree(
             },
         },
         "decoder": None,
-        "model": {"type": "Unigram", "unk_id": unknown, "vocab": list(map(list, pieces)), "byte_fallback": by_bytes},
+        "model": {"type": "Unigram", "unk_id": unknown, "vocab": list(map(list, pieces)), "byte_fallback": False},
     }
 
 
