@@ -162,6 +162,14 @@ def test_half_a_surrogate_pair_is_found_after_a_cut_too(module, odd):
         ours(module, BERT).tokenize(["a", b"b"], 4)
 
 
+def test_an_array_of_pieces_is_read_as_json_reads_it():
+    text = ' [["b", -7],\t["\\ud83d\\ude00\\n",3.5], ["é中😀" ,0],["b" , 9e0] , ["",4]]  , "rest"'
+    found = Vocabulary(text.encode(), 1)
+    assert (len(found), found.largest, found.scores) == (5, 4, [-7, 3.5, 0, 9, 4])
+    assert (found.end, found.lengths[:4]) == (text.encode().rindex(b"]") + 1, [1, 1, 1, 1])
+    assert [found.get(piece) for piece in ("b", "😀\n", "é中😀", "", "a", "é")] == [3, 1, 2, 4, None, None]
+
+
 def test_a_vocabulary_is_read_as_json_reads_it():
     text = ' {\r\n"a\\u0062" : 7,\t"\\ud83d\\ude00\\n":3, "é中😀":0,"##x\\"}":12 , "a\\u0062":9, "":4}  , "rest"'
     for spaces in ("", " "):
@@ -178,6 +186,14 @@ ODD = [
     *(f'{{"a":{number}}}' for number in ("01", "065", "-1", "1.0", "1e3", "2147483648", "99999999999", '"1"', "")),
     *(f'{{"{odd}":1}}' for odd in ("x" * 256, "a\n", r"\x", r"\u12", r"\u12g4", r"\ud800", r"\udc00", r"\ud800\u0041")),
     *(b'{"\xff":1}', b'{"\xc0\xaf":1}', b'{"\xe2\x82":1}', b'{"\xed\xa0\x80":1}', b'{"\xf4\x90\x80\x80":1}', b'{"\xf0'),
+]
+
+
+NUMBERS = ("01", "1.", ".5", "+1", "1e", "1e+", "--1", "1.2.3", '"1"', "", "null", "1e400", "1e-99", f"{2**64}")
+ODD += [
+    *("[", "[]", "[[", '[["a"', '[["a",', '[["a",1', '[["a",1]', '[["a",1],', '[["a",1],]', '[["a",1]["b",2]]'),
+    *('[["a" 1]]', "[[1,1]]", '[["a",1,2]]', f'[["{"x" * 256}",1]]', '[["a\n",1]]', r'[["\ud800",1]]', b'[["\xff",1]]'),
+    *(f'[["a",{number}]]' for number in NUMBERS),
 ]
 
 

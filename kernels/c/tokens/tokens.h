@@ -61,12 +61,15 @@ typedef struct {
 
 enum { FF_ADDED = 8, FF_LATER = 16 };  /* of ff_tokenizer.kinds: an added token, or one of `later`, may begin here */
 
-/* Set `found` to the added token `one` (a pointer) if characters (n) at `at` begin with it. */
-#define FF_FIND_ADDED(found, one, at, n) do { \
-    int32_t same_ = 0; \
-    while (same_ < (one)->length && same_ < (n) && (at)[same_] == (one)->letters[same_]) \
-        same_++; \
-    (found) = same_ == (one)->length ? (one) : NULL; \
+/* Set `found` to the first of the added tokens (count) that begins characters (n) at `at`, or to NULL. */
+#define FF_FIND_ADDED(found, added, count, at, n) do { \
+    (found) = NULL; \
+    for (const ff_added *one_ = (added); one_ < (added) + (count) && !(found); one_++) { \
+        int32_t same_ = 0; \
+        while (same_ < one_->length && same_ < (n) && (at)[same_] == one_->letters[same_]) \
+            same_++; \
+        (found) = same_ == one_->length ? one_ : NULL; \
+    } \
 } while (0)
 
 static inline int ff_is_half(uint32_t c)  /* of a surrogate pair */

@@ -197,7 +197,6 @@ cdef class Tokenizer:
             return np.empty(0, np.int32), offsets, None
         cdef int64_t[::1] to = offsets
         cdef int32_t[::1] ids
-        cdef int8_t[::1] said
         cdef int32_t *found = NULL
         cdef int32_t *more
         cdef ff_text *given = <ff_text *>calloc(many, sizeof(ff_text) + sizeof(int64_t) + 1)
@@ -234,8 +233,7 @@ cdef class Tokenizer:
                 if to[i + 1] > to[i]:
                     memcpy(&ids[to[i]], found + starts[i], (to[i + 1] - to[i]) * sizeof(int32_t))
             if worst:
-                states = said = np.empty(many, np.int8)
-                memcpy(&said[0], state, many)
+                states = np.array(<int8_t[:many]>state)
             return out, offsets, states
         finally:
             free(given)

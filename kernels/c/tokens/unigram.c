@@ -189,9 +189,7 @@ static void split_tokens(state *s, const uint8_t *from, int64_t n, int later, in
     for (int64_t i = 0; count && i < n && !s->out.cut && s->state == FF_WHOLE; i++) {
         if (from[i] >= 128 || !(s->t->kinds[from[i]] & kind))
             continue;
-        found = NULL;
-        for (int a = 0; a < count && !found; a++)
-            FF_FIND_ADDED(found, &added[a], from + i, n - i);
+        FF_FIND_ADDED(found, added, count, from + i, n - i);
         if (!found)
             continue;
         int64_t end = found->takes ? ff_drop_spaces(from, start, i) : i;
