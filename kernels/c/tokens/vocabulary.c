@@ -179,14 +179,6 @@ static int64_t read_pairs(ff_vocabulary *v, reader *r)
     return c == (scored ? ']' : '}') ? count : -1;
 }
 
-void ff_count_length(ff_vocabulary *v, const uint8_t *letters, int64_t n)
-{
-    int characters = 0;
-    for (int64_t i = 0; i < n; i++)
-        characters += letters[i] >> 6 != 2;
-    v->lengths[characters]++;
-}
-
 /* Enter piece `number` into v->slots; a repeated piece takes the new id. Returns 0 if too many slots collide. */
 static int enter(ff_vocabulary *v, int64_t number)
 {

@@ -42,7 +42,6 @@ int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, in
 void ff_free_vocabulary(ff_vocabulary *v);
 int ff_put_utf8(uint8_t *to, uint32_t c);  /* returns the bytes written, 1 to 4 */
 
-void ff_count_length(ff_vocabulary *v, const uint8_t *letters, int64_t n);  /* counts a piece (n) in v->lengths */
 /* Make Unigram's trie of v->pieces (count). The unit of node n's child by byte b is units[base(n) ^ b] if the unit's
    low byte is b. Its bits 8 to 31 are the child's base, its upper half the child's id, or -1. */
 int ff_build_trie(ff_vocabulary *v, int64_t count);
@@ -70,6 +69,15 @@ static inline uint32_t ff_read_before(const uint8_t *from, int64_t end, int *len
     while (from[at] >> 6 == 2)
         at--;
     return ff_read_utf8(from + at, length);
+}
+
+/* Count a piece (n) in v->lengths. */
+static inline void ff_count_length(ff_vocabulary *v, const uint8_t *letters, int64_t n)
+{
+    int characters = 0;
+    for (int64_t i = 0; i < n; i++)
+        characters += letters[i] >> 6 != 2;
+    v->lengths[characters]++;
 }
 
 /* The first min(n, 8) bytes as a number, n >= 1. */
