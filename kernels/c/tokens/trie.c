@@ -49,9 +49,8 @@ static int add_block(ff_vocabulary *v, builder *b)
             return 0;
     }
     memset(b->used + v->many, 0, BLOCK);
-    b->used[v->many] = 2;  /* no node has this base, from which alone the labels of free units lead; in block 0, none */
-    for (int i = 0; i < BLOCK; i++)
-        v->units[v->many + i] = (uint64_t)UINT32_MAX << 32 | (uint8_t)(v->many ? i : ~i);
+    for (int i = 0; i < BLOCK; i++)  /* a free unit has no id and leads nowhere: block 0 is of nodes without children */
+        v->units[v->many + i] = (uint64_t)UINT32_MAX << 32 | (uint8_t)~i;
     b->left[v->many / BLOCK] = BLOCK;
     v->many += BLOCK;
     return 1;
