@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from string import ascii_letters, digits
 from typing import NamedTuple
 
@@ -14,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, PUNCTUATION, SPLITS, WHITE, WORD, Part, character
-from fastflow.kernels._cpu import Pieces as Pieces
+from fastflow.kernels._cpu import IDEOGRAPH, LONGEST, MARK, MOST_ADDED, PUNCTUATION, SPLITS, WHITE, WORD, character
 from fastflow.kernels._cpu import Vocabulary as Vocabulary
 from fastflow.kernels.processor import resolve_threads
 
-MOST_ADDED, MOST_ADDED_UNIGRAM = 64, 256  # tokens, tried one after another
 WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 NONE = np.empty(0, np.int64)
-LETTERS, MOST = ascii_letters + digits, 2**62  # MOST: a limit that cuts no text
-Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int8]]  # ids, offsets, states
+FORMED = 18  # most characters that a form of Unicode makes of one
 HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP decomposes
 
 
@@ -55,13 +50,10 @@ class Rules(NamedTuple):
         """
         if not 0 <= self.longest <= LONGEST:
             raise ValueError(f"words of up to {self.longest} characters are cut into pieces, more than {LONGEST}")
-        if len(self.added) > MOST_ADDED:
-            raise ValueError(f"{len(self.added)} tokens are added, more than {MOST_ADDED}")
+        _check_added(self.before, self.after, [content for content, _ in self.added])
         for content, number in self.added:
-            if not (content.isascii() and content.isprintable()) or " " in content or id_of(content) != number:
-                raise ValueError(f"the added token {content!r:.40} is no word of ASCII with its id in the vocabulary")
-        if any(not 0 <= each < 2**31 for each in (*self.before, *self.after)):
-            raise ValueError("an id at the ends of texts has more than 31 bits")
+            if id_of(content) != number:
+                raise ValueError(f"the added token {content!r:.40} has another id in the vocabulary")
         if self.whole and not self.clean:
             raise ValueError("words are added, and control characters are not dropped")
         for content, number in self.whole:
@@ -91,74 +83,53 @@ class Step(NamedTuple):
     kind: int
     old: bytes = b""
     new: bytes = b""
-    left: bool = False
-    right: bool = False
 
 
 class Token(NamedTuple):
-    """A token found before normalization or, ``later``, after it; it takes white space to its left or right."""
+    """A token found before normalization or, ``later``, after it; ``takes``: it takes the white space before it."""
 
     content: str
     id: int
-    left: bool = False
-    right: bool = False
+    takes: bool = False
     later: bool = False
-
-    @property
-    def takes(self) -> int:
-        """The bits of the white space, for C."""
-        return _cpu.SPACES_BEFORE * self.left + _cpu.SPACES_AFTER * self.right
 
 
 class UnigramRules(NamedTuple):
     """The settings of a Unigram tokenizer, without its pieces."""
 
     steps: tuple[Step, ...]
-    words: bool  # white space ends a word, and is dropped
-    marked: bool  # a space becomes \u2581
-    prefixed: int  # NOWHERE, AT_START or EVERYWHERE: the parts that get a \u2581 before them
-    splits: bool  # \u2581 begins a word
+    spaced: bool  # white space ends a word, and is dropped; else a space becomes \u2581
     unknown: int
-    by_bytes: bool  # an unknown run becomes pieces of its bytes, if all exist
     added: tuple[Token, ...]
     before: tuple[int, ...]  # ids at the start of every text
     after: tuple[int, ...]  # ids at the end of every text
 
     def check(self) -> None:
         """Raise ValueError for the first rule that cannot run."""
-        if len(self.added) > MOST_ADDED_UNIGRAM:
-            raise ValueError(f"{len(self.added)} tokens are added, more than {MOST_ADDED_UNIGRAM}")
-        for token in self.added:
-            if (
-                not (token.content.isascii() and token.content.isprintable())
-                or " " in token.content
-                or not token.content
-            ):
-                raise ValueError(f"the added token {token.content!r:.40} is no word of ASCII")
-            if token.later and token.right:
-                raise ValueError(f"the added token {token.content!r:.40} is normalized and takes the spaces after it")
-        if any(not 0 <= each < 2**31 for each in (*self.before, *self.after)):
-            raise ValueError("an id at the ends of texts has more than 31 bits")
-        if self.prefixed == _cpu.AT_START:
-            lost = any(
-                step.kind == _cpu.UNMARKED or step.left or (step.kind in (_cpu.REPLACED, _cpu.JOINED) and not step.new)
-                for step in self.steps
-            )
-            if self.words or lost or any(token.later for token in self.added):
-                raise ValueError("only the first word gets a prefix, and other rules may move it")
+        _check_added(self.before, self.after, [token.content for token in self.added])
 
     @property
-    def each(self) -> int:
-        """The most ids from one character of a text: its characters, or their bytes, after all steps, and a prefix."""
-        most = 1.0
+    def each(self) -> tuple[int, int]:
+        """The most ids from one character of a text, normalized here or by a library: its characters, and a prefix."""
+        most, formed = 1.0, 1
         for step in self.steps:
             if step.kind == _cpu.MAPPED:
                 most *= max(1, *(len(text.decode()) for text in step.new.split(b"\0")))
-            elif step.kind in (_cpu.REPLACED, _cpu.JOINED):
-                most *= max(1.0, len(step.new.decode()) / len(step.old.decode() or "  "))
-            elif step.kind == _cpu.LOWERED:
-                most *= 2
-        return math.ceil(most) * (4 if self.by_bytes else 1) + 3
+            elif step.old:
+                most *= max(1.0, len(step.new.decode()) / len(step.old.decode()))
+            elif step.kind != _cpu.STRIPPED:
+                formed = FORMED
+        return math.ceil(most) + 3, math.ceil(most) * formed + 3
+
+
+def _check_added(before: Sequence[int], after: Sequence[int], contents: Sequence[str]) -> None:
+    if len(contents) > MOST_ADDED:
+        raise ValueError(f"{len(contents)} tokens are added, more than {MOST_ADDED}")
+    for content in contents:
+        if not content.isascii() or not content.isprintable() or " " in content or not content:
+            raise ValueError(f"the added token {content!r:.40} is no word of ASCII")
+    if any(not 0 <= each < 2**31 for each in (*before, *after)):
+        raise ValueError("an id at the ends of texts has more than 31 bits")
 
 
 class Tokenizer:
@@ -179,114 +150,56 @@ class Tokenizer:
             return ids, offsets, NONE
         if (half := np.flatnonzero(states == _cpu.HALF)).size:
             raise ValueError(f"text {half[0]} holds half a surrogate pair")
-        if (asked := np.flatnonzero(states == _cpu.ASKED)).size:
-            ids, offsets, states = self._ask(texts, asked, (ids, offsets, states), limit, special)
         return ids, offsets, np.flatnonzero(states == _cpu.CUT)
-
-    def _ask(self, texts: Sequence[str], asked: NDArray[np.int64], found: Found, limit: int, special: bool) -> Found:
-        raise NotImplementedError
 
 
 class WordPiece(Tokenizer):
     """A tokenizer of ``vocabulary`` by ``rules``; raises ValueError as ``Rules.check``."""
 
     def __init__(self, vocabulary: Vocabulary, rules: Rules) -> None:
-        unknown = rules.check(vocabulary.get)
-        added = sorted(
-            ((content.encode(), number, 0) for content, number in rules.added), key=lambda token: -len(token[0])
-        )
-        ends = (np.array(ids, np.int32) for ids in (rules.before, rules.after))
+        unknown, added = rules.check(vocabulary.get), [Token(*token) for token in rules.added]
         whole = Vocabulary(json.dumps(dict(rules.whole)).encode()) if rules.whole else None
-        self.compiled = _cpu.WordPiece(vocabulary, rules.steps, unknown, rules.longest, added, *ends, whole)
+        shared = (vocabulary, unknown, _sort_longest(added), *_make_ends(rules))
+        self.compiled = _cpu.WordPiece(*shared, rules.steps, rules.longest, whole)
 
 
 class Unigram(Tokenizer):
-    """A tokenizer of ``pieces`` by ``rules``; raises ValueError as ``UnigramRules.check``.
+    """A tokenizer of ``vocabulary`` by ``rules``; raises ValueError as ``UnigramRules.check``.
 
     ``normalize``: all steps by a library, called for the few texts that need more of Unicode than C has.
     """
 
-    def __init__(self, pieces: Pieces, rules: UnigramRules, normalize: Callable[[str], str]) -> None:
+    def __init__(self, vocabulary: Vocabulary, rules: UnigramRules, normalize: Callable[[str], str]) -> None:
         rules.check()
-        self._rules, self._normalize = rules, normalize
-        plain = Unigram._compile(pieces, rules, [], False)
-        later = [token._replace(content=plain.normalize(token.content) or "") for token in rules.added if token.later]
+        normalizer = _cpu.Normalizer(list(rules.steps))
+        later = [
+            token._replace(content=normalizer.normalize(token.content) or "") for token in rules.added if token.later
+        ]
         rules._replace(added=tuple(later)).check()
         if len({token.content for token in later}) < len(later):
             raise ValueError("two added tokens are the same once normalized")
-        self.compiled = Unigram._compile(pieces, rules, later, rules.splits and _keeps_letters(plain, rules.steps))
-
-    @staticmethod
-    def _compile(pieces: Pieces, rules: UnigramRules, later: list[Token], chunks: bool) -> _cpu.Unigram:
-        groups = ([token for token in rules.added if not token.later], later)
-        added = [
-            [(token.content.encode(), token.id, token.takes) for token in sorted(group, key=lambda t: -len(t.content))]
-            for group in groups
-        ]
-        ends = [np.array(ids, np.int32) for ids in (rules.before, rules.after)]
-        return _cpu.Unigram(
-            pieces,
-            list(rules.steps),
-            rules.unknown,
-            *added,
-            *ends,
-            rules.by_bytes,
-            rules.words,
-            rules.marked,
-            rules.splits,
-            rules.prefixed,
-            chunks,
-            rules.each,
+        added = [token for token in rules.added if not token.later]
+        shared = (vocabulary, rules.unknown, _sort_longest(added), *_make_ends(rules))
+        chunks = _keeps_letters(normalizer, rules.steps)
+        self.compiled = _cpu.Unigram(
+            *shared, _sort_longest(later), normalizer, normalize, rules.each, rules.spaced, chunks
         )
 
-    def _ask(self, texts: Sequence[str], asked: NDArray[np.int64], found: Found, limit: int, special: bool) -> Found:
-        """Tokenize the texts ``asked``, normalized by the library, and put their rows into what is ``found``."""
-        ids, offsets, states = found
-        rows = [ids[a:b] for a, b in pairwise(offsets)]
-        before, after = (self._rules.before, self._rules.after) if special else ((), ())
-        room = limit - len(before) - len(after)
-        for i in asked:
-            row: list[int] = []
-            for part in self._split(texts[i]):
-                row += [part] if isinstance(part, int) else self.compiled.tokenize([part], MOST, False, 1)[0].tolist()
-            rows[i] = np.array([*before, *row[:room], *after], np.int32)
-            states[i] = _cpu.CUT if len(row) > room else 0
-        return np.concatenate(rows), np.cumsum([0, *map(len, rows)], dtype=np.int64), states
 
-    def _split(self, text: str) -> Iterator[Part | int]:
-        """Yield the ids of added tokens, and the normalized parts between them."""
-        start = 0
-        for place, token in find_tokens(text, self._rules.added):
-            part = text[start:place]
-            part = part.rstrip(WHITE_SPACE) if token.left else part
-            yield from self._part(part, start > 0)
-            yield token.id
-            start = place + len(token.content)
-            if token.right:
-                start = len(text) - len(text[start:].lstrip(WHITE_SPACE))
-        yield from self._part(text[start:], start > 0)
-
-    def _part(self, text: str, later: bool) -> Iterator[Part]:
-        if text:
-            part = Part(self._normalize(text))
-            part.later = later
-            yield part
+def _sort_longest(added: Sequence[Token]) -> list[tuple[bytes, int, int]]:
+    return [(token.content.encode(), token.id, token.takes) for token in sorted(added, key=lambda t: -len(t.content))]
 
 
-def find_tokens(text: str, added: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """Yield the place and token of each match before normalization; the longest token at a place counts."""
-    known = {token.content: token for token in added if not token.later}
-    if known:
-        for match in re.finditer("|".join(map(re.escape, sorted(known, key=len, reverse=True))), text):
-            yield match.start(), known[match[0]]
+def _make_ends(rules: Rules | UnigramRules) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return np.array(rules.before, np.int32), np.array(rules.after, np.int32)
 
 
-def _keeps_letters(plain: _cpu.Unigram, steps: Sequence[Step]) -> bool:
+def _keeps_letters(normalizer: _cpu.Normalizer, steps: Sequence[Step]) -> bool:
     """Return whether a part may be cut before a space between two ASCII letters or digits."""
     if any(step.kind == _cpu.REPLACED and b" " in step.old for step in steps):
         return False
-    for letter in LETTERS:
-        one = plain.normalize(letter)
-        if not one or one.strip(WHITE_SPACE) != one or plain.normalize(f"{letter} {letter}") != f"{one} {one}":
+    for letter in ascii_letters + digits:
+        one = normalizer.normalize(letter)
+        if not one or one.strip(WHITE_SPACE) != one or normalizer.normalize(f"{letter} {letter}") != f"{one} {one}":
             return False
     return True

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels import _cpu
-from fastflow.kernels._cpu import CONTROL, FENCE, IDEOGRAPH, MARK, PUNCTUATION, SPLITS, WHITE, WORD, character, mark
-from fastflow.kernels.tokens import HANGUL, WHITE_SPACE, Rules, Step, UnigramRules, find_tokens
+from fastflow.kernels._cpu import CONTROL, FENCE, IDEOGRAPH, PUNCTUATION, WHITE, WORD, character
+from fastflow.kernels.tokens import WHITE_SPACE, Rules, Token, UnigramRules
 
 PREFIX = "##"  # of a piece that continues a word
-SHORT = 6  # a grapheme of fewer bytes is looked up whole
 SPACE = "\u2581"
 
 
@@ -61,19 +58,9 @@ class WordPiece(Tokenizer):
         self._unknown = rules.check(lambda piece: None if piece.startswith(PREFIX) else vocabulary.get(piece))
 
     def _text(self, text: str) -> Iterator[int]:
-        added = sorted(self._rules.added, key=lambda token: -len(token[0]))
-        start = at = 0
-        while at < len(text):
-            found = next((token for token in added if text.startswith(token[0], at)), None)
-            if found:
-                yield from self._between(text[start:at])
-                yield found[1]
-                start = at = at + len(found[0])
-            else:
-                at += 1
-        yield from self._between(text[start:])
+        yield from _between(text, [Token(*token) for token in self._rules.added], self._part)
 
-    def _between(self, text: str) -> Iterator[int]:
+    def _part(self, text: str) -> Iterator[int]:
         before = ""
         for is_run, characters in groupby(normalize(text, self._rules), lambda c: bool(flags(c) & WORD)):
             run = "".join(characters)
@@ -153,7 +140,7 @@ def flags(c: str) -> int:
 
 
 class Unigram(Tokenizer):
-    """A tokenizer of ``pieces`` and their scores by ``rules``, as ``tokens.Unigram``."""
+    """A tokenizer of ``pieces`` and their scores by ``rules``, as ``tokens.Unigram``; ``normalize``: all steps."""
 
     _rules: UnigramRules
 
@@ -164,163 +151,52 @@ class Unigram(Tokenizer):
         self._rules, self._normalize = rules, normalize
         self._ids = {piece: i for i, (piece, _) in enumerate(pieces)}
         self._scores = [score for _, score in pieces]
-        self._least = min(self._scores)
         self._longest = max(len(piece) for piece, _ in pieces)
-        self._later = [
-            each._replace(content=self._part(each.content), later=False) for each in rules.added if each.later
-        ]
+        self._added = [token for token in rules.added if not token.later]
+        self._later = [each._replace(content=normalize(each.content)) for each in rules.added if each.later]
 
     def _text(self, text: str) -> Iterator[int]:
-        start = 0
-        for place, token in find_tokens(text, self._rules.added):
-            yield from self._between(text[start:place].rstrip(WHITE_SPACE if token.left else ""), start == 0)
-            yield token.id
-            start = place + len(token.content)
-            start = len(text) - len(text[start:].lstrip(WHITE_SPACE if token.right else ""))
-        yield from self._between(text[start:], start == 0)
+        yield from _between(text, self._added, self._part)
 
-    def _between(self, text: str, first: bool) -> Iterator[int]:
-        start, text = 0, self._part(text)
-        for place, token in find_tokens(text, self._later):
-            yield from self._words(text[start:place].rstrip(WHITE_SPACE if token.left else ""), first)
-            yield token.id
-            start = place + len(token.content)
-        yield from self._words(text[start:], first)
+    def _part(self, text: str) -> Iterator[int]:
+        yield from _between(self._normalize(text), self._later, self._words)
 
-    def _part(self, text: str) -> str:
-        found: str | None = text
-        for step in self._rules.steps:
-            found = None if found is None else apply(step, found)
-        return self._normalize(text) if found is None else found
-
-    def _words(self, text: str, first: bool) -> Iterator[int]:
-        rules = self._rules
-        for part in re.split(f"[{WHITE_SPACE}]+", text) if rules.words else [text]:
-            marked = part.replace(" ", SPACE) if rules.marked else part
-            prefixed = rules.prefixed == _cpu.EVERYWHERE or (rules.prefixed == _cpu.AT_START and first)
-            if marked and prefixed and not marked.startswith(SPACE):
-                marked = SPACE + marked
-            for word in re.findall(f"{SPACE}?[^{SPACE}]*", marked) if rules.splits else [marked]:
+    def _words(self, text: str) -> Iterator[int]:
+        for part in re.split(f"[{WHITE_SPACE}]+", text) if self._rules.spaced else [text]:
+            marked = part.replace(" ", SPACE)
+            marked = SPACE + marked if marked and not marked.startswith(SPACE) else marked
+            for word in re.findall(f"{SPACE}?[^{SPACE}]*", marked):
                 yield from self._word(word)
 
     def _word(self, word: str) -> Iterator[int]:
-        unknown, start, rows = self._rules.unknown, 0, []
-        best: list[tuple[float, int, int] | None] = [None] * (len(word) + 1)  # score, start, id of the last piece
-        for at in range(len(word)):
-            here = best[at]
-            score = 0.0 if here is None else here[0]
-            found = [
-                (end, self._ids.get(word[at:end], -1)) for end in range(at + 1, min(len(word), at + self._longest) + 1)
-            ]
-            ends = [(end, number, self._scores[number]) for end, number in found if number >= 0]
-            ends += [] if found[0][1] >= 0 else [(at + 1, unknown, self._least - 10)]
-            for end, number, own in ends:
-                if (known := best[end]) is None or own + score > known[0]:
-                    best[end] = own + score, at, number
-        end = len(word)
-        while end and (node := best[end]):
-            rows.append((node[1], end, node[2]))
-            end = node[1]
+        """Yield the ids of the pieces with the largest sum of scores; unknown characters next to each other are one."""
+        unknown, rows, end = self._rules.unknown, [], len(word)
+        best = [(0.0, 0, unknown)]  # score, start and id of the last piece, by its end
+        for stop in range(1, end + 1):
+            found = []
+            for start in range(max(0, stop - self._longest), stop):
+                number = self._ids.get(word[start:stop])
+                if number is not None:
+                    found.append((best[start][0] + self._scores[number], start, number))
+                elif start == stop - 1:
+                    found.append((best[start][0] + min(self._scores) - 10, start, unknown))
+            best.append(max(found, key=lambda row: row[0]))
+        while end:
+            _, start, number = best[end]
+            rows.append((start, end, number))
+            end = start
         for is_unknown, group in groupby(reversed(rows), lambda row: row[2] == unknown):
             pieces = list(group)
-            start, end = pieces[0][0], pieces[-1][1]
-            yield from self._unknown(word[start:end]) if is_unknown else (number for *_, number in pieces)
-
-    def _unknown(self, run: str) -> list[int]:
-        if run in self._ids or not self._rules.by_bytes:
-            return [self._ids.get(run, self._rules.unknown)]
-        ids = [self._ids.get(f"<0x{byte:02X}>", -1) for byte in run.encode()]
-        return [self._rules.unknown] if -1 in ids else ids
+            run = word[pieces[0][0] : pieces[-1][1]]
+            yield from [self._ids.get(run, unknown)] if is_unknown else [number for *_, number in pieces]
 
 
-def apply(step: Step, text: str) -> str | None:
-    """Apply a step of Unigram's normalizer; return None if it needs more of Unicode."""
-    new = "" if step.kind == _cpu.MAPPED else step.new.decode()
-    if step.kind == _cpu.MAPPED:
-        return map_graphemes(step, text)
-    if step.kind in (_cpu.COMPOSED, _cpu.DECOMPOSED):
-        return None if any(changes(ord(c), step.kind == _cpu.DECOMPOSED) for c in text) else text
-    if step.kind == _cpu.LOWERED:
-        return "".join(map(lower, text))
-    if step.kind == _cpu.UNMARKED:
-        return "".join(c for c in text if not mark(ord(c)) & _cpu.ACCENT)
-    if step.kind == _cpu.REPLACED:
-        return text.replace(step.old.decode(), new)
-    if step.kind == _cpu.JOINED:
-        return re.sub(" {2,}", lambda _: new, text)
-    text = text.lstrip(WHITE_SPACE) if step.left else text
-    return text.rstrip(WHITE_SPACE) if step.right else text
-
-
-def changes(code: int, decomposed: bool) -> bool:
-    """Return whether a form of Unicode may change a character or its place."""
-    if code < 128:
-        return False
-    return bool(mark(code) & _cpu.CHANGES or (decomposed and (character(code)[0] & (SPLITS | MARK) or is_hangul(code))))
-
-
-def is_hangul(code: int) -> bool:
-    """Return whether a character is a syllable or a part of one."""
-    return code in range(0x1100, 0x1200) or code in range(0xA960, 0xA980) or code in range(HANGUL.start, 0xD800)
-
-
-def map_graphemes(step: Step, text: str) -> str | None:
-    """Replace graphemes of few bytes whole, by the shortest key that begins them, and others by character."""
-    out, graphemes = "", list(re.findall("\r\n|.", text, re.DOTALL))
-    joined: list[str] = []
-    for grapheme in graphemes:
-        code = ord(grapheme[0])
-        if mark(code) & _cpu.TAKES:
-            return None
-        if mark(code) & _cpu.JOINS and joined and not mark(ord(joined[-1][0])) & _cpu.BREAKS:
-            joined[-1] += grapheme
-        else:
-            joined.append(grapheme)
-    for before, grapheme in zip(["\0", *joined], joined, strict=False):
-        short = len(grapheme.encode()) < SHORT
-        if short and len(grapheme) > 1 and may_join(before[-1], grapheme):
-            return None
-        whole = find(step, grapheme) if short else None
-        out += "".join(c if (new := find(step, c)) is None else new for c in grapheme) if whole is None else whole
-    return out
-
-
-def may_join(before: str, grapheme: str) -> bool:
-    """Return whether a short grapheme may be part of a longer one by rules for emoji, Hangul or Indic syllables."""
-    pictured, code = grapheme[0] in "\u00a9\u00ae", ord(before)
-    joins = is_hangul(code) or (mark(code) & _cpu.JOINS and len(before.encode()) == 3)
-    wide = pictured or len(grapheme[0].encode()) == 3
-    return bool((pictured and grapheme[-1] == "\u200d") or (wide and joins))
-
-
-def find(step: Step, text: str) -> str | None:
-    """Return the replacement of the shortest key that begins ``text`` in a double array of UTF-8 bytes, or None."""
-    units = read_units(step.old)
-    at, unit = 0, units[0]
-    at ^= unit >> 10 << ((unit & 0x200) >> 6)
-    for byte in text.encode():
-        at ^= byte
-        unit = units[at]
-        if not byte or unit & 0x800000FF != byte:
-            return None
-        at ^= unit >> 10 << ((unit & 0x200) >> 6)
-        if unit & 0x100:
-            start = units[at] & 0x7FFFFFFF
-            return step.new[start : step.new.index(b"\0", start)].decode()
-    return None
-
-
-@cache
-def read_units(array: bytes) -> list[int]:
-    """Return the units of a double array."""
-    return [int(unit) for unit in np.frombuffer(array, "<u4")]
-
-
-def read_score(number: str) -> float:
-    """Read a JSON number as serde_json does: digits as a float, then times or by a power of ten, rounded twice."""
-    digits, _, power = number.lower().partition("e")
-    whole, _, part = digits.removeprefix("-").partition(".")
-    shift = int(power or 0) - len(part)
-    value = float(int(whole + part))
-    value = value * float(f"1e{shift}") if shift >= 0 else value / float(f"1e{-shift}")
-    return -value if digits.startswith("-") else value
+def _between(text: str, added: Sequence[Token], inner: Callable[[str], Iterator[int]]) -> Iterator[int]:
+    """Yield the ids of ``added`` tokens, the longest at a place, and ``inner``'s ids of the text between."""
+    known, start = {token.content: token for token in added}, 0
+    for match in re.finditer("|".join(map(re.escape, sorted(known, key=len, reverse=True))) or "(?!)", text):
+        token = known[match[0]]
+        yield from inner(text[start : match.start()].rstrip(WHITE_SPACE if token.takes else ""))
+        yield token.id
+        start = match.end()
+    yield from inner(text[start:])

@@ -162,6 +162,14 @@ def test_half_a_surrogate_pair_is_found_after_a_cut_too(module, odd):
         ours(module, BERT).tokenize(["a", b"b"], 4)
 
 
+def test_an_array_of_pieces_is_read_as_json_reads_it():
+    text = ' [["b", -7],\t["\\ud83d\\ude00\\n",3.5], ["é中😀" ,0],["b" , 9e0] , ["",4]]  , "rest"'
+    found = Vocabulary(text.encode(), 1)
+    assert (len(found), found.largest, found.scores) == (5, 4, [-7, 3.5, 0, 9, 4])
+    assert (found.end, found.lengths[:4]) == (text.encode().rindex(b"]") + 1, [1, 1, 1, 1])
+    assert [found.get(piece) for piece in ("b", "😀\n", "é中😀", "", "a", "é")] == [3, 1, 2, 4, None, None]
+
+
 def test_a_vocabulary_is_read_as_json_reads_it():
     text = ' {\r\n"a\\u0062" : 7,\t"\\ud83d\\ude00\\n":3, "é中😀":0,"##x\\"}":12 , "a\\u0062":9, "":4}  , "rest"'
     for spaces in ("", " "):
@@ -169,14 +177,23 @@ def test_a_vocabulary_is_read_as_json_reads_it():
         found = Vocabulary(data, len(spaces))
         assert (len(found), found.largest, found.end) == (5, 12, len(spaces) + text.encode().rindex(b"}") + 1)
         assert [found.get(piece) for piece in ("ab", "😀\n", "é中😀", '##x"}', "", "b")] == [9, 3, 0, None, None, None]
+        assert found.lengths[:7] == [1, 0, 2, 1, 0, 1, 0]
     assert len(Vocabulary(b"{}")) == 0
 
 
 ODD = [
-    *("", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1 "b":2}', "{,}", "[]", '{"a" 1}', "{a:1}"),
+    *("", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1 "b":2}', "{,}", "[", '{"a" 1}', "{a:1}"),
     *(f'{{"a":{number}}}' for number in ("01", "065", "-1", "1.0", "1e3", "2147483648", "99999999999", '"1"', "")),
-    *(f'{{"{odd}":1}}' for odd in ("a\n", r"\x", r"\u12", r"\u12g4", r"\ud800", r"\udc00", r"\ud800\u0041")),
+    *(f'{{"{odd}":1}}' for odd in ("x" * 256, "a\n", r"\x", r"\u12", r"\u12g4", r"\ud800", r"\udc00", r"\ud800\u0041")),
     *(b'{"\xff":1}', b'{"\xc0\xaf":1}', b'{"\xe2\x82":1}', b'{"\xed\xa0\x80":1}', b'{"\xf4\x90\x80\x80":1}', b'{"\xf0'),
+]
+
+
+NUMBERS = ("01", "1.", ".5", "+1", "1e", "1e+", "--1", "1.2.3", '"1"', "", "null", "1e400", "1e-99", f"{2**64}")
+ODD += [
+    *("[", "[]", "[[", '[["a"', '[["a",', '[["a",1', '[["a",1]', '[["a",1],', '[["a",1],]', '[["a",1]["b",2]]'),
+    *('[["a" 1]]', "[[1,1]]", '[["a",1,2]]', f'[["{"x" * 256}",1]]', '[["a\n",1]]', r'[["\ud800",1]]', b'[["\xff",1]]'),
+    *(f'[["a",{number}]]' for number in NUMBERS),
 ]
 
 
@@ -207,10 +224,10 @@ def test_pieces_of_one_slot_and_one_upper_half_of_a_hash_differ_by_their_letters
         ({"longest": -1}, "-1 characters are cut"),
         ({"unknown": "[NO]"}, "lacks the unknown token"),
         ({"unknown": "##a"}, "lacks the unknown token"),
-        ({"added": (("[NO]", 1),)}, "no word of ASCII with its id"),
-        ({"added": (("[SEP]", 1),)}, "no word of ASCII with its id"),
-        ({"added": (("中", PIECES["中"]),)}, "no word of ASCII with its id"),
-        ({"added": (("[SEP]", 3),) * (MOST_ADDED + 1)}, "65 tokens are added"),
+        ({"added": (("[NO]", 1),)}, "another id in the vocabulary"),
+        ({"added": (("[SEP]", 1),)}, "another id in the vocabulary"),
+        ({"added": (("中", PIECES["中"]),)}, "no word of ASCII"),
+        ({"added": (("[SEP]", 3),) * (MOST_ADDED + 1)}, "257 tokens are added"),
         ({"before": (2**31,)}, "31 bits"),
         ({"after": (-1,)}, "31 bits"),
         ({"clean": False, "whole": (("zebra", 90),)}, "control characters are not dropped"),
@@ -231,9 +248,9 @@ def test_the_extension_checks_what_it_is_given():
     ends, found = np.empty(0, np.int32), Vocabulary(b'{"a":0}')
     for longest, added in ((257, []), (-1, []), (9, [(b"", 0, 0)]), (9, [("é".encode(), 0, 0)])):
         with pytest.raises(ValueError, match=r"the most here|an added token is"):
-            _cpu.WordPiece(found, 0, 0, longest, added, ends, ends)
+            _cpu.WordPiece(found, 0, added, ends, ends, 0, longest)
     with pytest.raises(ValueError, match="whole words need"):
-        _cpu.WordPiece(found, 0, 0, 9, [], ends, ends, found)
+        _cpu.WordPiece(found, 0, [], ends, ends, 0, 9, found)
     for start in (-1, 7, 8):
         with pytest.raises(ValueError, match="cannot begin at"):
             Vocabulary(b'{"a":0}', start)

@@ -108,7 +108,7 @@ OTHERS = {
     "a word with its space": (words("dog", lstrip=True), "'dog' is special, or takes spaces"),
     "a word of the vocabulary": (words("dog"), "its added word 'dog' has another id than the next one"),
     "normalized": (within("added_tokens", 4, normalized=True), "normalized or a single word"),
-    "a new token": (new_token, "no word of ASCII with its id"),
+    "a new token": (new_token, "another id in the vocabulary"),
     "a token twice": (twice, "adds a token twice"),
     "no lower case": ({"normalizer": {"type": "NFC"}}, "its normalizer is NFC, not BertNormalizer"),
     "no normalizer": ({"normalizer": None}, "its normalizer is none"),

@@ -39,7 +39,7 @@ static ff_linear pack(int isa, int format, int inner)
 {
     const int panel = 2 * ff_isa_vector(isa), bytes = format == FF_FLOAT ? 4 : format <= FF_BF16_WIDE ? 2 : 1;
     const int lanes = 4 / bytes, steps = inner / lanes, tiles = (steps + FF_TILE_STEPS - 1) / FF_TILE_STEPS;
-    const int stored = format == FF_INT8_TILES ? tiles * FF_TILE_STEPS : steps;
+    const int stored = format == FF_INT8_TILES ? tiles * FF_TILE_STEPS : steps, run = lanes * ff_steps_together(isa, format);
     float *b = (float *)(void *)memory, *scale = b + COLUMNS;
     int32_t *shift = (int32_t *)(void *)(scale + COLUMNS);
     char *packed = (char *)(shift + COLUMNS);
@@ -48,7 +48,7 @@ static ff_linear pack(int isa, int format, int inner)
     for (int c = 0; c < COLUMNS; c++) {
         scale[c] = 1.0f / (float)(100 + c);
         for (int k = 0; k < inner; k++) {
-            char *to = packed + 4 * ((c / panel * stored + k / lanes) * panel + c % panel) + k % lanes * bytes;
+            char *to = packed + 4 * (c / panel * stored * panel) + (k / run * panel + c % panel) * run * bytes + k % run * bytes;
             if (format == FF_FLOAT) {
                 memcpy(to, &weights[c][k], 4);
             } else if (bytes == 2) {

@@ -164,29 +164,13 @@ static const uint16_t mark_runs[][3] = {{
 def find_marks() -> dict[int, int]:
     """Return the kinds of code points, by a map of one character: it replaces a whole grapheme of under six bytes."""
     letter, accent = (normalizers.Precompiled(charsmap({c: "X"})).normalize_str for c in "a\u0301")
-    nfkc, strip = normalizers.NFKC().normalize_str, normalizers.StripAccents().normalize_str
-    seconds = {second for i in POINTS if (second := find_second(chr(i)))}
     kinds = {}
     for i in POINTS:
         c = chr(i)
         joins, takes = letter(f"a{c}") == "X", letter(f"{c}a\u0301").endswith("X\u0301")
         breaks = accent(f"{c}\u0301\u0302") == f"{c}X"  # the accents are a grapheme
-        changes = nfkc(c) != c or c in seconds or moves(c)
-        kinds[i] = joins + 2 * breaks + 4 * takes + 8 * changes + 16 * (not strip(c))
+        kinds[i] = joins + 2 * breaks + 4 * takes
     return kinds
-
-
-def find_second(c: str) -> str:
-    """Return the character that composes to ``c`` with the character before it, or nothing."""
-    nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
-    parts = nfd(c)
-    return parts[-1] if len(parts) > 1 and nfc(c) == c else ""
-
-
-def moves(c: str) -> bool:
-    """Return whether ``c`` is a mark that moves across others."""
-    nfd = normalizers.NFD().normalize_str
-    return nfd(c) == c and (nfd(f"\u0345{c}") != f"\u0345{c}" or nfd(f"{c}\u0334") != f"{c}\u0334")
 
 
 def marks_header() -> str:

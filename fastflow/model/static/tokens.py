@@ -55,9 +55,9 @@ class StaticTokenizer(Tokenizer):
 
     @late
     def _characters(self) -> int:
-        lengths = None if self._native is None else self._native.lengths()
-        found = [len(token) for token in self._tokenizer.get_vocab()] if lengths is None else lengths
-        return self.max_length * int(np.median(found))
+        known = self._native
+        lengths = [len(token) for token in self._tokenizer.get_vocab()] if known is None else known.lengths()
+        return self.max_length * int(np.median(lengths))
 
     @property
     def most_characters(self) -> int | None:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from fastflow.kernels.tokens import Pieces, Rules, Tokenizer, UnigramRules, Vocabulary
+from fastflow.kernels.tokens import Rules, Tokenizer, UnigramRules, Vocabulary
 from fastflow.model.tokenizer import wordpiece
 from fastflow.model.tokenizer.classes import Whole, settle
 from fastflow.model.tokenizer.files import NotNativeError
@@ -19,7 +19,7 @@ class Native(NamedTuple):
     """A compiled tokenizer and its properties."""
 
     tokenizer: Tokenizer
-    vocabulary: Vocabulary | Pieces
+    vocabulary: Vocabulary
     ends: tuple[int, ...]
     special: dict[int, str]
     unknown: int | None
@@ -37,10 +37,8 @@ class Native(NamedTuple):
     def id_of(self, token: str) -> int | None:
         return self.new.get(token, self.vocabulary.get(token))
 
-    def lengths(self) -> list[int] | None:
-        """Return the numbers of characters of the pieces and added tokens; None for WordPiece."""
-        if isinstance(self.vocabulary, Vocabulary):
-            return None
+    def lengths(self) -> list[int]:
+        """Return the numbers of characters of the pieces and added tokens."""
         known = [length for length, count in enumerate(self.vocabulary.lengths) for _ in range(count)]
         return known + [len(token) for token in self.new]
 
@@ -59,12 +57,14 @@ def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> N
 
 
 def _read(data: bytes, place: int, lower: bool, settings: Settings | None) -> Native:
-    listed = data[place : place + 1] == b"["
-    vocabulary = Pieces(data, place) if listed else Vocabulary(data, place)
-    tree = json.loads(
-        (data[:place] + (b"[]" if listed else b"{}") + data[vocabulary.end :]).decode(), object_pairs_hook=_once
-    )
-    kind = _choose(listed)
+    vocabulary = Vocabulary(data, place)
+    kind: Any = wordpiece
+    if vocabulary.scored:
+        from fastflow.model.tokenizer import unigram
+
+        kind = unigram
+    shorter = data[:place] + (b"[]" if vocabulary.scored else b"{}") + data[vocabulary.end :]
+    tree = json.loads(shorter.decode(), object_pairs_hook=_once)
     rules, *more = kind.read_rules(tree, lower)
     if settings is not None:
         tree = _settle(settings, tree, rules, vocabulary)
@@ -79,16 +79,7 @@ def _read(data: bytes, place: int, lower: bool, settings: Settings | None) -> Na
     return Native(tokenizer, vocabulary, rules.before + rules.after, special, unknown, limit, new)
 
 
-def _choose(listed: bool) -> Any:
-    """Return the module that reads the rules of a vocabulary: pieces with scores are a list."""
-    if not listed:
-        return wordpiece
-    from fastflow.model.tokenizer import unigram
-
-    return unigram
-
-
-def _settle(settings: Settings, tree: Any, rules: Rules | UnigramRules, vocabulary: Vocabulary | Pieces) -> Any:
+def _settle(settings: Settings, tree: Any, rules: Rules | UnigramRules, vocabulary: Vocabulary) -> Any:
     known = {token["content"]: token["id"] for token in tree["added_tokens"]}
     settled = settle(
         settings, Whole(tree, rules.before + rules.after, lambda text: known.get(text, vocabulary.get(text)))

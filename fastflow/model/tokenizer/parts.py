@@ -41,21 +41,16 @@ def read_ends(processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     known = {}
     for token, entry in processor["special_tokens"].items():
         fields(entry, "special token", id=str, ids=list, tokens=list)
-        if len(entry["ids"]) != len(entry["tokens"]) or not all(is_a(each, int) for each in entry["ids"]):
-            raise ValueError(f"the ids of its special token {token!r:.40} are odd")
-        if not all(is_a(each, str) for each in entry["tokens"]):
-            raise ValueError(f"the tokens of its special token {token!r:.40} are odd")
+        sound = all(is_a(each, int) for each in entry["ids"]) and all(is_a(each, str) for each in entry["tokens"])
+        if not sound or len(entry["ids"]) != len(entry["tokens"]):
+            raise ValueError(f"the ids or tokens of its special token {token!r:.40} are odd")
         known[token] = tuple(entry["ids"])
-    single = _template(processor["single"], known)
+    single: list[Any] = _template(processor["single"], known)
     _template(processor["pair"], known)
     if [each for each in single if isinstance(each, str)] != ["A"]:
         raise ValueError("its template does not have a text once")
     place = single.index("A")
-    return _join(single[:place]), _join(single[place + 1 :])
-
-
-def _join(pieces: list[Any]) -> tuple[int, ...]:
-    return tuple(i for ids in pieces for i in ids)
+    return sum(single[:place], ()), sum(single[place + 1 :], ())
 
 
 def _template(pieces: list[Any], known: dict[str, tuple[int, ...]]) -> list[tuple[int, ...] | str]:
@@ -87,9 +82,8 @@ def _check_limits(truncation: Any, padding: Any) -> None:
         fields(padding, "padding", strategy=None, direction=str, **names)
         strategy, multiple = padding["strategy"], padding["pad_to_multiple_of"]
         fixed = is_a(strategy, dict) and list(strategy) == ["Fixed"] and is_a(strategy["Fixed"], int)
-        if not fixed and strategy != "BatchLongest":
-            raise ValueError("its padding is not a usual one")
-        if padding["direction"] not in ("Left", "Right") or not (multiple is None or is_a(multiple, int)):
+        known = padding["direction"] in ("Left", "Right") and (multiple is None or is_a(multiple, int))
+        if not known or not (fixed or strategy == "BatchLongest"):
             raise ValueError("its padding is not a usual one")
 
 

@@ -30,11 +30,9 @@ typedef struct {
 /* Enlarge d->ids for `count` texts. Returns 0 if memory is short. */
 static int make_room(desk *d, const ff_embedder *e, const ff_text *texts, int64_t count)
 {
-    int64_t room = 1, ends = e->special ? e->words->before_count + e->words->after_count : 0;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t most = texts[i].length > e->limit ? e->limit : ends + e->words->each * texts[i].length;
-        room += most < e->limit ? most : e->limit;
-    }
+    int64_t room = 1;
+    for (int64_t i = 0; i < count; i++)
+        room += ff_room(e->words, &texts[i], e->limit, e->special);
     if (room <= d->room)
         return 1;
     free(d->ids);

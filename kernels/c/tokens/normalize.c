@@ -1,4 +1,5 @@
-/* The steps of Unigram's normalizer, each from a buffer of UTF-8 to another. */
+/* The steps of Unigram's normalizer, in UTF-8. */
+#define _GNU_SOURCE  /* memmem */
 #include <stdlib.h>
 
 #include "marks.h"
@@ -16,11 +17,6 @@ void ff_prepare_marks(void)
         for (int n = 0; n < mark_runs[i][1]; n++, c++)
             marks[c] = (uint8_t)mark_runs[i][2];
     }
-}
-
-int ff_mark(uint32_t c)
-{
-    return marks[c];
 }
 
 void ff_open_buffer(ff_buffer *b)
@@ -84,20 +80,17 @@ static int replace(const ff_rule *m, const uint8_t *letters, int n, ff_buffer *m
     return KEPT;
 }
 
-int ff_prepare_map(ff_rule *m)
+void ff_prepare_map(ff_rule *m)
 {
     ff_buffer made;
     ff_open_buffer(&made);
-    if (!(m->odd = malloc(FF_ODDS)))
-        return 0;
     for (uint32_t c = 0; c < FF_ODDS; c++) {
         uint8_t letters[4];
         int n = ff_put_utf8(letters, c);
         made.length = 0;
-        m->odd[c] = c == '\r' || ff_mark(c) & (FF_JOINS | FF_TAKES) || replace(m, letters, n, &made) != KEPT;
+        m->odd[c] = c == '\r' || marks[c] & (FF_JOINS | FF_TAKES) || replace(m, letters, n, &made) != KEPT;
     }
     ff_close_buffer(&made);
-    return 1;
 }
 
 static int is_hangul(uint32_t c)
@@ -115,7 +108,7 @@ static int may_join(const uint8_t *from, int64_t at, uint32_t first, int n, uint
     if (!at || (n != 3 && !pictured))
         return 0;
     uint32_t before = ff_read_before(from, at, &length);
-    return (ff_mark(before) & FF_JOINS && length == 3) || is_hangul(before);
+    return (marks[before] & FF_JOINS && length == 3) || is_hangul(before);
 }
 
 static int map_graphemes(const ff_rule *m, const uint8_t *from, int64_t n, ff_buffer *made)
@@ -126,21 +119,21 @@ static int map_graphemes(const ff_rule *m, const uint8_t *from, int64_t n, ff_bu
         int length, found;
         for (; i < n && from[i] < 0xf0 && !m->odd[c = ff_read_utf8(from + i, &length)]; i += length)
             base = i;
-        if (i < n && (from[i] >= 0xf0 || ff_mark(c) & FF_JOINS))
+        if (i < n && (from[i] >= 0xf0 || marks[c] & FF_JOINS))
             i = base;  /* the grapheme may begin with the character before */
         ff_put(made, from + start, i - start);
         if (i == n)
             break;
         uint32_t last = c = ff_read_utf8(from + i, &length);
         int64_t end = i + length;
-        if (ff_mark(c) & FF_TAKES)
+        if (marks[c] & FF_TAKES)
             return FF_ASKED;
         if (c == '\r' && end < n && from[end] == '\n')
             end++;
-        while (!(ff_mark(c) & FF_BREAKS) && end < n && from[end] >= 128) {
+        while (!(marks[c] & FF_BREAKS) && end < n && from[end] >= 128) {
             int more;
             uint32_t next = ff_read_utf8(from + end, &more);
-            if (!(ff_mark(next) & FF_JOINS))
+            if (!(marks[next] & FF_JOINS))
                 break;
             end += more, last = next;
         }
@@ -161,97 +154,57 @@ static int map_graphemes(const ff_rule *m, const uint8_t *from, int64_t n, ff_bu
     return FF_WHOLE;
 }
 
-/* Ask if a form of Unicode may change one of the letters (n). */
-static int check_form(int decomposed, const uint8_t *from, int64_t n)
+static int is_ascii(const uint8_t *from, int64_t n)
 {
-    int length;
-    uint32_t lower;
-    for (int64_t i = 0; i < n; i += length) {
-        uint32_t c = ff_read_utf8(from + i, &length);
-        int splits = decomposed && c >= 128 && (is_hangul(c) || ff_flags(c, &lower) & (FF_SPLITS | FF_MARK));
-        if (c >= 128 && (splits || ff_mark(c) & FF_CHANGES))
-            return FF_ASKED;
-    }
-    return FF_WHOLE;
-}
-
-static void lower_or_unmark(int lowers, const uint8_t *from, int64_t n, ff_buffer *made)
-{
-    static const uint8_t dotted[] = {'i', 0xcc, 0x87};  /* the lower case of U+0130 */
-    int length;
-    for (int64_t i = 0; i < n; i += length) {
-        uint32_t lower, c = ff_read_utf8(from + i, &length);
-        ff_flags(c, &lower);
-        uint8_t bytes[4];
-        if (!lowers ? !(ff_mark(c) & FF_ACCENT) : lower == c && c != 0x130)
-            ff_put(made, from + i, length);
-        else if (lowers)
-            ff_put(made, c == 0x130 ? dotted : bytes, c == 0x130 ? 3 : ff_put_utf8(bytes, lower));
-    }
+    int all = 0;
+    for (int64_t i = 0; i < n; i++)
+        all |= from[i];
+    return all < 128;
 }
 
 static void replace_text(const ff_rule *step, const uint8_t *from, int64_t n, ff_buffer *made)
 {
-    int64_t start = 0, size = step->old_length;
-    for (int64_t i = 0; i + size <= n;) {
-        const uint8_t *next = memchr(from + i, step->old[0], (size_t)(n - i - size + 1));
-        if (!next)
-            break;
-        i = next - from;
-        if (memcmp(next, step->old, (size_t)size)) {
-            i++;
+    const uint8_t *end = from + n, *next;
+    while ((next = memmem(from, (size_t)(end - from), step->old, (size_t)step->old_length))) {
+        ff_put(made, from, next - from);
+        ff_put(made, step->new, step->new_length);
+        from = next + step->old_length;
+        while (step->kind == FF_JOINED && from < end && *from == ' ')
+            from++;
+    }
+    ff_put(made, from, end - from);
+}
+
+int ff_normalize(const ff_unigram *u, const uint8_t **from, int64_t *n, ff_buffer two[2])
+{
+    const uint8_t *given = *from;
+    const int64_t length = *n;
+    ff_buffer *made = two;
+    int state = FF_WHOLE;
+    for (int i = 0; i < u->step_count && state == FF_WHOLE; i++) {
+        const ff_rule *step = &u->steps[i];
+        made->length = 0;
+        if (step->kind == FF_STRIPPED)
+            *n = ff_drop_spaces(*from, 0, *n);
+        else if (step->kind == FF_KEPT || step->kind == FF_LOWERED)
+            state = is_ascii(*from, *n) ? FF_WHOLE : FF_ASKED;
+        else if (step->kind == FF_MAPPED)
+            state = map_graphemes(step, *from, *n, made);
+        else
+            replace_text(step, *from, *n, made);
+        if (step->kind == FF_STRIPPED || step->kind == FF_KEPT)
             continue;
-        }
-        ff_put(made, from + start, i - start);
-        ff_put(made, step->new, step->new_length);
-        start = i += size;
+        if (step->kind == FF_LOWERED)
+            ff_put(made, *from, *n);
+        for (int64_t k = 0; step->kind == FF_LOWERED && k < made->length; k++)
+            made->at[k] |= (uint32_t)made->at[k] - 'A' < 26 ? 32 : 0;
+        *from = made->at, *n = made->length;
+        made = made == two ? two + 1 : two;
     }
-    ff_put(made, from + start, n - start);
-}
-
-static void join_spaces(const ff_rule *step, const uint8_t *from, int64_t n, ff_buffer *made)
-{
-    for (int64_t i = 0, start; i < n;) {
-        for (start = i; i < n && !(from[i] == ' ' && i + 1 < n && from[i + 1] == ' '); i++)
-            ;
-        ff_put(made, from + start, i - start);
-        if (i == n)
-            break;
-        while (i < n && from[i] == ' ')
-            i++;
-        ff_put(made, step->new, step->new_length);
+    if (state == FF_ASKED && u->ask) {
+        two->length = 0;
+        state = u->ask(u->context, given, length, two) ? FF_WHOLE : FF_ASKED;
+        *from = two->at, *n = two->length;
     }
-}
-
-static void strip(const uint8_t *from, int64_t n, int left, int right, ff_buffer *made)
-{
-    int64_t start = 0, end = n;
-    int length;
-    uint32_t lower;
-    while (left && start < n && ff_flags(ff_read_utf8(from + start, &length), &lower) & FF_WHITE)
-        start += length;
-    while (right && end > start && ff_flags(ff_read_before(from, end, &length), &lower) & FF_WHITE)
-        end -= length;
-    ff_put(made, from + start, end - start);
-}
-
-int ff_normalize(const ff_rule *step, const ff_buffer *given, ff_buffer *made, int ends)
-{
-    const uint8_t *from = given->at;
-    const int64_t n = given->length;
-    if (step->kind == FF_MAPPED)
-        return map_graphemes(step, from, n, made);
-    if (step->kind == FF_LOWERED || step->kind == FF_UNMARKED)
-        lower_or_unmark(step->kind == FF_LOWERED, from, n, made);
-    else if (step->kind == FF_REPLACED)
-        replace_text(step, from, n, made);
-    else if (step->kind == FF_JOINED)
-        join_spaces(step, from, n, made);
-    else if (step->kind == FF_STRIPPED)
-        strip(from, n, step->left && ends & 1, step->right && ends & 2, made);
-    else {
-        ff_put(made, from, n);
-        return check_form(step->kind == FF_DECOMPOSED, from, n);
-    }
-    return FF_WHOLE;
+    return two[0].failed || two[1].failed ? FF_FULL : state;
 }

@@ -2,7 +2,6 @@
 #ifndef FASTFLOW_TOKENS_H
 #define FASTFLOW_TOKENS_H
 
-#include "pieces.h"
 #include "vocabulary.h"
 
 /* Flags of the normalizer's steps, which run in this order after FF_LOWER_FIRST. */
@@ -14,46 +13,43 @@ enum { FF_CONTROL = 1, FF_WHITE = 2, FF_PUNCTUATION = 4, FF_IDEOGRAPH = 8, FF_MA
 enum { FF_LONGEST = 256 };  /* most characters of a word that is cut into pieces */
 enum { FF_EACH = 3 };       /* WordPiece's most characters, and ids, from one character of a text */
 
-enum { FF_SPACES_BEFORE = 1, FF_SPACES_AFTER = 2 };  /* flags: white space that an added token takes */
 typedef struct {
     const uint8_t *letters;  /* (length) ASCII */
-    int32_t length, id, takes;
+    int32_t length, id, takes;  /* takes: 1: it takes the white space before it */
 } ff_added;
 
-/* Steps of Unigram's normalizer: replace by a map of characters; keep a form of Unicode, or ask; lower case; drop
-   marks; replace `old`; replace runs of two or more spaces; drop white space at the ends. */
-enum { FF_MAPPED, FF_COMPOSED, FF_DECOMPOSED, FF_LOWERED, FF_UNMARKED, FF_REPLACED, FF_JOINED, FF_STRIPPED };
+/* Steps of Unigram's normalizer: replace by a map of characters; leave ASCII; lower ASCII; replace `old`; replace `old`
+   and all spaces after it; drop white space at the end. */
+enum { FF_MAPPED, FF_KEPT, FF_LOWERED, FF_REPLACED, FF_JOINED, FF_STRIPPED };
 enum { FF_ODDS = 0x10000 };  /* characters that a map has a table for */
 typedef struct {
-    int32_t kind, old_length, new_length, left, right;  /* left, right: the ends that FF_STRIPPED strips */
+    int32_t kind, old_length, new_length;
     const uint8_t *old, *new;  /* (old_length), (new_length); FF_MAPPED's: units as bytes, and texts that end with 0 */
     uint8_t *odd;              /* of FF_MAPPED, (FF_ODDS): 1 for a character that may change or join others */
 } ff_rule;
 
-enum { FF_NOWHERE, FF_AT_START, FF_EVERYWHERE };  /* which parts of a text get a ▁ before them */
+struct ff_buffer;
 typedef struct {
-    const ff_pieces *pieces;
     const ff_rule *steps;       /* (step_count) */
     const ff_added *later;      /* (later_count) tokens found after normalization, longest first */
-    const int32_t *bytes;       /* (256) ids of bytes without a piece, or NULL */
-    double unknown_score;
-    int32_t step_count, later_count, unknown;
+    int32_t step_count, later_count;
     int32_t words;              /* 1: white space ends a word, and is dropped */
-    int32_t marked, splits;     /* 1: a space becomes ▁; ▁ begins a word */
-    int32_t before;             /* FF_NOWHERE, FF_AT_START or FF_EVERYWHERE */
-    uint8_t breaks[256];        /* 1 for bytes that may begin white space or ▁ */
     int32_t chunks;             /* 1: a part may be cut before a space between ASCII letters or digits */
+    /* Normalize letters (n) by a library. Returns 0 if it fails. NULL: no library may be called. */
+    int (*ask)(void *context, const uint8_t *letters, int64_t n, struct ff_buffer *made);
+    void *context;
 } ff_unigram;
 
 typedef struct {
-    const ff_unigram *unigram;         /* NULL: WordPiece, by `words`, `whole` and the fields from `steps` on */
+    const ff_unigram *unigram;         /* NULL: WordPiece, by `whole` and the fields from `steps` on */
     const ff_vocabulary *words;
     const ff_vocabulary *whole;        /* words that are not cut, made of FF_WORD characters; or NULL */
     const ff_added *added;             /* (added_count) tokens found before normalization, longest first */
     const int32_t *before, *after;     /* (before_count), (after_count) start and end ids of a text */
     int32_t added_count, before_count, after_count;
     int32_t each;                      /* most ids from one character of a text */
-    int32_t steps, longest, unknown;   /* words with more than `longest` characters become `unknown` */
+    int32_t unknown;
+    int32_t steps, longest;            /* words with more than `longest` characters become `unknown` */
     uint8_t kinds[128], letters[128];  /* of each ASCII character: how it is read; the letter added to a word, or 0 */
 } ff_tokenizer;
 
@@ -61,17 +57,19 @@ typedef struct {
     const void *letters;  /* (length) code points of `width` bytes (1, 2 or 4), as Python stores them */
     int64_t length;
     int32_t width;
-    int32_t ready;        /* 1: a normalized part of a text, without added tokens; 2: which does not begin the text */
 } ff_text;
 
 enum { FF_ADDED = 8, FF_LATER = 16 };  /* of ff_tokenizer.kinds: an added token, or one of `later`, may begin here */
 
-/* Set `found` to the added token `one` (a pointer) if characters (n) at `at` begin with it. */
-#define FF_FIND_ADDED(found, one, at, n) do { \
-    int32_t same_ = 0; \
-    while (same_ < (one)->length && same_ < (n) && (at)[same_] == (one)->letters[same_]) \
-        same_++; \
-    (found) = same_ == (one)->length ? (one) : NULL; \
+/* Set `found` to the first of the added tokens (count) that begins characters (n) at `at`, or to NULL. */
+#define FF_FIND_ADDED(found, added, count, at, n) do { \
+    (found) = NULL; \
+    for (const ff_added *one_ = (added); one_ < (added) + (count) && !(found); one_++) { \
+        int32_t same_ = 0; \
+        while (same_ < one_->length && same_ < (n) && (at)[same_] == one_->letters[same_]) \
+            same_++; \
+        (found) = same_ == one_->length ? one_ : NULL; \
+    } \
 } while (0)
 
 static inline int ff_is_half(uint32_t c)  /* of a surrogate pair */
@@ -97,13 +95,15 @@ static inline void ff_put_ids(ff_ids *out, const int32_t *ids, int64_t count)
 void ff_prepare_letters(ff_tokenizer *w);
 /* Set row (flags, canonical class, lower case) and split, c's decomposition without accents. Returns its length. */
 int ff_character(int32_t c, int32_t row[3], int32_t split[FF_EACH]);
-/* State of a text: it fits; was cut; has half a surrogate pair; must be normalized by others; memory was short. */
+/* State of a text: it fits; was cut; has half a surrogate pair; must be normalized by a library; memory was short. */
 enum { FF_WHOLE, FF_CUT, FF_HALF, FF_ASKED, FF_FULL };
-int ff_flags(uint32_t c, uint32_t *lower);  /* returns a character's flags, sets its lower case */
+int ff_flags(uint32_t c);  /* of a character */
 /* Write a text's ids without the ids at its ends. Returns the text's state. */
 int ff_tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *out);
 int ff_tokenize_unigram(const ff_tokenizer *t, const ff_text *text, ff_ids *out);
-/* Write at most `limit` ids of a text and set *count. `special`: with start and end ids. Returns the text's state. */
+/* Return the most ids of a text, with start and end ids if `special`. */
+int64_t ff_room(const ff_tokenizer *w, const ff_text *text, int64_t limit, int special);
+/* Write at most `limit` ids of a text and set *count; ids (ff_room). Returns the text's state. */
 int ff_tokenize(const ff_tokenizer *w, const ff_text *text, int64_t limit, int special, int32_t *ids, int64_t *count);
 
 /* Tokenize texts (many): set starts, counts, states (many). Returns the ids, which the caller frees; text i's begin at

@@ -5,8 +5,6 @@
 #include "normalize.h"
 
 enum { NODES = 512, CHUNK = 4096 };  /* nodes without asking for memory; least bytes that are normalized together */
-enum { BEGINS = 1, ENDS = 2 };       /* flags: the part of a text begins or ends here */
-
 typedef struct {
     double score;  /* of the best pieces up to the node */
     int32_t id;    /* of the last piece */
@@ -18,9 +16,8 @@ typedef struct {
     const ff_unigram *u;
     ff_ids out;
     int state;            /* FF_WHOLE, FF_ASKED or FF_FULL */
-    int first;            /* 1: nothing of the text is before the part */
     int64_t unknown;      /* byte at which a run of unknown characters begins; -1: none */
-    ff_buffer given, made, word;
+    ff_buffer given, two[2], word;  /* a chunk; its normalized parts; a word */
     node *nodes, own[NODES];
     int64_t room, clean;  /* of nodes; nodes that are initialized */
 } state;
@@ -41,19 +38,11 @@ static int clean_nodes(state *s, int64_t count)
     return 1;
 }
 
-/* Write the ids of the unknown run that ends before byte `end` of the word. */
+/* Write the id of the unknown run that ends before byte `end` of the word. */
 static void end_unknown(state *s, int64_t end)
 {
-    const uint8_t *run = s->word.at + s->unknown;
-    int64_t n = end - s->unknown;
-    int32_t id = n <= FF_LONGEST_PIECE ? ff_find_piece(s->u->pieces, run, n) : -1;
-    int known = id < 0 && s->u->bytes;
-    for (int64_t i = 0; known && i < n; i++)
-        known = s->u->bytes[run[i]] >= 0;
-    for (int64_t i = 0; known && i < n; i++)
-        ff_put_ids(&s->out, &s->u->bytes[run[i]], 1);
-    if (!known)
-        ff_put_ids(&s->out, id < 0 ? &s->u->unknown : &id, 1);
+    int32_t id = ff_find_piece(s->t->words, s->word.at + s->unknown, end - s->unknown);
+    ff_put_ids(&s->out, id < 0 ? &s->t->unknown : &id, 1);
     s->unknown = -1;
 }
 
@@ -69,7 +58,7 @@ static void put_best(state *s, int64_t base, int64_t last)
         at = from;
     }
     for (int32_t start = 0; next; start = next, next = nodes[next].from) {
-        if (nodes[next].id == s->u->unknown) {
+        if (nodes[next].id == s->t->unknown) {
             s->unknown = s->unknown < 0 ? base + start : s->unknown;
             continue;
         }
@@ -88,7 +77,7 @@ static inline void arrive(node *to, double score, int32_t id, int64_t from)
 /* Write the ids of the word, and empty it. At a byte that no piece crosses, the best pieces before it are known. */
 static void end_word(state *s)
 {
-    const ff_pieces *p = s->u->pieces;
+    const ff_vocabulary *p = s->t->words;
     const uint64_t *units = p->units;
     const uint8_t *word = s->word.at;
     const int64_t n = s->word.length;
@@ -104,7 +93,7 @@ static void end_word(state *s)
             s->nodes[0].score = score;
             base = at;
         }
-        if (at - base + p->longest >= s->clean && !clean_nodes(s, at - base + p->longest + 1))
+        if (at - base + p->longest[0] >= s->clean && !clean_nodes(s, at - base + p->longest[0] + 1))
             return;
         node *here = s->nodes + (at - base);
         const double score = here->score;
@@ -126,7 +115,7 @@ static void end_word(state *s)
             single |= end - at == size;
         }
         if (!single) {
-            arrive(here + size, s->u->unknown_score + score, s->u->unknown, at - base);
+            arrive(here + size, (p->least - 10) + score, s->t->unknown, at - base);
             furthest = at + size > furthest ? at + size : furthest;
         }
     }
@@ -141,41 +130,38 @@ static void end_word(state *s)
 }
 
 enum { WHITE = 1, MARK };
+static const uint8_t mark[] = {0xe2, 0x96, 0x81};  /* ▁ */
 
 /* Say whether the character at `from` is white space that ends a word, or a ▁ or what becomes one; 0: neither. */
 static int find_break(const ff_unigram *u, const uint8_t *from, int *length)
 {
-    uint32_t lower, c = ff_read_utf8(from, length);
-    if (u->words && ff_flags(c, &lower) & FF_WHITE)
+    uint32_t c = ff_read_utf8(from, length);
+    if (u->words && ff_flags(c) & FF_WHITE)
         return WHITE;
-    return u->marked && (c == ' ' || c == 0x2581) ? MARK : 0;
+    return c == ' ' || c == 0x2581 ? MARK : 0;
 }
 
-/* Split a normalized part into words: at white space, before each ▁, or not at all. `begins`: no chunk is before. */
+/* Split normalized letters (n) into words, at white space and before ▁. `begins`: no chunk of the part is before. */
 static void split_words(state *s, const uint8_t *from, int64_t n, int begins)
 {
-    static const uint8_t mark[] = {0xe2, 0x96, 0x81};  /* ▁ */
-    const ff_unigram *u = s->u;
-    const int prefixed = u->before == FF_EVERYWHERE || (u->before == FF_AT_START && s->first);
-    int fresh = begins;
-    for (int64_t i = 0, start = 0; i < n && !s->out.cut; start = i) {
-        int found = 0, length;
+    static const uint8_t breaks[256] = {  /* first bytes of white space and ▁ */
+        ['\t'] = 1, ['\n'] = 1, ['\v'] = 1, ['\f'] = 1, ['\r'] = 1, [' '] = 1,
+        [0xc2] = 1, [0xe1] = 1, [0xe2] = 1, [0xe3] = 1};
+    int fresh = begins, found = 0, length = 0;
+    for (int64_t i = 0, start = 0; i < n && !s->out.cut; start = i, found = 0) {
         for (; i < n; i += length) {
             length = 1;
-            if (u->breaks[from[i]] && (found = find_break(u, from + i, &length)))
+            if (breaks[from[i]] && (found = find_break(s->u, from + i, &length)))
                 break;
         }
-        if (i > start) {
-            if (fresh && prefixed)
-                ff_put(&s->word, mark, 3);
-            ff_put(&s->word, from + start, i - start);
-            fresh = 0;
-        }
-        if (s->word.length && (found == WHITE || (found == MARK && u->splits)))
+        if (i > start && fresh)
+            ff_put(&s->word, mark, 3);
+        ff_put(&s->word, from + start, i - start);
+        if (s->word.length)
             end_word(s);
         if (found == MARK)
             ff_put(&s->word, mark, 3);
-        fresh = found == WHITE || (fresh && !found);
+        fresh = found == WHITE;
         i += found ? length : 0;
     }
     if (s->word.length && !s->out.cut)
@@ -183,53 +169,37 @@ static void split_words(state *s, const uint8_t *from, int64_t n, int begins)
     s->word.length = 0;
 }
 
-/* Return the bytes of the white space before byte `end`; 0: none is there. */
-static int space_before(const ff_buffer *b, int64_t end)
+static void split_tokens(state *s, const uint8_t *from, int64_t n, int later, int begins);
+
+/* Write the ids of letters (n) between added tokens; `later`: they are normalized. */
+static void put_part(state *s, const uint8_t *from, int64_t n, int later, int begins)
 {
-    int length;
-    uint32_t lower;
-    return end > 0 && ff_flags(ff_read_before(b->at, end, &length), &lower) & FF_WHITE ? length : 0;
+    if (later)
+        split_words(s, from, n, begins);
+    else if (n && !s->out.cut && (s->state = ff_normalize(s->u, &from, &n, s->two)) == FF_WHOLE)
+        split_tokens(s, from, n, 1, begins);
 }
 
-/* Find added tokens in a normalized part, and split what is between them. */
-static void find_later(state *s, const ff_buffer *b, int begins)
+/* Write the ids of letters (n): of added tokens, found before normalization or `later`, and of the parts between. */
+static void split_tokens(state *s, const uint8_t *from, int64_t n, int later, int begins)
 {
+    const ff_added *added = later ? s->u->later : s->t->added, *found;
+    const int count = later ? s->u->later_count : s->t->added_count, kind = later ? FF_LATER : FF_ADDED;
     int64_t start = 0;
-    for (int64_t i = 0; i < b->length && s->u->later_count && !s->out.cut; i++) {
-        const ff_added *found = NULL;
-        if (b->at[i] >= 128 || !(s->t->kinds[b->at[i]] & FF_LATER))
+    for (int64_t i = 0; count && i < n && !s->out.cut && s->state == FF_WHOLE; i++) {
+        if (from[i] >= 128 || !(s->t->kinds[from[i]] & kind))
             continue;
-        for (int a = 0; a < s->u->later_count && !found; a++)
-            FF_FIND_ADDED(found, &s->u->later[a], b->at + i, b->length - i);
+        FF_FIND_ADDED(found, added, count, from + i, n - i);
         if (!found)
             continue;
-        int64_t end = i;
-        int space;
-        while (found->takes & FF_SPACES_BEFORE && end > start && (space = space_before(b, end)))
-            end -= space;
-        split_words(s, b->at + start, end - start, begins || start);
+        int64_t end = found->takes ? ff_drop_spaces(from, start, i) : i;
+        put_part(s, from + start, end - start, later, begins || start);
         ff_put_ids(&s->out, &found->id, 1);
-        i += found->length - 1;
-        start = i + 1;
+        start = i + found->length;
+        i = start - 1;
     }
-    split_words(s, b->at + start, b->length - start, begins || start);
-}
-
-/* Write the ids of s->given, and empty it. `ends`: whether the part of the text begins and ends with it. */
-static void end_chunk(state *s, int ends, int ready)
-{
-    ff_buffer *from = &s->given, *to = &s->made;
-    for (int i = 0; i < s->u->step_count && !ready && s->state == FF_WHOLE; i++) {
-        to->length = 0;
-        s->state = ff_normalize(&s->u->steps[i], from, to, ends);
-        ff_buffer *other = from;
-        from = to, to = other;
-    }
-    if (s->state == FF_WHOLE && !s->out.cut)
-        find_later(s, from, ends & BEGINS);
-    if (from->failed || to->failed || s->word.failed)
-        s->state = FF_FULL;
-    s->given.length = 0;
+    if (s->state == FF_WHOLE)
+        put_part(s, from + start, n - start, later, begins || start);
 }
 
 static int is_plain(uint32_t c)
@@ -244,20 +214,20 @@ int ff_tokenize_unigram(const ff_tokenizer *t, const ff_text *text, ff_ids *out)
 {
     state s;
     s.t = t, s.u = t->unigram, s.out = *out;
-    s.state = FF_WHOLE, s.unknown = -1, s.first = text->ready < 2;
+    s.state = FF_WHOLE, s.unknown = -1;
     s.nodes = s.own, s.room = NODES, s.clean = 0;
-    ff_open_buffer(&s.given);
-    ff_open_buffer(&s.made);
-    ff_open_buffer(&s.word);
-    if (text->width == 1)
-        read_bytes(&s, text->letters, text->length, text->ready);
-    else if (text->width == 2)
-        read_halves(&s, text->letters, text->length, text->ready);
-    else
-        read_words(&s, text->letters, text->length, text->ready);
-    ff_close_buffer(&s.given);
-    ff_close_buffer(&s.made);
-    ff_close_buffer(&s.word);
+    ff_buffer *buffers[] = {&s.given, s.two, s.two + 1, &s.word};
+    for (int i = 0; i < 4; i++)
+        ff_open_buffer(buffers[i]);
+    for (int64_t i = 0, first = 0; i < text->length && s.state == FF_WHOLE; first = i) {
+        i = read_text(&s, text, i);
+        if (!s.out.half && !s.out.cut)
+            split_tokens(&s, s.given.at, s.given.length, 0, first == 0);
+        if (s.given.failed || s.word.failed)
+            s.state = FF_FULL;
+    }
+    for (int i = 0; i < 4; i++)
+        ff_close_buffer(buffers[i]);
     if (s.nodes != s.own)
         free(s.nodes);
     *out = s.out;

@@ -1,18 +1,24 @@
-/* Read the vocabulary in a tokenizer's JSON file, if it is strict JSON. */
+/* Read the vocabulary in a tokenizer's JSON file, if it is strict JSON, and hash WordPiece's. */
 #include <stdlib.h>
 
 #include "vocabulary.h"
 
 enum { FF_CROWDED = 64 };  /* most slots searched for one piece; BERT's vocabulary needs 12 */
+enum { DIGITS = 32 };
 
-int ff_next(ff_reader *r)
+typedef struct {
+    const uint8_t *at, *end;  /* JSON that is left */
+} reader;
+
+/* Return the next byte that is not white space; -1: the end. */
+static int next(reader *r)
 {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\t' || *r->at == '\r'))
         r->at++;
     return r->at < r->end ? *r->at++ : -1;
 }
 
-static int hexadecimal(ff_reader *r, uint32_t *value)
+static int hexadecimal(reader *r, uint32_t *value)
 {
     *value = 0;
     for (int i = 0; i < 4; i++, r->at++) {
@@ -38,7 +44,7 @@ int ff_put_utf8(uint8_t *to, uint32_t c)
 }
 
 /* Read an escape sequence after its backslash and write it as UTF-8. Returns the bytes written; 0: invalid. */
-static int escaped(ff_reader *r, uint8_t *to)
+static int escaped(reader *r, uint8_t *to)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (r->at == r->end)
@@ -60,7 +66,7 @@ static int escaped(ff_reader *r, uint8_t *to)
 }
 
 /* Copy a non-ASCII character. Returns its bytes; 0: invalid. */
-static int beyond_ascii(ff_reader *r, uint8_t *to)
+static int beyond_ascii(reader *r, uint8_t *to)
 {
     uint8_t again[4];
     int c = *r->at, more = c >= 0xf0 && c < 0xf8 ? 3 : c >= 0xe0 ? 2 : 1;
@@ -79,7 +85,8 @@ static int beyond_ascii(ff_reader *r, uint8_t *to)
     return more + 1;
 }
 
-int64_t ff_read_string(ff_reader *r, uint8_t *to)
+/* Copy a string after its quote. Returns its bytes; -1: invalid. */
+static int64_t read_string(reader *r, uint8_t *to)
 {
     uint8_t *start = to;
     while (r->at < r->end) {
@@ -102,91 +109,131 @@ int64_t ff_read_string(ff_reader *r, uint8_t *to)
     return -1;
 }
 
-static int whole_number(ff_reader *r, int32_t *value)
+/* Read a number as serde_json does, which rounds twice: the digits as a double, then times or by a power of ten. An id
+   is a whole number. Returns 0 if it is not such a JSON number, or has more digits or a larger power than fit. */
+static int read_number(reader *r, int is_id, double *value)
 {
-    int64_t n = 0;
-    int c = ff_next(r), first = c, digits = 0;
-    for (; c >= '0' && c <= '9' && digits < 10; c = r->at < r->end ? *r->at++ : -1, digits++)
-        n = 10 * n + c - '0';
-    if (c >= 0)
+    static const double powers[DIGITS] = {
+        1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19,
+        1e20, 1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31};
+    uint64_t digits = 0;
+    int c = next(r), negative = c == '-', power = 0, shift = 0, point = 0, zero, read = 0;
+    if (negative)
+        c = r->at < r->end ? *r->at++ : -1;
+    zero = c == '0';
+    for (;; c = r->at < r->end ? *r->at++ : -1) {
+        if (c == '.' && !point && read && !is_id)
+            point = 1, read = 0;
+        else if (c >= '0' && c <= '9') {
+            if (digits > (UINT64_MAX - 9) / 10 || (zero && read && !point))
+                return 0;
+            digits = 10 * digits + (uint64_t)(c - '0');
+            read++, shift -= point;
+        } else
+            break;
+    }
+    if (!read || (is_id && (negative || digits > INT32_MAX)))
+        return 0;
+    if ((c == 'e' || c == 'E') && !is_id) {
+        int sign = r->at < r->end && (*r->at == '-' || *r->at == '+') ? *r->at++ : '+';
+        for (read = 0; r->at < r->end && *r->at >= '0' && *r->at <= '9' && read < 4; read++)
+            power = 10 * power + *r->at++ - '0';
+        if (!read)
+            return 0;
+        shift += sign == '-' ? -power : power;
+    } else if (c >= 0)
         r->at--;
-    *value = (int32_t)n;
-    return digits && n <= INT32_MAX && (digits == 1 || first != '0') && !(c >= '0' && c <= '9');
+    if (shift <= -DIGITS || shift >= DIGITS)
+        return 0;
+    double found = shift < 0 ? (double)digits / powers[-shift] : (double)digits * powers[shift];
+    *value = negative ? -found : found;
+    return 1;
 }
 
-/* Read pairs "piece": id up to the end of the object. Returns their number; -1: invalid. */
-static int64_t read_pairs(ff_vocabulary *v, ff_reader *r)
+/* Read pairs "piece": id, or ["piece", score], to the end of the object or array. Returns their number; -1: invalid. */
+static int64_t read_pairs(ff_vocabulary *v, reader *r)
 {
+    const int open = next(r), scored = v->scored = open == '[', first = scored ? '[' : '"';
     uint8_t *to = v->letters;
     int64_t count = 0;
-    if (ff_next(r) != '{')
+    if (!scored && open != '{')
         return -1;
-    int c = ff_next(r);
-    for (; c == '"'; count++) {
-        ff_piece *p = &v->pieces[count];
-        int64_t n = ff_read_string(r, to);
-        if (n < 0 || ff_next(r) != ':' || !whole_number(r, &p->id))
+    int c = next(r);
+    for (; c == first; count++) {
+        double value;
+        int64_t n = !scored || next(r) == '"' ? read_string(r, to) : -1;
+        if (n < 0 || n > FF_LONGEST_PIECE || next(r) != (scored ? ',' : ':') || !read_number(r, !scored, &value)
+            || (scored && next(r) != ']'))
             return -1;
-        int prefix = n >= 2 && to[0] == '#' && to[1] == '#' ? 2 : 0;
-        p->kind = prefix ? FF_LATER_PIECE : FF_FIRST_PIECE;
-        p->start = (uint32_t)(to - v->letters + prefix);
-        p->length = (uint32_t)(n - prefix);
+        if (scored)
+            v->scores[count] = value;
+        int prefix = !scored && n >= 2 && to[0] == '#' && to[1] == '#' ? 2 : 0;
+        v->pieces[count] = (ff_piece){(uint32_t)(to - v->letters + prefix), (uint32_t)(n - prefix),
+                                      scored ? (int32_t)count : (int32_t)value, prefix > 0};
         to += n;
-        int comma = ff_next(r);
-        c = comma == ',' ? ff_next(r) : comma;
-        if (c != (comma == ',' ? '"' : '}'))
+        int comma = next(r);
+        c = comma == ',' ? next(r) : comma;
+        if (c != (comma == ',' ? first : scored ? ']' : '}'))
             return -1;
     }
-    return c == '}' ? count : -1;
+    return c == (scored ? ']' : '}') ? count : -1;
 }
 
 /* Enter piece `number` into v->slots; a repeated piece takes the new id. Returns 0 if too many slots collide. */
 static int enter(ff_vocabulary *v, int64_t number)
 {
-    ff_piece *p = &v->pieces[number], *known;
+    ff_piece *p = &v->pieces[number];
     const uint8_t *letters = v->letters + p->start;
     uint64_t h = ff_hash(letters, p->length, p->kind), slot = ff_slot(v, letters, p->length, p->kind);
     if (((slot - h) & v->mask) > FF_CROWDED)
         return 0;
     if (v->slots[slot]) {
-        known = &v->pieces[(uint32_t)v->slots[slot] - 1];
-        known->id = p->id;
+        v->pieces[(uint32_t)v->slots[slot] - 1].id = p->id;
         return 1;
     }
     v->slots[slot] = h >> 32 << 32 | (uint64_t)(number + 1);
     v->count++;
+    ff_count_length(v, letters - 2 * p->kind, p->length + 2 * p->kind);
     if ((int32_t)p->length > v->longest[p->kind])
         v->longest[p->kind] = (int32_t)p->length;
     return 1;
 }
 
-int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, int64_t *end)
+/* Make WordPiece's hash table of v->pieces (count). */
+static int enter_all(ff_vocabulary *v, int64_t count)
 {
-    ff_reader r = {json, json + length};
-    memset(v, 0, sizeof *v);
-    if (length >= INT32_MAX)
-        return FF_ODD;
-    v->letters = malloc((size_t)length + FF_SLACK);
-    v->pieces = malloc(((size_t)length / 5 + 1) * sizeof *v->pieces);  /* a pair has at least 5 bytes: "":0, */
-    if (!v->letters || !v->pieces)
-        return FF_NO_MEMORY;
-    memset(v->letters, 0, (size_t)length + FF_SLACK);
-    int64_t pairs = read_pairs(v, &r), slots = 64;
-    *end = r.at - json;
-    if (pairs < 0)
-        return FF_ODD;
-    while (slots < 2 * pairs)
+    uint64_t slots = 64;
+    while (slots < 2 * (uint64_t)count)
         slots *= 2;
-    v->mask = (uint64_t)slots - 1;
+    v->mask = slots - 1;
     if (!(v->slots = calloc((size_t)slots, sizeof *v->slots)))
         return FF_NO_MEMORY;
-    for (int64_t i = 0; i < pairs; i++)
+    for (int64_t i = 0; i < count; i++)
         if (!enter(v, i))
             return FF_ODD;
-    for (int64_t i = 0; i < slots; i++)
+    for (uint64_t i = 0; i < slots; i++)
         if (v->slots[i] && v->pieces[(uint32_t)v->slots[i] - 1].id > v->largest)
             v->largest = v->pieces[(uint32_t)v->slots[i] - 1].id;
     return FF_READ;
+}
+
+int ff_read_vocabulary(ff_vocabulary *v, const uint8_t *json, int64_t length, int64_t *end)
+{
+    reader r = {json, json + length};
+    memset(v, 0, sizeof *v);
+    if (length >= INT32_MAX)
+        return FF_ODD;
+    size_t most = (size_t)length / 5 + 1;  /* a pair has at least 5 bytes: "":0, */
+    v->letters = calloc((size_t)length + FF_SLACK, 1);
+    v->pieces = malloc(most * sizeof *v->pieces);
+    v->scores = malloc(most * sizeof *v->scores);
+    if (!v->letters || !v->pieces || !v->scores)
+        return FF_NO_MEMORY;
+    int64_t pairs = read_pairs(v, &r);
+    *end = r.at - json;
+    if (pairs < v->scored)
+        return FF_ODD;
+    return v->scored ? ff_build_trie(v, pairs) : enter_all(v, pairs);
 }
 
 void ff_free_vocabulary(ff_vocabulary *v)
@@ -194,4 +241,6 @@ void ff_free_vocabulary(ff_vocabulary *v)
     free(v->letters);
     free(v->pieces);
     free(v->slots);
+    free(v->scores);
+    free(v->units);
 }

@@ -116,25 +116,15 @@ static void end_word(state *s, int joins)
     s->joined = joins;
 }
 
-static uint32_t last_character(const state *s, int32_t end, int32_t *start)
-{
-    uint32_t c = 0;
-    int32_t at = end - 1;
-    for (int bits = 0; s->word[at] >> 6 == 2; at--, bits += 6)
-        c |= (s->word[at] & 0x3fu) << bits;
-    int more = end - 1 - at;
-    *start = at;
-    return c | (more ? (s->word[at] & (0x3fu >> more)) << 6 * more : s->word[at]);
-}
-
 /* Add a character to the word, before trailing marks with a higher canonical class. */
 static void add(state *s, uint32_t c, unsigned order)
 {
     if (s->characters - s->before > s->w->longest)  /* too long already: the word is unknown */
         return;
-    int32_t at = s->length, before = 0;
-    while (order && at > s->fence && unicode_rows[row_of(last_character(s, at, &before))].order > order)
-        at = before;
+    int32_t at = s->length;
+    int before;
+    while (order && at > s->fence && unicode_rows[row_of(ff_read_before(s->word, at, &before))].order > order)
+        at -= before;
     uint8_t bytes[4];
     int n = ff_put_utf8(bytes, c);
     memmove(s->word + at + n, s->word + at, (size_t)(s->length - at));
@@ -228,12 +218,11 @@ static void ascii(state *s, uint32_t c)
 void ff_prepare_letters(ff_tokenizer *w)
 {
     for (int c = 0; c < 128; c++) {
-        unsigned flags = unicode_rows[row_of((uint32_t)c)].flags;
+        const int lower = w->steps & (FF_LOWER | FF_LOWER_FIRST) ? unicode_rows[row_of((uint32_t)c)].lower : 0;
+        const unsigned flags = unicode_rows[row_of((uint32_t)c)].flags;
         w->kinds[c] = flags & FF_CONTROL && w->steps & FF_CLEAN ? DROPPED : flags & FF_WHITE ? SPACE
                       : flags & FF_PUNCTUATION ? MARK : LETTER;
-        w->letters[c] = 0;
-        if (w->kinds[c] == LETTER)
-            w->letters[c] = (uint8_t)(c + (w->steps & (FF_LOWER | FF_LOWER_FIRST) ? unicode_rows[row_of((uint32_t)c)].lower : 0));
+        w->letters[c] = w->kinds[c] == LETTER ? (uint8_t)(c + lower) : 0;
     }
     for (int i = 0; i < w->added_count; i++) {
         w->kinds[w->added[i].letters[0]] |= FF_ADDED;
@@ -246,11 +235,9 @@ void ff_prepare_letters(ff_tokenizer *w)
 #define BODY "text.inc"
 #include "widths.inc"
 
-int ff_flags(uint32_t c, uint32_t *lower)
+int ff_flags(uint32_t c)
 {
-    unsigned r = row_of(c);
-    *lower = c + (uint32_t)unicode_rows[r].lower;
-    return unicode_rows[r].flags;
+    return unicode_rows[row_of(c)].flags;
 }
 
 int ff_tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *out)
@@ -258,12 +245,7 @@ int ff_tokenize_words(const ff_tokenizer *w, const ff_text *text, ff_ids *out)
     state s;
     s.w = w, s.out = *out;
     s.length = s.characters = s.fence = s.run = s.before = s.joined = 0;
-    if (text->width == 1)
-        read_bytes(&s, text->letters, text->length);
-    else if (text->width == 2)
-        read_halves(&s, text->letters, text->length);
-    else
-        read_words(&s, text->letters, text->length);
+    read_text(&s, text, 0);
     *out = s.out;
     return out->half ? FF_HALF : out->cut ? FF_CUT : FF_WHOLE;
 }

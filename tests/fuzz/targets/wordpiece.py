@@ -81,16 +81,14 @@ def make_files() -> dict[str, tuple[bytes, bool]]:
 
 
 def make_unigrams() -> dict[str, tuple[bytes, bool]]:
-    """Return tokenizers as of XLM-R, new and old T5, ALBERT and with pieces of bytes."""
-    fallback = [*train("identity")[0], *((f"<0x{i:02X}>", -30.0 - i) for i in range(256))]
+    """Return tokenizers as of XLM-R, T5 and ALBERT."""
     mask = token("<mask>", len(train("nmt_nfkc_cf")[0]), lstrip=True, normalized=True)
     forms = [{"type": name} for name in ("NFKD", "StripAccents", "Lowercase")]
     trees = {
         **{rule: make_xlm(rule) for rule in ("nmt_nfkc", "nfkc_cf")},
-        "first": make_tree(train("nfkc")[0], sequence(precompiled("nfkc"), RIGHT, MARKED), metaspace("first")),
+        "new": make_tree(train("nfkc")[0], sequence(precompiled("nfkc"), RIGHT, MARKED), metaspace()),
         "albert": make_xlm("nmt_nfkc_cf", normalizer=sequence(*forms, SPACES), added_tokens=[mask]),
         "nfkc": make_xlm("nfkc", normalizer={"type": "NFKC"}),
-        "bytes": make_tree(fallback, None, metaspace(split=False), by_bytes=True),
     }
     return {name: (as_bytes(tree), name == "nfkc") for name, tree in trees.items()}
 
@@ -99,7 +97,8 @@ class Pair:
     """One file, read by the compiled tokenizer and by ``tokenizers``."""
 
     def __init__(self, data: bytes, lower: bool) -> None:
-        self.native = read_native(data, lower).tokenizer
+        native = read_native(data, lower)
+        self.native, self.scores = native.tokenizer, native.vocabulary.scores
         self.library = tokenizers.Tokenizer.from_buffer(data)
         if lower:
             both = [tokenizers.normalizers.Lowercase(), self.library.normalizer]
@@ -128,11 +127,13 @@ FILES = list(make_files().values())
 @cache
 def made(number: int) -> tuple[Pair, reference.Tokenizer]:
     data, lower = FILES[number]
-    tree = json.loads(data, parse_float=reference.read_score)
+    tree = json.loads(data)
     vocabulary = tree["model"]["vocab"]
     tree["model"]["vocab"] = type(vocabulary)()
     if isinstance(vocabulary, list):
-        return Pair(data, lower), reference.Unigram(vocabulary, *unigram.read_rules(tree, lower))
+        pair = Pair(data, lower)
+        pieces = [(piece, score) for (piece, _), score in zip(vocabulary, pair.scores, strict=True)]
+        return pair, reference.Unigram(pieces, *unigram.read_rules(tree, lower))
     return Pair(data, lower), reference.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
 
 
