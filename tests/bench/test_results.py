@@ -4,13 +4,16 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file
 
 from fastflow import Runtime
 from fastflow.bench.every import RANGES, RUNS
-from fastflow.bench.research import across_languages, languages, quality, study, tasks
+from fastflow.bench.research import across_languages, default_model, languages, quality, study, tasks
 from fastflow.evaluation.evaluate import HEADER, SEVEN, measure, read_task
+from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.languages import load_languages
 
 from support.arrows import GRAPH
@@ -190,3 +193,17 @@ def test_the_package_has_the_words_of_each_language_that_was_measured():
     foreign = [*languages.NAMES.values(), *languages.LETTERS.values()][1:]
     assert {rows[name][f"100 texts, {what}"] for name in foreign for what in ("warned", "named")} == {1}
     assert rows["English"]["100 texts, warned"] == 0
+
+
+def test_mantissas_are_rounded_to_seven_bits_halves_to_even():
+    numbers = np.array([[1 + 2**-7, 1 + 2**-8, 1 + 3 * 2**-8, -(2 - 2**-10), 0.0, 2**-24]], np.float16)
+    assert default_model.round_mantissas(numbers).tolist() == [[1 + 2**-7, 1.0, 1 + 2**-6, -2.0, 0.0, 2**-24]]
+
+
+def test_the_default_model_is_stored_as_its_script_rounds_it(tmp_path):
+    default_model.copy_rounded(DEFAULT / "0_Transformer", tmp_path / "copy")
+    names = [path.name for path in (DEFAULT / "0_Transformer").iterdir()]
+    for name in names:
+        assert (tmp_path / "copy" / name).read_bytes() == (DEFAULT / "0_Transformer" / name).read_bytes()
+    matrix = load_file(DEFAULT / "calibration.safetensors")["1.matrix"]
+    assert np.array_equal(matrix, matrix.astype(np.float32))
