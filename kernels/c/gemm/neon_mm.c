@@ -6,7 +6,7 @@
 #include "vector_neon.h"
 FF_TARGET("arch=armv8.2-a+bf16+i8mm")
 
-/* Read 16 weights at *b, and go on; as take_pair in vector_neon.h. */
+/* Read 16 weights at *b and advance *b. */
 OPERATION float32x4x4_t take_weights(const float **b)
 {
 #if defined(__clang__)
