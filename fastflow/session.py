@@ -16,7 +16,7 @@ from fastflow.model import Model, VectorModel, no_encoder
 from fastflow.model.artifact import Opening
 from fastflow.model.locate import find_packaged_name
 from fastflow.model.tokenizer import Tokenizer, Tokens
-from fastflow.model.tokenizer.fragmentation import Seen
+from fastflow.model.tokenizer.fragmentation import ENCODER, SHIPPED, Seen, warn_of_unsuited
 from fastflow.options import PLAIN, Options, check_texts, cut_windows, iterate_in_order, prefetch
 from fastflow.stages.calibration import output_dim
 from fastflow.stages.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
@@ -195,8 +195,6 @@ class Session:
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
         """Return a warning if ``texts`` do not suit the model's vocabulary, else None."""
-        from fastflow.model.tokenizer.fragmentation import ENCODER, SHIPPED, warn_of_unsuited
-
         training = self.model.manifest.get("training")
         fitted = training.get("languages") if isinstance(training, dict) else None
         remedy = ENCODER if self.packaged == SHIPPED else MODEL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -216,6 +216,8 @@ class CpuTable(CpuCalibrator, Backend):
         except ValueError as error:  # FASTFLOW_ISA names instructions that this machine lacks
             raise UsageError(str(error)) from error
         self._open_calibration(threads)
+        if self._head:
+            self._apply_head = self._open_head()
         self.arithmetic = self._table.isa
         self.details.append(
             f"token table of {len(table.rows)} rows in {table.rows.dtype} and calibration, compiled for "
@@ -230,15 +232,17 @@ class CpuTable(CpuCalibrator, Backend):
             pooled = self._table(tokens.ids, tokens.offsets)
         except ValueError as error:
             raise FastflowError(str(error)) from error
+        return self._apply_head(pooled) if self._head else pooled
+
+    def _open_head(self) -> Callable[[Floats], Floats]:
+        """Import now: the lock of an import in ``pool`` would stay locked in a child that another thread forks."""
         from fastflow.kernels.encoder.texts import apply_head
-
-        return apply_head(self._head, pooled, self._product)
-
-    def _product(self, x: Floats, weight: Floats) -> Floats:
-        """Multiply without BLAS, which would give other bits in another batch."""
         from fastflow.kernels.search.cpu import products
 
-        return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
+        def multiply(x: Floats, weight: Floats) -> Floats:  # BLAS would give other bits in another batch
+            return products(np.ascontiguousarray(weight), np.ascontiguousarray(x), self._table.threads)
+
+        return lambda pooled: apply_head(self._head, pooled, multiply)
 
     def pool_batches(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]]) -> Floats:
         """Pool all texts in one call: a mean needs no padding."""
