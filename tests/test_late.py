@@ -62,7 +62,6 @@ CASES = [
     Late("roberta", LONG_TEXTS, "encode"),
     Late("roberta", CUTS, "encode"),
     Late("roberta", CUTS, "encode", {"backend": "torch"}),
-    Late("model2vec", LIBRARY, "encode"),
     Late("model2vec", LIBRARY, "pieces"),
     Late("model2vec", "fastflow.model.hashing.combine_hashes", "fingerprint"),
     Late("model2vec of BPE", LONG_TEXTS, "encode"),
@@ -72,14 +71,13 @@ CASES = [
 IMPORTS = [
     Late("roberta", "fastflow.model.tokenizer.cuts", "encode"),
     Late("flow", "fastflow.stages.similarity", "similarity"),
-    Late("StaticEmbedding and Dense", "fastflow.kernels.search.cpu", "encode"),
+    Late("flow", "fastflow.model.tokenizer.languages", "encode"),
 ]
 MODELS: dict[str, Callable[[Path], Path]] = {
     "model2vec": lambda path: model2vec_dir(path, seq_length=16),
     "model2vec of BPE": lambda path: model2vec_dir(path, byte_level(), seq_length=16),
     "StaticEmbedding": static_embedding_dir,
     "StaticEmbedding of BPE": lambda path: static_embedding_dir(path, tokenizer=byte_level()),
-    "StaticEmbedding and Dense": lambda path: static_embedding_dir(path, [("Dense", {"out_features": 8})]),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fastflow.model.tokenizer.languages import is_multilingual, load_languages, recognise, serves
+from fastflow.late import making
 
 if TYPE_CHECKING:
     from fastflow.model.tokenizer import Tokenizer
@@ -46,6 +46,9 @@ def warn_of_unsuited(
     total, unknown = vocabulary.pieces(words)
     if total < FEWEST:
         return None
+    with making:  # a fork waits for the import
+        from fastflow.model.tokenizer.languages import load_languages, recognise, serves
+
     found = recognise(words, lambda name: name in fitted or serves(vocabulary, name))
     fault = _find_fault(vocabulary, words, total, unknown, found is not None and found.served)
     lists = load_languages()
@@ -71,6 +74,9 @@ def _find_fault(vocabulary: Tokenizer, words: Sequence[str], total: int, unknown
             return f"letters fall into {(total - count) / letters:.1f} pieces on average"
     if count < FEWEST or (mean := count / len(spaced)) <= MANY:
         return None
+    with making:
+        from fastflow.model.tokenizer.languages import is_multilingual
+
     shared = vocabulary.size >= SHARED or is_multilingual(vocabulary)
     usual = MANY_SHARED if shared else MANY
     if mean <= usual or (shared and served):
