@@ -10,7 +10,7 @@ typedef struct { float32x4_t q[2]; } vec;
 typedef struct { int32x4_t q[2]; } ivec;
 
 #if !defined(__clang__)
-#pragma GCC optimize("no-schedule-insns")  /* loads that are moved up need more registers than there are */
+#pragma GCC optimize("no-schedule-insns")  /* early loads need more registers than there are */
 #endif
 #define UNROLL _Pragma("GCC unroll 32")
 #define PAIRED _Pragma("GCC unroll 2")
@@ -29,7 +29,7 @@ UNARY(ROUND, vec, vrndnq_f32)
 BINARY(ADDI, ivec, vaddq_s32)
 #define SET1(x) ((vec){{vdupq_n_f32(x), vdupq_n_f32(x)}})
 #define SET1I(x) ((ivec){{vdupq_n_s32(x), vdupq_n_s32(x)}})
-#define PREFETCH(p) (void)(p)  /* processors fetch a stream of weights themselves */
+#define PREFETCH(p) (void)(p)  /* processors prefetch a stream of weights */
 
 OPERATION vec LOAD(const float *p) { return (vec){{vld1q_f32(p), vld1q_f32(p + 4)}}; }
 
@@ -103,8 +103,8 @@ OPERATION void STORE_HALF(void *p, const vec low, const vec high)
 }
 #define STORE_HALF STORE_HALF
 
-/* Read 8 weights at *b, and go on. GCC would compute each address anew, if it knew all of them; clang reads pairs of
-   registers by itself. */
+/* take_pair: read 8 weights at *b and advance *b. KEEP_POINTER hides addresses from GCC, which would compute each of
+   them; clang finds the loads of two registers. */
 #if defined(__clang__)
 #define KEEP_POINTER(p) (void)(p)
 #define LOAD_STREAM LOAD
@@ -124,7 +124,7 @@ OPERATION vec take_pair(const float **b)
     return taken;
 }
 
-/* Add R rows by NV vectors of products, as gemm/neon_lanes.inc says; flow/body.inc multiplies with it too. */
+/* add_rows: for float32 products and flows. */
 #define OPERAND float32x4_t
 #define LOAD_OPERAND vld1q_f32
 #define LOAD_ONE vld1q_dup_f32

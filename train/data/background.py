@@ -85,15 +85,15 @@ def read_words(path: Path) -> Words:
 @cache
 def load_language(code: str) -> Words:
     """Load the words of a language from the package wordfreq, which counts no marks: they have their English shares."""
-    try:
-        from wordfreq import available_languages, get_frequency_dict
-    except ImportError as error:
-        raise missing_extra("languages", "wordfreq", f"--language {code}") from error
     if code in UNSPACED_CODES:
         raise UsageError(
             f"--language {code}: wordfreq cuts its texts by a tokenizer of its own, unlike an encoder; give words "
             "counted as the encoder cuts them by --background-words"
         )
+    try:
+        from wordfreq import available_languages, get_frequency_dict
+    except ImportError as error:
+        raise missing_extra("languages", "wordfreq", f"--language {code}") from error
     if code not in (known := sorted(set(available_languages("small")) - set(UNSPACED_CODES))):
         raise UsageError(f"--language must be one of {', '.join(known)}; for others give --background-words")
     marks = {word: share for word, share in load_english().shares.items() if not re.search(r"\w", word)}

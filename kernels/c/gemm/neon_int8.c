@@ -1,5 +1,4 @@
-/* int8 products. Products of two steps are added in 16 bits, where two of at most 127 * 127 fit, and pairs of them in 32
-   bits. */
+/* int8 products without SDOT. Two products of at most 127 * 127 are added in 16 bits, and pairs of sums in 32 bits. */
 #if defined(__aarch64__)
 #include <math.h>
 

@@ -6,7 +6,7 @@
 #include "vector_neon.h"
 FF_TARGET("arch=armv8.2-a+bf16+i8mm")
 
-/* Read 16 weights at *b, and go on; as take_pair in vector_neon.h. */
+/* Read 16 weights at *b and advance *b. */
 OPERATION float32x4x4_t take_weights(const float **b)
 {
 #if defined(__clang__)
@@ -46,6 +46,15 @@ OPERATION int64x2_t pair_of(const int32_t *a, const int32_t *b, const int step)
 #define OF_SUMS vreinterpretq_s64_s32
 #include "neon_pairs.inc"
 
+OPERATION bfloat16x8_t to_halves(const vec v) { return vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(v.q[0]), v.q[1]); }
+
+#undef STORE_HALF
+#define STORE_HALF(p, low, high) \
+    vst1q_bf16((bfloat16_t *)(void *)(p), to_halves(low)), vst1q_bf16((bfloat16_t *)(void *)(p) + 8, to_halves(high))
+/* Tiles have whole pairs of rows. */
+#define EVEN_BEGIN(t) ((t) == count ? here : (t) * ((here + 1) / 2) / count * 2)
+#define TILE_BEGIN EVEN_BEGIN
+
 #define HALF
 #define PRODUCT ff_int8_mm
 #define ROWS 6  /* 24 of 32 registers hold sums */
@@ -64,6 +73,7 @@ OPERATION int64x2_t pair_of(const int32_t *a, const int32_t *b, const int step)
 #define PER_STEP 1
 #define ACC vec
 #define ZERO SET1(0)
+#define TILE_BEGIN EVEN_BEGIN
 #define LOAD_ACC LOAD
 #define STORE_ACC STORE
 #define ADD_ACC ADD
