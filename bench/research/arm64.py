@@ -46,7 +46,7 @@ RUNS = (  # engine, dtype, instruction set, processor
     *(("onnxruntime", dtype, "", OLD) for dtype in ("float32", "int8")),
     *(("onnxruntime", dtype, "", NEW) for dtype in ("float32", "bfloat16", "int8")),
 )
-CPUINFO = "processor: 0\nCPU implementer: 0x41\nCPU part: 0xd0c\n"  # ONNX Runtime crashes on that of x86
+CPU = {"implementer": "0x41", "architecture": "8", "variant": "0x3", "part": "0xd0c", "revision": "1"}  # Neoverse N1
 Rows = list[dict[str, Any]]
 
 
@@ -133,25 +133,21 @@ def make_folder(folder: Path) -> None:
         shutil.copy(quantise(subject, export_onnx), folder / "int8.onnx")  # 2 % fewer instructions than the fused graph
     plugin = Path(__file__).with_suffix(".c")
     run("gcc", "-O2", "-shared", "-fPIC", str(plugin), "-o", str(folder / "count.so"))
-    (folder / "cpuinfo").write_text(CPUINFO, encoding="utf-8")
+    lines = ("processor\t: 0", *(f"CPU {name}\t: {value}" for name, value in CPU.items()), "")
+    (folder / "cpuinfo").write_text("\n".join(lines), encoding="utf-8")  # ONNX Runtime crashes on that of x86
     shutil.copy(__file__, folder)
 
 
 def emulate(root: Path, engine: str, dtype: str, isa: str, cpu: str) -> tuple[list[int], dict[str, Any]]:
     """Return the instructions of a call for each of SHAPES, and its vectors."""
-    places = {
-        "/usr/bin": "mnt",
-        "/usr/lib/x86_64-linux-gnu": "usr/lib/x86_64-linux-gnu",
-        "/lib64": "lib64",
-        "/sys": "sys",
-    }
+    places = {"/usr/bin": "mnt", "/sys": "sys", **{name: name[1:] for name in ("/lib64", "/usr/lib/x86_64-linux-gnu")}}
     for place in places.values():
         (root / place).mkdir(exist_ok=True)
+    places[f"{root}/count/cpuinfo"] = "proc/cpuinfo"
     mounts = [f"mount --bind {source} {root}/{place}" for source, place in places.items()]  # for this process only
     program = f"/mnt/qemu-aarch64 -cpu {cpu} -plugin /count/count.so /venv/bin/python /count/arm64.py inside"
     started = f"exec env OMP_NUM_THREADS=1 FASTFLOW_ISA={isa} chroot {root} {program} {engine} {dtype}"
-    command = ["unshare", "-m", "sh", "-c", " && ".join([*mounts, started])]
-    said = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True).stderr
+    said = run("unshare", "-m", "sh", "-c", " && ".join([*mounts, started]))
     marks = [int(mark) for mark in re.findall(r"^executed (\d+)$", said, re.MULTILINE)]
     with np.load(root / "count/found.npz") as found:
         return [after - before for before, after in pairwise(marks)][::2], dict(found)
