@@ -209,7 +209,7 @@ def count(folder: Path, out: Path) -> None:
     for engine, dtype, isa, cpu in RUNS:
         counted, found = emulate(root, engine, dtype, isa, cpu)
         units = {name: x / np.linalg.norm(x, axis=1)[:, None] for name, x in found.items()}
-        row = {"engine": engine, "dtype": dtype, "isa": isa, "processor": cpu}
+        row: dict[str, Any] = {"engine": engine, "dtype": dtype, "isa": isa, "processor": cpu}
         row |= {name: round(n / 1e6, 1) for name, n in zip(found, counted, strict=True)}
         row |= {f"ratio of {name}": round(row[name] / (rows[0] if rows else row)[name], 3) for name in found}
         right = right or units
