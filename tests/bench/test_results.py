@@ -235,6 +235,8 @@ tile_12_float:
 .L4:
 	ret
 	.cfi_endproc
+tile_3_float:
+	.cfi_endproc
 tile_1_int8:
 	ret
 	.cfi_endproc
