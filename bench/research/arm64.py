@@ -81,7 +81,7 @@ def find_loop(lines: list[str]) -> list[str]:
     """Return the innermost loop with the most multiply instructions."""
     labels = {line[:-1]: at for at, line in enumerate(lines) if line.endswith(":")}
     branches = ((at, match) for at, line in enumerate(lines) if (match := BRANCH.match(line)))
-    spans = [(labels[match[1]], at) for at, match in branches if match[1] in labels]
+    spans = [(labels[match[1]], at) for at, match in branches if labels.get(match[1], at) < at]
     inner = [(a, b) for a, b in spans if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in spans)]
     loops = [[line for line in lines[a + 1 : b + 1] if not line.startswith(".")] for a, b in inner]
     return max(loops, key=lambda loop: (sum(map(bool, map(MULTIPLY.match, loop))), -len(loop)))

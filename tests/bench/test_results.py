@@ -221,7 +221,8 @@ tile_12_float:
 .L2:
 	ldr q1, [x0], 16  // sixteen bytes
 	fmla v0.4s, v1.4s, v2.s[0]
-	.p2align 2
+	cbz x9, .L5
+.L5:
 	fmla v3.4s, v1.4s, v2.s[1]
 	b.ne .L2
 	fmla v4.4s, v1.4s, v2.s[1]
@@ -246,5 +247,5 @@ tile_1_int8:
 def test_the_inner_loop_of_the_largest_tile_is_found():
     tiles = arm64.find_tiles(arm64.strip_comments(ASSEMBLY))
     assert [*tiles] == ["float, 12 rows", "int8, 1 rows"]
-    loop = ["ldr q1, [x0], 16", "fmla v0.4s, v1.4s, v2.s[0]", "fmla v3.4s, v1.4s, v2.s[1]", "b.ne .L2"]
-    assert arm64.find_loop(tiles["float, 12 rows"]) == loop
+    loop = ["ldr q1, [x0], 16", "fmla v0.4s, v1.4s, v2.s[0]", "cbz x9, .L5", "fmla v3.4s, v1.4s, v2.s[1]"]
+    assert arm64.find_loop(tiles["float, 12 rows"]) == [*loop, "b.ne .L2"]
