@@ -145,7 +145,7 @@ def counts() -> dict[str, Count]:
         "product": Count(lines(*PRODUCT), 47_056, 43_500),
         "product without kernels": Count(lines("fastflow", "train", "bench"), 34_700, 31_500),
         "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.06, 1.95, "MB"),
-        "bench": Count(lines("bench"), 5_550, 5_000),
+        "bench": Count(lines("bench"), 5_850, 5_000),
         "tests": Count(lines("tests"), 44_800, 38_000),
         "docstrings and comments": Count(comments, 48_340, 46_000, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
