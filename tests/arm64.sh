@@ -26,7 +26,8 @@ if [ ! -e "$folder/ready" ]; then
     inside pip install -q -U 'setuptools>=77'
     sed -i '/^torch==/d' "$root/constraints.txt"
     inside pip install -q -c /constraints.txt torch==2.9.1 transformers numpy scipy click tokenizers safetensors cython \
-        scikit-learn bm25s starlette uvicorn httptools prometheus-client zstandard pyarrow pytest pytest-xdist hypothesis onnxruntime
+        scikit-learn bm25s starlette uvicorn httptools prometheus-client zstandard pyarrow pytest pytest-xdist hypothesis onnxruntime \
+        sentencepiece protobuf
     touch "$folder/ready"
 fi
 mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
