@@ -13,8 +13,7 @@ import torch
 
 from fastflow.bench.measure.compare import Candidate, Errors, check, check_cosine, compare
 from fastflow.bench.measure.load import Outcome, Plan, generate
-from fastflow.bench.measure.machine import Neighbours, describe
-from fastflow.bench.measure.probe import add_floors, measure_ceilings
+from fastflow.bench.measure.machine import Neighbours, add_floors, describe, measure_ceilings
 from fastflow.bench.measure.row import ADDED, KEYS, Results, keeping, make_row
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, count_calls, summarise, take_turns

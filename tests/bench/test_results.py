@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fastflow import Runtime
-from fastflow.bench.every import RANGES, RUNS
+from fastflow.bench.cli import RANGES, RUNS
 from fastflow.bench.research import default_model, quality, study
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
 from fastflow.model.locate import DEFAULT
