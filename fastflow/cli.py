@@ -40,9 +40,8 @@ TASKS = {  # heading -> command -> summary, for --help without imports
 NAMES = [name for commands in TASKS.values() for name in commands]
 MODULES = {  # command -> its module in fastflow.commands, unless that has its name
     **dict.fromkeys(("distill", "export", "transform"), "make"),
-    **dict.fromkeys(("info", "verify", "cache"), "keep"),
+    **dict.fromkeys(("info", "verify", "cache", "pull", "push"), "keep"),
     **dict.fromkeys(("eval", "report", "bench"), "measure"),
-    **dict.fromkeys(("pull", "push"), "hub"),
     **dict.fromkeys(("status", "merge"), "shards"),
     "similarity": "search",
 }

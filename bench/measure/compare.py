@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
+from fastflow.stages.vectors import compute_paired_cosine
 
 GRADE = 2e-6  # the largest relative L2 error of a flow against float64
 # The least cosine against PyTorch in float32.
@@ -115,8 +116,7 @@ def check_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:
     z = np.asarray(z, np.float64)
     if z.shape != exact.shape:
         raise FastflowError(f"bench: {name} {dtype} gives shape {z.shape}, not {exact.shape}; it is not timed")
-    norms = np.linalg.norm(z, axis=1) * np.linalg.norm(exact, axis=1)
-    cosine = float(((z * exact).sum(1) / np.maximum(norms, 1e-30)).min(initial=1.0))
+    cosine = float(compute_paired_cosine(z, exact).min(initial=1.0))
     if not (np.isfinite(z).all() and cosine >= COSINES[dtype]):
         raise FastflowError(
             f"bench: {name} {dtype} differs from PyTorch in float32: cosine {cosine:.5f}, and at least "

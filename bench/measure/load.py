@@ -16,7 +16,7 @@ GRACE = 30.0  # seconds for the answers after the last request
 
 @dataclass(frozen=True)
 class Plan:
-    """A load: ``count`` requests, ``rate`` a second, of JSON ``bodies`` in rotation, ``lead`` of them not measured."""
+    """A load: ``count`` requests, ``rate`` a second, of JSON ``bodies`` in rotation, the first ``lead`` unmeasured."""
 
     port: int
     path: str

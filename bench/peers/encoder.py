@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastflow.backends.embedding_layer import build_words_layer
+from fastflow.backends.torch import build_words_layer
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.row import Results
 from fastflow.bench.measure.subject import Array, Subject

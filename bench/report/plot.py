@@ -10,17 +10,15 @@ from typing import Any
 
 from fastflow.atomic import replace_bytes
 from fastflow.bench.report.table import Row, describe_machine, describe_size, find_table, format_threads, make_name
-from fastflow.errors import FastflowError, missing_extra
+from fastflow.errors import FastflowError
 
 OURS, PEERS = "#d62728", "#7f9fbf"
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
     """Draw time against batch, a line a candidate with its 20-80 % band; bars without a flow."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("bench", "matplotlib", "--plot") from error
+    from matplotlib.figure import Figure
+
     if not (rows := [row for row in report["rows"] if row["median_ms"] is not None]):
         raise FastflowError("nothing was measured, so there is nothing to plot; see what was left out")
     flow = [row for row in rows if row["suite"] == "flow"]

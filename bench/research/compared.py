@@ -29,6 +29,7 @@ from fastflow.bench.suites.starts import make_command, start
 from fastflow.bench.suites.texts import real_texts
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
+from fastflow.stages.vectors import compute_paired_cosine
 
 # the first round writes bytecode
 USERS = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -124,10 +125,6 @@ def _time_import(python: Path, package: str, where: Path) -> float:
     return median(found[1:])
 
 
-def _find_least_cosine(a: Any, b: Any) -> float:
-    return float(min((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)))
-
-
 def _score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
     texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
     places = {text: row for row, text in enumerate(texts)}
@@ -157,13 +154,13 @@ def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pat
     wanted = np.load(work / f"{base.name}.npy")
     rows = []
     for engine, samples in taken.items():
-        same = engine.model == MODEL
+        own = np.load(work / f"{engine.name}.npy") if engine.model == MODEL else None
         rows.append({
             "package": engine.package, "model": engine.model, "dtype": engine.dtype,
             "first_vector_s": median(first for first, _ in samples[1:]),
             "texts_per_s": len(texts) / median(seconds for _, seconds in samples[1:]),
             "ratio": median(b / a for (_, a), (_, b) in zip(samples[1:], taken[base][1:], strict=True)),
-            "least_cosine": _find_least_cosine(np.load(work / f"{engine.name}.npy"), wanted) if same else None,
+            "least_cosine": None if own is None else float(compute_paired_cosine(own, wanted).min()),
             "seven": _score(engine, pythons[engine.package], tasks, work),
         })  # fmt: skip
     return {"rounds": ROUNDS, "others": others, "packages": list(packages.values()), "rows": rows}

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.bench.measure.compare import Candidate, Errors, check, compare, compute_errors
-from fastflow.bench.measure.probe import WATCHES
+from fastflow.bench.measure.machine import WATCHES
 from fastflow.bench.measure.row import Results, Row, make_row
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers import flow as peers_flow
-from fastflow.bench.peers.folded import build_folded
 from fastflow.bench.peers.gpu import capture, compiling, device_ms, settings
 from fastflow.bench.report.ratios import compute_flow_ratios
 from fastflow.bench.suites.sizes import FlowSizes
@@ -76,7 +75,7 @@ def open_peers(workload: Workload, device: str, wanted: Container[str], results:
     functions = {
         "torch": peers_flow.build_unfused(workload.stages, device, torch.float32),
         "torch-lean": peers_flow.build_lean(workload.stages, device),
-        "torch-folded-state": build_folded(workload.sparse, device),
+        "torch-folded-state": peers_flow.build_folded(workload.sparse, device),
     }
     peers = []
     for name in (name for name in list_rows(device, quick=False) if name in wanted):

@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -24,6 +25,7 @@ from fastflow.bench.measure.load import Outcome, Plan
 from fastflow.bench.measure.machine import read_text
 from fastflow.bench.measure.row import Results, Row, make_row
 from fastflow.bench.measure.subject import Subject
+from fastflow.bench.measure.timing import take_turns
 from fastflow.bench.report.ratios import compute_serve_ratios
 from fastflow.bench.suites.sizes import ServeSizes
 from fastflow.bench.suites.texts import real_texts
@@ -81,13 +83,8 @@ def run_subject(request: Request, subject: Subject, texts: list[str], source: st
 
 def _time_runtime(runtime: Runtime, texts: list[str], size: int) -> Row:
     batches = [texts] * 5 if size == len(texts) else [[text] for text in texts[:200]]
-    runtime.encode(batches[0], normalize_embeddings=True)
-    taken = []
-    for batch in batches:
-        start = time.perf_counter()
-        runtime.encode(batch, normalize_embeddings=True)
-        taken.append((time.perf_counter() - start) * 1e3)
-    low, middle, high, most = np.quantile(taken, [0.2, 0.5, 0.8, 0.99]).tolist()
+    (taken,) = take_turns({"": partial(runtime.encode, normalize_embeddings=True)}, batches).values()
+    low, middle, high, most = (np.quantile(taken, [0.2, 0.5, 0.8, 0.99]) * 1e3).tolist()
     times = {"median_ms": middle, "p20_ms": low, "p80_ms": high, "p99_ms": most, "runs": len(taken)}
     return times | {"batch": size, "texts_per_s": size / middle * 1e3}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends import Backend, Calibrator, Floats
-from fastflow.backends.embedding_layer import build_words_layer, get_states
 from fastflow.backends.reference import pool_states
-from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.kernels.encoder import WORDS
 from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.stored import LARGEST
@@ -25,6 +25,9 @@ from fastflow.stages import calibration
 from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 from fastflow.values import panics, reason
+
+TABLE = "embeddings.position_embeddings"
+PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # of an embedding layer
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
@@ -230,3 +233,41 @@ class TorchVectors(TorchCalibrator):
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
         super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")
         self._open_calibration(threads)
+
+
+def build_words_layer(encoder: Any, longest: int, where: object) -> Any:
+    """Make a module, ids (B, T) -> layer WORDS (B, T, D); None if layer 0 has no positions.
+
+    The module shares the word table of ``encoder``, and averages the last ``longest`` rows of the position table.
+    Raises a UsageError if a trial run fails.
+    """
+    import torch
+
+    ids = torch.full((1, 3), int(encoder.config.pad_token_id == 0), device=encoder.device)
+    modules = dict(encoder.named_modules())
+    projection = [modules[name] for name in PROJECTIONS if name in modules]
+    with torch.inference_mode():
+        first = get_states(encoder(input_ids=ids, output_hidden_states=True))[0]
+        if (first == first[:, :1]).all():
+            return None
+        found = torch.nn.Sequential(modules["embeddings"], *projection)(ids) if TABLE in modules else None
+        if not torch.is_tensor(found) or not torch.equal(found, first):
+            raise UsageError(
+                f"{where}: the torch backend cannot leave the positions out of the embedding layer of a "
+                f"{type(encoder).__name__}; choose a pooling without words"
+            )
+    return torch.nn.Sequential(_without_positions(modules["embeddings"], longest), *projection)
+
+
+def get_states(output: Any) -> Any:
+    """Return hidden states by layer; the last is after ModernBERT's final LayerNorm, which transformers 4 omits."""
+    return (*(output.hidden_states or ())[:-1], output.last_hidden_state)
+
+
+def _without_positions(layer: Any, longest: int) -> Any:
+    words = layer.word_embeddings
+    copy = deepcopy(layer, {id(words): words})
+    table = copy.position_embeddings.weight.data
+    mean = table[len(table) - longest :].double().mean(dim=0)
+    table.copy_(mean.to(table.dtype).expand_as(table))
+    return copy

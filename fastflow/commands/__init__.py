@@ -130,12 +130,6 @@ def corpus_options(command: Any) -> Any:
     return join_options(field, FORMAT, DELIMITER, NO_HEADER, ENCODING, errors_option())(take_layout(command))
 
 
-def folder_option(help: str) -> Callable[[Any], Any]:
-    """Make the option -o DIR."""
-    kind = click.Path(path_type=Path)
-    return click.option("-o", "--output", required=True, metavar="DIR", type=kind, help=help)
-
-
 def replace_option(old: str, new: str) -> Callable[[Any], Any]:
     """Make an option that is refused: ``old`` is now called ``new``."""
     return refuse_option(old, f"{old} is called {new} now")
@@ -171,10 +165,10 @@ def describe_output(output: Path, replaced: bool) -> str:
     return f"; written to {output}" + ", which was replaced" * replaced
 
 
-def output_option(help: str) -> Callable[[Any], Any]:
-    """Make the option -o OUT."""
-    kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option("-o", "--output", required=True, metavar="OUT", type=kind, help=help)
+def output_option(help: str, folder: bool = False) -> Callable[[Any], Any]:
+    """Make the option -o OUT, or -o DIR for a ``folder``."""
+    kind = click.Path(path_type=Path, dir_okay=folder)
+    return click.option("-o", "--output", required=True, metavar="DIR" if folder else "OUT", type=kind, help=help)
 
 
 PRECISION = click.option(

@@ -1,14 +1,15 @@
-"""``fastflow info``, ``verify`` and ``cache``."""
+"""``fastflow info``, ``verify``, ``cache``, ``pull`` and ``push``."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastflow.commands import DTYPE, JSON, model_argument, model_named
+from fastflow.commands import DTYPE, JSON, QUIET, model_argument, model_named
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError
 
@@ -118,3 +119,52 @@ def cache(place: Path | None, clear: bool, older_than: float | None, json_file: 
         write_json(json_file, {"place": str(where), "entries": [entry.json() for entry in found]})
     if json_file != "-":
         emit("\n".join([f"{where}: {kept.count_in_words(found)}", *(entry.describe(now) for entry in found)]))
+
+
+@click.command()
+@click.argument("repository", metavar="REPO[@REVISION]")
+@click.option("-o", "--output", metavar="DIR", type=click.Path(path_type=Path), required=True, help="A new directory.")
+@QUIET
+def pull(repository: str, output: Path, quiet: bool) -> None:
+    """Fetch a model from the Hugging Face Hub.
+
+    REVISION is a branch, a tag or a commit, by default main. Safetensors, JSON, texts and tokenizers are taken, and
+    compared with the Hub's hashes; pickles are not taken. DIR/hub.json keeps the commit and the sha256 of every file.
+    The same command again compares DIR with them; with a commit it needs no network. HF_ENDPOINT and HF_TOKEN work as
+    in huggingface_hub.
+
+    \b
+    fastflow pull ORGANISATION/NAME@COMMIT -o my-model
+    fastflow embed input.txt -m my-model
+    """
+    _share("pull", quiet, repository, output)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("repository", metavar="REPO")
+@click.option("--private", is_flag=True, help="If the repository is made now, only its owner can read it.")
+@QUIET
+def push(directory: Path, repository: str, private: bool, quiet: bool) -> None:
+    """Send a model to the Hugging Face Hub.
+
+    The model is verified first. Prints REPO@COMMIT, for fastflow pull. It needs a token that may write: the
+    environment variable HF_TOKEN, or hf auth login.
+
+    \b
+    fastflow push my-model ORGANISATION/NAME --private
+    """
+    _share("push", quiet, directory, repository, private)
+
+
+def _share(act: str, quiet: bool, *arguments: Any) -> None:
+    if quiet:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    from fastflow.model import sharing
+
+    record, left = getattr(sharing, act)(*arguments)
+    emit(str(record))
+    if not quiet:
+        say(f"fastflow: {len(record.files)} files match their hashes")
+        if left:
+            say(f"fastflow: left out {sharing.listing(left)}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...|-")
-@shared.folder_option("The model to make.")
+@shared.output_option("The model to make.", folder=True)
 @click.option("--dim", type=click.IntRange(1), metavar="N", help="Numbers of a vector.  [default: the model's]")
 @click.option(
     "--words",
@@ -92,7 +92,7 @@ def distill(
     help="st: a directory of Sentence Transformers; onnx: one graph from token ids to the embedding, for ONNX Runtime "
     "and fastembed; model2vec: of a token table; adapter: a calibrated model without the weights of its encoder.",
 )
-@shared.folder_option("The directory to make.")
+@shared.output_option("The directory to make.", folder=True)
 @click.option("--dim", type=click.IntRange(1), metavar="N", help="Keep N numbers of a vector, as embed --dim does.")
 @click.option("--normalize", is_flag=True, help="Vectors of length 1, as embed --normalize gives them.")
 @click.option(

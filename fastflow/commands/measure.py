@@ -238,8 +238,7 @@ def bench(
     BERT-base as well, and startup always does. A directory of Sentence Transformers is pooled by its own modules in
     every engine.
     """
-    from fastflow.bench.cli import run
-    from fastflow.bench.every import run_every
+    from fastflow.bench.cli import run, run_every
 
     def names(words: str) -> list[str]:
         return [word.strip() for word in words.split(",")]

@@ -24,9 +24,6 @@ BLOCK = 256
 Matrix = NDArray[Any]
 
 
-# ---- rank correlation
-
-
 def ranks(x: Matrix) -> NDArray[np.float64]:
     """Rank (n,) numbers from 1; equal numbers share their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
@@ -39,9 +36,6 @@ def spearman(a: Matrix, b: Matrix) -> float:
     x, y = (r - r.mean() for r in (ranks(a), ranks(b)))
     norm = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / norm) if norm else float("nan")
-
-
-# ---- intervals by bootstrap
 
 
 class Measure(NamedTuple):
@@ -109,9 +103,6 @@ def interval_of(drawn: NDArray[np.float64], value: float) -> tuple[float, float]
     return float(low), float(high)
 
 
-# ---- isotropy
-
-
 def mean_cosine(x: Matrix, seed: int = 0) -> float:
     """Average the cosine of random pairs of distinct rows (n, D)."""
     rng = np.random.default_rng(seed)
@@ -157,9 +148,6 @@ def is_less_isotropic(before: dict[str, float], after: dict[str, float], mean_ke
     )
 
 
-# ---- edit distance (Li et al. 2020, table 6)
-
-
 def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
     """Count the fewest insertions, deletions and substitutions that turn ``a`` into ``b``."""
     row = list(range(len(b) + 1))
@@ -171,7 +159,7 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def edit_distances(first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
-    """Compute the edit distances (n,) of n pairs, in lower-cased words and punctuation marks."""
+    """Compute the edit distances (n,) of n pairs, in lower-cased words and marks (Li et al. 2020, table 6)."""
     sides = ([WORD.findall(text.lower()) for text in side] for side in (first, second))
     return np.array([levenshtein(a, b) for a, b in zip(*sides, strict=True)], np.int64)
 
@@ -187,15 +175,13 @@ def lexical_bias(edits: NDArray[np.int64], similarity: Matrix, scores: Matrix) -
     }
 
 
-# ---- word frequency (Li et al. 2020, section 2.3 and table 1)
-
-
 def word_bands(
     embeddings: Matrix, counts: NDArray[np.integer[Any]], seed: int = 0, sample: int = SAMPLE
 ) -> list[dict[str, Any]]:
     """Measure word ``embeddings`` (V, E) in bands of frequency, by ``counts`` (V,); words of count 0 are left out.
 
-    ``norm``: mean l2 norm. ``l2``, ``dot``: mean distance, product of at most ``sample`` words to the k nearest others.
+    ``norm``: mean l2 norm. ``l2``, ``dot``: mean distance, product of at most ``sample`` words to the k nearest others
+    (Li et al. 2020, section 2.3 and table 1).
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     words = embeddings[order].astype(np.float32)

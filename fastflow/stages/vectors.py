@@ -66,7 +66,7 @@ def check_finite(z: NDArray[Any], what: str, start: int = 0) -> NDArray[Any]:
     return z
 
 
-def check_ranges(ranges: Any, precision: str, dim: int, name: str = "ranges") -> NDArray[np.float32] | None:
+def check_ranges(ranges: Any, precision: str, dim: int) -> NDArray[np.float32] | None:
     """Return ``ranges`` (2, ``dim``) as float32, or None; raises for another shape or precision."""
     if ranges is None:
         return None
@@ -88,7 +88,7 @@ def check_ranges(ranges: Any, precision: str, dim: int, name: str = "ranges") ->
         at = int(np.flatnonzero(bad)[0])
         low, high = array[:, at].tolist()
         raise UsageError(
-            f"{name}: dimension {at} goes from {low:g} to {high:g}; give a finite minimum, then the maximum"
+            f"ranges: dimension {at} goes from {low:g} to {high:g}; give a finite minimum, then the maximum"
         )
     return array
 

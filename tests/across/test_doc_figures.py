@@ -176,7 +176,7 @@ def test_claims_are_seen():
     assert STATED.search("(two cores of a Zen 4, commit cc6a3dc)")
     assert not STATED.search("two cores of a Zen 4")
     page = ROOT / "docs" / "page.md"
-    assert files_in("[a](../bench/results/tasks.md), [b](embed.md)", page) == (RESULTS / "tasks.json",)
+    assert files_in("[a](../bench/results/tasks.json), [b](embed.md)", page) == (RESULTS / "tasks.json",)
     assert files_in("[a](../bench/results/verdicts.md#bursts-of-requests)", page) == (RESULTS / "serve-burst.json",)
     assert found_together(["78.9", "60.0"], sections()["encoders-tuned-for-similarity"])
     assert not found_together(["78.9", "61.0"], sections()["encoders-tuned-for-similarity"])

@@ -11,9 +11,8 @@ import transformers
 
 from fastflow import Runtime
 from fastflow.backends.cpu import CpuBackend
-from fastflow.backends.embedding_layer import build_words_layer
 from fastflow.backends.reference import ReferenceBackend
-from fastflow.backends.torch import TorchBackend, load_torch_encoder
+from fastflow.backends.torch import TorchBackend, build_words_layer, load_torch_encoder
 from fastflow.errors import UsageError
 from fastflow.kernels.encoder import WORDS
 from fastflow.model import Model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fastflow.bench import cli, every
+from fastflow.bench import cli
 from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.cli import main
 from fastflow.errors import FastflowError, UsageError, missing_extra
@@ -96,59 +96,59 @@ def started(monkeypatch):
             return done
         report = json.loads((ROOT / "bench" / "results" / "zen4" / "flow-1.json").read_text())
         ratio = report["ratios"][0] | {"name": "B = 1024", "value": float(len(commands))}
-        report["machine"] |= {"commit": every.find_commit(), "processors_used_by_others": 0.1}
+        report["machine"] |= {"commit": cli.find_commit(), "processors_used_by_others": 0.1}
         report["ratios"] = [ratio]
         with open(path, "w") as file:
             json.dump(report, file)
         return done
 
-    monkeypatch.setattr(every.subprocess, "run", run)
+    monkeypatch.setattr(cli.subprocess, "run", run)
     return commands, broken
 
 
 def test_every_run_once_and_ranges(tmp_path, monkeypatch, started):
     commands, _ = started
-    monkeypatch.setattr(every, "find_commit", lambda: "abc")
-    every.run_every(tmp_path, device="cpu", threads=2, runs=RUNS)
+    monkeypatch.setattr(cli, "find_commit", lambda: "abc")
+    cli.run_every(tmp_path, device="cpu", threads=2, runs=RUNS)
     assert len(commands) == 6
     assert commands[0][1:] == [
-        "-c", every.COMMAND, "bench", "--suite", "flow", "--quick", "--device", "cpu", "--threads", "2", "--json",
+        "-c", cli.COMMAND, "bench", "--suite", "flow", "--quick", "--device", "cpu", "--threads", "2", "--json",
         str(tmp_path / "flow.json"),
     ]  # fmt: skip
-    (found,) = json.loads((tmp_path / every.RANGES).read_text())["ranges"]
+    (found,) = json.loads((tmp_path / cli.RANGES).read_text())["ranges"]
     assert found == {"name": "B = 1024", "threads": 2, "least": 2.0, "largest": 6.0, "runs": 5}
-    every.run_every(tmp_path, runs=RUNS)
+    cli.run_every(tmp_path, runs=RUNS)
     assert len(commands) == 6, "all are of this commit"
     (tmp_path / "flow-3.json").write_text("{")
-    every.run_every(tmp_path, runs=RUNS)
+    cli.run_every(tmp_path, runs=RUNS)
     assert len(commands) == 7, "the damaged one is made again"
-    monkeypatch.setattr(every, "find_commit", lambda: "def")
-    every.run_every(tmp_path, ["flow"], runs=RUNS | {"startup": ("--suite", "startup")})
+    monkeypatch.setattr(cli, "find_commit", lambda: "def")
+    cli.run_every(tmp_path, ["flow"], runs=RUNS | {"startup": ("--suite", "startup")})
     assert len(commands) == 8, "a suite is skipped with all its runs"
 
 
 @pytest.mark.parametrize("commit", [None, "abc+"])
 def test_what_is_of_no_commit_is_made_again(tmp_path, monkeypatch, started, commit):
     commands, _ = started
-    monkeypatch.setattr(every, "find_commit", lambda: commit)
+    monkeypatch.setattr(cli, "find_commit", lambda: commit)
     for _ in range(2):
-        every.run_every(tmp_path, ["flow-1", "flow-2", "flow-3", "flow-4", "flow-5"], runs=RUNS)
+        cli.run_every(tmp_path, ["flow-1", "flow-2", "flow-3", "flow-4", "flow-5"], runs=RUNS)
     assert len(commands) == 2
-    assert not (tmp_path / every.RANGES).exists()
+    assert not (tmp_path / cli.RANGES).exists()
 
 
 def test_a_run_that_fails_is_named_after_the_others(tmp_path, monkeypatch, started):
     commands, broken = started
-    monkeypatch.setattr(every, "find_commit", lambda: "abc")
+    monkeypatch.setattr(cli, "find_commit", lambda: "abc")
     broken.add("flow-2")
     with pytest.raises(FastflowError, match="runs that failed: flow-2; their reasons are above, the others are in"):
-        every.run_every(tmp_path, runs=RUNS)
+        cli.run_every(tmp_path, runs=RUNS)
     assert len(commands) == 6
 
 
 def test_wrong_usage_of_every_run(tmp_path):
     with pytest.raises(UsageError, match="there is no run 'speed' to skip; runs: flow, flow-1"):
-        every.run_every(tmp_path, ["speed"])
+        cli.run_every(tmp_path, ["speed"])
     for words in (["--suite", "all"], ["--suite", "all", "-o", str(tmp_path), "--quick"], ["--skip", "flow"]):
         shown = CliRunner().invoke(main, ["bench", *words])
         assert shown.exit_code == 2

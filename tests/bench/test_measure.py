@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,10 @@ import torch
 
 from fastflow.bench.measure.compare import Candidate, Errors, check, check_cosine, compare
 from fastflow.bench.measure.load import Outcome, Plan, generate
-from fastflow.bench.measure.machine import Neighbours, describe
-from fastflow.bench.measure.probe import add_floors, measure_ceilings
+from fastflow.bench.measure.machine import Neighbours, add_floors, describe, measure_ceilings
 from fastflow.bench.measure.row import ADDED, KEYS, Results, keeping, make_row
 from fastflow.bench.measure.subject import BYTES, Subject
 from fastflow.bench.measure.timing import Effort, alternate, count_calls, summarise, take_turns
-from fastflow.bench.suites.burst import send_burst
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import WORDS
 
@@ -234,35 +231,6 @@ def test_the_lead_is_sent_and_neither_timed_nor_counted():
     found = load(**CROWDED, lead=150)
     assert found.count() + found.unsent == 50
     assert sum(found.ended.values()) == 200
-
-
-@pytest.mark.slow  # imports openai
-def test_a_burst_counts_refusals_and_requests_that_end_in_one():
-    """By the real client, which comes back twice."""
-    pytest.importorskip("openai", reason="the official client of OpenAI is not installed")
-    vector = b'{"data": [{"embedding": "", "index": 0, "object": "embedding"}], "object": "list", "model": "m"}'
-    refused: Counter[bytes] = Counter()
-
-    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        body = await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
-        status, again = b"200 OK", {b"once": 1, b"ever": 9}.get(body.partition(b'input":"')[2][:4], 0)
-        if refused[body] < again:
-            refused[body] += 1
-            status = b"429 Too Many Requests\r\nRetry-After-Ms: 1"
-        head = b"\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(vector)
-        writer.write(b"HTTP/1.1 " + status + head + vector)
-        await writer.drain()
-        writer.close()
-
-    async def run() -> dict:
-        async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            return await send_burst(url, ["a", "b", "once", "ever"])
-
-    found = asyncio.run(run())
-    assert (found["requests"], found["failed"], found["refusals"]) == (4, 1, 1 + 3)
-    assert 0 < found["p50_s"] <= found["p99_s"] <= found["seconds"]
 
 
 def test_the_machine_is_described_without_names_or_paths():

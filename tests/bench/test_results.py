@@ -2,24 +2,20 @@
 
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from fastflow import Runtime
-from fastflow.bench.every import RANGES, RUNS
-from fastflow.bench.research import across_languages, arm64, default_model, languages, quality, study, tasks
-from fastflow.evaluation.evaluate import HEADER, SEVEN, measure, read_task
+from fastflow.bench.cli import RANGES, RUNS
+from fastflow.bench.research import arm64, default_model, quality, study
+from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.languages import load_languages
 
 from support.arrows import GRAPH
 from support.places import ROOT
-from support.sentence_dirs import NORMALIZE, make_directory, pooling
-from support.tasks import bitext, write
 
 RESULTS = ROOT / "bench" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
@@ -115,83 +111,34 @@ def test_the_default_stands_in_the_quality_table():
     assert quality.summarise(rows[3], SEVEN[6], "wmean") == "67.0±1.4"
 
 
-PAIRS = "split\tlabel\tsentence1\tsentence2\na\t1\tA dog runs.\tThe dog runs.\na\t0\tA dog runs.\tShares fell.\n"
-
-
-def test_the_pages_are_of_the_kept_figures():
-    for page in (tasks, quality):
-        path = RESULTS / page.__name__.rpartition(".")[2]
-        assert path.with_suffix(".md").read_text(encoding="utf-8") == page.make_page(
-            study.read(path.with_suffix(".json"))
-        )
-    kept = study.read(RESULTS / "tasks.json")
-    assert {row["set"] for row in kept["rows"]} == {Path(name).stem for name in tasks.FILES}
-
-
-def test_a_row_has_the_figure_of_each_model(tmp_path, monkeypatch):
-    (tmp_path / "some.tsv").write_text(PAIRS)
-    monkeypatch.setattr(tasks, "FILES", ("some.tsv",))
-    (row,) = tasks.measure_models({"raw": None, "package": None}, tmp_path)
-    task = read_task(tmp_path / "some.tsv")
-    with Runtime() as runtime:
-        assert row == {"set": "some", "measure": "ap"} | dict.fromkeys(
-            ("raw", "package"), pytest.approx(measure(task, runtime.encode(task.texts))["ap"])
-        )
-    assert "| some, ap | 100.0 | 100.0 |  |  |  |" in tasks.make_page({"command": "c", "rows": [row]})
-
-
-def test_languages_are_measured_with_the_prompt_of_queries(tmp_path, bert):
-    data, out = tmp_path / "data", tmp_path / "out.json"
-    for i, name in enumerate(across_languages.STS.values()):
-        scores = ("1", "2", "3")[:: -1 if i else 1]  # of the same pairs, in English the other way around
-        write(data / name, HEADER, *(f"x\t{score}\tthe dog\t{it}" for score, it in zip(scores, "abc", strict=True)))
-    names = ("en", "gl", *across_languages.SEEN)
-    lines = [f"{word} dog" for word in ("the", "a", "red", "old")]
-    bitext(data / "langs" / "pud", **dict.fromkeys(names, lines))
-    bitext(data / "langs" / "pud", gl=lines[::-1], ko=[lines[0], *lines[:0:-1]])
-    model = make_directory(
-        tmp_path / "asks", bert, [pooling("mean"), NORMALIZE], prompts={"query": "old ", "passage": "a"}
+def test_the_page_is_of_the_kept_figures():
+    assert (RESULTS / "quality.md").read_text(encoding="utf-8") == quality.make_page(
+        study.read(RESULTS / "quality.json")
     )
-    given = ("--data", data, "--model", "static", "--model", model, "--out", out)
-    done = CliRunner().invoke(across_languages.main, [str(each) for each in given])
-    assert done.exit_code == 0, done.output
-    static, asked = (found := study.read(out))["rows"]
-    assert found["command"].endswith("--data .../data --model static --model .../asks --out out.json")
-    assert static["sts"]["en"] == -static["sts"]["zh"] == -static["sts"]["de"]
-    means = static["bitext"].pop("mean of 13"), static["bitext"].pop("mean")
-    assert means == pytest.approx((1250 / 13, 1250 / 14), abs=0.001)
-    assert list(static["bitext"]) == sorted(names[1:])
-    assert static["bitext"] == dict.fromkeys(names[1:], 100) | {"gl": 0, "ko": 50}
-    assert (static["model"], static["prompt"], asked["model"], asked["prompt"]) == ("static", "", "asks", "old ")
-    task = read_task(data / across_languages.STS["en"])
-    with Runtime(model) as runtime:
-        assert asked["sts"]["en"] == measure(task, runtime.encode(task.texts, prompt="old "))["all"]
-        assert asked["sts"]["en"] != measure(task, runtime.encode(task.texts))["all"]
-    assert [line.split(" | ")[0] for line in done.output.splitlines() if "|" in line][-1] == "| asks"
-    alone = CliRunner().invoke(across_languages.main, [str(each) for each in (*given, "--work", tmp_path)])
-    assert (alone.exit_code, "--teacher and --work go together" in alone.output) == (2, True)
 
 
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_table_across_languages(shared_data):
     """Spearman of STSb and accuracy with English of the model ``static``, measured with independent code."""
-    row = across_languages.measure_model("static", across_languages.read_data(shared_data))
-    assert row["sts"] == pytest.approx({"en": 77.5, "de": 58.9, "ru": 53.1, "zh": 31.9}, abs=0.06)
-    assert row["bitext"].items() >= {"de": 27.2, "ru": 1.3, "zh": 7.7}.items()
-
-
-def test_words_are_counted_as_they_are_written_inside_a_sentence():
-    texts = ["Der Hund und der Mann.", "Hund, der bellt. Und?"]
-    assert languages.count_words(texts)[:3] == ["der", "Hund", "und"]
+    english, *others = sorted((shared_data / "langs" / "pud").glob("*.txt"), key=lambda path: (path.stem != "en", path))
+    scored = [shared_data / f"tasks/sts-multi/STSb-test-{language}.tsv" for language in ("de", "ru", "zh")]
+    tasks = find_tasks([english, *others, shared_data / "sts" / "STSb-test.tsv", *scored])
+    with Runtime("static") as runtime:
+        bitext, *sts = (measure(task, runtime.encode(task.texts)) for task in tasks)
+    assert [each["all"] for each in sts] == pytest.approx([77.5, 58.9, 53.1, 31.9], abs=0.06)
+    assert bitext.items() >= {"en and de": 27.2, "en and ru": 1.3, "en and zh": 7.7}.items()
 
 
 def test_the_package_has_the_words_of_each_language_that_was_measured():
     rows = {row["texts"]: row for row in study.read(RESULTS / "noticed.json")["rows"]}
-    assert list(load_languages()) == list(languages.NAMES.values())
-    assert {len(words) for words in load_languages().values()} == {languages.COUNT}
-    foreign = [*languages.NAMES.values(), *languages.LETTERS.values()][1:]
-    assert {rows[name][f"100 texts, {what}"] for name in foreign for what in ("warned", "named")} == {1}
+    english, *foreign = load_languages()
+    assert (english, len(foreign)) == ("English", 27)
+    assert {len(words) for words in load_languages().values()} == {290}
+    noticed = {
+        rows[name][f"100 texts, {what}"] for name in [*foreign, "Japanese", "Chinese"] for what in ("warned", "named")
+    }
+    assert noticed == {1}
     assert rows["English"]["100 texts, warned"] == 0
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fastflow.bench.measure.row import Results
-from fastflow.bench.peers.flow import build_lean, build_unfused
-from fastflow.bench.peers.folded import build_folded
+from fastflow.bench.peers.flow import build_folded, build_lean, build_unfused
 from fastflow.bench.suites import flow
 from fastflow.bench.suites.flow import FlowCandidate
 from fastflow.bench.suites.sizes import QUICK

@@ -371,7 +371,8 @@ def encode(monkeypatch, name, form, dtype, work, widths, attention=None):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (("neon", INT8_SIGNED), ("neon-mm", INT8_SIGNED)), (("avx2", INT8), ("avx2", INT8_SIGNED)),
+        (("neon", INT8_SIGNED), ("neon-mm", INT8_SIGNED)),
+        (("avx2", INT8), ("avx2", INT8_SIGNED)),
         (("avx512", INT8), ("amx-emulated", INT8_TILES)),
         (("amx", INT8_TILES), ("amx-emulated", INT8_TILES)),
         (("amx", BF16), ("amx-emulated", BF16)),

@@ -8,7 +8,7 @@ import pytest
 
 from fastflow.evaluation.evaluate import SEVEN, Pairs
 from fastflow.model import TASKS, Prompts
-from fastflow.report.page import make_page
+from fastflow.report.make import make_page
 from fastflow.report.parts import HIGHEST, LOWEST, Line, Section, format_figure
 from fastflow.report.plots import LETTERS, MOST_LETTERS, draw_dots, prefix_ids, shorten
 from fastflow.report.sections import measure_isotropy, measure_lexical, measure_similarity

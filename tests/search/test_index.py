@@ -15,10 +15,10 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write.database_schema import TABLE, read_only
-from fastflow.search import Index, matrix
+from fastflow.search import Index
 from fastflow.search import database as module
 from fastflow.search.database import Database, check_condition, refuse
-from fastflow.search.matrix import MatrixSource
+from fastflow.search.index import MatrixSource
 from fastflow.search.source import Hit
 from fastflow.stages.vectors import cosine
 
@@ -320,7 +320,7 @@ def test_one_condition_and_its_refusal():
 
 
 def test_a_npy_and_the_texts_of_its_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(matrix, "ROWS", 4)
+    monkeypatch.setattr("fastflow.search.index.ROWS", 4)
     path, texts = tmp_path / "x.npy", tmp_path / "x.txt"
     np.save(path, data(10))
     texts.write_text("".join(f"line {i}\n" for i in range(10)))

@@ -19,7 +19,16 @@ from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.verify import verify
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, compute_shares, load_english
-from fastflow.train.data.corpus import corpus_hash, cut_sentences, key_of, pick_by_hash, read_corpus
+from fastflow.train.data.corpus import (
+    clean,
+    corpus_hash,
+    cut_sentences,
+    draw,
+    key_of,
+    pick_by_hash,
+    read_corpus,
+    read_texts,
+)
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.moments import BLOCK, Moments, measure_moments, read_through
@@ -41,7 +50,7 @@ def test_pairs_are_two_texts_a_row(tmp_path):
     rows += [("a", "2.0", "Two.", "Three."), ("b", "3", "One.", "Four.")]
     path = write(tmp_path / "p.tsv", "".join("\t".join(row) + "\n" for row in rows))
     assert read_corpus([path]) == ['One "quote.', "Two.", "Three.", "One.", "Four."]
-    assert read_corpus([path], Layout(field="sentence2")) == ["Two.", "Three.", "Four."]
+    assert draw(read_texts([path], Layout(field="sentence2")), path) == ["Two.", "Three.", "Four."]
 
 
 def test_texts_are_distinct_across_files_in_order_of_appearance(tmp_path):
@@ -116,7 +125,7 @@ def test_cutting_into_sentences(tmp_path):
     ):
         assert cut_sentences(text) == parts
     path = write(tmp_path / "c.txt", "One. Two.\nTwo. Three.\n\n")
-    assert read_corpus([path], cut=True) == ["One.", "Two.", "Three."]
+    assert draw(clean(read_texts([path]), cut=True), path) == ["One.", "Two.", "Three."]
     assert read_corpus([path]) == ["One. Two.", "Two. Three."]
 
 

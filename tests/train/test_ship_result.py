@@ -18,8 +18,8 @@ from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship import export as shipped
 from fastflow.train.ship import summary as report
-from fastflow.train.ship.card import write_vector_card
 from fastflow.train.ship.export import LEAST, SHARE, TEXTS, measure_likelihood, measure_precision
+from fastflow.train.ship.result import write_vector_card
 
 from support import stages
 from support.builders import LAYERED, make_model, make_sentences

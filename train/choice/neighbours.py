@@ -45,7 +45,7 @@ class Ranking:
 
     @property
     def best(self) -> str:
-        """USUAL, or the best candidate that is ahead of it by ERRORS standard errors."""
+        """USUAL, or the best candidate that is ahead by ERRORS standard errors."""
         usual, ahead = self.ranks[USUAL], {}
         for name, ranks in self.ranks.items():
             gain = ranks - usual

@@ -1,4 +1,4 @@
-"""Recognise short posts, on which token weights and calibrations harm: few words, many of them in no list of words."""
+"""Recognise short posts, on which token weights and calibrations harm: few words, and many that no list has."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ def read_probe() -> list[str]:
     return files("fastflow.train.choice").joinpath("probe.txt").read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def measure_crowding(encoder: str | Path, pooling: str = "last") -> float:
+def measure_crowding(encoder: str | Path) -> float:
     """Measure the mean cosine of two probe sentences."""
     texts = read_probe()
-    embeddings = Embedder(open_encoder(str(encoder), pooling, None), "cpu")(texts).astype(np.float64)
+    embeddings = Embedder(open_encoder(str(encoder), "last", None), "cpu")(texts).astype(np.float64)
     similarity = cosine(embeddings, embeddings)
     return float(similarity[~np.eye(len(similarity), dtype=bool)].mean())
 

@@ -20,15 +20,9 @@ def cut_sentences(text: str) -> list[str]:
     return [part for part in map(str.strip, BOUNDARY.split(text)) if part]
 
 
-def read_corpus(
-    paths: Sequence[str],
-    layout: Layout = Layout(),  # noqa: B008 (immutable)
-    sample: int | None = None,
-    seed: int = 0,
-    cut: bool = False,
-) -> list[str]:
-    """Read the distinct texts of ``paths`` as ``draw`` keeps them; ``cut`` cuts texts into sentences first."""
-    return draw(clean(read_texts(paths, layout), cut), ", ".join(paths), sample, seed)
+def read_corpus(paths: Sequence[str], sample: int | None = None, seed: int = 0) -> list[str]:
+    """Read the distinct texts of ``paths`` as ``draw`` keeps them."""
+    return draw(clean(read_texts(paths)), ", ".join(paths), sample, seed)
 
 
 def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int = 0) -> list[str]:

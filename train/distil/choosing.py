@@ -22,7 +22,7 @@ SEARCH = 1e-2  # tolerance that suffices to compare penalties
 
 @dataclass(frozen=True)
 class Table:
-    """Token ``vectors`` (V, D), held-out mean cosines of them and of the prior; ``penalty`` None: the prior is kept."""
+    """Token ``vectors`` (V, D), their held-out mean cosine, and the prior's; ``penalty`` None: the prior is kept."""
 
     target: str
     vectors: Floats

@@ -17,6 +17,7 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture
 from fastflow.model import VectorModel
 from fastflow.model.artifact import load_model, open_model
 from fastflow.stages import calibration
+from fastflow.stages.vectors import shorten
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
@@ -34,7 +35,7 @@ def prove(directory: Path, encoder: FrozenEncoder, fitted: Fitted, texts: Sequen
     except UnsupportedArchitecture:  # PyTorch proves files, tokenizer and calibration
         saved = open_backend(model, "torch", "cpu", "float32", None)
     ours, theirs = saved.pool(tokens), Embedder(encoder, "cpu", backend="torch")(texts)
-    _check_agree("the pooled embedding", _normalize(ours), _normalize(theirs), AGREEMENT)
+    _check_agree("the pooled embedding", shorten(ours, True, None), shorten(theirs, True, None), AGREEMENT)
     _prove_calibration(model.calibration, fitted, theirs, saved)
 
 
@@ -48,9 +49,9 @@ def prove_vectors(directory: Path, fitted: Fitted, vectors: NDArray[np.float32])
 def _prove_calibration(
     stages: Sequence[calibration.Stage], fitted: Fitted, pooled: NDArray[Any], saved: Calibrator
 ) -> None:
-    exact = _normalize(_prove_stages(stages, fitted, pooled.astype(np.float64)))
-    unavoidable = float(np.abs(_normalize(_run_torch(fitted, pooled)) - exact).max(initial=0.0))
-    _check_agree("the embedding", _normalize(saved.calibrate(pooled)), exact, AGREEMENT + 2 * unavoidable)
+    exact = shorten(_prove_stages(stages, fitted, pooled.astype(np.float64)), True, None)
+    unavoidable = float(np.abs(shorten(_run_torch(fitted, pooled), True, None) - exact).max(initial=0.0))
+    _check_agree("the embedding", shorten(saved.calibrate(pooled), True, None), exact, AGREEMENT + 2 * unavoidable)
 
 
 def _prove_stages(saved: Sequence[calibration.Stage], fitted: Fitted, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -83,10 +84,6 @@ def _run_torch(fitted: Fitted, pooled: NDArray[Any]) -> NDArray[Any]:
 
 def _find_largest(x: NDArray[Any]) -> float:
     return max(1.0, float(np.abs(x).max(initial=0.0)))
-
-
-def _normalize(x: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
 
 
 def _check_agree(what: str, ours: NDArray[Any], theirs: NDArray[Any], tolerance: float) -> None:

@@ -13,6 +13,8 @@ from fastflow.errors import FastflowError
 from fastflow.files.read import RowFault, Skipped
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from fastflow.files.read.compressed import Readable
 
 PACKED = (".gz", ".zst")
@@ -44,7 +46,7 @@ class Input:
                 reason = f"{reason}; give the files in it, a text a line: '{path.rstrip(os.sep) or os.sep}/*'"
             raise FastflowError(f"{path} cannot be opened: {reason}") from error
 
-    def __enter__(self) -> Input:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

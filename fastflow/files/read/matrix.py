@@ -84,9 +84,6 @@ class MatrixFile(Input):
             self._file.close()
             raise
 
-    def __enter__(self) -> MatrixFile:
-        return self
-
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
         """Yield blocks of ``size`` rows; raises a FastflowError after a block if the file changed."""
         for block in self.matrix.blocks(size, start):

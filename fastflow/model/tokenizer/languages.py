@@ -1,6 +1,6 @@
 """Recognise the language of words, and whether a vocabulary serves it.
 
-``languages.txt`` has a line for each language: its name and its commonest words (bench/research/languages.py).
+``languages.txt`` has a line for each language: its name and its commonest words.
 Other languages are recognised by their letters.
 """
 
