@@ -72,7 +72,8 @@ class StaticTokenizer(Tokenizer):
             kept[i] = texts[i][: self._characters]
         tokens = super().__call__(kept)
         if cut:
-            tokens = tokens._replace(cut=np.union1d(tokens.cut, cut).astype(np.int64))
+            # np.union1d would import numpy.ma, and a fork of another thread could leave its import locked
+            tokens = tokens._replace(cut=np.array(sorted({*tokens.cut.tolist(), *cut}), np.int64))
         return tokens if self.left_out is None else _without(tokens, self.left_out)
 
     def describe(self, texts: Sequence[str], special: bool = True) -> list[list[Piece]]:
