@@ -51,6 +51,9 @@ OPERATION bfloat16x8_t to_halves(const vec v) { return vcvtq_high_bf16_f32(vcvtq
 #undef STORE_HALF
 #define STORE_HALF(p, low, high) \
     vst1q_bf16((bfloat16_t *)(void *)(p), to_halves(low)), vst1q_bf16((bfloat16_t *)(void *)(p) + 8, to_halves(high))
+/* Tiles have whole pairs of rows. */
+#define EVEN_BEGIN(t) ((t) == count ? here : (t) * ((here + 1) / 2) / count * 2)
+#define TILE_BEGIN EVEN_BEGIN
 
 #define HALF
 #define PRODUCT ff_int8_mm
@@ -70,6 +73,7 @@ OPERATION bfloat16x8_t to_halves(const vec v) { return vcvtq_high_bf16_f32(vcvtq
 #define PER_STEP 1
 #define ACC vec
 #define ZERO SET1(0)
+#define TILE_BEGIN EVEN_BEGIN
 #define LOAD_ACC LOAD
 #define STORE_ACC STORE
 #define ADD_ACC ADD
