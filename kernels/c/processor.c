@@ -45,7 +45,7 @@ int ff_has_avxvnni(void)
 }
 
 #if defined(__aarch64__) && defined(__linux__)
-/* 1 if the kernel reports all of these bits of AT_HWCAP or AT_HWCAP2 (arch/arm64/include/uapi/asm/hwcap.h). */
+/* 1 if Linux reports all of these bits (hwcap.h). */
 #define REPORTS(word, bits) ((getauxval(word) & (bits)) == (bits))
 int ff_has_neon_dot(void) { return REPORTS(AT_HWCAP, 1ul << 20 /* ASIMDDP */); }
 int ff_has_neon_mm(void) { return ff_has_neon_dot() && REPORTS(AT_HWCAP2, 1ul << 13 | 1ul << 14 /* I8MM, BF16 */); }

@@ -20,6 +20,10 @@ OTHERS = {  # names that are no files of the checkout -> whose they are
     "glow_ops_1x1.py": "BERT-flow's authors",
     "optimization_bert_flow.py": "BERT-flow's authors",
     "report.html": "what a command writes",
+    "sitecustomize.py": "Python's",
+    "Python.h": "Python's",
+    "pyconfig.h": "Python's",
+    "hwcap.h": "Linux's",
     "bench/results/gpu": "what bench/gpu.sh writes",
 }
 

@@ -1,5 +1,6 @@
 """The kept results have their rows and commands, and the folders of the bench import one another in one direction."""
 
+import json
 import re
 from importlib.util import find_spec
 
@@ -196,3 +197,16 @@ def test_the_inner_loop_of_the_largest_tile_is_found():
     assert [*tiles] == ["float, 12 rows", "int8, 1 rows"]
     loop = ["ldr q1, [x0], 16", "fmla v0.4s, v1.4s, v2.s[0]", "cbz x9, .L5", "fmla v3.4s, v1.4s, v2.s[1]"]
     assert arm64.find_loop(tiles["float, 12 rows"]) == [*loop, "b.ne .L2"]
+
+
+def test_the_page_has_the_loops_of_arm64():
+    rows = json.loads((RESULTS / "arm64.json").read_text(encoding="utf-8"))["loops"]["rows"]
+    share = {(row["tile"], row["processor"]): f"{row['percent']:g} %" for row in rows}
+    page, own = (
+        (ROOT / "docs/kernels.md").read_text(encoding="utf-8"),
+        ("neoverse-n1", "neoverse-v1", "neoverse-n2", "apple-m2"),
+    )
+    tiles = {"float32": "neon float", "int8 by SDOT": "neon_dot int8", "int8 by SMMLA": "neon_mm int8"}
+    for name, tile in (tiles | {"bfloat16 by BFMMLA": "neon_mm bf16"}).items():
+        cells = [share.get((f"{tile}, 6 rows", processor), "") for processor in own]
+        assert " ".join(f"| {name} | {' | '.join(cells)} |".split()) in page
