@@ -134,7 +134,7 @@ def make_folder(folder: Path) -> None:
     plugin = Path(__file__).with_suffix(".c")
     run("gcc", "-O2", "-shared", "-fPIC", str(plugin), "-o", str(folder / "count.so"))
     lines = ("processor\t: 0", *(f"CPU {name}\t: {value}" for name, value in CPU.items()), "")
-    (folder / "cpuinfo").write_text("\n".join(lines), encoding="utf-8")  # ONNX Runtime crashes on that of x86
+    (folder / "cpuinfo").write_text("\n".join(lines), encoding="utf-8")  # ONNX Runtime crashes on a cpuinfo of x86
     shutil.copy(__file__, folder)
 
 

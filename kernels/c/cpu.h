@@ -24,7 +24,7 @@ int ff_has_neon_mm(void);  /* BFMMLA and SMMLA */
 const char *ff_find_amx(void);  /* "" if AMX can run; else why not */
 
 /* dispatch.c: instruction sets, slowest first. FF_AMX uses AVX-512 except for bfloat16 and int8 products.
-   FF_AMX_EMULATED is for tests. FF_NEON_MM is FF_NEON but for bfloat16 and int8 products. */
+   FF_AMX_EMULATED is for tests. FF_NEON_MM is FF_NEON with other bfloat16 and int8 products. */
 enum { FF_PORTABLE, FF_NEON, FF_NEON_MM, FF_AVX2, FF_AVX512, FF_AMX, FF_AMX_EMULATED, FF_ISAS };
 const char *ff_isa_name(int isa);
 int ff_isa_present(int isa);  /* 1: this build and this machine support `isa` */

@@ -37,7 +37,7 @@ typedef __m512 vec;
 #define TO_FLOAT(a) _mm512_cvtepi32_ps(a)
 #define LOWER(w) _mm512_castsi512_ps(_mm512_slli_epi32(w, 16))
 #define UPPER(w) _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)))
-/* WIDEN_HALF: VL IEEE halves as floats. BITS: those of floats. STORE_BYTES: the lowest byte of each lane. */
+/* WIDEN_HALF: VL IEEE halves as floats. BITS: the bits of floats. STORE_BYTES: the lowest byte of each lane. */
 #define WIDEN_HALF(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define BITS(v) _mm512_castps_si512(v)
 #define STORE_BYTES(p, w) _mm_storeu_si128((__m128i *)(void *)(p), _mm512_cvtepi32_epi8(w))
