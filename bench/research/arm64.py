@@ -34,7 +34,7 @@ SOURCES = {
     "gemm/neon_mm": "",
     "gemm/neon_int8": "cortex-a72",
 }
-PROCESSORS = ("neoverse-v1", "neoverse-n2", "neoverse-v2")  # they run every source, but for SMULL
+PROCESSORS = ("neoverse-v1", "neoverse-n2", "neoverse-v2")  # each runs all sources, except SMULL's
 MULTIPLY = re.compile(r"(fmla|sdot|bfmmla|smmla|smull2?)\s")
 BRANCH = re.compile(r"(?:b\.?[a-z]{2,3}|cbn?z|tbn?z)\s.*?(\.?L\w+)$")
 SHAPES = ((1, 12), (8, 32), (32, 64))  # texts, tokens of each

@@ -6,8 +6,8 @@
 const char *ff_isa_name(int isa)
 {
     static const char *const names[FF_ISAS] = {
-        [FF_PORTABLE] = "portable", [FF_NEON] = "neon", [FF_NEON_MM] = "neon-mm", [FF_AVX2] = "avx2", [FF_AVX512] = "avx512", [FF_AMX] = "amx",
-        [FF_AMX_EMULATED] = "amx-emulated",
+        [FF_PORTABLE] = "portable", [FF_NEON] = "neon", [FF_NEON_MM] = "neon-mm", [FF_AVX2] = "avx2",
+        [FF_AVX512] = "avx512", [FF_AMX] = "amx", [FF_AMX_EMULATED] = "amx-emulated",
     };
     return names[isa];
 }
@@ -70,10 +70,12 @@ const char *ff_amx_missing(void)
 
 int ff_isa_vector(int isa)
 {
-    return isa == FF_PORTABLE ? FF_PORTABLE_VECTOR : isa < FF_AVX2 ? FF_NEON_VECTOR : isa == FF_AVX2 ? FF_AVX2_VECTOR : FF_AVX512_VECTOR;
+    static const int floats[FF_AVX512] = {FF_PORTABLE_VECTOR, FF_NEON_VECTOR, FF_NEON_VECTOR, FF_AVX2_VECTOR};
+    return isa < FF_AVX512 ? floats[isa] : FF_AVX512_VECTOR;
 }
 
 int ff_isa_rows(int isa)
 {
-    return isa == FF_PORTABLE ? FF_PORTABLE_ROWS : isa < FF_AVX2 ? FF_NEON_ROWS : isa == FF_AVX2 ? FF_AVX2_ROWS : FF_AVX512_ROWS;
+    static const int rows[FF_AVX512] = {FF_PORTABLE_ROWS, FF_NEON_ROWS, FF_NEON_ROWS, FF_AVX2_ROWS};
+    return isa < FF_AVX512 ? rows[isa] : FF_AVX512_ROWS;
 }

@@ -13,7 +13,6 @@ typedef struct { int32x4_t q[2]; } ivec;
 #pragma GCC optimize("no-schedule-insns")  /* early loads need more registers than there are */
 #endif
 #define UNROLL _Pragma("GCC unroll 32")
-#define PAIRED _Pragma("GCC unroll 2")
 #define OPERATION static inline __attribute__((always_inline))
 #define UNARY(name, type, f) OPERATION type name(const type a) { return (type){{f(a.q[0]), f(a.q[1])}}; }
 #define BINARY(name, type, f) \

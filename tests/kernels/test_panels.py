@@ -40,10 +40,12 @@ def lines(size: int) -> int:
     kind=st.integers(0, 2), parts=st.sampled_from([1, 3]), count=st.sampled_from(WIDTHS), size=st.sampled_from(WIDTHS),
     groups=st.integers(1, 4), lanes=st.sampled_from([1, 2, 4]), panel=st.sampled_from([8, 16, 32]),
     threads=st.integers(1, 3), offset=st.integers(0, 3), zero=st.sampled_from([0, 128]), spare=st.integers(0, 3),
-    smooth=st.booleans(), seed=st.integers(0, 99),
+    smooth=st.booleans(), together=st.sampled_from([1, 2]), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threads, offset, zero, spare, smooth, seed):
-    groups, lanes = (1, 4) if smooth else (groups, lanes)
+def test_packed_as_defined(
+    kind, parts, count, size, groups, lanes, panel, threads, offset, zero, spare, smooth, together, seed
+):
+    (groups, lanes), spare = (1, 4) if smooth else (groups, lanes), spare * together
     rng = np.random.default_rng(seed)
     values = (rng.normal(size=(parts, count, groups * size)) * 10.0 ** rng.integers(-6, 4)).astype(np.float32)
     values[:, rng.integers(count)] = 0  # a row without a scale
@@ -55,7 +57,7 @@ def test_packed_as_defined(kind, parts, count, size, groups, lanes, panel, threa
     matrix = Matrix(
         "m", tuple(stored), kind, count, groups * size, rows, groups, padded, 1 / 3, lanes, 0, lines(bytes_of_panels),
         lines(bytes_of_panels) + lines(4 * len(rows)), zero, spare,
-        np.exp2(rng.integers(-5, 6, size)).astype(np.float32) if smooth else None,
+        np.exp2(rng.integers(-5, 6, size)).astype(np.float32) if smooth else None, together,
     )  # fmt: skip
     want, found = (aligned(matrix.shift + lines(4 * len(rows))) for _ in range(2))
     found[:bytes_of_panels] = 255  # spare steps too must be written
@@ -111,7 +113,9 @@ def matrix(**changes) -> Matrix:
         ({"lanes": 3}, "cannot be packed"), ({"groups": 0}, "cannot be packed"), ({"groups": 4}, "cannot be packed"),
         ({"padded": 5}, "cannot be packed"), ({"parts": ()}, "cannot be packed"),
         ({"part_rows": 0}, "cannot be packed"),
-        ({"padded": 6}, "whole steps and panels"), ({"rows": np.arange(7, dtype=np.int32)}, "whole steps and panels"),
+        ({"padded": 6}, "whole steps and panels"), ({"padded": 12, "together": 2}, "whole steps and panels"),
+        ({"together": 3}, "whole steps and panels"), ({"together": 2, "spare": 1}, "whole steps and panels"),
+        ({"rows": np.arange(7, dtype=np.int32)}, "whole steps and panels"),
         ({"rows": np.arange(1, 9, dtype=np.int32)}, "has no row 8"), ({"part_rows": 9}, "are not its rows and columns"),
         ({"rows": np.arange(-2, 6, dtype=np.int32)}, "has no row -2"), ({"panels": -64}, "does not lie in the memory"),
         ({"panels": 192}, "does not lie in the memory"), ({"scale": 4}, "not on a line"),

@@ -80,7 +80,7 @@ def pack(matrices, unsigned char[::1] memory, int panel, int threads):
                 raise ValueError(f"matrix {i} cannot be packed as it is described")
             inner = m[i].groups * m[i].padded
             steps = inner // m[i].lanes + m[i].spare
-            if inner % m[i].lanes or m[i].together not in (1, 2) or steps % m[i].together or rows.shape[0] == 0 or rows.shape[0] % panel:
+            if m[i].together not in (1, 2) or m[i].spare % m[i].together or inner % (m[i].lanes * m[i].together) or rows.shape[0] == 0 or rows.shape[0] % panel:
                 raise ValueError(f"matrix {i} does not fill whole steps and panels")
             for p, stored in enumerate(given.parts):
                 part = stored
