@@ -146,7 +146,7 @@ def counts() -> dict[str, Count]:
         "product without kernels": Count(lines("fastflow", "train", "bench"), 34_510, 31_500),
         "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.07, 1.95, "MB"),
         "bench": Count(lines("bench"), 5_450, 5_000),
-        "tests": Count(lines("tests"), 44_735, 38_000),
+        "tests": Count(lines("tests"), 44_740, 38_000),
         "docstrings and comments": Count(comments, 48_490, 46_000, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
