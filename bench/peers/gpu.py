@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -124,8 +124,9 @@ def _use_products(dtype: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _open_module(subject: Subject, dtype: str, gpu: Gpu) -> Any:
-    return open_pooled(subject, getattr(torch, "float32" if dtype == "tf32" else dtype)).to(gpu.device)
+@cache
+def _open_module(subject: Subject, dtype: str, device: str) -> Any:
+    return open_pooled(subject, getattr(torch, dtype)).to(device)
 
 
 def open_ours(subject: Subject) -> Iterator[tuple[str, Runtime]]:
@@ -149,7 +150,7 @@ def open_peers(
 
 
 def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
-    module = _open_module(subject, dtype, gpu)
+    module = _open_module(subject, "float32" if dtype == "tf32" else dtype, gpu.device)
     if family == "torch-graph":
         return partial(_capture_module, module, dtype, gpu)
     function = torch.compile(module, dynamic=False, mode=MODES[family]) if family in MODES else module
@@ -189,7 +190,7 @@ class GraphOfEachLength:
     """Embeds one text (1, D) by the CUDA graph of its number of tokens."""
 
     def __init__(self, subject: Subject, dtype: str, gpu: Gpu, tokenize: Callable[[Sequence[str]], Any]) -> None:
-        module = _open_module(subject, dtype, gpu)
+        module = _open_module(subject, dtype, gpu.device)
         self._prepare, self._tokenize = partial(_capture_module, module, dtype, gpu), tokenize
         self._graphs: dict[int, Callable[[Array], Array]] = {}
 

@@ -52,40 +52,26 @@ class Case(NamedTuple):
     stored: bool
 
 
-# candidates: BM, BN, BK, HB, warps, stages, programs an SM (0: the pair of kernels),
-# and AHEAD (None: not unrolled)
+# candidates: BM, BN, BK, HB, warps, stages, and AHEAD (None: not unrolled)
 Numbers = tuple[int | None, ...]
-ONE: tuple[Numbers, ...] = (  # BN, HB, warps, AHEAD
-    (32, 16, 8, 0), (32, 16, 8, 1), (32, 16, 8, 9), (16, 16, 8, 2), (16, 16, 4, 2), (32, 16, 4, 2), (32, 8, 8, 2),
-    (64, 16, 8, 1), (16, 16, 8, None),
+ONE = ((32, 16, 8, 0), (32, 16, 8, 1), (16, 16, 8, 2), (32, 16, 4, 2), (32, 8, 8, 2), (64, 16, 8, 1))
+FEW = ((32, 8, 0), (64, 4, 0), (32, 4, 1), (32, 4, None))
+SOME = ((16, 64, 64, 32), (16, 64, 64, 64), (32, 64, 32, 64), (32, 128, 64, 32), (64, 64, 32, 64))
+MANY = (
+    (64, 64, 32, 64, 4, 2), (128, 64, 32, 64, 4, 2), (128, 64, 32, 64, 8, 3), (64, 128, 32, 64, 4, 3),
+    (64, 32, 32, 64, 4, 3), (64, 64, 32, 32, 4, 3), (64, 64, 64, 64, 4, 2), (128, 128, 32, 64, 8, 2),
 )  # fmt: skip
-FEW: tuple[Numbers, ...] = (  # BM, BN, warps, AHEAD
-    (16, 32, 8, 0), (16, 64, 4, 0), (16, 64, 8, 1), (16, 32, 4, 1), (16, 32, 4, None), (16, 128, 8, 0),
-)  # fmt: skip
-MANY: tuple[Numbers, ...] = (  # BM, BN, BK, warps, AHEAD
-    (16, 64, 64, 4, 0), (16, 128, 64, 8, 0), (32, 128, 64, 4, None), (16, 128, 32, 4, None), (16, 128, 64, 8, None),
-)  # fmt: skip
-LOOPS = (
-    (64, 32, 32, 64, 4, 3, 2), (64, 128, 32, 64, 4, 3, 2), (64, 64, 32, 128, 4, 3, 2), (64, 128, 32, 128, 4, 2, 2),
-    (64, 64, 64, 64, 4, 3, 2), (64, 64, 32, 64, 4, 2, 3), (64, 64, 32, 64, 4, 1, 3), (128, 128, 32, 64, 8, 3, 1),
-    (128, 64, 32, 128, 8, 3, 1), (32, 128, 32, 64, 4, 3, 4), (32, 64, 32, 64, 2, 2, 6),
-)  # fmt: skip
-Candidates = list[tuple[Any, int | None]]
-HIDDEN: dict[int, Candidates] = {
-    1: [((1, bn, 512, hb, warps, 3, 0), ahead) for bn, hb, warps, ahead in ONE],
-    8: [((1, 32, 512, 16, 8, 3, 0), 2), ((1, 32, 512, 16, 8, 3, 0), 0)],
-    32: [((1, 32, 512, 16, 8, 3, 0), 2), *(((bm, bn, 64, 32, warps, 3, 0), ahead) for bm, bn, warps, ahead in FEW)],
-    1024: [((bm, bn, bk, 32, warps, 3, 0), ahead) for bm, bn, bk, warps, ahead in MANY],
-    8192: [((16, 128, 64, 32, 4, 3, 0), None), *((loop, None) for loop in LOOPS[:3])],
-    65_536: [(loop, None) for loop in LOOPS],
-    1_000_000: [(loop, None) for loop in LOOPS[1:9]],
+HIDDEN: dict[int, list[Numbers]] = {
+    1: [(1, bn, 512, hb, warps, 3, ahead) for bn, hb, warps, ahead in ONE],
+    32: [(16, bn, 64, 32, warps, 3, ahead) for bn, warps, ahead in FEW],
+    1024: [(*blocks, 4, 3, None) for blocks in SOME],
+    8192: [(*blocks, 4, 3, None) for blocks in SOME],
+    65_536: [(*numbers, None) for numbers in MANY],
 }
-DENSE: dict[int, Candidates] = {
-    1: [
-        ((1, bn, bk, 16, warps, 3, 0), None)
-        for bn, bk, warps in ((16, 128, 4), (16, 512, 8), (8, 512, 4), (32, 256, 8))
-    ],
-    1024: [((16, 64, 64, 32, 4, 3, 0), None), ((32, 64, 64, 32, 4, 3, 0), None)],
+DENSE: dict[int, list[Numbers]] = {
+    1: [(1, bn, bk, 16, warps, 3, None) for bn, bk, warps in ((16, 128, 4), (16, 512, 8), (8, 512, 4), (32, 256, 8))],
+    1024: [(*blocks, 4, 3, None) for blocks in SOME],
+    65_536: [(*numbers, None) for numbers in MANY],
 }
 
 
@@ -93,12 +79,11 @@ def _list_flow_cases() -> Iterator[Case]:
     """Yield the paper's flow on 768 channels, and dense, the default's flow with recolour."""
     for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
         for rows, entries in sizes.items():
-            stored = triton_configurations.choose(kind, rows, hopper=True)
+            stored = triton_configurations.choose(kind, rows)
             yield Case(what, (rows,), stored, True)
-            for (bm, *blocks, per_sm), ahead in entries:
-                body, scheme = "loop" if per_sm else "pair", "fma" if bm == 1 else "tf32x3"
-                bn, bk, hb, warps, stages = blocks
-                config = Config(stored.rows, body, bm, bn, bk, hb, scheme, warps, stages, per_sm or 1, ahead)
+            for bm, bn, bk, hb, warps, stages, ahead in entries:
+                scheme = "fma" if bm == 1 else "tf32x3"
+                config = Config(stored.rows, bm, bn, bk, hb, scheme, warps, stages, AHEAD=ahead)
                 if config != stored:
                     yield Case(what, (rows,), config, False)
 

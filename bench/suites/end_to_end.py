@@ -105,7 +105,7 @@ def _open_on_gpu(
     padded = [family for family in families if family == PADDED_ON_GPU]
     for engine in gpu_peers.open_peers(subject, padded, gpu, request.sizes.quick, results):
         yield to_texts(engine, tokenize)
-    for dtype in gpu_peers.PEERS[ALONE] if ALONE in families else ():
+    for dtype in ("float32", *gpu_peers.LOWER) if ALONE in families else ():
         graphs = gpu_peers.GraphOfEachLength(subject, dtype, gpu, tokenize)
         yield TextCandidate(ALONE, dtype, "torch", graphs, alone=True)
     for dtype in gpu_peers.PEERS[gpu_peers.TEXTS_ONLY] if gpu_peers.TEXTS_ONLY in families else ():

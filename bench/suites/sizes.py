@@ -31,7 +31,7 @@ class EncoderSizes:
 
     shapes: tuple[Shape, ...] = ((1, 8), (1, 16), (1, 32), (8, 32), (32, 32), (32, 128))
     chosen: frozenset[Shape] = frozenset({(1, 16), (8, 32)})  # shapes for compiled PyTorch
-    gpu: tuple[Shape, ...] = ((1, 12), (1, 128), (32, 32), (256, 128))
+    gpu: tuple[Shape, ...] = ((1, 12), (256, 128), (1, 128), (32, 32))
     gpu_compiled: frozenset[Shape] = frozenset({(1, 12), (256, 128)})  # torch.compile takes long for each shape
     effort: Effort | None = None  # for every shape; None: depends on the tokens
 

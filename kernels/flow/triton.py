@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fastflow.kernels.flow import Plan
 from fastflow.kernels.flow.triton_configurations import (
     CONFIGURATIONS,
-    HOPPER,
     POOL,
     POOL_FUSED,
     SMALL,
@@ -24,6 +23,7 @@ from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_
 from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor
+PIECE = 65_536  # rows at once, whose a needs memory
 # None: the compiled kernel lacks the argument
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
@@ -42,7 +42,6 @@ class TritonFlow(Launcher):
         if not plans:
             raise ValueError("a TritonFlow needs at least one plan; fold() of an empty calibration gives the identity")
         super().__init__(device, "fastflow.kernels.flow.triton_bodies")
-        self.hopper = self.device.type == "cuda" and self.torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.weights = None if weights is None else self._table(weights)
         self.shares = None
         if shares is not None:  # times their number, by which kernels divide
@@ -152,7 +151,7 @@ class _Part:
         self.kind = kind(plan)
         self.width = pad_width(plan.width)
         self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
-        for config in (*CONFIGURATIONS[self.kind], *([HOPPER] if flow.hopper and self.kind == "hidden" else [])):
+        for config in CONFIGURATIONS[self.kind]:
             self.lay_out(config)  # now: a call captured in a CUDA graph must not copy
 
     def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
@@ -167,59 +166,48 @@ class _Part:
     def __call__(
         self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
     ) -> Tensor:
-        config = choose(self.kind, rows, self.flow.hopper)
+        config = choose(self.kind, rows)
         z = self.flow.torch.empty(rows, self.plan.outputs, device=self.flow.device)
-        if log_det is not None and config.body != "state":
-            log_det += self.plan.logdet
-        _RUN[config.body](self, config, x, z, rows, normalize, pooling, log_det)
-        return z
-
-    def loop(self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, *_: Any) -> None:
-        layout, arrays = self.lay_out(config)
-        programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
-        self.flow.launch(
-            self.flow.bodies.flow_loop, (programs,), constants(config, "flow_loop", layout, self.width, normalize),
-            arrays, x_ptr=x, z_ptr=z, scratch_ptr=self._scratch(programs * config.BM * layout.columns), B=rows,
-            D=layout.inputs, N=layout.outputs, steps=layout.steps, tiles=layout.tiles, chunks=layout.chunks,
-            C=layout.columns, pitch=layout.pitch,
-        )  # fmt: skip
-
-    def pair(
-        self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, *_: Any
-    ) -> None:
-        layout, arrays = self.lay_out(config)
-        blocks, bodies = -(-rows // config.BM), self.flow.bodies
-        a = self._scratch(blocks * config.BM * layout.columns)
-        common = {"x_ptr": x, "a_ptr": a, "B": rows, "D": layout.inputs, "C": layout.columns, "pitch": layout.pitch}
-        common |= pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0} | UNWEIGHTED
-        fused = pooling is not None
-        self.flow.launch(
-            bodies.flow_read, (blocks, layout.tiles), constants(config, "flow_read", layout, self.width, pool=fused),
-            arrays, **common,
-        )  # fmt: skip
-        unrolled = config.AHEAD is not None and layout.chain is not None
-        body, scratch = "flow_chain" if unrolled else "flow_write", {}
-        if not unrolled:
-            scratch["h_ptr"] = self._scratch(layout.chunks * blocks * config.BM * layout.columns)
-        self.flow.launch(
-            getattr(bodies, body), (blocks, layout.chunks), constants(config, body, layout, self.width, pool=fused),
-            arrays, **common, **scratch, z_ptr=z, N=layout.outputs,
-        )  # fmt: skip
+        if self.kind == "state":
+            self._run_state(config, x, z, rows, log_det)
+        else:
+            for start in range(0, rows, PIECE):
+                given = x[start : start + PIECE] if pooling is None else x
+                self._run_hidden(config, given, z[start : start + PIECE], pooling)
+            if log_det is not None:
+                log_det += self.plan.logdet
         if normalize:
             self.flow.launch(
-                bodies.unit_rows, (-(-rows // SMALL),), unit_constants(layout.outputs), {}, z_ptr=z, B=rows,
-                N=layout.outputs,
+                self.flow.bodies.unit_rows, (-(-rows // SMALL),), unit_constants(self.plan.outputs), {}, z_ptr=z,
+                B=rows, N=self.plan.outputs,
+            )  # fmt: skip
+        return z
+
+    def _run_hidden(self, config: Config, x: Tensor, z: Tensor, pooling: dict[str, Any] | None) -> None:
+        rows, (layout, arrays) = len(z), self.lay_out(config)
+        blocks, chain = -(-rows // config.BM), config.AHEAD is not None and layout.chain is not None
+        values = {
+            "x_ptr": x, "z_ptr": z, "a_ptr": self._scratch(blocks * config.BM * layout.columns), "B": rows,
+            "D": layout.inputs, "N": layout.outputs, "C": layout.columns, "pitch": layout.pitch, "steps": layout.steps,
+            "tiles": layout.tiles, "chunks": layout.chunks,
+        } | (pooling or {"offset_ptr": x, "layers": 1, "layer_pitch": 0} | UNWEIGHTED)  # fmt: skip
+        bodies = {"flow_read": layout.tiles} | (
+            {"flow_chain": layout.chunks} if chain else {"flow_recur": layout.steps > 0, "flow_emit": layout.chunks}
+        )
+        for body, programs in bodies.items():
+            kernel = getattr(self.flow.bodies, body)
+            self.flow.launch(
+                kernel, (blocks * programs,), constants(config, body, layout, self.width, pool=pooling is not None),
+                arrays, **{name: value for name, value in values.items() if name in kernel.arg_names},
             )  # fmt: skip
 
-    def state(
-        self, config: Config, x: Tensor, z: Tensor, rows: int, normalize: bool, _: Any, log_det: Tensor | None
-    ) -> None:
+    def _run_state(self, config: Config, x: Tensor, z: Tensor, rows: int, log_det: Tensor | None) -> None:
         layout, arrays = self.lay_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         sums = self._scratch(rows) if log_det is not None else z
         self.flow.launch(
             self.flow.bodies.flow_state, (programs,),
-            constants(config, "flow_state", layout, self.width, normalize, log_det=log_det is not None), arrays,
+            constants(config, "flow_state", layout, self.width, log_det=log_det is not None), arrays,
             x_ptr=x, z_ptr=z, log_det_ptr=sums, scratch_ptr=self._scratch(programs * config.BM * layout.pitch), B=rows,
             D=layout.inputs, N=layout.outputs, steps=layout.steps, C=layout.columns, pitch=layout.pitch,
             log_det=layout.log_det,
@@ -231,27 +219,23 @@ class _Part:
         return self.flow.torch.empty(max(size, 1), device=self.flow.device)
 
 
-_RUN: dict[str, Callable[..., None]] = {"loop": _Part.loop, "pair": _Part.pair, "state": _Part.state}
-
-
 def kind(plan: Plan) -> str:
     """Return the plan's key in CONFIGURATIONS."""
     return "state" if plan.form == "state" else "dense" if plan.gather is None else "hidden"
 
 
 def constants(
-    config: Config, body: str, layout: Layout, width: int, normalize: bool = False, pool: bool = False,
-    log_det: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    config: Config, body: str, layout: Layout, width: int, pool: bool = False, log_det: bool = False
+) -> dict[str, Any]:
     """Return constants and options of kernel ``body``."""
     names = {
-        "flow_loop": "BM BN BK HB WP SCHEME VEC DENSE NORMALIZE", "flow_read": "BM BK HB SCHEME VEC POOL",
-        "flow_write": "BM BN BK WP SCHEME VEC DENSE POOL",
+        "flow_read": "BM BK HB SCHEME VEC POOL", "flow_recur": "BM WP SCHEME",
+        "flow_emit": "BM BN BK WP SCHEME VEC DENSE POOL",
         "flow_chain": "BM BN BK WP SCHEME VEC DENSE POOL BLOCKS READERS LINKS AHEAD",
-        "flow_state": "BM BN BK WP SCHEME VEC LOGDET NORMALIZE",
+        "flow_state": "BM BN BK WP SCHEME VEC LOGDET",
     }  # fmt: skip
     values = vars(config) | {
-        "WP": width, "VEC": math.gcd(layout.inputs, layout.outputs, 16), "DENSE": layout.dense, "NORMALIZE": normalize,
+        "WP": width, "VEC": math.gcd(layout.inputs, layout.outputs, 16), "DENSE": layout.dense,
         "POOL": POOL if pool else 0, "LOGDET": log_det,
     } | (layout.chain._asdict() if layout.chain else {})  # fmt: skip
     return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)

@@ -4,8 +4,8 @@
     recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
-``flow_loop`` runs all three. ``flow_read`` runs the first, then ``flow_write`` the others, repeating all steps for each
-chunk. ``flow_chain`` is ``flow_write`` unrolled. ``flow_state`` is the affine flow.
+``flow_read``, ``flow_recur`` and ``flow_emit`` are the phases. For few rows ``flow_chain`` is the last two at once,
+unrolled, and repeats all steps for each chunk. ``flow_state`` is the affine flow.
 
 D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB =
 min(WP, 32). Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the compiler can widen loads.
@@ -22,84 +22,59 @@ import triton.language as tl
 from fastflow.kernels.flow.triton_parts import (
     add,
     chain,
-    emit,
     inputs,
     layer,
     layer_weights,
     layer_wide,
     load_centred,
+    locate,
     pass_on,
     read,
     recur,
-    rescale,
     store,
     total,
+    write,
     zero,
 )
-
-
-@triton.jit(do_not_specialize=["B"])
-def flow_loop(
-    x_ptr, z_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, step_ptr, link_ptr, G_ptr, B_ptr, d_ptr,
-    chunk_ptr, block_ptr, V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
-    B, D, N, steps, tiles, chunks, C, pitch,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
-    VEC: tl.constexpr, DENSE: tl.constexpr, NORMALIZE: tl.constexpr,
-) -> None:  # fmt: skip
-    """Map x (B, D) to z (B, N), BM rows at a time.
-
-    scratch (programs, BM, C) holds a, then h; ``pitch``: row length of U and of a dense S.
-    """
-    source = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B)
-    outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
-    h_ptr = scratch_ptr + tl.program_id(0).to(tl.int64) * BM * C
-    for part in range(tl.program_id(0), tl.cdiv(B, BM), tl.num_programs(0)):
-        row = part * tl.full((), BM, tl.int64)  # rows times channels may exceed 32 bits
-        tl.debug_barrier()
-        for tile in range(0, tiles):
-            a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, 0)
-            tl.store(h_ptr + tl.arange(0, BM)[:, None] * C + tile * HB + tl.arange(0, HB)[None, :], a)
-        tl.debug_barrier()
-        recur(h_ptr, h_ptr, steps, (step_ptr, link_ptr, G_ptr), (B_ptr, d_ptr), C, BM, WP, SCHEME)
-        squares = tl.zeros((BM,), tl.float32)
-        for chunk in range(0, chunks):
-            z = emit(
-                source, (m_ptr, s_ptr), outs, linear, h_ptr, row, chunk, D, C, BM, BN, BK, WP, SCHEME, 0, DENSE
-            )  # fmt: skip
-            squares += store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
-        if NORMALIZE:
-            rescale(z_ptr, squares, row, chunks, B, N // VEC * VEC, BM, BN)
 
 
 @triton.jit(do_not_specialize=["B", "layer_pitch"])
 def flow_read(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, a_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr,
-    B, D, layers, layer_pitch, C, pitch,
+    B, D, layers, layer_pitch, C, pitch, tiles,
     BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, SCHEME: tl.constexpr, VEC: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write a (rows padded to whole blocks, C); grid (blocks of BM rows, tiles)."""
+    """Write a (rows padded to whole blocks, C); grid (blocks of BM rows x tiles,)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
-    row, tile = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
+    row, tile = (tl.program_id(0) // tiles).to(tl.int64) * BM, tl.program_id(0) % tiles
     a = read(source, (m_ptr, s_ptr), (tile_ptr, U_ptr, pitch, c_ptr), row, tile, BM, HB, BK, SCHEME, POOL)
     tl.store(a_ptr + (row + tl.arange(0, BM))[:, None] * C + tile * HB + tl.arange(0, HB)[None, :], a)
 
 
+@triton.jit
+def flow_recur(
+    a_ptr, step_ptr, link_ptr, G_ptr, B_ptr, d_ptr, steps, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr
+) -> None:
+    """Replace a by h; grid (blocks of BM rows,)."""
+    a_ptr += tl.program_id(0).to(tl.int64) * BM * C
+    recur(a_ptr, steps, (step_ptr, link_ptr, G_ptr), (B_ptr, d_ptr), C, BM, WP, SCHEME)
+
+
 @triton.jit(do_not_specialize=["B", "layer_pitch"])
-def flow_write(
-    x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, a_ptr, h_ptr, m_ptr, s_ptr, step_ptr, link_ptr, G_ptr,
-    B_ptr, d_ptr, chunk_ptr, block_ptr, V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
-    B, D, N, layers, layer_pitch, C, pitch,
+def flow_emit(
+    x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, a_ptr, m_ptr, s_ptr, chunk_ptr, block_ptr, V_ptr, t_ptr,
+    S_ptr, gather_ptr, mz_ptr, sz_ptr, B, D, N, layers, layer_pitch, C, pitch, chunks,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write z (B, N) from a; grid (blocks of BM rows, chunks); scratch h (programs, BM, C)."""
+    """Write z (B, N) from h, which lies in a; grid (blocks of BM rows x chunks,)."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
-    outs, linear = (chunk_ptr, block_ptr, V_ptr, t_ptr), (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
-    row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
-    h_ptr += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + chunk) * BM * C
-    steps = tl.load(chunk_ptr + 3 * chunk)
-    recur(a_ptr + row * C, h_ptr, steps, (step_ptr, link_ptr, G_ptr), (B_ptr, d_ptr), C, BM, WP, SCHEME)
-    z = emit(source, (m_ptr, s_ptr), outs, linear, h_ptr, row, chunk, D, C, BM, BN, BK, WP, SCHEME, POOL, DENSE)
+    linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
+    row, chunk = (tl.program_id(0) // chunks).to(tl.int64) * BM, tl.program_id(0) % chunks
+    own = chunk * BN + tl.arange(0, BN)
+    z = write((chunk_ptr, block_ptr, V_ptr), a_ptr + row * C, chunk, own, C, BM, BN, WP, SCHEME)
+    z += tl.load(t_ptr + own)[None, :]
+    z += pass_on(source, (m_ptr, s_ptr), linear, row, own, D, BM, BN, BK, SCHEME, POOL, DENSE)
     store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
 
 
@@ -107,15 +82,15 @@ def flow_write(
 def flow_chain(
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, z_ptr, a_ptr, m_ptr, s_ptr, G_ptr, B_ptr, d_ptr,
     V_ptr, t_ptr, S_ptr, gather_ptr, mz_ptr, sz_ptr,
-    B, D, N, layers, layer_pitch, C, pitch,
+    B, D, N, layers, layer_pitch, C, pitch, chunks,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
     VEC: tl.constexpr, DENSE: tl.constexpr, POOL: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write z as ``flow_write``, with steps unrolled by ``chain``."""
+    """Write z (B, N) from a; grid as ``flow_emit``."""
     source = (x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch // VEC * VEC, D // VEC * VEC, B)
     linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
-    row, chunk = tl.program_id(0).to(tl.int64) * BM, tl.program_id(1)
+    row, chunk = (tl.program_id(0) // chunks).to(tl.int64) * BM, tl.program_id(0) % chunks
     own = chunk * BN + tl.arange(0, BN)
     z = pass_on(source, (m_ptr, s_ptr), linear, row, own, D, BM, BN, BK, SCHEME, POOL, DENSE)
     z += tl.load(t_ptr + own)[None, :]
@@ -129,7 +104,7 @@ def flow_state(
     span_ptr, V_ptr, R_ptr, p_ptr, q_ptr, t_ptr, gather_ptr, sz_ptr,
     B, D, N, steps, C, pitch, log_det,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
-    VEC: tl.constexpr, LOGDET: tl.constexpr, NORMALIZE: tl.constexpr,
+    VEC: tl.constexpr, LOGDET: tl.constexpr,
 ) -> None:  # fmt: skip
     """Map x (B, D) to z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET.
 
@@ -182,17 +157,15 @@ def flow_state(
                 u = (tl.load(u_ptr + rows + cols[None, :]) + shift) * tl.where(gate < 0.0, decay, 1.0) / (1.0 + decay)
                 tl.store(u_ptr + rows + cols[None, :], u)
             tl.debug_barrier()
-        squares = tl.zeros((BM,), tl.float32)
         for chunk in range(0, tl.cdiv(N, BN)):
             out = chunk * BN + tl.arange(0, BN)
-            u = tl.load(u_ptr + rows + tl.load(gather_ptr + out)[None, :])
+            at = tl.arange(0, BM)[None, :] * pitch + tl.load(gather_ptr + out)[:, None]
+            u = tl.trans(tl.load(u_ptr + at))  # as in ``pass_on``
             z = u * tl.load(sz_ptr + out)[None, :] + tl.load(t_ptr + out)[None, :]
-            squares += store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
+            store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
         if LOGDET:
             index = row + tl.arange(0, BM)
             tl.store(log_det_ptr + index, log_gates + log_det, mask=index < B)
-        if NORMALIZE:
-            rescale(z_ptr, squares, row, tl.cdiv(N, BN), B, N // VEC * VEC, BM, BN)
 
 
 @triton.jit(do_not_specialize=["B", "layer_pitch"])
@@ -209,12 +182,13 @@ def pool_mean(
 
 @triton.jit(do_not_specialize=["B"])
 def unit_rows(z_ptr, B, N, BM: tl.constexpr, BN: tl.constexpr, VEC: tl.constexpr) -> None:
-    """Scale z (B, N) to unit length in place; grid (blocks of BM rows,)."""
-    pitch, row = N // VEC * VEC, tl.program_id(0).to(tl.int64) * BM
-    rows, squares = row + tl.arange(0, BM), tl.zeros((BM,), tl.float32)
-    for chunk in range(0, tl.cdiv(N, BN)):
-        own = chunk * BN + tl.arange(0, BN)
-        inside = (rows < B)[:, None] & (own < pitch)[None, :]
-        z = tl.load(z_ptr + rows[:, None] * pitch + own[None, :], mask=inside, other=0.0)
+    """Divide rows of z (B, N) by max(|z|, 1e-12), in place; grid (blocks of BM rows,)."""
+    rows, squares = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM), tl.zeros((BM,), tl.float32)
+    for own in range(0, N, BN):
+        at, inside = locate(rows, own + tl.arange(0, BN), B, N // VEC * VEC)
+        z = tl.load(z_ptr + at, mask=inside, other=0.0)
         squares += tl.sum(z * z, axis=1)
-    rescale(z_ptr, squares, row, tl.cdiv(N, BN), B, pitch, BM, BN)
+    factor = 1.0 / tl.maximum(tl.sqrt_rn(squares), 1e-12)
+    for own in range(0, N, BN):
+        at, inside = locate(rows, own + tl.arange(0, BN), B, N // VEC * VEC)
+        tl.store(z_ptr + at, tl.load(z_ptr + at, mask=inside, other=0.0) * factor[:, None], mask=inside)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 POOL = 16  # tokens that pooling sums at a time
-# most tokens of a single text that ``flow_read`` and ``flow_write`` pool themselves
+# most tokens of a single text that ``flow_read`` and ``flow_emit`` pool themselves
 POOL_FUSED = 64
 SMALL = 16  # rows in a block of ``unit_rows``
 WIDE = 128  # channels in a block of ``pool_mean`` and ``unit_rows``
@@ -19,7 +19,6 @@ class Config:
     """A configuration: the most rows it serves, and constants as in ``triton_bodies``."""
 
     rows: float
-    body: str  # "pair", "loop" or "state"
     BM: int  # rows in a block
     BN: int  # output channels in a chunk
     BK: int  # inputs read together
@@ -27,38 +26,31 @@ class Config:
     SCHEME: str  # "fma" or "tf32x3", as in ``triton_parts``
     warps: int
     stages: int
-    per_sm: int = 1  # programs per multiprocessor
+    per_sm: int = 1  # programs of ``flow_state`` per multiprocessor
     AHEAD: int | None = None  # steps loaded early by ``flow_chain``; None: not used
 
 
 ANY = float("inf")
 CONFIGURATIONS: dict[str, tuple[Config, ...]] = {
     "hidden": (
-        Config(4, "pair", 1, 32, 512, 16, "fma", 8, 3, AHEAD=2),
-        Config(64, "pair", 16, 32, 64, 32, "tf32x3", 4, 3, AHEAD=0),
-        Config(4096, "pair", 16, 128, 64, 32, "tf32x3", 4, 3),
-        Config(8192, "loop", 32, 32, 32, 64, "tf32x3", 4, 3, 2),
-        Config(32768, "loop", 64, 32, 32, 64, "tf32x3", 4, 3, 2),
-        Config(ANY, "loop", 128, 32, 16, 64, "tf32x3", 8, 5),
+        Config(4, 1, 32, 512, 16, "fma", 8, 3, AHEAD=2),
+        Config(64, 16, 32, 64, 32, "tf32x3", 4, 3, AHEAD=0),
+        Config(4096, 16, 128, 64, 32, "tf32x3", 4, 3),
+        Config(ANY, 64, 64, 32, 64, "tf32x3", 4, 3),
     ),
     "dense": (
-        Config(1, "pair", 1, 16, 128, 16, "fma", 8, 3, AHEAD=2),
-        Config(1024, "pair", 16, 32, 64, 32, "tf32x3", 4, 3),
-        Config(ANY, "loop", 64, 32, 32, 32, "tf32x3", 4, 3, 2),
+        Config(1, 1, 16, 128, 16, "fma", 8, 3, AHEAD=2),
+        Config(1024, 16, 32, 64, 32, "tf32x3", 4, 3),
+        Config(ANY, 64, 32, 32, 32, "tf32x3", 4, 3),
     ),
     "state": (
-        Config(1, "state", 1, 64, 128, 0, "fma", 4, 3),
-        Config(4096, "state", 16, 64, 64, 0, "tf32x3", 4, 3, 2),
-        Config(ANY, "state", 64, 32, 32, 0, "tf32x3", 4, 3, 2),
+        Config(1, 1, 64, 128, 0, "fma", 4, 3),
+        Config(4096, 16, 64, 64, 0, "tf32x3", 4, 3, 2),
+        Config(ANY, 64, 32, 32, 0, "tf32x3", 4, 3, 2),
     ),
 }
 
 
-# the loop of ``hidden`` from sm_90 on; on older GPUs its registers spill
-HOPPER = Config(ANY, "loop", 64, 64, 32, 64, "tf32x3", 4, 3, 2)
-
-
-def choose(kind: str, rows: int, hopper: bool = False) -> Config:
-    """Return the configuration for ``rows``; ``hopper``: compute capability >= 9.0."""
-    found = next(config for config in CONFIGURATIONS[kind] if rows <= config.rows)
-    return HOPPER if hopper and kind == "hidden" and found.body == "loop" else found
+def choose(kind: str, rows: int) -> Config:
+    """Return the configuration for ``rows``."""
+    return next(config for config in CONFIGURATIONS[kind] if rows <= config.rows)

@@ -82,7 +82,7 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
         "tile_ptr": _sixteenths(tile_ranges), "U_ptr": read, "c_ptr": bias, "G_ptr": gram,
         "step_ptr": np.column_stack([blocks * (width // unit), _bounds(links, width // unit)]),
         "link_ptr": _units(blocks, links, width // unit),
-        "chunk_ptr": np.column_stack([[max(ks, default=-1) + 1 for ks in reach_of], _bounds(reach_of, width // unit)]),
+        "chunk_ptr": _bounds(reach_of, width // unit),
         "block_ptr": _units(blocks, reach_of, width // unit), "V_ptr": write,
     }  # fmt: skip
     pairs = [(step, j) for step, js in enumerate(links) for j in js]

@@ -50,9 +50,8 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
     x_ptr, offset_ptr, id_ptr, weight_ptr, share_ptr, layers, layer_pitch, pitch, B = source
     inside = cols < pitch
     if POOL == 0:
-        rows = row + tl.arange(0, BM)
-        at = x_ptr + rows[:, None] * pitch + cols[None, :]
-        return tl.load(at, mask=(rows < B)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        at, inside = locate(row + tl.arange(0, BM), cols, B, pitch)
+        return tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     else:
         first, last = tl.load(offset_ptr + row), tl.load(offset_ptr + row + 1)
         total, mass = tl.zeros((POOL, BC), tl.float32), tl.zeros((POOL,), tl.float32)
@@ -138,11 +137,10 @@ def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, 
 
 
 @triton.jit
-def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
-    """Write h (BM, C) from a (BM, C) for the first ``steps`` steps. If WP > 32, the last WP columns are scratch.
+def recur(a_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
+    """Replace a (BM, C) by h, in ``steps`` steps. If WP > 32, the last WP columns are scratch.
 
-    links = (step (K, 3): first block of UB columns, range in link; link: earlier blocks that a step reads; G (C, C)). h
-    may be a.
+    links = (step (K, 3): first block of UB columns, range in link; link: earlier blocks that a step reads; G (C, C)).
     """
     UB: tl.constexpr = min(WP, 32)
     step_ptr, link_ptr, G_ptr = links
@@ -157,16 +155,16 @@ def recur(a_ptr, h_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constex
             acc = zero(BM, UB, UB, SCHEME)
             for at in tl.range(tl.load(step_ptr + 3 * k + 1), tl.load(step_ptr + 3 * k + 2), num_stages=1):
                 other = tl.load(link_ptr + at) * UB + units
-                h = tl.load(h_ptr + rows + other[None, :])
+                h = tl.load(a_ptr + rows + other[None, :])
                 acc = add(acc, h, tl.load(G_ptr + own[:, None] * C + other[None, :]), SCHEME)
             a = tl.maximum(a + total(acc, SCHEME), 0.0)
             if WP == UB:
                 tl.debug_barrier()
-                tl.store(h_ptr + rows + own[None, :], layer(a, loaded, WP, BM, SCHEME))
+                tl.store(a_ptr + rows + own[None, :], layer(a, loaded, WP, BM, SCHEME))
             else:
-                tl.store(h_ptr + rows + (C - WP + part + units)[None, :], a)
+                tl.store(a_ptr + rows + (C - WP + part + units)[None, :], a)
         if WP > UB:
-            layer_wide(h_ptr + C - WP, h_ptr + block, C, inner, k, WP, BM, SCHEME)
+            layer_wide(a_ptr + C - WP, a_ptr + block, C, inner, k, WP, BM, SCHEME)
         tl.debug_barrier()
 
 
@@ -176,7 +174,7 @@ def chain(
     BM: tl.constexpr, BN: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr, BLOCKS: tl.constexpr,
     READERS: tl.constexpr, LINKS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Return (BM, BN): V h in the channels ``own`` from a (BM, C), as ``recur`` unrolled for few rows and WP <= 32.
+    """Return (BM, BN): V h in the channels ``own`` from a (BM, C), as ``recur`` and ``write``, unrolled, for WP <= 32.
 
     BLOCKS, READERS (ascending), LINKS: as in ``triton_layout.Chain``. Weights are loaded AHEAD steps
     early; h stays in registers.
@@ -208,26 +206,20 @@ def chain(
 
 
 @triton.jit
-def emit(
-    source, centre, outs, linear, h_ptr, row, chunk, D, C,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr,
-    SCHEME: tl.constexpr, POOL: tl.constexpr, DENSE: tl.constexpr,
-):  # fmt: skip
-    """Return (BM, BN): z = S u + V h + t in the channels of ``chunk``.
+def write(outs, h_ptr, chunk, own, C, BM: tl.constexpr, BN: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
+    """Return (BM, BN): V h in the channels ``own`` of ``chunk``.
 
-    outs = (chunk (chunks, 3): steps needed, range in block; block: blocks of hidden units to read; V (N, C); t (N,)).
-    linear: as in ``pass_on``.
+    outs = (chunk (chunks, 2): range in block; block: blocks of hidden units to read; V (N, C)).
     """
     UB: tl.constexpr = min(WP, 32)
-    chunk_ptr, block_ptr, V_ptr, t_ptr = outs
-    own, rows, units = chunk * BN + tl.arange(0, BN), tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
+    chunk_ptr, block_ptr, V_ptr = outs
+    rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
     acc = zero(BM, BN, UB, SCHEME)
-    for at in range(tl.load(chunk_ptr + 3 * chunk + 1), tl.load(chunk_ptr + 3 * chunk + 2)):
+    for at in range(tl.load(chunk_ptr + 2 * chunk), tl.load(chunk_ptr + 2 * chunk + 1)):
         block = tl.load(block_ptr + at) * UB + units
         h = tl.load(h_ptr + rows + block[None, :])
         acc = add(acc, h, tl.load(V_ptr + own[:, None] * C + block[None, :]), SCHEME)
-    z = total(acc, SCHEME) + tl.load(t_ptr + own)[None, :]
-    return z + pass_on(source, centre, linear, row, own, D, BM, BN, BK, SCHEME, POOL, DENSE)
+    return total(acc, SCHEME)
 
 
 @triton.jit
@@ -248,27 +240,25 @@ def pass_on(
             acc = add(acc, u, tl.load(S_ptr + own[:, None] * S_pitch + cols[None, :]), SCHEME)
         return total(acc, SCHEME)
     else:
-        x = inputs(source, row, tl.load(gather_ptr + own), BM, BN, POOL)
+        cols = tl.load(gather_ptr + own)
+        if POOL == 0:  # transposed: neighbouring threads load neighbouring channels
+            rows = row + tl.arange(0, BM)[None, :]
+            x = tl.load(source[0] + rows * source[7] + cols[:, None], mask=rows < source[8], other=0.0)
+            x = tl.trans(x.to(tl.float32))
+        else:
+            x = inputs(source, row, cols, BM, BN, POOL)
         return (x - tl.load(mz_ptr + own)[None, :]) * tl.load(sz_ptr + own)[None, :]
 
 
 @triton.jit
-def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Write the tile z (BM, BN) from ``row`` and column ``chunk`` BN on; return its rows' sums of squares (BM,)."""
-    rows, own = row + tl.arange(0, BM), chunk * BN + tl.arange(0, BN)
-    inside = (rows < B)[:, None] & (own < pitch)[None, :]
-    tl.store(z_ptr + rows[:, None] * pitch + own[None, :], z, mask=inside)
-    return tl.sum(tl.where(inside, z * z, 0.0), axis=1)
+def locate(rows, cols, B, pitch):
+    """Return places of ``rows`` x ``cols`` in a matrix (B, pitch), and the mask of those inside."""
+    inside = (rows < B)[:, None] & (cols < pitch)[None, :]
+    return rows[:, None] * pitch + cols[None, :], inside
 
 
 @triton.jit
-def rescale(z_ptr, squares, row, chunks, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
-    """Divide rows of z by max(|z|, 1e-12); ``squares`` (BM,): their sums of squares."""
-    tl.debug_barrier()
-    factor = 1.0 / tl.maximum(tl.sqrt_rn(squares), 1e-12)
-    rows = row + tl.arange(0, BM)
-    for chunk in range(0, chunks):
-        own = chunk * BN + tl.arange(0, BN)
-        inside = (rows < B)[:, None] & (own < pitch)[None, :]
-        at = z_ptr + rows[:, None] * pitch + own[None, :]
-        tl.store(at, tl.load(at, mask=inside, other=0.0) * factor[:, None], mask=inside)
+def store(z_ptr, z, row, chunk, B, pitch, BM: tl.constexpr, BN: tl.constexpr):
+    """Write the tile z (BM, BN) from ``row`` and column ``chunk`` BN on."""
+    at, inside = locate(row + tl.arange(0, BM), chunk * BN + tl.arange(0, BN), B, pitch)
+    tl.store(z_ptr + at, z, mask=inside)

@@ -14,7 +14,7 @@ import pytest
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, choose
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, choose
 from fastflow.kernels.flow.triton_layout import lay_out_hidden, pad_width, split_prologue
 from fastflow.kernels.launch import INSTALL, options, prepare
 from fastflow.plan import fold
@@ -134,8 +134,7 @@ def test_each_table_of_the_flow_serves_every_batch_in_order(kind):
     assert configs[-1].rows == float("inf")
     first = int(configs[0].rows)
     assert [choose(kind, rows) for rows in (1, first, first + 1, 10**8)] == [configs[i] for i in (0, 0, 1, -1)]
-    assert (choose("hidden", 10**6, hopper=True), choose("hidden", 9, hopper=True)) == (HOPPER, choose("hidden", 9))
-    for config in (*configs, HOPPER):
+    for config in configs:
         assert (config.SCHEME == "fma") == (config.BM == 1)
         assert all(size & (size - 1) == 0 for size in (config.BM, config.BN, config.BK, config.HB))
         assert config.SCHEME in ("fma", "tf32x3")
@@ -165,9 +164,8 @@ def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
         outside[:, low:high] = 0
         assert not outside.any()
         assert high <= packed.pitch
-    needed = packed.arrays["chunk_ptr"][:, 0]
-    assert needed.max() == plan.steps
-    assert needed.min() < plan.steps, "channels emitted at the first level need fewer steps"
+    needed = np.diff(packed.arrays["chunk_ptr"])
+    assert 0 < needed.min() < needed.max() <= plan.steps * max(1, packed.arrays["B_ptr"].shape[1] // 32)
 
 
 def test_steps_of_one_range_share_a_tile_and_a_prologue_is_a_plan_of_its_own():

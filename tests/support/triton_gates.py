@@ -10,8 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-# bytes a thread: on an H100 the loop's blocks of 64 x 64, with 112, beat what spills nothing by a sixth
-SPILLED = {80: 16, 90: 128}
+SPILLED = 24  # bytes a thread
 LARGEST_SHARED = 99 * 1024  # what a block may use on every GPU from sm_80 on
 
 
@@ -33,8 +32,8 @@ def assert_within_limits(kernel, tmp_path, arch, warpgroup_products=False):
     cubin.write_bytes(kernel.asm["cubin"])
     usage = dump("--dump-resource-usage", cubin)
     stack, local = (int(re.search(rf"{field}:(\d+)", usage)[1]) for field in ("STACK", "LOCAL"))
-    assert (local, stack <= SPILLED[arch]) == (0, True), usage
-    assert cubin.stat().st_size < 256_000
+    assert (local, stack <= SPILLED) == (0, True), usage
+    assert cubin.stat().st_size < 1 << 18
     assert kernel.metadata.shared <= LARGEST_SHARED
     if warpgroup_products:
         assert "HGMMA" in dump("-sass", cubin)

@@ -24,7 +24,7 @@ from fastflow.kernels.encoder.triton_configurations import (
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS
 from fastflow.kernels.flow.triton_layout import Chain, Layout
 from fastflow.plan import fold
 
@@ -34,7 +34,7 @@ from support.triton_gates import NoDevice, assert_within_limits, compile_for, sk
 TABLE_NAMES = ("tile", "step", "link", "chunk", "block", "gather", "span", "offset", "id", "position")
 TABLES = {f"{name}_ptr" for name in TABLE_NAMES}
 STATES = ("*fp32", "*fp16", "*bf16")
-LAUNCHES = {"loop": ("flow_loop",), "pair": ("flow_read", "flow_write", "flow_chain"), "state": ("flow_state",)}
+HIDDEN = ("flow_read", "flow_recur", "flow_emit", "flow_chain")
 LINKS = ((), (0,), (1,), (1,), (1, 3), (1, 4), (1, 4), (1, 4, 6), (1, 4, 7))  # of the paper's flow
 PAIRS = [(step, j) for step, js in enumerate(LINKS) for j in js]
 CHAIN = Chain(tuple(range(len(LINKS))), tuple(step for step, _ in PAIRS), tuple(j for _, j in PAIRS))
@@ -56,23 +56,24 @@ def list_flow_cases():
             options |= {name: None for name in UNWEIGHTED if name in getattr(bodies, kernel).arg_names}
         found.setdefault((kernel, tuple(sorted(options.items())), x), (kernel, options, x))
 
-    for kind, configs in (CONFIGURATIONS | {"hopper": (HOPPER,)}).items():
+    for kind, configs in CONFIGURATIONS.items():
         dense = kind == "dense"
         for config in configs:
             one, hidden = config.SCHEME == "fma", kind == "hidden"
-            for body in LAUNCHES[config.body]:
+            for body in ("flow_state",) if kind == "state" else HIDDEN:
                 if body == "flow_chain" and config.AHEAD is None:
                     continue
                 wide = (64,) if body != "flow_chain" else ()
                 for width in (32, 16, *wide) if config in (configs[min(1, len(configs) - 1)], configs[-1]) else (32,):
-                    add(body, constants(config, body, packed(768, dense), width, True, one and hidden, True))
+                    add(body, constants(config, body, packed(768, dense), width, one and hidden, True))
                 for x in STATES if one and hidden else ():
                     for weighted in (False, True):
-                        add(body, constants(config, body, packed(768, dense), 32, True, True), x, weighted)
+                        add(body, constants(config, body, packed(768, dense), 32, True), x, weighted)
     widest = CONFIGURATIONS["hidden"][-1]
     for dim in (768, 312, 33):
-        add("flow_loop", constants(widest, "flow_loop", packed(dim, False), 32))
-    add("flow_loop", constants(widest, "flow_loop", packed(768, False), 256))
+        add("flow_emit", constants(widest, "flow_emit", packed(dim, False), 32))
+    for body in ("flow_recur", "flow_emit"):
+        add(body, constants(widest, body, packed(768, False), 256))
     for x in STATES:
         for weighted in (False, True):
             add("pool_mean", pool_constants(768), x, weighted)
@@ -107,11 +108,8 @@ def label(value):
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize(("name", "options", "x"), list_flow_cases(), ids=label)
 def test_a_stored_flow_compiles_within_the_limits(name, options, x, arch, tmp_path):
-    hopper = name == "flow_loop" and all(options.get(name) == vars(HOPPER)[name] for name in ("BM", "BN", "BK"))
-    if arch == 80 and hopper:
-        pytest.skip("only for Hopper")
     skip_twin({"*fp16": "float16", "*bf16": "bfloat16"}.get(x, x), arch)
-    aligned = {"C", "pitch"} | ({"D", "N", "layer_pitch"} if options["VEC"] == 16 else set())
+    aligned = {"C", "pitch"} | ({"D", "N", "layer_pitch"} if options.get("VEC", 16) == 16 else set())
     kernel = compile_kernel(getattr(bodies, name), options, arch, {"x_ptr": x}, {"log_det"}, aligned)
     assert_within_limits(kernel, tmp_path, arch, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     assert ".nc" not in kernel.asm["ptx"]  # a read-only load might return what was there before a barrier
@@ -163,7 +161,8 @@ def test_calls_of_the_flow_compile_with_their_arguments(compiling):
     shared.pool(torch.zeros(2, 33, 48), torch.tensor([0, 1, 20], dtype=torch.int32))
     assert compiling == [
         *("flow_read", "flow_chain", "flow_read", "flow_chain", "pool_mean", "flow_read", "flow_chain", "unit_rows"),
-        *("flow_read", "flow_write", "flow_loop", "flow_state", "flow_write", "flow_read", "flow_chain", "pool_mean"),
+        *("flow_read", "flow_recur", "flow_emit") * 2,
+        *("flow_state", "flow_emit", "flow_read", "flow_chain", "pool_mean"),
         *("flow_read", "flow_chain", "pool_mean"),
     ]
 

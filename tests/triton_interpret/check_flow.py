@@ -18,7 +18,7 @@ import fastflow
 from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, HOPPER, POOL_FUSED
+from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, POOL_FUSED
 from fastflow.model.artifact import load_model
 from fastflow.plan import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
@@ -30,8 +30,7 @@ DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 FLOOR = 5e-7  # relative: a float32 result is rounded once more than it is computed
 LIMIT = 2e-6  # relative: float32 sums of a text's tokens against float64
 LONG = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter takes long for the same paths; needs a GPU")
-TABLES = CONFIGURATIONS | {"hidden": (*CONFIGURATIONS["hidden"], HOPPER)}
-BODIES = {kind: range(len(TABLES[kind])) for kind in ("hidden", "dense", "state")}
+BODIES = {kind: range(len(configs)) for kind, configs in CONFIGURATIONS.items()}
 
 
 def make_nan(*size, **options):
@@ -78,7 +77,7 @@ SMALL = {"levels": 2, "depth": 2, "width": 8}
 
 def use(monkeypatch, number):
     """Serve every batch with one configuration of the table."""
-    monkeypatch.setattr(flow_triton, "choose", lambda kind, *_: TABLES[kind][number])
+    monkeypatch.setattr(flow_triton, "choose", lambda kind, *_: CONFIGURATIONS[kind][number])
 
 
 def vectors(rows, dim, seed=7):
@@ -126,7 +125,7 @@ if DEVICE == "cpu":
 def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch):
     x = vectors(64, dim)
     use(monkeypatch, number)
-    assert_body([make_trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(TABLES["hidden"][number].BM, 37)])
+    assert_body([make_trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(CONFIGURATIONS["hidden"][number].BM, 37)])
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -106,7 +106,7 @@ class Idle:
         return lambda **values: None
 
 
-BODIES = {of_encoder: ("embed", "attend", "add_norm", "activate"), of_flow: ("pool_mean", "flow_write", "unit_rows")}
+BODIES = {of_encoder: ("embed", "attend", "add_norm", "activate"), of_flow: ("pool_mean", "flow_emit", "unit_rows")}
 
 
 @pytest.mark.parametrize(("bodies", "name"), [(module, name) for module, names in BODIES.items() for name in names])
