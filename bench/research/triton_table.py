@@ -52,8 +52,8 @@ class Case(NamedTuple):
     stored: bool
 
 
-# candidates: BM, BN, BK, HB, warps, stages, and AHEAD (None: not unrolled)
-Numbers = tuple[int | None, ...]
+# candidates: BM, BN, BK, HB, warps, stages, and AHEAD (None: not unrolled); of many rows with both schemes
+Numbers = tuple[Any, ...]
 ONE = ((32, 16, 8, 0), (32, 16, 8, 1), (16, 16, 8, 2), (32, 16, 4, 2), (32, 8, 8, 2), (64, 16, 8, 1))
 FEW = ((32, 8, 0), (64, 4, 0), (32, 4, 1), (32, 4, None))
 SOME = ((16, 64, 64, 32), (16, 64, 64, 64), (32, 64, 32, 64), (32, 128, 64, 32), (64, 64, 32, 64))
@@ -82,10 +82,10 @@ def _list_flow_cases() -> Iterator[Case]:
             stored = triton_configurations.choose(kind, rows)
             yield Case(what, (rows,), stored, True)
             for bm, bn, bk, hb, warps, stages, ahead in entries:
-                scheme = "fma" if bm == 1 else "tf32x3"
-                config = Config(stored.rows, bm, bn, bk, hb, scheme, warps, stages, AHEAD=ahead)
-                if config != stored:
-                    yield Case(what, (rows,), config, False)
+                for scheme in ("fma",) if bm == 1 else ("tf32x3",) if ahead is not None else ("split", "tf32x3"):
+                    config = Config(stored.rows, bm, bn, bk, hb, scheme, warps, stages, AHEAD=ahead)
+                    if config != stored:
+                        yield Case(what, (rows,), config, False)
 
 
 def _list_attention_cases() -> Iterator[Case]:

@@ -150,15 +150,15 @@ class _Part:
         self.flow, self.plan = flow, plan
         self.kind = kind(plan)
         self.width = pad_width(plan.width)
-        self.layouts: dict[tuple[int, int, int], tuple[Layout, dict[str, Tensor]]] = {}
+        self.layouts: dict[tuple[int, int, int, bool], tuple[Layout, dict[str, Tensor]]] = {}
         for config in CONFIGURATIONS[self.kind]:
             self.lay_out(config)  # now: a call captured in a CUDA graph must not copy
 
     def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
-        key = (config.HB, config.BN, config.BK)
+        key = (config.HB, config.BN, config.BK, config.SCHEME == "split")
         if key not in self.layouts:
             state = self.kind == "state"
-            layout = lay_out_state(self.plan, *key[1:]) if state else lay_out_hidden(self.plan, *key)
+            layout = lay_out_state(self.plan, *key[1:3]) if state else lay_out_hidden(self.plan, *key)
             tensors = {name: self.flow.torch.from_numpy(a).to(self.flow.device) for name, a in layout.arrays.items()}
             self.layouts[key] = layout, tensors
         return self.layouts[key]

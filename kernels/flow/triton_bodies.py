@@ -24,7 +24,6 @@ from fastflow.kernels.flow.triton_parts import (
     chain,
     inputs,
     layer,
-    layer_weights,
     layer_wide,
     load_centred,
     locate,
@@ -131,10 +130,10 @@ def flow_state(
                 for start in range(tl.load(tile_ptr + 2 * k) * 16, tl.load(tile_ptr + 2 * k + 1) * 16, BK):
                     cols = start + tl.arange(0, BK)
                     u = tl.load(u_ptr + rows + cols[None, :])
-                    acc = add(acc, u, tl.load(U_ptr + own[:, None] * pitch + cols[None, :]), SCHEME)
+                    acc = add(acc, u, U_ptr, own, cols, pitch, SCHEME)
                 a = tl.maximum(total(acc, SCHEME) + tl.load(c_ptr + own)[None, :], 0.0)
                 if WP == UB:
-                    h = layer(a, layer_weights(inner, k, WP), WP, BM, SCHEME)
+                    h = layer(a, inner, k, WP, BM, SCHEME)
                 else:
                     tl.store(r_ptr + rows + (unit + units)[None, :], a)
             if WP > UB:
@@ -146,9 +145,8 @@ def flow_state(
                 for unit in range(0, WP, UB):
                     if WP > UB:
                         h = tl.load(h_ptr + rows + (unit + units)[None, :])
-                    at = cols[:, None] * C + (k * WP + unit + units)[None, :]
-                    shift = add(shift, h, tl.load(V_ptr + at), SCHEME)
-                    gate = add(gate, h, tl.load(R_ptr + at), SCHEME)
+                    shift = add(shift, h, V_ptr, cols, k * WP + unit + units, C, SCHEME)
+                    gate = add(gate, h, R_ptr, cols, k * WP + unit + units, C, SCHEME)
                 shift = total(shift, SCHEME) + tl.load(p_ptr + k * pitch + cols)[None, :]
                 gate = total(gate, SCHEME) + tl.load(q_ptr + k * pitch + cols)[None, :]
                 decay = tl.exp(-tl.abs(gate))

@@ -23,7 +23,7 @@ class Config:
     BN: int  # output channels in a chunk
     BK: int  # inputs read together
     HB: int  # hidden units read together
-    SCHEME: str  # "fma" or "tf32x3", as in ``triton_parts``
+    SCHEME: str  # "fma", "tf32x3" or "split", as in ``triton_parts``
     warps: int
     stages: int
     per_sm: int = 1  # programs of ``flow_state`` per multiprocessor
@@ -36,12 +36,12 @@ CONFIGURATIONS: dict[str, tuple[Config, ...]] = {
         Config(4, 1, 32, 512, 16, "fma", 8, 3, AHEAD=2),
         Config(64, 16, 32, 64, 32, "tf32x3", 4, 3, AHEAD=0),
         Config(4096, 16, 128, 64, 32, "tf32x3", 4, 3),
-        Config(ANY, 64, 64, 32, 64, "tf32x3", 4, 3),
+        Config(ANY, 64, 64, 32, 32, "split", 4, 3),
     ),
     "dense": (
         Config(1, 1, 16, 128, 16, "fma", 8, 3, AHEAD=2),
         Config(1024, 16, 32, 64, 32, "tf32x3", 4, 3),
-        Config(ANY, 64, 32, 32, 32, "tf32x3", 4, 3),
+        Config(ANY, 64, 64, 32, 32, "split", 4, 3),
     ),
     "state": (
         Config(1, 1, 64, 128, 0, "fma", 4, 3),

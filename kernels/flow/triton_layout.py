@@ -62,8 +62,11 @@ def split_prologue(plan: Plan) -> tuple[Plan, ...]:
     return first, replace(plan, L=None, m=np.zeros(size), s=np.ones(size))
 
 
-def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
-    """Lay out a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time."""
+def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = False) -> Layout:
+    """Lay out a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
+
+    ``split``: rows of weights are laid out for the scheme of this name.
+    """
     width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
     unit = min(width, UNIT)
     blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))
@@ -85,6 +88,10 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int) -> Layout:
         "chunk_ptr": _bounds(reach_of, width // unit),
         "block_ptr": _units(blocks, reach_of, width // unit), "V_ptr": write,
     }  # fmt: skip
+    if split:
+        arrays |= {
+            name: _split_rows(a) for name, a in arrays.items() if name in ("U_ptr", "G_ptr", "B_ptr", "V_ptr", "S_ptr")
+        }
     pairs = [(step, j) for step, js in enumerate(links) for j in js]
     chain = Chain(tuple(blocks.tolist()), tuple(step for step, _ in pairs), tuple(j for _, j in pairs))
     few = k > 0 and width <= UNIT and 2 * k + len(chain.LINKS) <= MOST_TILES
@@ -157,6 +164,13 @@ def _layout(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, colum
     return Layout(
         arrays, plan.inputs, plan.outputs, plan.steps, tiles, chunks, columns, pitch, plan.gather is None, plan.logdet
     )
+
+
+def _split_rows(weights: Array) -> Array:
+    """Return (2 R, C): each row rounded to TF32, then what was rounded off."""
+    rows = weights.reshape(-1, max(1, weights.shape[-1]))
+    high = ((rows.astype(np.float32).view(np.int32) + 0x1000) & -0x2000).view(np.float32)
+    return np.stack([high, rows - high], axis=1).reshape(-1, rows.shape[1])
 
 
 def _round_up(size: int, block: int) -> int:

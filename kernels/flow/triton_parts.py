@@ -1,6 +1,7 @@
 """Phases shared by the flow's Triton kernels.
 
-SCHEME of products: ``fma``, exact float32, if BM = 1; else tf32x3, an ``input_precision`` of ``tl.dot``.
+SCHEME of products: ``fma``, exact float32, if BM = 1; ``tf32x3``, an ``input_precision`` of ``tl.dot``; ``split``, the
+same three products, each row of weights being followed by the row of what TF32 rounds off.
 """
 # ruff: noqa: ANN001, ANN201 - Triton's arguments are untyped
 # ruff: noqa: RUF005 - Triton unpacks no tuples
@@ -22,12 +23,26 @@ def zero(M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, SCHEME: tl.constexpr
 
 
 @triton.jit
-def add(acc, a, w, SCHEME: tl.constexpr):
+def multiply(acc, a, w, SCHEME: tl.constexpr):
     """Return acc + a (M, C) times the transpose of w (N, C)."""
     if SCHEME == "fma":
         return acc + a * w
     else:
         return tl.dot(a, tl.trans(w), acc, input_precision=SCHEME)
+
+
+@triton.jit
+def add(acc, a, w_ptr, rows, cols, pitch, SCHEME: tl.constexpr):
+    """Return acc + a (M, C) times the transpose of w[rows, cols] (N, C); w has rows of ``pitch``."""
+    if SCHEME == "split":
+        at = w_ptr + 2 * rows[:, None] * pitch + cols[None, :]
+        high, low = tl.load(at), tl.load(at + pitch)
+        a_high = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        acc = multiply(acc, a - a_high, high, "tf32")
+        acc = multiply(acc, a_high, low, "tf32")
+        return multiply(acc, a_high, high, "tf32")
+    else:
+        return multiply(acc, a, tl.load(w_ptr + rows[:, None] * pitch + cols[None, :]), SCHEME)
 
 
 @triton.jit
@@ -100,24 +115,17 @@ def read(
     for start in range(low, high, BK):
         cols = start + tl.arange(0, BK)
         u = load_centred(source, centre, row, cols, BM, BK, POOL)
-        acc = add(acc, u, tl.load(U_ptr + own[:, None] * U_pitch + cols[None, :]), SCHEME)
+        acc = add(acc, u, U_ptr, own, cols, U_pitch, SCHEME)
     return total(acc, SCHEME) + tl.load(c_ptr + own)[None, :]
 
 
 @triton.jit
-def layer_weights(weights, k, WP: tl.constexpr):
-    """Load (B_k (WP, WP), d_k (1, WP)) from weights = (B (K, WP, WP), d (K, WP))."""
+def layer(a, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
+    """Return (BM, WP): relu(B_k a + d_k) of a (BM, WP), WP <= 32; weights = (B (K, WP, WP), d (K, WP))."""
     B_ptr, d_ptr = weights
     units = tl.arange(0, WP)
-    weight = tl.load(B_ptr + (k * WP + units)[:, None] * WP + units[None, :])
-    return weight, tl.load(d_ptr + k * WP + units)[None, :]
-
-
-@triton.jit
-def layer(a, loaded, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """Return (BM, WP): relu(B_k a + d_k) of a (BM, WP), WP <= 32; ``loaded``: (B_k, d_k)."""
-    weight, bias = loaded
-    return tl.maximum(total(add(zero(BM, WP, WP, SCHEME), a, weight, SCHEME), SCHEME) + bias, 0.0)
+    h = total(add(zero(BM, WP, WP, SCHEME), a, B_ptr, k * WP + units, units, WP, SCHEME), SCHEME)
+    return tl.maximum(h + tl.load(d_ptr + k * WP + units)[None, :], 0.0)
 
 
 @triton.jit
@@ -131,7 +139,7 @@ def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, 
         acc = zero(BM, 32, 32, SCHEME)
         for at in range(0, WP, 32):
             a = tl.load(a_ptr + rows + (at + units)[None, :])
-            acc = add(acc, a, tl.load(B_ptr + (k * WP + own)[:, None] * WP + (at + units)[None, :]), SCHEME)
+            acc = add(acc, a, B_ptr, k * WP + own, at + units, WP, SCHEME)
         h = tl.maximum(total(acc, SCHEME) + tl.load(d_ptr + k * WP + own)[None, :], 0.0)
         tl.store(h_ptr + rows + own[None, :], h)
 
@@ -147,8 +155,6 @@ def recur(a_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCH
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
     for k in range(0, steps):
         block = tl.load(step_ptr + 3 * k) * UB
-        if WP == UB:
-            loaded = layer_weights(inner, k, WP)
         for part in range(0, WP, UB):
             own = block + part + units
             a = tl.load(a_ptr + rows + own[None, :])
@@ -156,11 +162,11 @@ def recur(a_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCH
             for at in tl.range(tl.load(step_ptr + 3 * k + 1), tl.load(step_ptr + 3 * k + 2), num_stages=1):
                 other = tl.load(link_ptr + at) * UB + units
                 h = tl.load(a_ptr + rows + other[None, :])
-                acc = add(acc, h, tl.load(G_ptr + own[:, None] * C + other[None, :]), SCHEME)
+                acc = add(acc, h, G_ptr, own, other, C, SCHEME)
             a = tl.maximum(a + total(acc, SCHEME), 0.0)
             if WP == UB:
                 tl.debug_barrier()
-                tl.store(a_ptr + rows + own[None, :], layer(a, loaded, WP, BM, SCHEME))
+                tl.store(a_ptr + rows + own[None, :], layer(a, inner, k, WP, BM, SCHEME))
             else:
                 tl.store(a_ptr + rows + (C - WP + part + units)[None, :], a)
         if WP > UB:
@@ -181,12 +187,13 @@ def chain(
     """
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, WP)
     weights, biases, grams, writes, before, hidden = (), (), (), (), (), ()
+    B_ptr, d_ptr = inner
     z = zero(BM, BN, WP, SCHEME)
     for coming in tl.static_range(len(BLOCKS) + AHEAD):
         if coming < len(BLOCKS):
             columns = BLOCKS[coming] * WP + units
-            weight, bias = layer_weights(inner, coming, WP)
-            weights, biases = weights + (weight,), biases + (bias,)
+            weights = weights + (tl.load(B_ptr + (coming * WP + units)[:, None] * WP + units[None, :]),)
+            biases = biases + (tl.load(d_ptr + coming * WP + units)[None, :],)
             writes = writes + (tl.load(V_ptr + own[:, None] * C + columns[None, :]),)
             before = before + (tl.load(a_ptr + rows + columns[None, :]),)
             for at in tl.static_range(len(LINKS)):
@@ -197,10 +204,11 @@ def chain(
             acc = zero(BM, WP, WP, SCHEME)
             for at in tl.static_range(len(LINKS)):
                 if READERS[at] + AHEAD == coming:
-                    acc = add(acc, hidden[LINKS[at]], grams[at], SCHEME)
+                    acc = multiply(acc, hidden[LINKS[at]], grams[at], SCHEME)
             a = tl.maximum(before[coming - AHEAD] + total(acc, SCHEME), 0.0)
-            h = layer(a, (weights[coming - AHEAD], biases[coming - AHEAD]), WP, BM, SCHEME)
-            z = add(z, h, writes[coming - AHEAD], SCHEME)
+            h = total(multiply(zero(BM, WP, WP, SCHEME), a, weights[coming - AHEAD], SCHEME), SCHEME)
+            h = tl.maximum(h + biases[coming - AHEAD], 0.0)
+            z = multiply(z, h, writes[coming - AHEAD], SCHEME)
             hidden = hidden + (h,)
     return total(z, SCHEME)
 
@@ -218,7 +226,7 @@ def write(outs, h_ptr, chunk, own, C, BM: tl.constexpr, BN: tl.constexpr, WP: tl
     for at in range(tl.load(chunk_ptr + 2 * chunk), tl.load(chunk_ptr + 2 * chunk + 1)):
         block = tl.load(block_ptr + at) * UB + units
         h = tl.load(h_ptr + rows + block[None, :])
-        acc = add(acc, h, tl.load(V_ptr + own[:, None] * C + block[None, :]), SCHEME)
+        acc = add(acc, h, V_ptr, own, block, C, SCHEME)
     return total(acc, SCHEME)
 
 
@@ -237,7 +245,7 @@ def pass_on(
         for start in range(0, D, BK):
             cols = start + tl.arange(0, BK)
             u = load_centred(source, centre, row, cols, BM, BK, POOL)
-            acc = add(acc, u, tl.load(S_ptr + own[:, None] * S_pitch + cols[None, :]), SCHEME)
+            acc = add(acc, u, S_ptr, own, cols, S_pitch, SCHEME)
         return total(acc, SCHEME)
     else:
         cols = tl.load(gather_ptr + own)
