@@ -56,7 +56,7 @@ def pick_texts(inputs: Any, sentences: Any) -> Any:
 
 def iterate_in_order(texts: Any) -> Iterator[Any]:
     """Iterate over ``texts``; raise a UsageError if they have no order."""
-    if (
+    if type(texts) is not list and (
         isinstance(texts, str | bytes | Set | Mapping)
         or getattr(texts, "ndim", 1) != 1
         or not isinstance(texts, Iterable)

@@ -7,8 +7,7 @@ others            packed without padding, copies and computation overlap (``gpu.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple
@@ -155,7 +154,7 @@ class TritonBackend(Backend):
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
         tokens.check(self._vocabulary)  # a larger id would read past the table
-        lengths = np.diff(tokens.offsets)
+        lengths = tokens.offsets[1:] - tokens.offsets[:-1]
         out = np.empty((len(lengths), self._width(task)), np.float32)
         with self._alone():
             try:
@@ -184,8 +183,7 @@ class TritonBackend(Backend):
         return self._flow(pooled, task.unit) if task.calibrated else pooled
 
     def _graph(self, texts: int, longest: int, task: Task) -> BucketGraph | None:
-        bucket = bucket_for(texts, longest) if texts else None
-        limit = self._pipeline.budget
+        bucket, limit = bucket_for(texts, longest) if texts else None, self._pipeline.budget
         if bucket is None or (limit is not None and bucket.texts * bucket.tokens > limit):
             return None
         try:
@@ -211,15 +209,15 @@ class TritonBackend(Backend):
         return [np.concatenate([found.numpy() for found in column]) for column in zip(*parts, strict=True)]
 
     def _positions(self, batch: Tokens) -> NDArray[Any]:
+        if len(batch.offsets) == 2 and self._shape.pad_id is None:  # faster for one text
+            return np.arange(self._shape.position_start, self._shape.position_start + len(batch.ids))
         return positions(batch.ids, batch.offsets, self._shape)
 
     def _width(self, task: Task) -> int:
         return int(self._flow.outputs) if task.calibrated else self._shape.hidden
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> RLock:
         """Let one thread use the GPU; raise in a forked child, which would hang or crash in CUDA."""
         if os.getpid() != self._process:  # before the lock, which a fork may copy locked
             raise FastflowError("a Runtime on a GPU cannot be used in a forked process; make a new one in each process")
-        with self._lock:
-            yield
+        return self._lock

@@ -94,6 +94,10 @@ class StandIn:
         work()
         return Graph(work, self.graph_bytes)
 
+    def replay(self, stream: Any, graph: Graph) -> None:
+        self.run(stream, graph.replay)
+        self.synchronize(self.record(stream))
+
     def release(self) -> None:
         self.log.append(("release",))
 

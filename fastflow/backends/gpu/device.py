@@ -19,7 +19,7 @@ class Graph:
 
 
 class Device:
-    """The current CUDA device; only ``empty``, ``synchronize`` and ``capture`` wait for it."""
+    """The current CUDA device; only ``empty``, ``synchronize``, ``capture`` and ``replay`` wait for it."""
 
     def __init__(self) -> None:
         import torch
@@ -44,13 +44,11 @@ class Device:
 
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
         """Queue ``work`` on ``stream``. Raises ``OutOfMemory``."""
-        with self._torch.cuda.stream(stream), self._torch.inference_mode():
+        with stream, self._torch.inference_mode():
             work()
 
     def record(self, stream: Any) -> Any:
-        event = self._torch.cuda.Event()
-        event.record(stream)
-        return event
+        return stream.record_event()
 
     def wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
@@ -68,6 +66,11 @@ class Device:
         with self._torch.inference_mode(), cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             work()
         return Graph(graph.replay, max(0, cuda.memory_reserved() - before))
+
+    def replay(self, stream: Any, graph: Graph) -> None:
+        with stream:
+            graph.replay()
+        stream.synchronize()
 
     def release(self) -> None:
         self._torch.cuda.empty_cache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -29,7 +30,7 @@ def bucket_for(texts: int, longest: int) -> Bucket | None:
     """Return the smallest bucket for ``texts`` texts of at most ``longest`` tokens; None if too many."""
     if texts > TEXTS[-1] or longest > TOKENS[-1]:
         return None
-    return Bucket(next(t for t in TEXTS if texts <= t), next(t for t in TOKENS if longest <= t))
+    return Bucket(TEXTS[bisect_left(TEXTS, texts)], TOKENS[bisect_left(TOKENS, longest)])
 
 
 class Buffers:
@@ -59,7 +60,8 @@ class Buffers:
         return self.host_out[: texts * self.width].view(texts, self.width)
 
     def vectors(self, texts: int) -> NDArray[np.float32]:
-        return self._out[: texts * self.width].reshape(texts, self.width).copy()
+        """Return a view."""
+        return self._out[: texts * self.width].reshape(texts, self.width)
 
 
 Run = Callable[[tuple[Tensor, Tensor, Tensor], int], Tensor]  # inputs, tokens of the longest text -> vectors (B, width)
@@ -82,8 +84,7 @@ class BucketGraph:
 
     def __call__(self, batch: Tokens, positions: NDArray[Any]) -> NDArray[np.float32]:
         self.buffers.fill(batch, positions)
-        self._device.run(self._stream, self._graph.replay)
-        self._device.synchronize(self._device.record(self._stream))
+        self._device.replay(self._stream, self._graph)
         return self.buffers.vectors(len(batch.offsets) - 1)
 
 
@@ -108,9 +109,9 @@ class Graphs(Generic[Kept]):
             while len(self._kept) >= self._most:
                 self._kept.popitem(last=False)
             self._kept[key] = self._make(key)
+            while len(self._kept) > 1 and self.nbytes > self._most_bytes:
+                self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        while len(self._kept) > 1 and self.nbytes > self._most_bytes:
-            self._kept.popitem(last=False)
         return self._kept[key]
 
     def __len__(self) -> int:

@@ -93,10 +93,7 @@ class Pipeline:
     def abandon(self) -> None:
         """Drop the batches in flight after an error elsewhere."""
         while self._flying:
-            slot = self._flying.popleft()
-            self._device.synchronize(slot.done)
-            slot.vectors = None
-            self._free.append(slot)
+            self._collect(None)
 
     def _cut(self, tokens: Tokens, rows: Rows) -> Iterator[Rows]:
         if self.budget is None or count_padded(tokens, rows) <= self.budget:
@@ -132,11 +129,11 @@ class Pipeline:
         device.run(self._returning, lambda: buffers.outputs(texts).copy_(slot.vectors, non_blocking=True))
         slot.done = device.record(self._returning)
 
-    def _collect(self, out: NDArray[np.float32]) -> None:
+    def _collect(self, out: NDArray[np.float32] | None) -> None:
         slot = self._flying.popleft()
         self._device.synchronize(slot.done)
-        assert slot.buffers is not None  # noqa: S101 - a slot in flight has buffers
-        out[slot.rows] = slot.buffers.outputs(len(slot.rows)).numpy()
+        if slot.buffers is not None and out is not None:
+            out[slot.rows] = slot.buffers.vectors(len(slot.rows))
         slot.vectors = None
         self._free.append(slot)
 

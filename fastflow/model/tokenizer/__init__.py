@@ -41,21 +41,22 @@ class Tokens(NamedTuple):
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
         if len(rows) == 1 == len(self.offsets) - 1:
             return self
-        lengths = np.diff(self.offsets)[rows]
+        lengths = (self.offsets[1:] - self.offsets[:-1])[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        source = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[:-1][rows], lengths)
-        return Tokens(self.ids[source], offsets, np.flatnonzero(np.isin(rows, self.cut)), self.skip)
+        lengths.cumsum(out=offsets[1:])
+        source = np.arange(offsets[-1]) + (self.offsets[:-1][rows] - offsets[:-1]).repeat(lengths)
+        cut = np.flatnonzero(np.isin(rows, self.cut)) if len(self.cut) else self.cut
+        return Tokens(self.ids[source], offsets, cut, self.skip)
 
     def check(self, vocabulary: int) -> None:
-        if len(self.ids) and not (self.ids.min() >= 0 and self.ids.max() < vocabulary):
+        if len(self.ids) and not self.ids.view(np.uint32).max() < vocabulary:  # negative ids become large
             odd = self.ids[(self.ids < 0) | (self.ids >= vocabulary)][0]
             raise FastflowError(f"a text has the token id {odd}; the encoder's vocabulary is 0 to {vocabulary - 1}")
 
     def batches(self, texts: int, tokens: int) -> Iterator[NDArray[np.int64]]:
         """Yield batches of text numbers, longest first, with at most ``tokens`` tokens, padding counted."""
-        lengths = np.diff(self.offsets)
-        order = np.argsort(-lengths, kind="stable")
+        lengths = self.offsets[1:] - self.offsets[:-1]
+        order = (-lengths).argsort(kind="stable")
         start = 0
         while start < len(order):
             count = max(1, min(texts, tokens // max(1, int(lengths[order[start]]))))
