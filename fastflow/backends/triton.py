@@ -209,8 +209,6 @@ class TritonBackend(Backend):
         return [np.concatenate([found.numpy() for found in column]) for column in zip(*parts, strict=True)]
 
     def _positions(self, batch: Tokens) -> NDArray[Any]:
-        if len(batch.offsets) == 2 and self._shape.pad_id is None:  # faster for one text
-            return np.arange(self._shape.position_start, self._shape.position_start + len(batch.ids))
         return positions(batch.ids, batch.offsets, self._shape)
 
     def _width(self, task: Task) -> int:

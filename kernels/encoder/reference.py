@@ -98,12 +98,12 @@ def attention(
 
 def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
     """Return (N,): the row of the position table for each token."""
-    index = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
+    starts = offsets[:-1].repeat(offsets[1:] - offsets[:-1])
     if shape.pad_id is None:
-        return index + shape.position_start
+        return np.arange(shape.position_start, shape.position_start + len(ids)) - starts
     real = ids != shape.pad_id  # RoBERTa does not count a literal <pad>
     counted = np.cumsum(real)
-    before = np.r_[0, counted][np.repeat(offsets[:-1], np.diff(offsets))]
+    before = np.r_[0, counted][starts]
     return np.where(real, counted - before + shape.position_start - 1, shape.pad_id)
 
 
