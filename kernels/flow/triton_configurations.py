@@ -33,9 +33,9 @@ class Config:
 ANY = float("inf")
 CONFIGURATIONS: dict[str, tuple[Config, ...]] = {
     "hidden": (
-        Config(4, 1, 32, 512, 16, "fma", 8, 3, AHEAD=2),
-        Config(64, 16, 32, 64, 32, "tf32x3", 4, 3, AHEAD=0),
-        Config(4096, 16, 128, 64, 32, "tf32x3", 4, 3),
+        Config(4, 1, 32, 512, 8, "fma", 8, 3, AHEAD=2),
+        Config(64, 16, 32, 64, 32, "tf32x3", 4, 3, AHEAD=1),
+        Config(2048, 16, 64, 64, 32, "tf32x3", 4, 3),
         Config(ANY, 64, 64, 32, 32, "split", 4, 3),
     ),
     "dense": (

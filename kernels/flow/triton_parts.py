@@ -38,9 +38,12 @@ def add(acc, a, w_ptr, rows, cols, pitch, SCHEME: tl.constexpr):
         at = w_ptr + 2 * rows[:, None] * pitch + cols[None, :]
         high, low = tl.load(at), tl.load(at + pitch)
         a_high = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-        acc = multiply(acc, a - a_high, high, "tf32")
-        acc = multiply(acc, a_high, low, "tf32")
-        return multiply(acc, a_high, high, "tf32")
+        found = tl.zeros_like(
+            acc
+        )  # added to ``acc`` at the end, for the tensor cores' sums are not rounded but cut off
+        found = multiply(found, a - a_high, high, "tf32")
+        found = multiply(found, a_high, low, "tf32")
+        return acc + multiply(found, a_high, high, "tf32")
     else:
         return multiply(acc, a, tl.load(w_ptr + rows[:, None] * pitch + cols[None, :]), SCHEME)
 

@@ -57,7 +57,7 @@ def test_a_batch_of_another_size_runs_the_same_kernel():
         if isinstance(kernel, JITFunction) and kernel.__module__ == triton_bodies.__name__
     ]  # fmt: skip
     changing = [p for kernel in kernels for p in kernel.params if p.name in ("B", "layer_pitch")]
-    assert len(changing) == 11
+    assert len(changing) == 10
     assert all(p.do_not_specialize for p in changing)
 
 
@@ -165,7 +165,7 @@ def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
         assert not outside.any()
         assert high <= packed.pitch
     needed = np.diff(packed.arrays["chunk_ptr"])
-    assert 0 < needed.min() < needed.max() <= plan.steps * max(1, packed.arrays["B_ptr"].shape[1] // 32)
+    assert 0 < needed.max() < plan.steps * max(1, packed.arrays["B_ptr"].shape[1] // 32), "no channel needs every step"
 
 
 def test_steps_of_one_range_share_a_tile_and_a_prologue_is_a_plan_of_its_own():
