@@ -28,6 +28,7 @@ from fastflow.runtime import Runtime
 
 ONCE_FLOP = 1e12  # operations: a list with more is timed once
 SHORT = 32  # texts with at most so many tokens are timed one at a time
+LONG, JOINED = 256, 9  # long texts on a GPU, and the texts of which each is made: about 110 tokens of STSb
 PADDED_ON_GPU = "torch-eager"  # other engines would compile or capture every shape of batch
 ALONE = "torch-graph"  # embeds one text a call, by a graph for its length
 
@@ -61,7 +62,8 @@ def run_subject(
     flop_of_one = subject.flop(1, int(np.diff(tokenize(short).offsets).mean()))
     if request.on_gpu:
         candidates = [*_open_on_gpu(request, subject, families, tokenize, results)]
-        lists = Lists(texts, short, quantiles={"p95_ms": 0.95, "p99_ms": 0.99})
+        long = [" ".join(texts[i : i + JOINED]) for i in range(0, JOINED * LONG, JOINED)]
+        lists = Lists(texts, short, [text for text in long if text], quantiles={"p95_ms": 0.95, "p99_ms": 0.99})
         runs, pause = request.sizes.texts.together, 0.0
     else:
         candidates = [*_open_on_cpu(request, subject, families, tokenize, results)]
@@ -77,7 +79,12 @@ def run_subject(
         rate, texts_per_s = flop / timing.median_ms / 1e6, batch / timing.median_ms * 1e3
         return {"batch": batch, "tokens": tokens, "gflops": rate, "texts_per_s": texts_per_s}
 
-    fields = partial(make_fields, len(texts), int(lengths.sum()), flop), partial(make_fields, 1, SHORT, flop_of_one)
+    long_lengths = np.diff(tokenize(lists.long).offsets)
+    flop_of_long = sum(subject.flop(1, int(length)) for length in long_lengths)
+    fields = (
+        partial(make_fields, len(texts), int(lengths.sum()), flop), partial(make_fields, 1, SHORT, flop_of_one),
+        partial(make_fields, len(lists.long), int(long_lengths.sum()), flop_of_long),
+    )  # fmt: skip
 
     request.say(f"end-to-end: {subject.label}: {len(texts)} texts, {len(candidates)} candidates")
     effort = Effort(budget_s=0, min_runs=runs, max_runs=runs, sample_s=0, pause_s=pause)

@@ -90,10 +90,11 @@ def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embe
 
 
 class Lists(NamedTuple):
-    """The texts: ``together`` in one call, ``few`` one at a time."""
+    """The texts: ``together`` in one call, ``few`` one at a time, ``long`` in one call too."""
 
     together: list[str]
     few: Sequence[str] = ()
+    long: Sequence[str] = ()
     wake: bool = False  # an untimed call precedes each timed one
     quantiles: Mapping[str, float] = {}
 
@@ -103,22 +104,24 @@ Fields = Callable[[Timing], dict[str, Any]]
 
 def compare_texts(
     suite: str, label: str, candidates: Sequence[TextCandidate], judge: Judge, lists: Lists, effort: Effort,
-    threads: int, fields: tuple[Fields, Fields], results: Results,
+    threads: int, fields: tuple[Fields, ...], results: Results,
 ) -> None:  # fmt: skip
-    """Check ``candidates``, time them on whole lists and on single texts, and add a row for each.
+    """Check ``candidates``, time them on each of ``lists``, and add a row for each.
 
-    ``fields`` make further fields of both rows.
+    ``fields`` make further fields of the rows of ``together``, ``few`` and ``long``.
     """
     by_key = {candidate.key: candidate for candidate in candidates}
 
     def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:
         return candidate.embed, judge(candidate)
 
-    def time_all(calls: Mapping[str, Embed]) -> dict[str, tuple[Timing | None, list[float]]]:
+    def time_all(calls: Mapping[str, Embed]) -> dict[str, tuple[Timing | None, Timing | None, list[float]]]:
         alone = take_turns(calls, [[text] for text in lists.few], lists.wake) if lists.few else {}
-        bulk = {key: by_key[key].prepare(lists.together) for key in calls if not by_key[key].alone}
-        timings = alternate(bulk, effort)
-        return {key: (timings.get(key), alone.get(key, [])) for key in calls}
+        bulk, long = (
+            alternate({key: by_key[key].prepare(texts) for key in calls if texts and not by_key[key].alone}, effort)
+            for texts in (lists.together, lists.long)
+        )
+        return {key: (bulk.get(key), long.get(key), alone.get(key, [])) for key in calls}
 
     def leave_out(candidate: TextCandidate, reason: str) -> None:
         results.leave_out(label, candidate.key, reason)
@@ -128,10 +131,11 @@ def compare_texts(
         results.add([make_row(suite, **who, **accuracy._asdict(), **timing._asdict(), **more)])
 
     measured = compare(candidates, admit, time_all, excuse, leave_out)
-    for candidate, accuracy, (timing, _) in measured:
-        if timing is not None:
-            add(candidate, accuracy, timing, fields[0](timing))
-    for candidate, accuracy, (_, seconds) in measured:
+    for number in range(2):
+        for candidate, accuracy, (bulk, long, _) in measured:
+            if (timing := (bulk, long)[number]) is not None:
+                add(candidate, accuracy, timing, fields[2 * number](timing))
+    for candidate, accuracy, (*_, seconds) in measured:
         if seconds:
             of_one = summarise(seconds)
             more = {key: float(np.quantile(seconds, q)) * 1e3 for key, q in lists.quantiles.items()}
