@@ -22,6 +22,7 @@ sanitize() {
   for part in flow float32 float16; do
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool memcheck $names --error-exitcode 9 "$python" $launches $part ||
       status=9
+    [ "$part" = float16 ] && names=${names/"$filter kns=attend "/} # racecheck itself crashes in it, on an H100
     "$sanitizer" --tool racecheck $names --error-exitcode 9 "$python" $launches $part || status=9
   done
   return "$status"

@@ -97,11 +97,12 @@ MODES = {"torch-compile": "default", "torch-reduce-overhead": "reduce-overhead",
 TEXTS_ONLY = "sentence-transformers"
 
 
-def replay_ms(call: Callable[[], Any], calls: int = 20) -> float | None:
-    """Return the milliseconds of GPU time of a call that can ``replay`` a graph; else None."""
+def replay_ms(call: Callable[[], Any], seconds: float = 0.02) -> float | None:
+    """Return the milliseconds of GPU time of a call that can ``replay`` a graph, from samples of ``seconds``; else None."""
     if not hasattr(call, "replay"):
         return None
     with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):
+        calls = max(1, round(seconds / cuda_watch(call.replay, 1)))
         return statistics.median(cuda_watch(call.replay, calls) for _ in range(5)) / calls * 1e3
 
 

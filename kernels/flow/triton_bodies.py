@@ -26,6 +26,7 @@ from fastflow.kernels.flow.triton_parts import (
     layer,
     layer_wide,
     load_centred,
+    load_gathered,
     locate,
     pass_on,
     read,
@@ -73,7 +74,7 @@ def flow_emit(
     own = chunk * BN + tl.arange(0, BN)
     z = write((chunk_ptr, block_ptr, V_ptr), a_ptr + row * C, chunk, own, C, BM, BN, WP, SCHEME)
     z += tl.load(t_ptr + own)[None, :]
-    z += pass_on(source, (m_ptr, s_ptr), linear, row, own, D, BM, BN, BK, SCHEME, POOL, DENSE)
+    z += pass_on(source, (m_ptr, s_ptr), linear, row, chunk * BN, D, BM, BN, BK, SCHEME, POOL, DENSE)
     store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
 
 
@@ -91,7 +92,7 @@ def flow_chain(
     linear = (gather_ptr, mz_ptr, sz_ptr, S_ptr, pitch)
     row, chunk = (tl.program_id(0) // chunks).to(tl.int64) * BM, tl.program_id(0) % chunks
     own = chunk * BN + tl.arange(0, BN)
-    z = pass_on(source, (m_ptr, s_ptr), linear, row, own, D, BM, BN, BK, SCHEME, POOL, DENSE)
+    z = pass_on(source, (m_ptr, s_ptr), linear, row, chunk * BN, D, BM, BN, BK, SCHEME, POOL, DENSE)
     z += tl.load(t_ptr + own)[None, :]
     z += chain(a_ptr + row * C, G_ptr, (B_ptr, d_ptr), V_ptr, own, C, BM, BN, WP, SCHEME, BLOCKS, READERS, LINKS, AHEAD)
     store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
@@ -157,8 +158,7 @@ def flow_state(
             tl.debug_barrier()
         for chunk in range(0, tl.cdiv(N, BN)):
             out = chunk * BN + tl.arange(0, BN)
-            at = tl.arange(0, BM)[None, :] * pitch + tl.load(gather_ptr + out)[:, None]
-            u = tl.trans(tl.load(u_ptr + at))  # as in ``pass_on``
+            u = load_gathered(u_ptr, gather_ptr, 0, chunk * BN, pitch, BM, BM, BN)
             z = u * tl.load(sz_ptr + out)[None, :] + tl.load(t_ptr + out)[None, :]
             store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
         if LOGDET:

@@ -234,30 +234,39 @@ def write(outs, h_ptr, chunk, own, C, BM: tl.constexpr, BN: tl.constexpr, WP: tl
 
 
 @triton.jit
+def load_gathered(x_ptr, gather_ptr, row, start, pitch, B, BM: tl.constexpr, BN: tl.constexpr):
+    """Return (BM, BN) float32: rows from ``row`` on of x (B, pitch), in the channels gather[start:start + BN].
+
+    The tile is loaded as a vector: of a matrix some Tritons give a warp 32 rows, one channel each.
+    """
+    at = tl.arange(0, BM * BN)
+    rows, cols = row + at // BN, tl.load(gather_ptr + start + at % BN)
+    return tl.reshape(tl.load(x_ptr + rows * pitch + cols, mask=rows < B, other=0.0).to(tl.float32), (BM, BN))
+
+
+@triton.jit
 def pass_on(
-    source, centre, linear, row, own, D,
+    source, centre, linear, row, start, D,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SCHEME: tl.constexpr, POOL: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
-    """Return (BM, BN): S u in the channels ``own``.
+    """Return (BM, BN): S u in the channels from ``start`` on.
 
     linear = (gather (N,), m[gather], S s[gather], S (N, S_pitch), S_pitch); DENSE uses only S and S_pitch.
     """
     gather_ptr, mz_ptr, sz_ptr, S_ptr, S_pitch = linear
+    own = start + tl.arange(0, BN)
     if DENSE:
         acc = zero(BM, BN, BK, SCHEME)
-        for start in range(0, D, BK):
-            cols = start + tl.arange(0, BK)
+        for first in range(0, D, BK):
+            cols = first + tl.arange(0, BK)
             u = load_centred(source, centre, row, cols, BM, BK, POOL)
             acc = add(acc, u, S_ptr, own, cols, S_pitch, SCHEME)
         return total(acc, SCHEME)
     else:
-        cols = tl.load(gather_ptr + own)
-        if POOL == 0:  # transposed: neighbouring threads load neighbouring channels
-            rows = row + tl.arange(0, BM)[None, :]
-            x = tl.load(source[0] + rows * source[7] + cols[:, None], mask=rows < source[8], other=0.0)
-            x = tl.trans(x.to(tl.float32))
+        if POOL == 0:
+            x = load_gathered(source[0], gather_ptr, row, start, source[7], source[8], BM, BN)
         else:
-            x = inputs(source, row, cols, BM, BN, POOL)
+            x = inputs(source, row, tl.load(gather_ptr + own), BM, BN, POOL)
         return (x - tl.load(mz_ptr + own)[None, :]) * tl.load(sz_ptr + own)[None, :]
 
 

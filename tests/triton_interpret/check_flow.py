@@ -130,10 +130,14 @@ def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
-def test_a_program_takes_several_blocks(number, coupling, monkeypatch):
+def test_several_blocks_and_pieces(number, coupling, monkeypatch):
     x = vectors(97, 64)
     use(monkeypatch, number)
-    assert_body([make_trained_like(x, 2, coupling=coupling, **SMALL)], x)
+    flow = on_device(stages := [make_trained_like(x, 2, coupling=coupling, **SMALL)], 64)
+    whole = run(flow, x)
+    assert_as_good_as_unfused(whole, x, stages)
+    monkeypatch.setattr(flow_triton, "PIECE", 48)
+    assert np.array_equal(run(flow, x), whole), "pieces change no bit"
 
 
 @pytest.mark.parametrize("number", BODIES["dense"])
@@ -354,7 +358,7 @@ def test_random_flows(channels, rows, seed, **shape):
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter computes in float32 whatever is asked for; needs a GPU")
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
-@pytest.mark.parametrize("rows", [1, 2, 64, 1000, 1025, 9000, 40_000])
+@pytest.mark.parametrize("rows", [1, 2, 64, 1000, 2049, 9000, 70_000])
 def test_every_batch_regime_on_a_gpu(rows, coupling):
     x = vectors(rows, 768)[:rows]
     stages = [make_trained_like(vectors(512, 768), 12, levels=3, depth=3, width=32, coupling=coupling)]

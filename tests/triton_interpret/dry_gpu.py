@@ -32,7 +32,7 @@ from fastflow.bench.suites.workloads import Workload, make_synthetic
 from support.standin import StandIn
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
-TEXTS = (["A dog.", "No"] * 5, "made-up texts")
+TEXTS = (["A dog.", "No"], "two made-up texts")
 ONCE = Effort(budget_s=0, min_runs=1, max_runs=1, sample_s=0, pause_s=0)
 TINY = Sizes(
     quick=True, flow=FlowSizes(batches=(1, 3), effort=ONCE),
