@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-SPILLED = 40  # bytes a thread
+SPILLED = 48  # bytes a thread
 LARGEST_SHARED = 99 * 1024  # what a block may use on every GPU from sm_80 on
 
 
