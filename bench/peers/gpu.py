@@ -98,7 +98,7 @@ TEXTS_ONLY = "sentence-transformers"
 
 
 def replay_ms(call: Callable[[], Any], seconds: float = 0.02) -> float | None:
-    """Return the milliseconds of GPU time of a call that can ``replay`` a graph, from samples of ``seconds``; else None."""
+    """Return the milliseconds of GPU time of a call that can ``replay`` a graph, in samples of ``seconds``; or None."""
     if not hasattr(call, "replay"):
         return None
     with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):

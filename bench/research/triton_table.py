@@ -52,7 +52,7 @@ class Case(NamedTuple):
     stored: bool
 
 
-# candidates: BM, BN, BK, HB, warps, stages, and AHEAD (None: not unrolled); of many rows with both schemes
+# candidates: BM, BN, BK, HB, warps, stages, AHEAD
 Numbers = tuple[Any, ...]
 ONE = ((32, 16, 8, 0), (32, 16, 8, 1), (16, 16, 8, 2), (32, 16, 4, 2), (32, 8, 8, 2), (64, 16, 8, 1))
 FEW = ((32, 8, 0), (64, 4, 0), (32, 4, 1), (32, 4, None))

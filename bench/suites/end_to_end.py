@@ -28,7 +28,7 @@ from fastflow.runtime import Runtime
 
 ONCE_FLOP = 1e12  # operations: a list with more is timed once
 SHORT = 32  # texts with at most so many tokens are timed one at a time
-LONG, JOINED = 256, 9  # long texts on a GPU, and the texts of which each is made: about 110 tokens of STSb
+LONG, JOINED = 256, 9  # long texts on a GPU, and the texts in each
 PADDED_ON_GPU = "torch-eager"  # other engines would compile or capture every shape of batch
 ALONE = "torch-graph"  # embeds one text a call, by a graph for its length
 

@@ -106,10 +106,7 @@ def compare_texts(
     suite: str, label: str, candidates: Sequence[TextCandidate], judge: Judge, lists: Lists, effort: Effort,
     threads: int, fields: tuple[Fields, ...], results: Results,
 ) -> None:  # fmt: skip
-    """Check ``candidates``, time them on each of ``lists``, and add a row for each.
-
-    ``fields`` make further fields of the rows of ``together``, ``few`` and ``long``.
-    """
+    """Check ``candidates``, time them on ``lists``, add rows; ``fields``: of ``together``, ``few`` and ``long``."""
     by_key = {candidate.key: candidate for candidate in candidates}
 
     def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:

@@ -23,7 +23,7 @@ from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_
 from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor
-PIECE = 65_536  # rows at once, whose a needs memory
+PIECE = 65_536  # most rows at once
 # None: the compiled kernel lacks the argument
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 

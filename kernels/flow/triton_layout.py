@@ -63,10 +63,7 @@ def split_prologue(plan: Plan) -> tuple[Plan, ...]:
 
 
 def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = False) -> Layout:
-    """Lay out a hidden plan for ``tile`` hidden units, ``chunk`` output channels and ``reach`` inputs at a time.
-
-    ``split``: rows of weights are laid out for the scheme of this name.
-    """
+    """Lay out a hidden plan by ``tile`` hidden units, ``chunk`` outputs and ``reach`` inputs; ``split``: the scheme."""
     width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
     unit = min(width, UNIT)
     blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))

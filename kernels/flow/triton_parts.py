@@ -1,7 +1,7 @@
 """Phases shared by the flow's Triton kernels.
 
 SCHEME of products: ``fma``, exact float32, if BM = 1; ``tf32x3``, an ``input_precision`` of ``tl.dot``; ``split``, the
-same three products, each row of weights being followed by the row of what TF32 rounds off.
+same, each row of weights followed by what TF32 rounds off.
 """
 # ruff: noqa: ANN001, ANN201 - Triton's arguments are untyped
 # ruff: noqa: RUF005 - Triton unpacks no tuples
@@ -38,9 +38,7 @@ def add(acc, a, w_ptr, rows, cols, pitch, SCHEME: tl.constexpr):
         at = w_ptr + 2 * rows[:, None] * pitch + cols[None, :]
         high, low = tl.load(at), tl.load(at + pitch)
         a_high = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-        found = tl.zeros_like(
-            acc
-        )  # added to ``acc`` at the end, for the tensor cores' sums are not rounded but cut off
+        found = tl.zeros_like(acc)  # summed apart: the tensor cores cut sums off instead of rounding them
         found = multiply(found, a - a_high, high, "tf32")
         found = multiply(found, a_high, low, "tf32")
         return acc + multiply(found, a_high, high, "tf32")
@@ -235,9 +233,9 @@ def write(outs, h_ptr, chunk, own, C, BM: tl.constexpr, BN: tl.constexpr, WP: tl
 
 @triton.jit
 def load_gathered(x_ptr, gather_ptr, row, start, pitch, B, BM: tl.constexpr, BN: tl.constexpr):
-    """Return (BM, BN) float32: rows from ``row`` on of x (B, pitch), in the channels gather[start:start + BN].
+    """Return (BM, BN) float32: rows from ``row`` on of x (B, pitch), channels gather[start:start + BN].
 
-    The tile is loaded as a vector: of a matrix some Tritons give a warp 32 rows, one channel each.
+    Loaded as a vector: of a matrix some Tritons give a warp 32 rows.
     """
     at = tl.arange(0, BM * BN)
     rows, cols = row + at // BN, tl.load(gather_ptr + start + at % BN)
