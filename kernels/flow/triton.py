@@ -19,7 +19,13 @@ from fastflow.kernels.flow.triton_configurations import (
     Config,
     choose,
 )
-from fastflow.kernels.flow.triton_layout import Layout, lay_out_hidden, lay_out_state, pad_width, split_prologue
+from fastflow.kernels.flow.triton_layout import (
+    Layout,
+    lay_out_hidden,
+    lay_out_state,
+    pad_width,
+    split_prologue,
+)
 from fastflow.kernels.launch import Launcher, options
 
 Tensor = Any  # torch.Tensor
@@ -229,14 +235,14 @@ def constants(
 ) -> dict[str, Any]:
     """Return constants and options of kernel ``body``."""
     names = {
-        "flow_read": "BM BK HB SCHEME VEC POOL", "flow_recur": "BM WP SCHEME",
+        "flow_read": "BM BK HB SCHEME VEC POOL", "flow_recur": "BM WP UB SCHEME",
         "flow_emit": "BM BN BK WP SCHEME VEC DENSE POOL",
         "flow_chain": "BM BN BK WP SCHEME VEC DENSE POOL BLOCKS READERS LINKS AHEAD",
         "flow_state": "BM BN BK WP SCHEME VEC LOGDET",
     }  # fmt: skip
     values = vars(config) | {
-        "WP": width, "VEC": math.gcd(layout.inputs, layout.outputs, 16), "DENSE": layout.dense,
-        "POOL": POOL if pool else 0, "LOGDET": log_det,
+        "WP": width, "UB": min(width, layout.unit), "VEC": math.gcd(layout.inputs, layout.outputs, 16),
+        "DENSE": layout.dense, "POOL": POOL if pool else 0, "LOGDET": log_det,
     } | (layout.chain._asdict() if layout.chain else {})  # fmt: skip
     return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)
 

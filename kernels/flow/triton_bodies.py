@@ -53,11 +53,12 @@ def flow_read(
 
 @triton.jit
 def flow_recur(
-    a_ptr, step_ptr, link_ptr, G_ptr, B_ptr, d_ptr, steps, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr
-) -> None:
+    a_ptr, step_ptr, link_ptr, G_ptr, B_ptr, d_ptr, steps, C,
+    BM: tl.constexpr, WP: tl.constexpr, UB: tl.constexpr, SCHEME: tl.constexpr,
+) -> None:  # fmt: skip
     """Replace a by h; grid (blocks of BM rows,)."""
     a_ptr += tl.program_id(0).to(tl.int64) * BM * C
-    recur(a_ptr, steps, (step_ptr, link_ptr, G_ptr), (B_ptr, d_ptr), C, BM, WP, SCHEME)
+    recur(a_ptr, steps, (step_ptr, link_ptr, G_ptr), (B_ptr, d_ptr), C, BM, WP, UB, SCHEME)
 
 
 @triton.jit(do_not_specialize=["B", "layer_pitch"])
@@ -138,7 +139,7 @@ def flow_state(
                 else:
                     tl.store(r_ptr + rows + (unit + units)[None, :], a)
             if WP > UB:
-                layer_wide(r_ptr, h_ptr, pitch, inner, k, WP, BM, SCHEME)
+                layer_wide(r_ptr, h_ptr, pitch, inner, k, WP, UB, BM, SCHEME)
             tl.debug_barrier()
             for start in range(tl.load(span_ptr + 2 * k) * 16, tl.load(span_ptr + 2 * k + 1) * 16, BN):
                 cols = start + tl.arange(0, BN)

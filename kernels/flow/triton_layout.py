@@ -15,7 +15,7 @@ from fastflow.kernels.flow import UNTOUCHED, Plan
 
 Array = NDArray[Any]
 MOST_TILES = 40  # weight tiles in the registers of ``flow_chain``
-UNIT = 32  # hidden units multiplied at once
+UNIT = 32  # hidden units in a block that ``flow_emit`` reads
 
 
 class Chain(NamedTuple):
@@ -41,6 +41,7 @@ class Layout:
     dense: bool
     log_det: float
     chain: Chain | None = None  # None: not unrolled
+    unit: int = UNIT  # hidden units that ``flow_recur`` multiplies at once
 
 
 def pad_width(width: int) -> int:
@@ -65,9 +66,9 @@ def split_prologue(plan: Plan) -> tuple[Plan, ...]:
 def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = False) -> Layout:
     """Lay out a hidden plan by ``tile`` hidden units, ``chunk`` outputs and ``reach`` inputs; ``split``: the scheme."""
     width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
-    unit = min(width, UNIT)
+    unit, wide = min(width, UNIT), min(width, UNIT if split else 2 * UNIT)
     blocks, tile_ranges = _columns(plan.reads, max(tile // width, 1), max(width // tile, 1))
-    columns = len(tile_ranges) * tile + (width if width > UNIT else 0)
+    columns = len(tile_ranges) * tile + (width if width > wide else 0)
     pitch = _round_up(plan.inputs + max(reach, 16), max(reach, 16))
     rows = _round_up(plan.outputs, chunk)
     where = (blocks[:, None] * width + np.arange(w)).reshape(k * w)
@@ -80,8 +81,8 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = 
     reach_of = [_steps_reaching(plan, start, start + chunk) for start in range(0, rows, chunk)]
     arrays = _share_arrays(plan, pitch, rows) | {
         "tile_ptr": _sixteenths(tile_ranges), "U_ptr": read, "c_ptr": bias, "G_ptr": gram,
-        "step_ptr": np.column_stack([blocks * (width // unit), _bounds(links, width // unit)]),
-        "link_ptr": _units(blocks, links, width // unit),
+        "step_ptr": np.column_stack([blocks * (width // wide), _bounds(links, width // wide)]),
+        "link_ptr": _units(blocks, links, width // wide),
         "chunk_ptr": _bounds(reach_of, width // unit),
         "block_ptr": _units(blocks, reach_of, width // unit), "V_ptr": write,
     }  # fmt: skip
@@ -92,7 +93,9 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = 
     pairs = [(step, j) for step, js in enumerate(links) for j in js]
     chain = Chain(tuple(blocks.tolist()), tuple(step for step, _ in pairs), tuple(j for _, j in pairs))
     few = k > 0 and width <= UNIT and 2 * k + len(chain.LINKS) <= MOST_TILES
-    return replace(_layout(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch), chain=chain if few else None)
+    return replace(
+        _layout(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch), chain=chain if few else None, unit=wide
+    )
 
 
 def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:

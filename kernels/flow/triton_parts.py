@@ -122,7 +122,7 @@ def read(
 
 @triton.jit
 def layer(a, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
-    """Return (BM, WP): relu(B_k a + d_k) of a (BM, WP), WP <= 32; weights = (B (K, WP, WP), d (K, WP))."""
+    """Return (BM, WP): relu(B_k a + d_k) of a (BM, WP); weights = (B (K, WP, WP), d (K, WP))."""
     B_ptr, d_ptr = weights
     units = tl.arange(0, WP)
     h = total(add(zero(BM, WP, WP, SCHEME), a, B_ptr, k * WP + units, units, WP, SCHEME), SCHEME)
@@ -130,15 +130,15 @@ def layer(a, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexp
 
 
 @triton.jit
-def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
+def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, UB: tl.constexpr, BM: tl.constexpr, SCHEME: tl.constexpr):
     """Write h = relu(B_k a + d_k) for any WP; a, h (BM, WP) are scratch rows of C columns."""
     B_ptr, d_ptr = weights
-    rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, 32)
+    rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
     tl.debug_barrier()
-    for part in range(0, WP, 32):
+    for part in range(0, WP, UB):
         own = part + units
-        acc = zero(BM, 32, 32, SCHEME)
-        for at in range(0, WP, 32):
+        acc = zero(BM, UB, UB, SCHEME)
+        for at in range(0, WP, UB):
             a = tl.load(a_ptr + rows + (at + units)[None, :])
             acc = add(acc, a, B_ptr, k * WP + own, at + units, WP, SCHEME)
         h = tl.maximum(total(acc, SCHEME) + tl.load(d_ptr + k * WP + own)[None, :], 0.0)
@@ -146,12 +146,11 @@ def layer_wide(a_ptr, h_ptr, C, weights, k, WP: tl.constexpr, BM: tl.constexpr, 
 
 
 @triton.jit
-def recur(a_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr):
-    """Replace a (BM, C) by h, in ``steps`` steps. If WP > 32, the last WP columns are scratch.
+def recur(a_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, UB: tl.constexpr, SCHEME: tl.constexpr):
+    """Replace a (BM, C) by h, in ``steps`` steps. If WP > UB, the last WP columns are scratch.
 
     links = (step (K, 3): first block of UB columns, range in link; link: earlier blocks that a step reads; G (C, C)).
     """
-    UB: tl.constexpr = min(WP, 32)
     step_ptr, link_ptr, G_ptr = links
     rows, units = tl.arange(0, BM)[:, None] * C, tl.arange(0, UB)
     for k in range(0, steps):
@@ -171,7 +170,7 @@ def recur(a_ptr, steps, links, inner, C, BM: tl.constexpr, WP: tl.constexpr, SCH
             else:
                 tl.store(a_ptr + rows + (C - WP + part + units)[None, :], a)
         if WP > UB:
-            layer_wide(a_ptr + C - WP, a_ptr + block, C, inner, k, WP, BM, SCHEME)
+            layer_wide(a_ptr + C - WP, a_ptr + block, C, inner, k, WP, UB, BM, SCHEME)
         tl.debug_barrier()
 
 

@@ -26,7 +26,7 @@ from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS
-from fastflow.kernels.flow.triton_layout import Chain, Layout
+from fastflow.kernels.flow.triton_layout import UNIT, Chain, Layout
 from fastflow.plan import fold
 
 from support.packed import random_encoder
@@ -41,8 +41,8 @@ PAIRS = [(step, j) for step, js in enumerate(LINKS) for j in js]
 CHAIN = Chain(tuple(range(len(LINKS))), tuple(step for step, _ in PAIRS), tuple(j for _, j in PAIRS))
 
 
-def packed(dim, dense):
-    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0, CHAIN)
+def packed(dim, dense, unit=UNIT):
+    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0, CHAIN, unit)
 
 
 def list_flow_cases():
@@ -60,13 +60,13 @@ def list_flow_cases():
     for kind, configs in CONFIGURATIONS.items():
         dense = kind == "dense"
         for config in configs:
-            one, hidden = config.SCHEME == "fma", kind == "hidden"
+            one, hidden, unit = config.SCHEME == "fma", kind == "hidden", UNIT if config.SCHEME == "split" else 2 * UNIT
             for body in ("flow_state",) if kind == "state" else HIDDEN:
                 if body == "flow_chain" and config.AHEAD is None:
                     continue
                 wide = (64,) if body != "flow_chain" else ()
                 for width in (32, 16, *wide) if config in (configs[min(1, len(configs) - 1)], configs[-1]) else (32,):
-                    add(body, constants(config, body, packed(768, dense), width, one and hidden, True))
+                    add(body, constants(config, body, packed(768, dense, unit), width, one and hidden, True))
                 for x in STATES if one and hidden else ():
                     for weighted in (False, True):
                         add(body, constants(config, body, packed(768, dense), 32, True), x, weighted)
