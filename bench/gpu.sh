@@ -31,7 +31,7 @@ most=${SECONDS_MOST:-$most}
 export python=${PYTHON:-python3} out
 failed=()
 
-left() { echo $((most - SECONDS > 5 ? most - SECONDS : 5)); }
+left() { echo $((most - SECONDS - 5)); } # a step may take 5 seconds to stop
 
 # stamped BEGUN : each line with the seconds since then
 stamped() { while IFS= read -r line || [ -n "$line" ]; do printf '%3d  %s\n' $((SECONDS - $1)) "$line"; done; }
@@ -40,7 +40,8 @@ stamped() { while IFS= read -r line || [ -n "$line" ]; do printf '%3d  %s\n' $((
 step() {
   local name=$1 limit=$2 begun=$SECONDS status
   shift 2
-  timeout -s INT -k 10 "$((limit < $(left) ? limit : $(left)))" "$@" 2>&1 | stamped "$begun" >"$out/$name.log"
+  [ "$(left)" -gt 0 ] || { echo "== $name: no time is left" && failed+=("$name") && return; }
+  timeout -s INT -k 5 "$((limit < $(left) ? limit : $(left)))" "$@" 2>&1 | stamped "$begun" >"$out/$name.log"
   status=${PIPESTATUS[0]}
   echo "== $name: $((SECONDS - begun)) s"
   tail -n "${TAIL:-4}" "$out/$name.log"
