@@ -86,6 +86,7 @@ def resolve_threads(threads: int | None) -> int:
     return default_threads() if threads is None else threads
 
 
+@lru_cache
 def parse_openmp(text: str) -> int | None:
     """Return the first number in OMP_NUM_THREADS; None if OpenMP would ignore it."""
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text, re.ASCII):

@@ -44,9 +44,9 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
                     "have their 95 % intervals"),
     "export.md": ("a least cosine of 0.95 to float32",),
     "kernels.md": (
-        "38 % fewer at width 256", "at most 32 graphs and 2 GiB", "8 texts of 32 tokens",
+        "38 % fewer at width 256", "at most 32, of 2 GiB together", "8 texts of 32 tokens",
         "32 texts of 32 tokens", "| flow, 1,024 vectors |", "below 1.05 proves no gain",
-        "over 1 % (before the calibration in float16 10 %, in bfloat16 25 %)",
+        "over 1 % of a vector's length (encoder and pooling in float16 10 %, in bfloat16 25 %)",
         "predicts (100 %: always", "| 100 % | 100 % | 100 % | 98 % |",  # rows of several processors: test_results.py
         "| 88.9 % | 88.9 % | 88.9 % |", "| 85.7 % | 88.9 % | 88.9 % |",
     ),
