@@ -1,4 +1,4 @@
-"""``fastflow bench --suite``: one run from the options to table, JSON and plot, or every run of RUNS."""
+"""``fastflow bench --suite``: one run from the options to table and JSON, or every run of RUNS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import Any
 from fastflow import console
 from fastflow.bench.measure.machine import Neighbours, add_floors, describe, find_commit, measure_ceilings
 from fastflow.bench.measure.row import Results, keeping
-from fastflow.bench.report.plot import plot
 from fastflow.bench.report.table import make_table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
@@ -54,7 +53,6 @@ def run(
     against: Sequence[str] | None = None,
     quick: bool = False,
     json_path: str | Path | None = None,
-    plot_path: str | Path | None = None,
     device: str = "auto",
     threads: int | None = None,
     sizes: Sizes | None = None,
@@ -70,11 +68,8 @@ def run(
     for suite in suites:
         if suite not in SUITES:
             raise UsageError(f"there is no bench suite {suite!r}; suites: {', '.join(SUITES)}")
-    for path in (json_path, plot_path):
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: its folder does not exist; make it first")
-    if plot_path is not None and find_spec("matplotlib") is None:
-        raise missing_extra("bench", "matplotlib", "--plot")
+    if json_path is not None and not Path(json_path).absolute().parent.is_dir():
+        raise UsageError(f"{json_path} cannot be written: its folder does not exist; make it first")
     if find_spec("torch") is None:
         raise missing_extra("bench", "torch", "fastflow bench")
     if find_spec("transformers") is None and (rest := [suite for suite in suites if suite != "flow"]):
@@ -103,8 +98,6 @@ def run(
         print(make_table(report))
         if json_path is not None:
             write_json(report, Path(json_path))
-    if plot_path is not None:
-        plot(report, Path(plot_path))
     return report
 
 

@@ -10,7 +10,7 @@
 # off keeps its rows. All steps run; if one fails, the exit code is 1.
 #
 # Needs python3 (PYTHON names another) with torch >= 2.7, triton >= 3.6, transformers, tokenizers, safetensors, click,
-# pytest, pytest-xdist, hypothesis, scipy and matplotlib, 8 GB of the GPU's memory, a C compiler for Triton, and no
+# pytest, pytest-xdist, hypothesis and scipy, 8 GB of the GPU's memory, a C compiler for Triton, and no
 # network, models (weights are random) or installed package. Sentence Transformers is compared if it is there, the
 # sentences of STSb-test if they lie in ../shared/data or in DATA. compute-sanitizer is looked up on the PATH and beside
 # nvcc; it misses races in global memory, which repeated runs find.

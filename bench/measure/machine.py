@@ -19,7 +19,7 @@ FLAGS = (
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve"),
 )
 PACKAGES = (
-    *("numpy", "torch", "triton", "matplotlib", "transformers", "tokenizers", "sentence-transformers"),
+    *("numpy", "torch", "triton", "transformers", "tokenizers", "sentence-transformers"),
     *("onnxruntime", "openvino", "nncf", "fastembed", "model2vec"),
 )
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "tf32", "float16", "bfloat16")}

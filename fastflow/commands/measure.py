@@ -198,7 +198,6 @@ def report(
 @click.option("--shape", metavar="NAME", help="A BERT of another shape with random weights: minilm-l6, minilm-l12.")
 @click.option("--quick", is_flag=True, help="Fewer sizes and runs, and nothing that has to be compiled first.")
 @shared.JSON
-@click.option("--plot", metavar="FILE.png", help="Draw the times.")
 @shared.THREADS
 @shared.DEVICE
 def bench(
@@ -210,7 +209,6 @@ def bench(
     shape: str | None,
     quick: bool,
     json_file: str | None,
-    plot: str | None,
     threads: int | None,
     device: str,
 ) -> None:
@@ -244,7 +242,7 @@ def bench(
         return [word.strip() for word in words.split(",")]
 
     if suite is None:
-        if out or skip or against or shape or quick or plot or device == "cuda":
+        if out or skip or against or shape or quick or device == "cuda":
             raise UsageError(
                 "name a --suite for these options, such as --suite all; without one bench takes -m, --threads, --json"
             )
@@ -257,7 +255,7 @@ def bench(
             write_json(json_file, found)
         return
     if suite == "all":
-        if out is None or model or against or shape or quick or json_file or plot:
+        if out is None or model or against or shape or quick or json_file:
             raise UsageError("--suite all takes -o DIR, --skip, --threads and --device, and no other option")
         run_every(out, names(skip) if skip else (), device, threads)
         return
@@ -266,4 +264,4 @@ def bench(
     peers = None if against is None else names(against)
     if json_file == "-":
         raise UsageError("a suite prints its table: give --json FILE")
-    run(model, names(suite), peers, quick, json_file, plot, device, threads, shape=shape)
+    run(model, names(suite), peers, quick, json_file, device, threads, shape=shape)

@@ -41,7 +41,6 @@ def test_what_is_right_runs_dry(tmp_path):
 @pytest.mark.whole
 @NEEDS
 def test_what_it_costs_runs_dry(tmp_path):
-    pytest.importorskip("matplotlib")
     assert_steps(dry_run("fast", tmp_path), "fast")
     report = json.loads((tmp_path / "dry.json").read_text())
     suites = {(row["suite"], row["name"]) for row in report["rows"]}
@@ -54,7 +53,6 @@ def test_what_it_costs_runs_dry(tmp_path):
     assert all(0 < r["p20_ms"] <= r["median_ms"] <= r["p80_ms"] <= r["p95_ms"] <= r["p99_ms"] for r in alone)
     assert all(row["gflops"] > 0 and row["gbs"] > 0 for row in report["rows"] if row["suite"] == "encoder")
     assert any("text to vector" in ratio["name"] and ratio["unit"] == "ms" for ratio in report["ratios"])
-    assert (tmp_path / "dry.png").read_bytes()[:4] == b"\x89PNG"
     timed = [entry for entry in json.loads((tmp_path / "table.json").read_text()) if "ms" in entry]
     assert {entry["what"] for entry in timed} == {"flow", "dense", "attention"}
 

@@ -1,7 +1,6 @@
 """fastflow bench: whole runs, every run of --suite all, and wrong usage in a sentence."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from click.testing import CliRunner
 from fastflow.bench import cli
 from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.cli import main
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, UsageError
 
 from support.benches import FLOW
 from support.places import ROOT
@@ -28,10 +27,10 @@ def test_ratios_are_printed_and_a_busy_machine_is_named(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_whole_run_writes_json_table_and_plot(tmp_path, capsys):
-    data, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+def test_a_whole_run_writes_json_and_table(tmp_path, capsys):
+    data = tmp_path / "bench.json"
     against = ["lean", "torch-eager"]
-    cli.run(against=against, json_path=data, plot_path=picture, device="cpu", threads=1, sizes=FLOW)
+    cli.run(against=against, json_path=data, device="cpu", threads=1, sizes=FLOW)
     written = json.loads(data.read_text())
     names = {"fastflow", "torch-lean-eager", "torch-eager"}
     assert {(r["name"], r["batch"]) for r in written["rows"]} == {(name, batch) for name in names for batch in (1, 3)}
@@ -41,8 +40,7 @@ def test_a_whole_run_writes_json_table_and_plot(tmp_path, capsys):
         assert 0 <= r["max_abs_err"] < 1e-3
     assert all(set(ratio) == {"name", "threads", "value", "unit"} for ratio in written["ratios"])
     assert "torch-lean-eager" in " ".join(ratio["name"] for ratio in written["ratios"])
-    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.png"}
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
     shown = capsys.readouterr()
     assert all(name in shown.out for name in names)
     assert "bench: " in shown.err
@@ -67,12 +65,6 @@ def test_a_whole_run_writes_json_table_and_plot(tmp_path, capsys):
 def test_wrong_usage(model, options, message):
     with pytest.raises(UsageError, match=message):
         cli.run(model, **options)
-
-
-def test_a_plot_needs_matplotlib(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
-    with pytest.raises(FastflowError, match=re.escape(str(missing_extra("bench", "matplotlib", "--plot")))):
-        cli.run(plot_path=tmp_path / "bench.png")
 
 
 RUNS = {"flow": ("--suite", "flow", "--quick"), **{f"flow-{i}": ("--suite", "flow") for i in range(1, 6)}}

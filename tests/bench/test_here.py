@@ -138,7 +138,7 @@ def test_without_pytorch_fastflow_is_timed_alone(model, monkeypatch):
 def test_what_it_does_not_take(vector_model):
     with pytest.raises(UsageError, match="calibrates vectors: time it with fastflow bench --suite flow"):
         module.measure_here(str(vector_model))
-    for words in (["--quick"], ["--against", "fastembed"], ["--plot", "x.png"], ["--device", "cuda"]):
+    for words in (["--quick"], ["--against", "fastembed"], ["--device", "cuda"]):
         assert_one_sentence(run("bench", *words), 2, "name a --suite for these options")
     assert_one_sentence(run("bench", "--suite", "flow", "--json"), 2, "a suite prints its table: give --json FILE")
 

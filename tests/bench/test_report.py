@@ -1,4 +1,4 @@
-"""Reports: the ratios of each suite, tables with the fastest first, files whole, and plots of kept results."""
+"""Reports: the ratios of each suite, tables with the fastest first, and files whole."""
 
 import json
 import re
@@ -7,7 +7,6 @@ import pytest
 
 from fastflow.bench import cli
 from fastflow.bench.measure.row import make_row
-from fastflow.bench.report.plot import plot
 from fastflow.bench.report.ratios import (
     compute_encoder_ratios,
     compute_flow_ratios,
@@ -284,19 +283,7 @@ def test_the_table_of_a_kept_file_is_beside_it():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["zen4/flow", "zen4/encoder-bert-base"])
-def test_kept_results_are_drawn(tmp_path, name):
-    pytest.importorskip("matplotlib")
-    plot(json.loads((KEPT / f"{name}.json").read_text()), tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
-
-
-@pytest.mark.slow
 def test_nothing_half_written(tmp_path):
-    pytest.importorskip("matplotlib")
-    with pytest.raises(FastflowError, match="nothing was measured"):
-        plot({"rows": []}, tmp_path / "p.png")
     with pytest.raises(ValueError, match="Out of range float"):
         write_json({"value": float("nan")}, tmp_path / "bench.json")
     with pytest.raises(FastflowError, match="cannot be written"):

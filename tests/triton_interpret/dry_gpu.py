@@ -2,7 +2,7 @@
 
     TRITON_INTERPRET=1 PYTHONPATH=tests python tests/triton_interpret/dry_gpu.py FOLDER
 
-writes FOLDER/dry.json and FOLDER/dry.png. It shows that the suites work; its times mean nothing.
+writes FOLDER/dry.json. It shows that the suites work; its times mean nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from fastflow.bench.measure.machine import describe
 from fastflow.bench.measure.subject import Subject
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import gpu as peers_gpu
-from fastflow.bench.report.plot import plot
 from fastflow.bench.report.table import make_table, write_json
 from fastflow.bench.suites import encoder, end_to_end, flow, workbench
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
@@ -65,7 +64,7 @@ def triton_flow(workload: Workload, *_: Any) -> list[Any]:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    """Run the three suites and write table, JSON and plot; returns the report."""
+    """Run the three suites and write table and JSON; returns the report."""
     workload = make_synthetic(1, 2, 4, "additive", 8, dim=16)
     real = flow.run_flow
 
@@ -93,7 +92,6 @@ def run(folder: Path) -> dict[str, Any]:
     report = {"machine": machine, **parts, "quick": True, "seconds": 0.0}
     print(make_table(report))
     write_json(report, folder / "dry.json")
-    plot(report, folder / "dry.png")
     return report
 
 
