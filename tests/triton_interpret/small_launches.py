@@ -23,11 +23,11 @@ from support.packed import pack, random_encoder
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 
 
-def launch_flows(kind: str) -> None:
+def launch_flows(kind: str, width: int) -> None:
     """Each configuration of ``kind``, on one program."""
     x, coupling = make_pooled_like(300, 64, 1), "affine" if kind == "state" else "additive"
     flow = flow_triton.TritonFlow(
-        fold([make_trained_like(x, 1, levels=2, depth=2, width=32, coupling=coupling)], 64), DEVICE
+        fold([make_trained_like(x, 1, levels=2, depth=2, width=width, coupling=coupling)], 64), DEVICE
     )
     flow.programs = 1
     for config in CONFIGURATIONS[kind]:
@@ -38,7 +38,7 @@ def launch_flows(kind: str) -> None:
         assert torch.equal(z, flow(rows, normalize=True)), config
         if kind == "state":
             flow.with_log_det(rows)
-        print(kind, config.BM, tuple(z.shape), flush=True)
+        print(kind, width, config.BM, tuple(z.shape), flush=True)
     offsets = torch.tensor([0, 3, 3, 40], dtype=torch.int32, device=DEVICE)
     assert torch.isfinite(flow.pool(torch.from_numpy(x[:40]).to(DEVICE), offsets)).all()
 
@@ -62,6 +62,7 @@ if __name__ == "__main__":
         if part == "flow":
             for kind in CONFIGURATIONS:
                 if kind != "dense":  # the code of hidden, with S read as a matrix
-                    launch_flows(kind)
+                    launch_flows(kind, 32)
+            launch_flows("hidden", 70)
         else:
             launch_encoder(part)
