@@ -107,11 +107,11 @@ def _npy_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
     (rows, width), fortran, dtype = npy.read_array_header_1_0(handle)
     if fortran:
         raise ValueError("it is stored column by column")
-    yield Block([], [], None, np.zeros((0, width), dtype))
+    yield Block([], [], np.zeros((0, width), dtype))
     for first in range(0, rows, ROWS):
         count = min(ROWS, rows - first)
         vectors = np.frombuffer(handle.read(count * width * dtype.itemsize), dtype).reshape(count, width)
-        yield Block(range(start + first, start + first + count), [], None, vectors)
+        yield Block(range(start + first, start + first + count), [], vectors)
 
 
 def _join_parquet(writer: ParquetOutput, paths: list[Path], count: Callable[[int], None]) -> None:

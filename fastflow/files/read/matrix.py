@@ -79,9 +79,9 @@ class MatrixFile(Input):
         try:
             if self.identity is None:
                 raise FastflowError(f"{path} is not a file, so it cannot be mapped")
-            self.matrix = _map(self._file, path)
+            self.matrix = _map(self.file, path)
         except BaseException:
-            self._file.close()
+            self.file.close()
             raise
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:

@@ -21,7 +21,7 @@ class Spooled(Input):
         super().__init__(path)
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        self.file.close()
 
     def _open(self, path: str) -> BinaryIO:
         return self._copy.open("rb")
@@ -72,7 +72,7 @@ class Rereadable:
         size = 0
         try:
             with copy.open("wb") as out:
-                while chunk := source.read_raw(CHUNK):
+                while chunk := source.file.read(CHUNK):
                     if (size := size + len(chunk)) > LIMIT:
                         raise FastflowError(
                             f"{self._path} has more than {LIMIT >> 20} MB, and --fit reads its texts twice: a pipe is "

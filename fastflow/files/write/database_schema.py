@@ -167,7 +167,8 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
         dtype, width = np.dtype(DTYPES[run["precision"]]), width_of(run)
         kept = [name for name in columns_of(db) if name not in ("row", "text", *["log_prob"] * scored)]
         names, last = ["row", "text", "vector", *["log_prob"] * scored, *kept], -1
-        yield Block([], [], None, np.zeros((0, width), dtype), np.zeros(0) if scored else None, {n: [] for n in kept})
+        scores = np.zeros(0) if scored else None
+        yield Block([], [], np.zeros((0, width), dtype), scores, kept={name: [] for name in kept})
         try:
             cursor = db.execute(f"SELECT {', '.join(map(quote_name, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
             while rows := cursor.fetchmany(ROWS):
@@ -176,7 +177,7 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
                 check_texts(numbers, texts)
                 scores = np.array(rest.pop(0), np.float64) if scored else None
                 columns = dict(zip(kept, rest, strict=True))
-                yield Block(numbers, texts, None, matrix(numbers, vectors, dtype, width), scores, columns)
+                yield Block(numbers, texts, matrix(numbers, vectors, dtype, width), scores, kept=columns)
         except sqlite3.Error as error:
             raise ValueError(str(error)) from error
 
