@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.parts.manifest import CHUNK, Manifest, check_bytes, is_whole, manifests
+from fastflow.files.parts.manifest import Manifest, check_bytes, is_whole, manifests
 from fastflow.files.read.parquet import arrow
 from fastflow.files.write import Block
 from fastflow.files.write.database import DatabaseFile
@@ -24,7 +24,7 @@ from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.values import open_regular, reason
 
-ROWS = 4096
+ROWS, CHUNK = 4096, 1 << 20  # rows and bytes read at a time
 
 
 def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
