@@ -236,7 +236,7 @@ def fit_to(
     from fastflow.train.options import check_extra
 
     check_extra("fastflow embed --fit", not quiet)
-    from fastflow.train.fits.input_model import Request, fit_input
+    from fastflow.train.fits.input_model import fit_input
 
     with contextlib.ExitStack() as stack:
         again = {path: stack.enter_context(Rereadable(path)) for path in paths}
@@ -253,5 +253,5 @@ def fit_to(
             with Sources(paths, open_again) as sources:
                 yield from texts_of(sources, settings)
 
-        with fit_input(texts, Request(name, model, device, keep, resume, quiet)) as directory:
+        with fit_input(texts, name, model, device, keep, resume, quiet) as directory:
             yield open_again, str(directory)

@@ -167,14 +167,14 @@ def test_parts_with_equal_options_are_computed_together():
         Part(make_tokens(1, first=4), How(dim=2)),
         Part(make_tokens(3, first=20), How()),
     ]
-    found = compute(model, parts)
+    found = compute(model.embed, parts)
     assert [z[:, 0].tolist() for z in found] == [[1, 2], [2], [3], [4], [63]]
     assert [z[0, 1:].tolist() for z in found] == [[1, 0], [0, 0], [1, 4], [1, 0], [1, 0]]
     assert model.calls == [3, 1, 1, 1]
 
 
 def test_a_part_that_fails_fails_alone():
-    good, bad, other = compute(Sums(), [Part(make_tokens(1, first=i), How()) for i in (12, 13, 14)])
+    good, bad, other = compute(Sums().embed, [Part(make_tokens(1, first=i), How()) for i in (12, 13, 14)])
     assert isinstance(bad, ValueError)
     assert (good[0, 0], other[0, 0]) == (12, 14)
 

@@ -45,15 +45,16 @@ class Words(NamedTuple):
 
 def load_english() -> Words:
     """Load the package's words."""
-    length, *levels = _read_lines("background.txt.gz")
+    length, *levels = read_packaged_lines("background.txt.gz")
     found: dict[str, float] = {}
     for level in levels:
         share, *words = level.split(" ")
         found |= dict.fromkeys(words, float(share))
-    return Words(found, float(length), tuple(_read_lines("sentences.txt.gz")))
+    return Words(found, float(length), tuple(read_packaged_lines("sentences.txt.gz")))
 
 
-def _read_lines(name: str) -> list[str]:
+def read_packaged_lines(name: str) -> list[str]:
+    """Read the lines of a packed file of the package, without its comments."""
     data = gzip.decompress(files("fastflow.train.data").joinpath(name).read_bytes())
     return [line for line in data.decode("utf-8").split("\n")[:-1] if not line.startswith("# ")]
 
