@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,6 @@ BLOCK = 4096
 Vectors = NDArray[np.float32]
 
 
-class Target(NamedTuple):
-    """The teacher's ``vectors`` or, before its calibration, ``pooled`` ones; token ``weights`` (V,), None: 1 each."""
-
-    name: str
-    weights: NDArray[np.float32] | None
-
-
 class Teacher:
     """The model of texts ``name``, which gives the vectors to fit."""
 
@@ -37,10 +30,10 @@ class Teacher:
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = find_packaged_name(self.model.path) or str(self.model.path)
 
-    @cached_property
-    def targets(self) -> list[Target]:
-        found = [Target("vectors", None)]
-        return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
+    @property
+    def targets(self) -> dict[str, NDArray[np.float32] | None]:
+        """Token weights (V,), None: 1 each, of the ``vectors`` and, before a calibration, of ``pooled`` ones."""
+        return {"vectors": None} | ({"pooled": self.model.pooling.weights} if self.model.calibration else {})
 
     def make_tokenizer(self) -> Any:
         found = load_tokenizer(self.model.encoder)
@@ -59,7 +52,7 @@ class Teacher:
         return np.asarray(found, np.float32) if target == "vectors" else self._calibrate(found)
 
     def embed_tokens(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
-        """Embed m lists of ids, each between a text's special tokens: target name -> (m, D)."""
+        """Embed m lists of ids, each between a text's special tokens: target -> (m, D)."""
         before, after = self._frame
         parts = []
         for start in range(0, len(ids), BLOCK):
@@ -72,7 +65,7 @@ class Teacher:
                 found["pooled"] = self._remove_frame(np.asarray(pooled, np.float64), flat, offsets)
             parts.append(found)
             count(len(rows))
-        return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
+        return {target: np.concatenate([part[target] for part in parts]) for target in self.targets}
 
     def _remove_frame(self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Vectors:
         """Subtract the special tokens' part of the means ``pooled`` (m, D)."""

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,21 +102,21 @@ def export(
         arrays = _collect_arrays(fitted, pooled)
         if encoder.pooling.weights is not None and encoder.head is None:
             arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
-        precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
+        cosines, int8 = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
         if arrays:
             _save_arrays(partial / CALIBRATION, arrays)
-        if precision.int8 is not None:
-            _save_arrays(partial / INT8_FILE, precision.int8.arrays())
+        if int8 is not None:
+            _save_arrays(partial / INT8_FILE, int8.arrays())
         (partial / CARD).write_text(card, encoding="utf-8")
         entries: dict[str, Any] = {
             "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
             "encoder": identity,
             "pooling": encoder.pooling.as_dict() if encoder.head is None else MODULES_POOLING,
             "max_length": encoder.max_length,
-            "least_cosine": precision.least_cosines,
+            "least_cosine": cosines,
         }
-        if precision.int8 is not None:
-            entries[INT8] = precision.int8.entry()
+        if int8 is not None:
+            entries[INT8] = int8.entry()
         if pooled is not None and (likelihood := measure_likelihood(fitted.stages, pooled)) is not None:
             entries[LIKELIHOOD] = likelihood
         _save_manifest(partial, entries | _make_entries(fitted, encoder.dim, training))
@@ -193,17 +193,10 @@ class _Measured(CpuBackend):
     gated = False
 
 
-class Precision(NamedTuple):
-    """The least cosine of each dtype to float32, and int8's ranges and check; empty without kernels."""
-
-    least_cosines: dict[str, float]
-    int8: Int8 | None
-
-
-def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
-    """Measure each reduced dtype on some ``texts``."""
+def measure_precision(model: Model, texts: Sequence[str]) -> tuple[dict[str, float], Int8 | None]:
+    """Measure on some ``texts`` the least cosine of reduced dtypes to float32, and int8's ranges; none without kernels."""
     if pick_backend(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
-        return Precision({}, None)
+        return {}, None
     some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
     tokens = model.tokenizer().tokenize_prompted(some, model.prompts.resolve(), model.prompts.pooled)
     found, int8 = {}, None
@@ -212,7 +205,7 @@ def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
         found[dtype] = backend.calibrate(backend.pool(tokens), normalize=True).astype(np.float64)
         int8 = backend.int8
     least = {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
-    return Precision(least, int8)
+    return least, int8
 
 
 def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
