@@ -231,7 +231,7 @@ def fit_to(
     """Calibrate a model on all texts; yield a function that opens inputs, and the model's path."""
     from fastflow.files import check_resumable
     from fastflow.files.embed import texts_of
-    from fastflow.files.read.reread import Rereadable
+    from fastflow.files.read.reread import reread
     from fastflow.files.read.sources import Sources
     from fastflow.train.options import check_extra
 
@@ -239,10 +239,10 @@ def fit_to(
     from fastflow.train.fits.input_model import fit_input
 
     with contextlib.ExitStack() as stack:
-        again = {path: stack.enter_context(Rereadable(path)) for path in paths}
+        again = {path: stack.enter_context(reread(path)) for path in paths}
 
         def open_again(path: str) -> Input:
-            return again[path](path)
+            return again[path]()
 
         with Sources(paths, open_again) as sources:
             name = sources.name

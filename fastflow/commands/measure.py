@@ -11,7 +11,7 @@ import click
 
 from fastflow import commands as shared
 from fastflow.console import emit, open_runtime, say, write_json
-from fastflow.errors import UsageError
+from fastflow.errors import UsageError, need_extra
 from fastflow.progress import Progress, format_count
 
 CUT = "texts longer than"  # begins the warning about cut texts
@@ -150,12 +150,12 @@ def report(
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
     """
-    from fastflow.report.make import ReportOptions, check_matplotlib, make_report, write_page
+    from fastflow.report.make import ReportOptions, make_report, write_page
     from fastflow.train.methods.against import fit_named
 
     if output is None and json_file is None:
         raise UsageError("report has nowhere to write to: give -o OUT.html, --json, or both")
-    check_matplotlib()
+    need_extra("report", "matplotlib", "fastflow report")
     runtime = open_runtime(shared.model_named(model, option), device, dtype, threads, quiet)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", CUT)

@@ -7,14 +7,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, UsageError, need_extra
 from fastflow.exports.record import Record, read_record
 from fastflow.model.encoder import is_static
 from fastflow.model.sentence.directory import read_modules
@@ -110,8 +109,7 @@ def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, f
 
 def check_installed(extra: str) -> None:
     """Raise a FastflowError if the library of ``extra``, st or onnx, is missing."""
-    if find_spec(LIBRARIES[extra]) is None:
-        raise missing_extra(extra, LIBRARIES[extra], f"vectors were not compared: --with {extra}")
+    need_extra(extra, LIBRARIES[extra], f"vectors were not compared: --with {extra}")
 
 
 def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:

@@ -193,4 +193,4 @@ class Embedded:
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
     yield from islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
-    source.check_unchanged()  # the reader checks only at the input's end, which few shards reach
+    source.current.check_unchanged()  # the reader checks only at the input's end, which few shards reach

@@ -113,7 +113,7 @@ def _cut_windows(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[l
     def there() -> Iterator[Row]:
         for row in rows:
             yield row
-            if source.waits():
+            if source.current.waits():
                 return
 
     while window := next(cut_windows(there(), pace.size, characters), None):

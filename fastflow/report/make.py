@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.atomic import replace_text
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, UsageError
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.progress import Progress, format_count
@@ -127,14 +127,6 @@ def make_report(
         "left_out": left_out,
     }
     return Report(make_page(f"fastflow report: {name}", verdict, facts, sections, left_out), content)
-
-
-def check_matplotlib() -> None:
-    """Raise before minutes of embedding if matplotlib is missing."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("report", "matplotlib", "fastflow report") from error
 
 
 def write_page(path: Path, text: str) -> None:

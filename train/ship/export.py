@@ -194,7 +194,7 @@ class _Measured(CpuBackend):
 
 
 def measure_precision(model: Model, texts: Sequence[str]) -> tuple[dict[str, float], Int8 | None]:
-    """Measure on some ``texts`` the least cosine of reduced dtypes to float32, and int8's ranges; none without kernels."""
+    """Measure dtypes' least cosines to float32 on some ``texts``, and int8's ranges; without kernels none."""
     if pick_backend(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
         return {}, None
     some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,14 +50,8 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):
-                try:
+                with _joining(f"{folder}: the parts", "make them again"):
                     _join_parquet(writer, paths, progress.advance)
-                except Exception as error:
-                    if isinstance(error, FastflowError) or (isinstance(error, OSError) and error.errno is not None):
-                        raise
-                    raise FastflowError(
-                        f"{folder}: the parts cannot be joined: {reason(error)}; make them again"
-                    ) from error
             else:
                 for path, manifest in zip(paths, found, strict=True):
                     _append(writer, path, manifest, progress.advance)
@@ -77,26 +72,32 @@ def check_complete(folder: Path, found: list[Manifest]) -> None:
         raise FastflowError(f"{folder}: {which} missing; fastflow status {folder} shows the commands")
 
 
-def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[[int], None]) -> None:
-    rows, (start, stop) = 0, manifest.rows
+@contextmanager
+def _joining(what: str, remedy: str) -> Iterator[None]:
     try:
-        with open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
-            if isinstance(writer, JsonLinesFile):
-                while chunk := handle.read(CHUNK):
-                    writer.append(chunk)
-                    count(chunk.count(b"\n"))
-                return
-            scored = bool(manifest.run.get("options", {}).get("log_prob"))
-            of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
-            for block in of_part:
-                writer.write(block)
-                rows += len(block.rows)
-                count(len(block.rows))
+        yield
     except Exception as error:  # the readers raise many kinds for damaged content
         disk_failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
         if disk_failed or isinstance(error, FastflowError):
             raise
-        raise FastflowError(f"{path} cannot be joined: {reason(error)}; make the part again") from error
+        raise FastflowError(f"{what} cannot be joined: {reason(error)}; {remedy}") from error
+
+
+def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[[int], None]) -> None:
+    rows, (start, stop) = 0, manifest.rows
+    joining = _joining(str(path), "make the part again")
+    with joining, open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
+        if isinstance(writer, JsonLinesFile):
+            while chunk := handle.read(CHUNK):
+                writer.append(chunk)
+                count(chunk.count(b"\n"))
+            return
+        scored = bool(manifest.run.get("options", {}).get("log_prob"))
+        of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
+        for block in of_part:
+            writer.write(block)
+            rows += len(block.rows)
+            count(len(block.rows))
     if rows != stop - start:
         raise FastflowError(f"{path} has {rows:,} rows, and its manifest names {stop - start:,}; make the part again")
 
