@@ -159,7 +159,7 @@ def report(
     runtime = open_runtime(shared.model_named(model, option), device, dtype, threads, quiet)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", CUT)
-        made = make_report(
+        page, content = make_report(
             runtime,
             [name.strip() for name in against.split(",") if name.strip()],
             ReportOptions(**options),
@@ -167,14 +167,14 @@ def report(
             lambda path: open_runtime(path, device, dtype, threads, quiet=True),
             shown=not quiet,
         )
-    for entry in made.json["left_out"]:
+    for entry in content["left_out"]:
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
     if output is not None:
         replaced = output.is_file()
-        write_page(output, made.html)
-        say(f"fastflow: {', '.join(made.json['sections'])}{shared.describe_output(output, replaced)}")
+        write_page(output, page)
+        say(f"fastflow: {', '.join(content['sections'])}{shared.describe_output(output, replaced)}")
     if json_file:
-        write_json(json_file, made.json)
+        write_json(json_file, content)
 
 
 @click.command()

@@ -148,7 +148,7 @@ def test_a_file_and_a_named_pipe_are_read_twice(tmp_path, kind):
         writer.join()
         if kind == "file":
             path.write_bytes(gzip.compress(b"a\nb\nc\n"))
-            with pytest.raises(FastflowError, match="in.txt.gz was changed while it was read"):
+            with pytest.raises(FastflowError, match=r"in\.txt\.gz was changed while it was read"):
                 opened()
 
 

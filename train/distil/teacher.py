@@ -16,6 +16,7 @@ from fastflow.model.tokenizer import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.options import Options
 from fastflow.session import Count, Session
+from fastflow.stages.vectors import compute_paired_cosine, shorten
 
 BLOCK = 4096
 Vectors = NDArray[np.float32]
@@ -81,7 +82,7 @@ class Teacher:
         return np.asarray(self.opened.transform(pooled, Options()), np.float32)
 
     def _make_targets(self, pooled: Any) -> dict[str, Vectors]:
-        found = {"vectors": normalize(self._calibrate(pooled))}
+        found = {"vectors": shorten(self._calibrate(pooled), True, None)}
         return found | {"pooled": np.asarray(pooled, np.float32)} if self.model.calibration else found
 
     @cached_property
@@ -94,11 +95,6 @@ class Teacher:
         return empty[:before], empty[before:]
 
 
-def normalize(vectors: NDArray[Any]) -> Vectors:
-    """Divide each row (n, D) by its L2 norm; zeros stay."""
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
-
-
 def measure_following(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """Compute the mean cosine of corresponding rows (n, D)."""
-    return float((normalize(found).astype(np.float64) * normalize(wanted)).sum(axis=1).mean())
+    return float(compute_paired_cosine(found.astype(np.float64), wanted).mean())

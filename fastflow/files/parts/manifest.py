@@ -17,7 +17,7 @@ from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import find_wrong_field
-from fastflow.files.write.partial import STRICT, cannot_write, is_unfinished
+from fastflow.files.write.partial import STRICT, cannot_write, flatten_options, is_unfinished
 from fastflow.files.write.writers import check_former
 from fastflow.model.hashing import file_hash
 from fastflow.values import read_object, short
@@ -73,17 +73,13 @@ class Manifest:
             return "two models"
         if self.shard[1] != other.shard[1]:
             return f"{self.shard[1]} parts, and of {other.shard[1]}"
-        for name, value in _flat(self.run).items():
-            theirs = _flat(other.run).get(name)
+        own, foreign = (m.run | {"options": None} | flatten_options(m.run.get("options")) for m in (self, other))
+        for name, value in own.items():
+            theirs = foreign.get(name)
             strict = name in STRICT and STRICT[name] in (value, theirs)  # strict only refuses rows: parts may differ
             if theirs != value and not strict:
                 return f"two sets of options: {name} is {value!r}, and {theirs!r}"
         return None
-
-
-def _flat(run: dict[str, Any]) -> dict[str, Any]:
-    options = dict(run.get("options", {}))
-    return {name: value for name, value in run.items() if name != "options"} | options | options.get("layout", {})
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
