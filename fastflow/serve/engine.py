@@ -61,9 +61,6 @@ class Request(Job):
         self.missing = 0  # texts without a vector
         self.began = self.ended = 0.0
 
-    def set_tokens(self, tokens: Tokens) -> None:
-        self.tokens, self.missing = tokens, len(tokens.offsets) - 1
-
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
@@ -128,7 +125,7 @@ class Engine:
         try:
             tokens = await self._tokenize(texts, request, cut, left)
             tokenized = self.clock()
-            request.set_tokens(tokens)
+            request.tokens, request.missing = tokens, len(tokens.offsets) - 1
             with self._wake:
                 self.queue.put(request, np.diff(tokens.offsets).tolist())
                 self._wake.notify()
