@@ -103,11 +103,6 @@ def export(
         if encoder.pooling.weights is not None and encoder.head is None:
             arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
         cosines, int8 = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
-        if arrays:
-            _save_arrays(partial / CALIBRATION, arrays)
-        if int8 is not None:
-            _save_arrays(partial / INT8_FILE, int8.arrays())
-        (partial / CARD).write_text(card, encoding="utf-8")
         entries: dict[str, Any] = {
             "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
             "encoder": identity,
@@ -116,11 +111,11 @@ def export(
             "least_cosine": cosines,
         }
         if int8 is not None:
+            _save_arrays(partial / INT8_FILE, int8.arrays())
             entries[INT8] = int8.entry()
         if pooled is not None and (likelihood := measure_likelihood(fitted.stages, pooled)) is not None:
             entries[LIKELIHOOD] = likelihood
-        _save_manifest(partial, entries | _make_entries(fitted, encoder.dim, training))
-        verify(partial)
+        _write(partial, fitted, arrays, card, entries, encoder.dim, training)
         prove(partial, encoder, fitted, texts[:PROOF_ROWS])
     return open_model(out).fingerprint
 
@@ -128,13 +123,9 @@ def export(
 def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: str, vectors: Rows) -> str:
     """Write a model without an encoder, fitted to ``vectors`` (n, D), as ``export`` does."""
     with growing(out) as partial:
-        if arrays := _collect_arrays(fitted, vectors):
-            _save_arrays(partial / CALIBRATION, arrays)
-        (partial / CARD).write_text(card, encoding="utf-8")
-        dim = vectors.shape[1]
+        arrays, dim = _collect_arrays(fitted, vectors), vectors.shape[1]
         entries = {"format_version": VECTORS_VERSION, "encoder": None, "input_dim": dim}
-        _save_manifest(partial, entries | _make_entries(fitted, dim, training))
-        verify(partial)
+        _write(partial, fitted, arrays, card, entries, dim, training)
         prove_vectors(partial, fitted, vectors[:PROOF_ROWS])
     return open_model(out).fingerprint
 
@@ -160,20 +151,25 @@ def _save_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     path.write_bytes(save(arrays))
 
 
-def _make_entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, Any]:
-    return {
+def _write(
+    directory: Path, fitted: Fitted, arrays: dict[str, NDArray[Any]], card: str, entries: dict[str, Any], dim: int,
+    training: dict[str, Any],
+) -> None:  # fmt: skip
+    """Write arrays, card and manifest with ``entries``, and verify the model."""
+    if arrays:
+        _save_arrays(directory / CALIBRATION, arrays)
+    (directory / CARD).write_text(card, encoding="utf-8")
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    manifest = entries | {
         "fastflow_version": __version__,
         "calibration": [{"kind": stage.kind, **stage.settings} for stage in fitted.stages],
         "dim": calibration.output_dim(fitted.stages, dim),
         "training": training,
+        "files": {str(path.relative_to(directory)): file_hash(path) for path in files},
     }
-
-
-def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    manifest["files"] = {str(path.relative_to(directory)): file_hash(path) for path in files}
     manifest["fingerprint"] = fingerprint(manifest)
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    verify(directory)
 
 
 def _copy_encoder(source: Path, target: Path) -> None:
