@@ -32,10 +32,6 @@ class Line:
         least = min(off.values(), default=0.0)
         return {name for name, away in off.items() if away == least} if len(self.values) > 1 else set()
 
-    def wins(self, own: str, other: str) -> bool:
-        off = self.distances()
-        return off[own] < off[other]
-
 
 @dataclass(frozen=True)
 class Section:

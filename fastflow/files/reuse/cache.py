@@ -23,7 +23,7 @@ from typing import Any
 from fastflow.atomic import replace_text
 from fastflow.cache_folder import OWN, TRIAL
 from fastflow.errors import FastflowError
-from fastflow.files.write.locks import open_locked, try_lock
+from fastflow.files.write.locks import is_locked, open_locked, try_lock
 
 OURS = re.compile(r"[0-9a-f]{64}\.(npy|partial|int8)")
 MAGIC = b"\x93NUMPY"
@@ -108,7 +108,7 @@ def entries(directory: Path) -> list[Entry]:
         try:
             if path.is_symlink() or not path.is_file() or not _is_ours(path):
                 continue
-            stat, in_use = path.stat(), _in_use(path)
+            stat, in_use = path.stat(), is_locked(path)
         except FileNotFoundError:  # renamed or removed by another process meanwhile
             continue
         except OSError as error:
@@ -123,11 +123,6 @@ def _is_ours(path: Path) -> bool:
         if path.suffix == ".int8":
             return handle.read(len(TRIAL)) == TRIAL
         return handle.read(len(MAGIC)) in (MAGIC, b"")
-
-
-def _in_use(path: Path) -> bool:
-    with path.open("rb") as handle:
-        return not try_lock(handle)
 
 
 def _about(path: Path) -> dict[str, Any]:
