@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError, need_extra
+from fastflow.errors import FastflowError, UsageError
 from fastflow.exports.record import Record, read_record
 from fastflow.model.encoder import is_static
 from fastflow.model.sentence.directory import read_modules
@@ -105,11 +105,6 @@ def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, f
     both_zero = ~(found.any(axis=1) | wanted.any(axis=1))  # two zero vectors, of a text without tokens
     cosines = np.where(both_zero, 1.0, compute_paired_cosine(found, wanted))
     return float(np.abs(found - wanted).max()) / length, float(cosines.min())
-
-
-def check_installed(extra: str) -> None:
-    """Raise a FastflowError if the library of ``extra``, st or onnx, is missing."""
-    need_extra(extra, LIBRARIES[extra], f"vectors were not compared: --with {extra}")
 
 
 def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:

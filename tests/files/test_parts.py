@@ -304,16 +304,10 @@ def test_parts_that_cannot_be_joined_are_named(model, bert, desk, shard, which, 
     refuses(manifests, desk / "parts", f"{sentence}; …remove the others, each with its .shard.json")
 
 
-def test_parts_may_differ_in_what_they_refuse(model, desk):
+def test_a_number_twice_is_named_and_parts_may_differ_in_names_of_inputs_and_in_what_they_refuse(model, desk):
     make(model, "1/2", "--truncate", "error")
-    make(model, "2/2", "--errors", "replace")
-    assert [manifest.shard for manifest in manifests(desk / "parts")] == [(1, 2), (2, 2)]
-
-
-def test_a_number_twice_is_named_and_equal_content_is_one_input(model, desk):
-    make(model, "1/2")
     (desk / "copy.txt").write_bytes((desk / "in.txt").read_bytes())
-    make(model, "2/2", source="copy.txt")
+    make(model, "2/2", "--errors", "replace", source="copy.txt")
     assert [manifest.shard for manifest in manifests(desk / "parts")] == [(1, 2), (2, 2)]
     make(model, "1/2", out="parts/x.npy")
     refuses(manifests, desk / "parts", "are both part 1; remove one of them and its .shard.json")

@@ -305,9 +305,7 @@ def test_vectors_are_those_of_the_model(bert, model):
         np.testing.assert_allclose(found["vectors"], Runtime(name).encode(TEXTS, normalize_embeddings=True), atol=1e-6)
         assert list(teacher.targets) == targets
     np.testing.assert_allclose(teacher.finish("pooled", found["pooled"]), Runtime(model).encode(TEXTS), atol=1e-5)
-    a = np.array([[1.0, 0], [0, 2]])
-    for other, cosine in ((3 * a, 1), (a[::-1], 0), (np.array([[1.0, 0], [0, -1]]), 0)):
-        assert measure_following(a, other) == pytest.approx(cosine)
+    assert measure_following(np.array([[1.0, 0], [0, 2]]), np.array([[3.0, 0], [0, -1]])) == pytest.approx(0)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])

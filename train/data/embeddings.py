@@ -22,6 +22,7 @@ from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError
 from fastflow.files.reuse.cache import bytes_for_people, describe, wait_for_lock
 from fastflow.model.encoder import is_native, is_static
+from fastflow.stages.vectors import first_bad
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.progress import COMMAND, Voice
@@ -63,8 +64,8 @@ class Embedder:
             for rows in tokens.batches(len(window), BATCH_TOKENS):
                 found[rows] = self.backend.pool(tokens.select(rows))
                 advance(len(rows))
-            if len(bad := np.flatnonzero(~np.isfinite(found).all(axis=1))):
-                text = window[bad[0]][:60]
+            if (bad := first_bad(found)) is not None:
+                text = window[bad][:60]
                 raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {text!r}")
         return out
 

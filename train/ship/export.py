@@ -155,7 +155,6 @@ def _write(
     directory: Path, fitted: Fitted, arrays: dict[str, NDArray[Any]], card: str, entries: dict[str, Any], dim: int,
     training: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Write arrays, card and manifest with ``entries``, and verify the model."""
     if arrays:
         _save_arrays(directory / CALIBRATION, arrays)
     (directory / CARD).write_text(card, encoding="utf-8")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.files.write import Block
+from fastflow.stages.vectors import first_bad
 from fastflow.values import open_regular, short
 
 FORMAT = 1
@@ -204,7 +205,6 @@ def matrix(numbers: Sequence[int], vectors: Sequence[Any], dtype: np.dtype[Any],
         if type(vector) is not bytes or len(vector) != width * dtype.itemsize:
             raise ValueError(f"row {number}: its vector is not {width} numbers of {dtype}")
     found = np.frombuffer(b"".join(vectors), dtype).reshape(len(vectors), width)
-    if dtype.kind == "f" and not np.isfinite(found).all():
-        bad = numbers[int(np.argmin(np.isfinite(found).all(axis=1)))]
-        raise ValueError(f"row {bad}: its vector holds NaN or infinity")
+    if dtype.kind == "f" and (bad := first_bad(found)) is not None:
+        raise ValueError(f"row {numbers[bad]}: its vector holds NaN or infinity")
     return found
