@@ -66,6 +66,12 @@ def packages(extra: str) -> list[str]:
     return list(dict.fromkeys(found)) or [f"'fastflow[{extra}]'"]
 
 
+def need_extra(extra: str, module: str, purpose: str) -> None:
+    """Raise a FastflowError if ``module`` of an extra is not installed."""
+    if find_spec(module) is None:
+        raise missing_extra(extra, module, purpose)
+
+
 def missing_extra(extra: str, module: str, purpose: str) -> FastflowError:
     """Return the error for an absent dependency."""
     needed = f"{purpose} needs {module}, which is not installed: run {install(extra)}"

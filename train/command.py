@@ -48,7 +48,7 @@ def train_vectors(paths: Sequence[str], out: Path, fitting: VectorFitting) -> No
 def _make_model(run: Callable[[Setup], Fit | None], out: Path, fitting: Fitting | VectorFitting) -> None:
     started = time.monotonic()
     check_out(out)
-    setup, checkpoints = fitting.setup, checkpoints_of(out)
+    setup, checkpoints = fitting.setup, out.with_name(out.name + ".training")
     try:
         fit = run(replace(setup, checkpoints=checkpoints))
         if fit is None:
@@ -67,8 +67,3 @@ def _make_model(run: Callable[[Setup], Fit | None], out: Path, fitting: Fitting 
     setup.voice.say(f"{out}: {calibration.describe(fit.stages)}, fingerprint {mark[:16]}, {seconds:.0f} s")
     table = summary.make_table(fit.measures, summary.name_source(fit.encoder))
     click.echo("\n".join([table, *summary.write_notes(fit.measures, fit.stages, fit.unit), fit.verdict]))
-
-
-def checkpoints_of(out: Path) -> Path:
-    """Name the folder of the flow's checkpoints."""
-    return out.with_name(out.name + ".training")

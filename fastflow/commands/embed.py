@@ -231,18 +231,18 @@ def fit_to(
     """Calibrate a model on all texts; yield a function that opens inputs, and the model's path."""
     from fastflow.files import check_resumable
     from fastflow.files.embed import texts_of
-    from fastflow.files.read.reread import Rereadable
+    from fastflow.files.read.reread import reread
     from fastflow.files.read.sources import Sources
     from fastflow.train.options import check_extra
 
     check_extra("fastflow embed --fit", not quiet)
-    from fastflow.train.fits.input_model import Request, fit_input
+    from fastflow.train.fits.input_model import fit_input
 
     with contextlib.ExitStack() as stack:
-        again = {path: stack.enter_context(Rereadable(path)) for path in paths}
+        again = {path: stack.enter_context(reread(path)) for path in paths}
 
         def open_again(path: str) -> Input:
-            return again[path](path)
+            return again[path]()
 
         with Sources(paths, open_again) as sources:
             name = sources.name
@@ -253,5 +253,5 @@ def fit_to(
             with Sources(paths, open_again) as sources:
                 yield from texts_of(sources, settings)
 
-        with fit_input(texts, Request(name, model, device, keep, resume, quiet)) as directory:
+        with fit_input(texts, name, model, device, keep, resume, quiet) as directory:
             yield open_again, str(directory)

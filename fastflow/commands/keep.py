@@ -11,7 +11,7 @@ import click
 
 from fastflow.commands import DTYPE, JSON, QUIET, model_argument, model_named
 from fastflow.console import emit, open_runtime, say, write_json
-from fastflow.errors import UsageError
+from fastflow.errors import UsageError, need_extra
 
 
 @click.command()
@@ -58,10 +58,10 @@ def verify(
     if json_file != "-":
         emit("\n".join(result["checks"]))
     if other is not None:
-        from fastflow.evaluation.agreement import check_installed, compare_with_onnx, compare_with_st
+        from fastflow.evaluation.agreement import LIBRARIES, compare_with_onnx, compare_with_st
 
         extra = "onnx" if other == "onnx" else "st"
-        check_installed(extra)
+        need_extra(extra, LIBRARIES[extra], f"vectors were not compared: --with {extra}")
         say("fastflow: compares the vectors of texts of every length, which takes up to a minute")
         found = (compare_with_onnx if extra == "onnx" else compare_with_st)(path, exported)
         result["onnx" if other == "onnx" else "sentence_transformers"] = found.report()

@@ -11,7 +11,7 @@ import click
 
 from fastflow import commands as shared
 from fastflow.console import emit, open_runtime, say, write_json
-from fastflow.errors import UsageError
+from fastflow.errors import UsageError, need_extra
 from fastflow.progress import Progress, format_count
 
 CUT = "texts longer than"  # begins the warning about cut texts
@@ -150,16 +150,16 @@ def report(
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
     """
-    from fastflow.report.make import ReportOptions, check_matplotlib, make_report, write_page
+    from fastflow.report.make import ReportOptions, make_report, write_page
     from fastflow.train.methods.against import fit_named
 
     if output is None and json_file is None:
         raise UsageError("report has nowhere to write to: give -o OUT.html, --json, or both")
-    check_matplotlib()
+    need_extra("report", "matplotlib", "fastflow report")
     runtime = open_runtime(shared.model_named(model, option), device, dtype, threads, quiet)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", CUT)
-        made = make_report(
+        page, content = make_report(
             runtime,
             [name.strip() for name in against.split(",") if name.strip()],
             ReportOptions(**options),
@@ -167,14 +167,14 @@ def report(
             lambda path: open_runtime(path, device, dtype, threads, quiet=True),
             shown=not quiet,
         )
-    for entry in made.json["left_out"]:
+    for entry in content["left_out"]:
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
     if output is not None:
         replaced = output.is_file()
-        write_page(output, made.html)
-        say(f"fastflow: {', '.join(made.json['sections'])}{shared.describe_output(output, replaced)}")
+        write_page(output, page)
+        say(f"fastflow: {', '.join(content['sections'])}{shared.describe_output(output, replaced)}")
     if json_file:
-        write_json(json_file, made.json)
+        write_json(json_file, content)
 
 
 @click.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from fastflow.commands import MODEL, RUNS
 from fastflow.console import open_runtime, say
-from fastflow.errors import UsageError, missing_extra
+from fastflow.errors import UsageError, need_extra
 from fastflow.serve.settings import MIB, Settings, read_keys
 
 NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
@@ -104,8 +103,7 @@ def serve(
     fastflow serve -m my-model --port 9000 --api-key-file keys.txt
     """
     for name in NEEDED:
-        if find_spec(name) is None:
-            raise missing_extra("serve", name, "fastflow serve")
+        need_extra("serve", name, "fastflow serve")
     from fastflow.serve.model import ServedModel
     from fastflow.serve.searcher import Searcher
     from fastflow.serve.server import is_local, listen, run

@@ -7,14 +7,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, UsageError
 from fastflow.exports.record import Record, read_record
 from fastflow.model.encoder import is_static
 from fastflow.model.sentence.directory import read_modules
@@ -108,12 +107,6 @@ def compare_vectors(found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, f
     return float(np.abs(found - wanted).max()) / length, float(cosines.min())
 
 
-def check_installed(extra: str) -> None:
-    """Raise a FastflowError if the library of ``extra``, st or onnx, is missing."""
-    if find_spec(LIBRARIES[extra]) is None:
-        raise missing_extra(extra, LIBRARIES[extra], f"vectors were not compared: --with {extra}")
-
-
 def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:
     """Compare the model at ``path``, for every prompt, to Sentence Transformers with ``exported`` or ``path``."""
     record = None if exported is None else read_record(exported, "st")
@@ -129,7 +122,9 @@ def compare_with_st(path: Path, exported: Path | None = None) -> Agreement:
             theirs = SentenceTransformer(str(where), **options)
     except Exception as error:  # the library raises many kinds
         raise FastflowError(f"{where}: Sentence Transformers cannot open it: {reason(error)}") from error
-    with _open_runtime(path, where, record) as ours:
+    with Runtime(path, device="cpu", dtype="float32") as ours:
+        if record is not None:
+            record.check(where, ours.fingerprint)
         names = (None, *(name for name, prompt in ours.prompts.items() if prompt))
         found = _encode(ours, [{"prompt_name": name} for name in names], record)
 
@@ -149,7 +144,8 @@ def compare_with_onnx(path: Path, exported: Path | None = None) -> Agreement:
     if exported is None:
         raise UsageError(f"--with onnx compares {path} with its export: give that directory after the model")
     record = read_record(exported, "onnx")
-    with _open_runtime(path, exported, record) as ours:
+    with Runtime(path, device="cpu", dtype="float32") as ours:
+        record.check(exported, ours.fingerprint)
         prompts = [*filter(None, ours.prompts.values()), ""]
         given = [{"prompt": prompt} for prompt in prompts]
         single = _encode(ours, given, record)
@@ -160,14 +156,6 @@ def compare_with_onnx(path: Path, exported: Path | None = None) -> Agreement:
             return _encode(exact, given, record)
 
     return _judge(found, single, encode_exactly, "ONNX Runtime", record.dtype)
-
-
-@contextmanager
-def _open_runtime(path: Path, exported: Path, record: Record | None) -> Iterator[Runtime]:
-    with Runtime(path, device="cpu", dtype="float32") as ours:
-        if record is not None:
-            record.check(exported, ours.fingerprint)
-        yield ours
 
 
 def _encode(runtime: Runtime, given: Sequence[dict[str, Any]], record: Record | None) -> list[NDArray[Any]]:

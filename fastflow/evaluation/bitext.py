@@ -27,7 +27,6 @@ class Bitext:
 
     name: ClassVar = "bitext"
     kind: ClassVar = "bitext"
-    needs: ClassVar[dict[str, str]] = {}
 
     @property
     def size(self) -> dict[str, int]:

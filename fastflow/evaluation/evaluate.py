@@ -33,6 +33,7 @@ HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")
 WHOLE = ("STSb", "SICK-R")  # published scores are of the whole set
+NEEDS = {"classes": ("sklearn", "scikit-learn"), "retrieval": ("bm25s", "bm25s")}  # kind of task -> module, package
 
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 
@@ -109,10 +110,9 @@ def find_tasks(paths: Sequence[Path]) -> list[Task]:
         if not found:
             raise FastflowError(f"{path}: holds no .tsv file of scored pairs or of another task")
         tasks += found
-    for task in (task for task in tasks if not isinstance(task, Pairs)):
-        for module, name in task.needs.items():
-            if find_spec(module) is None:
-                raise missing_extra("eval", name, f"{task.name}, a task of the kind {task.kind},")
+    for task in tasks:
+        if not isinstance(task, Pairs) and task.kind in NEEDS and find_spec(NEEDS[task.kind][0]) is None:
+            raise missing_extra("eval", NEEDS[task.kind][1], f"{task.name}, a task of the kind {task.kind},")
     return tasks
 
 

@@ -37,7 +37,6 @@ class LabelledTexts:
     test: list[Rows]
 
     kind: ClassVar = "classes"
-    needs: ClassVar = {"sklearn": "scikit-learn"}
 
     @property
     def size(self) -> dict[str, int]:
@@ -136,7 +135,6 @@ class LabelledPairs:
     second: NDArray[np.int64]
 
     kind: ClassVar = "pairs"
-    needs: ClassVar[dict[str, str]] = {}
 
     @property
     def size(self) -> dict[str, int]:

@@ -37,7 +37,6 @@ class Retrieval:
     own: list[Rows]
 
     kind: ClassVar = "retrieval"
-    needs: ClassVar = {"bm25s": "bm25s"}
 
     @property
     def texts(self) -> list[str]:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.errors import FastflowError
 from fastflow.exports.record import write_json, write_tensors
 from fastflow.kernels.encoder import WORDS, mean_position
 from fastflow.kernels.stored import widen
 from fastflow.model import Model
-from fastflow.model.encoder import encoder_shape, read_config, size_of
+from fastflow.model.encoder import encoder_shape, is_native, read_config, size_of
 from fastflow.model.encoder.weights import WEIGHT_INDEX, MappedWeights, weight_files
 from fastflow.model.tensors import MappedTensors
 
@@ -47,7 +47,7 @@ def write_encoder(model: Model, folder: Path) -> bool:
     layers, kind = number_layers(model), config.get("model_type")
     config["dtype"] = "float32"  # else weights in half precision would be computed in it
     folder.mkdir(parents=True, exist_ok=True)
-    bare = layers == (0,) and _is_native(config, model.encoder) and kind not in WITH_LAYERS
+    bare = layers == (0,) and is_native(model.encoder) and kind not in WITH_LAYERS
     if bare:
         config[LAYERS.get(str(kind), "num_hidden_layers")] = 0
         write_tensors(folder / WEIGHTS, _read_embedding_layer(model, config))
@@ -63,14 +63,6 @@ def write_encoder(model: Model, folder: Path) -> bool:
         config["output_hidden_states"] = layers != (size_of(model.encoder).layers,)
     write_json(folder / CONFIG, config)
     return bare
-
-
-def _is_native(config: dict[str, Any], where: Path) -> bool:
-    try:
-        encoder_shape(config, where)
-    except UnsupportedArchitecture:
-        return False
-    return True
 
 
 def _read_embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDArray[Any]]:

@@ -7,14 +7,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from fastflow.atomic import check_out, growing
-from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.exports.record import Record, write_json, write_record, write_tensors
+from fastflow.errors import FastflowError, UsageError, need_extra
+from fastflow.exports.record import RECORD, Record, write_json, write_tensors
 from fastflow.kernels.encoder import Unit
 from fastflow.model import Model, VectorModel
 from fastflow.model.artifact import open_model
@@ -35,7 +34,6 @@ WRITERS = {
     "model2vec": "fastflow.exports.export:write_model2vec",
     "adapter": "fastflow.exports.export:write_adapter",
 }
-NEEDS = {"onnx": "onnx"}
 DTYPES = ("float32", "int8")
 USE = {
     "st": """from sentence_transformers import SentenceTransformer
@@ -112,8 +110,8 @@ def export(
         raise UsageError(f"unknown format {to!r}; known are {', '.join(WRITERS)}")
     if dtype not in DTYPES or (dtype != "float32" and to != "onnx"):
         raise UsageError(f"dtype {dtype!r} is not one of the format {to}: float32" + ", int8" * (to == "onnx"))
-    if to in NEEDS and find_spec(NEEDS[to]) is None:
-        raise missing_extra(NEEDS[to], NEEDS[to], f"an export to {to}")
+    if to == "onnx":
+        need_extra("onnx", "onnx", f"an export to {to}")
     out = Path(directory)
     check_out(out, "directory")
     opened = open_model(model if model is None else os.fspath(model))
@@ -129,7 +127,7 @@ def export(
     with growing(out) as partial:
         write(opened, partial, record)
         if to != "adapter":  # an adapter keeps the model's card and hashes
-            write_record(partial, record)
+            write_json(partial / RECORD, {"fastflow_version": __version__, **record._asdict()})
             _write_card(partial, to, opened, dim or opened.truncate_dim or width, normalize)
     return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)
 

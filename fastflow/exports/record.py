@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.values import is_whole, read_object, short, system_errors
-from fastflow.version import __version__
 
 RECORD = "fastflow-export.json"
 
@@ -34,11 +33,6 @@ class Record(NamedTuple):
                 f"{where} was exported from another model: its fingerprint is {self.fingerprint[:16]}, not "
                 f"{fingerprint[:16]}; export the model again"
             )
-
-
-def write_record(folder: Path, record: Record) -> None:
-    """Write ``record`` into ``folder``."""
-    write_json(folder / RECORD, {"fastflow_version": __version__, **record._asdict()})
 
 
 def read_record(folder: Path, wanted: str) -> Record:

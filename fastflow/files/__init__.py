@@ -6,11 +6,11 @@ A part, or shard, is one machine's share of a run's rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import UsageError
 from fastflow.files.read import Layout
@@ -104,30 +104,24 @@ class Run:
     started: Callable[[], None] | None = None
 
 
-class BlockSource(Protocol):
-    """Source of the rows of a run, in order, with their vectors."""
-
-    def before(self, rows: int) -> Iterator[Block]:
-        """Yield the first ``rows`` rows, which an interrupted run wrote, without vectors."""
-
-    def empty(self) -> Block:
-        """Return a block of no rows: vectors (0, D') of the run's width and dtype."""
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the rows after them, with vectors."""
-
-
 def write_rows(
-    source: BlockSource, writer: OutputFile | StandardOutput, state: State | None, finished: int, progress: Progress
+    blocks: Iterator[Block],
+    writer: OutputFile | StandardOutput,
+    state: State | None,
+    progress: Progress,
+    before: Iterable[Block] = (),
 ) -> None:
-    """Write the rows of ``source`` after the first ``finished``; ``state`` records the progress."""
+    """Write ``blocks``, the first of no rows, from which the writer takes width and dtype; ``state`` records them.
+
+    ``before``: the rows that an interrupted run wrote, without vectors.
+    """
     with progress:
         if not isinstance(writer, StandardOutput):
-            for block in source.before(finished):
+            for block in before:
                 writer.skip(block)
-        writer.write(source.empty())  # the writer needs width and dtype, even without rows
+        writer.write(next(blocks))
         progress.begin()
-        for block in source.blocks():
+        for block in blocks:
             writer.write(block)
             if state is not None and not isinstance(writer, StandardOutput):
                 state.save(writer.rows, writer.sync())

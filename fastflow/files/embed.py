@@ -74,7 +74,7 @@ def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, A
 
 
 class Embedded:
-    """``BlockSource`` that reads and embeds the rows of ``source``, or only of the shard ``split``."""
+    """Reads and embeds the rows of ``source``, or only of the shard ``split``."""
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
@@ -96,7 +96,8 @@ class Embedded:
         total, about = self._expect() if shown else (None, False)
         progress = Progress("embed", total, "texts", shown, done=finished, about=about)
         self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store, progress.within)
-        write_rows(self, writer, state, finished, progress)
+        before = cut_windows(islice(self._rows, finished), WINDOW, characters)
+        write_rows(self._blocks(), writer, state, progress, (self._block(rows, [], None, None) for rows in before))
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
@@ -145,14 +146,8 @@ class Embedded:
             with growing(writer, state, run.resume) as rows:
                 return self.into(writer, state, rows, store)
 
-    def before(self, rows: int) -> Iterator[Block]:
-        for done in cut_windows(islice(self._rows, rows), WINDOW, characters):
-            yield self._block(done, [], None, None)
-
-    def empty(self) -> Block:
-        return self._block([], [], *self._encoder([]))
-
-    def blocks(self) -> Iterator[Block]:
+    def _blocks(self) -> Iterator[Block]:
+        yield self._block([], [], *self._encoder([]))
         s, unlike, counts = self._settings, self._unlike, self._counts
         pace = Pace(WINDOW, self._runtime.backend == "cpu")
         coming = windows(self._rows, self._runtime, self._source, s, pace)
@@ -190,12 +185,12 @@ class Embedded:
 
     def _block(self, rows: Sequence[Row], texts: Sequence[str], vectors: Any, log_probs: Any) -> Block:
         layout = self._settings.layout
-        ids = None if layout.id_field is None else [row.record.id for row in rows]
+        ids = {} if layout.id_field is None else {layout.id_field: [row.record.id for row in rows]}
         kept = {name: [row.record.kept[at] for row in rows] for at, name in enumerate(layout.keep)}
         log_probs = log_probs if self._settings.log_prob else None
-        return Block([row.number for row in rows], texts, ids, vectors, log_probs, kept, layout.id_field or "id")
+        return Block([row.number for row in rows], texts, vectors, log_probs, ids, kept)
 
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
     yield from islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
-    source.check_unchanged()  # the reader checks only at the input's end, which few shards reach
+    source.current.check_unchanged()  # the reader checks only at the input's end, which few shards reach

@@ -54,34 +54,24 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
             if run.started is not None:
                 run.started()
             progress = Progress("transform", len(vectors.matrix), "vectors", shown=not run.quiet, done=rows)
-            write_rows(Transformed(runtime, vectors, settings, rows), writer, state, rows, progress)
+            earlier = Block(range(rows), [], np.zeros((0, 0)))
+            write_rows(_transform(runtime, vectors, settings, rows), writer, state, progress, [earlier])
             return Summary(texts=writer.rows - rows, resumed=rows)
 
 
-class Transformed:
-    """``BlockSource`` that calibrates the rows of ``source`` from row ``first`` on."""
+def _transform(runtime: Runtime, source: MatrixFile, s: Settings, first: int) -> Iterator[Block]:
+    """Yield a block of no rows, and the calibrated rows from row ``first`` on."""
+    options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
 
-    def __init__(self, runtime: Runtime, source: MatrixFile, settings: Settings, first: int) -> None:
-        self._runtime, self._source, self._settings, self._first = runtime, source, settings, first
+    def calibrate(vectors: NDArray[Any]) -> NDArray[Any]:
+        return drop_float64(runtime.transform(vectors, **options))
 
-    def before(self, rows: int) -> Iterator[Block]:
-        yield Block(range(rows), [], None, np.zeros((0, 0)))
-
-    def empty(self) -> Block:
-        return Block([], [], None, self._calibrate(np.zeros((0, self._source.matrix.shape[1]), np.float32)))
-
-    def blocks(self) -> Iterator[Block]:
-        start = self._first
-        for vectors in self._source.blocks(ROWS, start):
-            rows = range(start, start + len(vectors))
-            try:
-                made = self._calibrate(vectors)
-            except FastflowError as error:
-                raise FastflowError(f"{self._source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
-            yield Block(rows, [], None, made)
-            start = rows.stop
-
-    def _calibrate(self, vectors: NDArray[Any]) -> NDArray[Any]:
-        s = self._settings
-        options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision}
-        return drop_float64(self._runtime.transform(vectors, truncate_dim=s.dim, **options))
+    yield Block([], [], calibrate(np.zeros((0, source.matrix.shape[1]), np.float32)))
+    for vectors in source.blocks(ROWS, first):
+        rows = range(first, first + len(vectors))
+        try:
+            made = calibrate(vectors)
+        except FastflowError as error:
+            raise FastflowError(f"{source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
+        yield Block(rows, [], made)
+        first = rows.stop

@@ -113,7 +113,7 @@ def _cut_windows(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[l
     def there() -> Iterator[Row]:
         for row in rows:
             yield row
-            if source.waits():
+            if source.current.waits():
                 return
 
     while window := next(cut_windows(there(), pace.size, characters), None):
@@ -151,6 +151,9 @@ class Encoder:
     ) -> None:  # fmt: skip
         self._runtime, self._settings, self.scored, self._window = runtime, settings, scored, window
         self._store, self._count = store, count
+        self._how: dict[str, Any] = {
+            "normalize_embeddings": settings.normalize, "precision": settings.precision, "truncate_dim": settings.dim
+        }  # fmt: skip
         self._before, self._cut = runtime.truncated, 0
         self.reused = 0
 
@@ -184,19 +187,15 @@ class Encoder:
     def __call__(self, texts: Sequence[str]) -> VectorBlock:
         if self._store is not None:
             return self._finish(self._pool(texts, self._store))
-        s = self._settings
-        none = drop_float64(self._runtime.encode([], None, s.normalize, True, False, s.precision, s.dim))
-        parts = [VectorBlock(none, np.zeros(0)), *self._stream(texts)]
+        none = VectorBlock(drop_float64(self._runtime.encode([], **self._how)), np.zeros(0))
+        parts = [none, *self._stream(texts)]
         scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
         return VectorBlock(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
 
     def _stream(self, texts: Iterable[str]) -> Iterator[VectorBlock]:
         s = self._settings
-        options: dict[str, Any] = {
-            "normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim, "prompt": s.prompt,
-            "batch_tokens": s.batch_tokens, "window": self._window,
-        }  # fmt: skip
-        blocks = self._runtime.session.blocks(texts, Options(**options), self._count, self.scored)
+        options = Options(**self._how, prompt=s.prompt, batch_tokens=s.batch_tokens, window=self._window)
+        blocks = self._runtime.session.blocks(texts, options, self._count, self.scored)
         return (VectorBlock(drop_float64(block.vectors), block.log_probs) for block in blocks)
 
     def _pool(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
@@ -222,10 +221,8 @@ class Encoder:
         return vectors
 
     def _finish(self, pooled: NDArray[Any]) -> VectorBlock:
-        s, runtime = self._settings, self._runtime
-        options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
-        vectors = drop_float64(runtime.transform(pooled, **options))
-        return VectorBlock(vectors, runtime.log_prob(pooled) if self.scored else None)
+        vectors = drop_float64(self._runtime.transform(pooled, **self._how))
+        return VectorBlock(vectors, self._runtime.log_prob(pooled) if self.scored else None)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ Seen = tuple[int, int, int] | None
 BLOCK = 1 << 20
 
 
-def file_hash(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal."""
+def file_hash(path: Path, count: Callable[[int], None] = lambda read: None) -> str:
+    """Return the sha256 of a file, in hexadecimal; ``count`` takes the number of bytes of each read."""
     from hashlib import sha256
 
     digest = sha256()
@@ -26,8 +26,9 @@ def file_hash(path: Path) -> str:
     view = memoryview(block)
     try:
         with open_regular(path) as handle:
-            while count := handle.readinto(block):  # type: ignore[attr-defined]
-                digest.update(view[:count])
+            while read := handle.readinto(block):  # type: ignore[attr-defined]
+                digest.update(view[:read])
+                count(read)
         return digest.hexdigest()
     except OSError as error:
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error

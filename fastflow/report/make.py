@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastflow.atomic import replace_text
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, UsageError
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.progress import Progress, format_count
@@ -66,17 +66,13 @@ class ReportOptions:
     seed: int = 0
 
 
-class Report(NamedTuple):
-    """A report as page and as JSON."""
-
-    html: str
-    json: dict[str, Any]
-
-
 def make_report(
     runtime: Runtime, against: Sequence[str], options: ReportOptions, fit: Fit, open_model: Open, shown: bool = False
-) -> Report:
-    """Embed each text once, and make every section that has data; raises a UsageError if none has."""
+) -> tuple[str, dict[str, Any]]:
+    """Embed each text once, and make every section that has data; return the page, and the report for JSON.
+
+    Raises a UsageError without data.
+    """
     found = find_tasks(options.tasks)
     sets = [*find_sets(options.sts), *(task for task in found if isinstance(task, Pairs))]
     tasks = [task for task in found if not isinstance(task, Pairs)]
@@ -126,15 +122,7 @@ def make_report(
         "sections": {section.id: section.data for section in sections},
         "left_out": left_out,
     }
-    return Report(make_page(f"fastflow report: {name}", verdict, facts, sections, left_out), content)
-
-
-def check_matplotlib() -> None:
-    """Raise before minutes of embedding if matplotlib is missing."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("report", "matplotlib", "fastflow report") from error
+    return make_page(f"fastflow report: {name}", verdict, facts, sections, left_out), content
 
 
 def write_page(path: Path, text: str) -> None:

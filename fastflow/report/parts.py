@@ -20,17 +20,17 @@ class Line:
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def distances(self) -> dict[str, float]:
-        return {name: distance(float(f"{x:.{self.digits}f}"), self.toward) for name, x in self.values.items()}
+        """Compute how far each printed value is from the best; with HIGHEST and LOWEST the results only order them."""
+        shown = {name: float(f"{x:.{self.digits}f}") for name, x in self.values.items()}
+        if self.toward in (HIGHEST, LOWEST):
+            return {name: -x if self.toward == HIGHEST else x for name, x in shown.items()}
+        return {name: round(abs(x - self.toward), 9) for name, x in shown.items()}  # 0.3 - 0.2 and 0.4 - 0.3 are a tie
 
     def best(self) -> set[str]:
         """Find the subjects nearest to ``toward``; none if there is one."""
         off = {name: away for name, away in self.distances().items() if away == away}
         least = min(off.values(), default=0.0)
         return {name for name, away in off.items() if away == least} if len(self.values) > 1 else set()
-
-    def wins(self, own: str, other: str) -> bool:
-        off = self.distances()
-        return off[own] < off[other]
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,6 @@ class Section:
     lines: Sequence[Line] = ()
     plot: str = ""
     caption: str = ""
-
-
-def distance(value: float, toward: float) -> float:
-    """Compute how far ``value`` is from the best; with HIGHEST and LOWEST the result only orders values."""
-    if toward in (HIGHEST, LOWEST):
-        return -value if toward == HIGHEST else value
-    return round(abs(value - toward), 9)  # 0.3 - 0.2 and 0.4 - 0.3 are a tie
 
 
 def format_figure(value: float, digits: int) -> str:

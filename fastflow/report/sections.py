@@ -73,7 +73,7 @@ def _count_wins(lines: Sequence[Line], better: str, unit: str) -> str:
     base = find_baseline(list(lines[0].values))
     if base is None:
         return ""
-    count = sum(line.wins(MODEL, base) for line in lines)
+    count = sum(away[MODEL] < away[base] for away in (line.distances() for line in lines))
     return f" The model is {better} than {base} on {count} of {len(lines)} {unit}."
 
 

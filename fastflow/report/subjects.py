@@ -18,7 +18,7 @@ from fastflow.model import Model
 from fastflow.model.artifact import load_model
 from fastflow.progress import in_parts
 from fastflow.runtime import Runtime
-from fastflow.stages.calibration import Stage, apply, describe
+from fastflow.stages.calibration import Stage, apply_wide, describe
 
 Matrix = NDArray[Any]
 Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
@@ -93,9 +93,9 @@ def make_subjects(
         else:
             if not texts:
                 raise UsageError(f"--against {name} has to be fitted on text: give --corpus FILE, or --sts")
-            stages = [stage.astype(np.float64) for stage in fit(name, pool(texts), seed)]
+            stages = fit(name, pool(texts), seed)
             about = f"{_describe(runtime, describe(stages))} fitted on {len(texts):,} texts"
-            out.append(Subject(name, about, pool, partial(_calibrate, stages)))
+            out.append(Subject(name, about, pool, partial(apply_wide, stages)))
     if is_of_package(model):
         out += [_make_subject(PACKAGE, Pool(open_model("default"), count))]
         out += [_make_subject(STATIC, Pool(open_model(STATIC), count))]
@@ -139,10 +139,6 @@ def _make_subject(name: str, pool: Pool) -> Subject:
 
 def _describe(runtime: Runtime, calibration: str) -> str:
     return f"{runtime.info()['pooling']}, {'uncalibrated' if calibration == 'none' else f'then {calibration}'}"
-
-
-def _calibrate(stages: Sequence[Stage], x: Matrix) -> Matrix:
-    return np.asarray(apply(stages, x.astype(np.float64)))
 
 
 def read_texts(paths: Sequence[Path], most: int, seed: int) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,31 +28,28 @@ class Part(NamedTuple):
     how: How
 
 
-class Embedder(Protocol):
-    """A model that computes batches."""
-
-    def embed(self, tokens: Tokens, how: How) -> Floats: ...
+Embed = Callable[[Tokens, How], Floats]
 
 
-def compute(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
-    """Return the vectors (b, D') of each part, or its error."""
+def compute(embed: Embed, parts: Sequence[Part]) -> list[Floats | Exception]:
+    """Return the vectors (b, D') of each part, or its error; ``embed`` computes a batch."""
     found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
     kinds: dict[tuple[object, ...], list[int]] = {}
     for i, (tokens, how) in enumerate(parts):
         kinds.setdefault((tokens.skip, how.normalize, how.dim), []).append(i)
     for rows in kinds.values():
-        for i, z in zip(rows, _compute_together(model, [parts[i] for i in rows]), strict=True):
+        for i, z in zip(rows, _compute_together(embed, [parts[i] for i in rows]), strict=True):
             found[i] = z
     return found
 
 
-def _compute_together(model: Embedder, parts: Sequence[Part]) -> list[Floats | Exception]:
+def _compute_together(embed: Embed, parts: Sequence[Part]) -> list[Floats | Exception]:
     try:
-        z = model.embed(join_tokens([part.tokens for part in parts]), parts[0].how)
+        z = embed(join_tokens([part.tokens for part in parts]), parts[0].how)
     except Exception as error:  # the request answers and logs the error
         if len(parts) == 1:
             return [error]
-        return [_compute_together(model, [part])[0] for part in parts]
+        return [_compute_together(embed, [part])[0] for part in parts]
     ends = np.cumsum([len(part.tokens.offsets) - 1 for part in parts])
     return list(np.split(z, ends[:-1]))
 

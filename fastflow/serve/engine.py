@@ -8,14 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.tokenizer import Tokens
-from fastflow.serve.batch import Embedder, Floats, How, Part, compute, join_tokens, take_texts
+from fastflow.serve.batch import Floats, How, Part, compute, join_tokens, take_texts
+from fastflow.serve.model import ServedModel
 from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
 from fastflow.serve.refusals import Refused, refuse_expired, refuse_overload
 from fastflow.serve.settings import Settings
@@ -49,14 +50,6 @@ class Embedded(NamedTuple):
     times: Times
 
 
-class Model(Embedder, Protocol):
-    """A model, as the engine calls it."""
-
-    max_length: int
-
-    def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens: ...
-
-
 class Request(Job):
     """A request with its tokens, vectors and answer."""
 
@@ -67,9 +60,6 @@ class Request(Job):
         self.out: Floats = np.zeros((0, 0))
         self.missing = 0  # texts without a vector
         self.began = self.ended = 0.0
-
-    def set_tokens(self, tokens: Tokens) -> None:
-        self.tokens, self.missing = tokens, len(tokens.offsets) - 1
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
@@ -91,13 +81,13 @@ class Request(Job):
 class Engine:
     """Computes texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
 
-    def __init__(
-        self, model: Model, settings: Settings, rate: float, most: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    clock = staticmethod(time.monotonic)
+
+    def __init__(self, model: ServedModel, settings: Settings, rate: float, most: int) -> None:
         turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
         bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[Request] = Queue(bounds, rate)
-        self.model, self.clock = model, clock
+        self.model = model
         self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called after each batch
         self.busy_since: float | None = None  # when the current batch began
         self._wake = threading.Condition()  # guards the queue
@@ -135,7 +125,7 @@ class Engine:
         try:
             tokens = await self._tokenize(texts, request, cut, left)
             tokenized = self.clock()
-            request.set_tokens(tokens)
+            request.tokens, request.missing = tokens, len(tokens.offsets) - 1
             with self._wake:
                 self.queue.put(request, np.diff(tokens.offsets).tolist())
                 self._wake.notify()
@@ -215,7 +205,7 @@ class Engine:
                 return
             self.busy_since = began = self.clock()
             parts = [Part(take_texts(each.tokens, start, stop), each.how) for each, start, stop in batch]
-            found = compute(self.model, parts)  # texts that arrive meanwhile join the next batch
+            found = compute(self.model.embed, parts)  # texts that arrive meanwhile join the next batch
             ended, self.busy_since = self.clock(), None
             self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
 

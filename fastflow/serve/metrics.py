@@ -43,7 +43,6 @@ class Metrics:
         self.queue_size = Gauge("te_queue_size", "Requests that wait or are computed", registry=self.registry)
         self.queue_seconds = Gauge("fastflow_queue_seconds", "Seconds of work that wait", registry=self.registry)
         self.rate = Gauge("fastflow_tokens_per_second", "Tokens computed in a second, lately", registry=self.registry)
-
         self.search = self._add("fastflow_search_duration", "Seconds that the file was searched for a query")
 
     def _add(self, name: str, help: str, buckets: Iterable[float] = DURATIONS) -> Histogram:

@@ -42,12 +42,10 @@ class ServedModel:
     def embed(self, tokens: Tokens, how: How) -> Floats:
         return self.opened.embed_tokens(tokens, how.normalize, how.dim)
 
-    def check_dim(self, dim: int | None, param: str = "dimensions") -> None:
-        try:
-            self.runtime.transform([[0.0] * self.info["pooled_dim"]], truncate_dim=dim)
-        except UsageError:
-            message = f"{param} must be a whole number from 1 to {self.opened.width}, the width of this model"
-            raise Refused("validation", message, param) from None
+    def check_dim(self, dim: int | None) -> None:
+        if dim is not None and dim > self.opened.width:
+            message = f"dimensions must be a whole number from 1 to {self.opened.width}, the width of this model"
+            raise Refused("validation", message, "dimensions")
 
     def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
         """Return the prompt of a task, of a name, or the default; raises Refused for both or an unknown name.

@@ -40,7 +40,7 @@ KINDS = {
     "crowded": Kind(503, "server_error", "rate_limit_exceeded", 503, "Overloaded"),
     "unhealthy": Kind(503, "server_error", None, 503, "Unhealthy"),
 }
-OPENAI = "/v1/"
+OPENAI = "/v1/"  # begins the routes of OpenAI, but /embeddings
 
 
 class Refused(Exception):
@@ -54,15 +54,10 @@ class Refused(Exception):
 
     def make_response(self, path: str) -> Response:
         kind = KINDS[self.kind]
-        if is_openai(path):
+        if path.startswith(OPENAI) or path == "/embeddings":
             error = {"message": self.message, "type": kind.type, "param": self.param, "code": kind.code}
             return JSONResponse({"error": error}, kind.status, self.headers)
         return JSONResponse({"error": self.message, "error_type": kind.tei_type}, kind.tei_status, self.headers)
-
-
-def is_openai(path: str) -> bool:
-    """Return whether ``path`` is a route of OpenAI's."""
-    return path.startswith(OPENAI) or path == "/embeddings"
 
 
 def refuse_overload(busy: Busy) -> Refused:

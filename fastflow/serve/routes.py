@@ -61,9 +61,7 @@ async def answer_embeddings(request: Request) -> Response:
     encoding = fields.choice("encoding_format", FORMATS)
     if encoding is None:
         encoding = "bytes" if wants_octets(request.headers.getlist("accept")) else "float"
-    dim = fields.count("dimensions")
-    if dim is not None:
-        await service.engine.run_in_thread(service.model.check_dim, dim)
+    service.model.check_dim(dim := fields.count("dimensions"))
     prompt = service.model.resolve_prompt(
         fields.choice("input_type", service.model.input_types), fields.text("prompt_name")
     )
@@ -91,9 +89,7 @@ async def answer_embed(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), EMBED)
     texts, batch = fields.texts("inputs", service.settings.max_inputs)
-    dim = fields.count("dimensions")
-    if dim is not None:
-        await service.engine.run_in_thread(service.model.check_dim, dim)
+    service.model.check_dim(dim := fields.count("dimensions"))
     truncate, prompt = _how(service, fields)
     how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
     done = await service.embed(request, texts, how, truncate, batch)

@@ -57,6 +57,11 @@ def apply(stages: Sequence[Stage], x: Any) -> Any:
     return x
 
 
+def apply_wide(stages: Sequence[Stage], x: Any) -> NDArray[np.float64]:
+    """Apply the stages to ``x`` (B, D) in float64."""
+    return np.asarray(apply([stage.astype(np.float64) for stage in stages], np.asarray(x, np.float64)))
+
+
 def apply_with_log_det(stage: Stage, x: Any) -> tuple[Any, Any]:
     """Compute z (B, D) and log|det dz/dx| (B,) of a flow."""
     from fastflow.kernels.flow import equations

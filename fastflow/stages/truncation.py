@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply, output_dim, unit_variance
+from fastflow.stages.calibration import Stage, apply_wide, output_dim, unit_variance
 
 if TYPE_CHECKING:
     from fastflow.stages.rows import Rows
@@ -60,11 +60,10 @@ def leading_directions(stages: Sequence[Stage], pooled: Rows) -> Truncation:
 
 def sample_embeddings(stages: Sequence[Stage], pooled: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Yield pooled vectors (b, D) and embeddings (b, D') in float64, of up to SAMPLE rows."""
-    wide = [stage.astype(np.float64) for stage in stages]
     rows = pooled[:: -(-len(pooled) // SAMPLE)]
     for start in range(0, len(rows), BLOCK):
         x = np.asarray(rows[start : start + BLOCK], np.float64)
-        yield x, np.asarray(apply(wide, x))
+        yield x, apply_wide(stages, x)
 
 
 def write_truncation(truncation: Truncation) -> dict[str, NDArray[Any]]:

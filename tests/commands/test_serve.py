@@ -127,7 +127,7 @@ def test_a_unix_socket_takes_any_name_and_is_removed(tmp_path):
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("fastflow.commands.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("fastflow.errors.find_spec", lambda name: None)
     assert_one_sentence(run("serve"), 1, "pip install starlette uvicorn httptools prometheus-client")
 
 

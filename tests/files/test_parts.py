@@ -24,7 +24,6 @@ from fastflow.files.parts.counting import Counted, count_rows, span, split_rows
 from fastflow.files.parts.fields import find_wrong_field
 from fastflow.files.parts.manifest import (
     check_bytes,
-    file_sha256,
     make_folder,
     manifest_of,
     manifest_path,
@@ -39,6 +38,7 @@ from fastflow.files.read.inputs import Input
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import read_records
 from fastflow.files.write.outputs import NpyFile
+from fastflow.model.hashing import file_hash
 
 from support.commands import assert_one_sentence, run
 from support.refusals import refuses, spoil
@@ -250,9 +250,9 @@ def test_the_manifest_names_rows_inputs_model_options_and_hash(model, desk):
     assert "fastflow: part 2 of 3, rows 16 to 32 of 50\n" in said
     assert (manifest.part, manifest.shard, manifest.rows, manifest.total) == (part.name, (2, 3), (16, 33), 50)
     size = (desk / "in.txt").stat().st_size
-    assert manifest.inputs == [{"name": "in.txt", "rows": 50, "size": size, "sha256": file_sha256(desk / "in.txt")}]
+    assert manifest.inputs == [{"name": "in.txt", "rows": 50, "size": size, "sha256": file_hash(desk / "in.txt")}]
     assert manifest.run["options"]["prompt"] == "so it's "
-    assert (manifest.bytes, manifest.sha256) == (part.stat().st_size, file_sha256(part))
+    assert (manifest.bytes, manifest.sha256) == (part.stat().st_size, file_hash(part))
     words = ["in.txt", "--model", str(model), "--precision", "int8", "--no-normalize", "--prompt", "so it's "]
     assert sorted(manifest.arguments) == sorted(words)
     assert len(np.load(part)) == 17
@@ -304,10 +304,10 @@ def test_parts_that_cannot_be_joined_are_named(model, bert, desk, shard, which, 
     refuses(manifests, desk / "parts", f"{sentence}; …remove the others, each with its .shard.json")
 
 
-def test_a_number_twice_is_named_and_equal_content_is_one_input(model, desk):
-    make(model, "1/2")
+def test_a_number_twice_is_named_and_parts_may_differ_in_names_of_inputs_and_in_what_they_refuse(model, desk):
+    make(model, "1/2", "--truncate", "error")
     (desk / "copy.txt").write_bytes((desk / "in.txt").read_bytes())
-    make(model, "2/2", source="copy.txt")
+    make(model, "2/2", "--errors", "replace", source="copy.txt")
     assert [manifest.shard for manifest in manifests(desk / "parts")] == [(1, 2), (2, 2)]
     make(model, "1/2", out="parts/x.npy")
     refuses(manifests, desk / "parts", "are both part 1; remove one of them and its .shard.json")

@@ -123,7 +123,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
                     vectors = np.zeros((min(1000, rows - start), 128), np.float32)
                     first = (number - 1) * rows + start
                     at = range(first, first + len(vectors))
-                    writer.write(Block(at, [""] * len(at), None, vectors))
+                    writer.write(Block(at, [""] * len(at), vectors))
                 writer.finish()
             manifest.add_hash(part).write(part)
     code = "merge(Path('{0}'), Path('{0}' + sys.argv[1]))"

@@ -20,7 +20,7 @@ from fastflow.files.read import reread as spool
 from fastflow.files.read import sources as module
 from fastflow.files.read.compressed import PIECE, unpack
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.reread import Rereadable
+from fastflow.files.read.reread import reread
 from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
 
@@ -119,8 +119,8 @@ def test_a_line_without_end_is_refused_while_it_is_read(tmp_path, suffix, run_py
     assert grown(run_python, before, work, tmp_path / f"x.txt{suffix}") < 60_000
 
 
-def lines(opened, path):
-    with opened(path) as source:
+def lines(opened):
+    with opened() as source:
         return list(source.lines())
 
 
@@ -141,22 +141,23 @@ def test_a_file_and_a_named_pipe_are_read_twice(tmp_path, kind):
     writer.start()
     if kind == "file":
         writer.join()
-    with Rereadable(str(path)) as opened:
-        assert lines(opened, str(path)) == lines(opened, str(path)) == ["a", "b"]
-        with opened(str(path)) as source:
+    with reread(str(path)) as opened:
+        assert lines(opened) == lines(opened) == ["a", "b"]
+        with opened() as source:
             assert (source.identity is None) == (kind == "pipe")
         writer.join()
         if kind == "file":
             path.write_bytes(gzip.compress(b"a\nb\nc\n"))
-            refuses(opened, str(path), "in.txt.gz was changed while it was read")
+            with pytest.raises(FastflowError, match=r"in\.txt\.gz was changed while it was read"):
+                opened()
 
 
 def test_standard_input_is_read_twice_and_its_copy_removed(stdin, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     stdin(b"a\nb\n" * 100_000)
-    with Rereadable("-") as opened:
-        assert lines(opened, "-") == lines(opened, "-") == ["a", "b"] * 100_000
-        with opened("-") as source:
+    with reread("-") as opened:
+        assert lines(opened) == lines(opened) == ["a", "b"] * 100_000
+        with opened() as source:
             assert (source.identity, source.path, source.waits()) == (None, "-", False)
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
@@ -166,12 +167,12 @@ def test_a_pipe_that_is_too_large_is_one_sentence(stdin, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(spool, "LIMIT", 1 << 20)
     stdin(b"a\n" * (1 << 19))
-    with Rereadable("-"):
+    with reread("-"):
         pass
     stdin(b"a\n" * (1 << 19) + b"b")
     message = r"^- has more than 1 MB, and --fit reads its texts twice: .*write it to a file"
     with pytest.raises(FastflowError, match=message):
-        Rereadable("-").__enter__()
+        reread("-").__enter__()
     assert not list(tmp_path.iterdir())
 
 

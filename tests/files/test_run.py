@@ -309,24 +309,11 @@ def test_a_process_that_a_signal_ends_is_continued(desk, run_python, sent):
     assert desk.left() == [desk.target.name]
 
 
-class Rows:
-    """Rows that no file keeps."""
-
-    def before(self, rows):
-        raise AssertionError("standard output has no earlier rows")
-
-    def empty(self):
-        return block(VECTORS[:0])
-
-    def blocks(self):
-        for start in range(0, 17, 4):
-            yield block(VECTORS[start : min(start + 4, 17)], start)
-
-
 def test_standard_output_keeps_no_state_and_progress_follows(capsys):
     shown, seconds = io.StringIO(), iter(range(0, 1000, 20))
     progress = Progress("rows", 17, "rows", stream=shown, clock=lambda: float(next(seconds)))
-    write_rows(Rows(), StandardOutput(), None, 0, progress)
+    blocks = [block(VECTORS[:0]), *(block(VECTORS[at : min(at + 4, 17)], at) for at in range(0, 17, 4))]
+    write_rows(iter(blocks), StandardOutput(), None, progress)
     assert len(capsys.readouterr().out.splitlines()) == 17
     assert "rows: 4 of 17 rows (24 %)" in shown.getvalue()
     assert "rows: 17 of 17 rows (100 %)" in shown.getvalue()

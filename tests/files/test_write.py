@@ -19,7 +19,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.reuse import cache
 from fastflow.files.write import Block, StandardOutput, Terminal, json_lines, locks
 from fastflow.files.write.database import DatabaseFile
-from fastflow.files.write.outputs import JsonLinesFile, NpyFile, npy_header
+from fastflow.files.write.outputs import JsonLinesFile, NpyFile
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.partial import check_known, partial_path, state_path
 from fastflow.files.write.writers import WRITERS, writer_for
@@ -58,10 +58,10 @@ def write(path: Path, vectors: np.ndarray, cuts: tuple[int, ...] = (3,)) -> Path
         writer.begin()
         for start, stop in zip((0, 0, *cuts), (0, *cuts, len(vectors)), strict=True):
             at = slice(start, stop)
-            ids = COLUMNS["id"][at] if kind.keeps_fields else None
+            ids = {"id": COLUMNS["id"][at]} if kind.keeps_fields else {}
             kept = {name: COLUMNS[name][at] for name in ("title", "may", "n", "x") if kind.keeps_fields}
             scores = SCORES[: len(vectors)][at] if kind.keeps_fields else None
-            writer.write(Block(range(len(vectors))[at], ODD[at], ids, vectors[at], scores, kept))
+            writer.write(Block(range(len(vectors))[at], ODD[at], vectors[at], scores, ids, kept))
         assert not path.exists()
         writer.finish()
     assert list(path.parent.iterdir()) == [path]
@@ -99,10 +99,13 @@ def test_a_zero_below_zero_loses_its_sign_in_json_vectors_and_in_sqlite_columns(
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
-def test_the_header_of_npy_has_a_fixed_size(dtype):
+def test_the_header_of_npy_has_a_fixed_size(tmp_path, dtype):
     for shape in ((0, 1), (10**12, 768), (3, 2)):
-        stream = io.BytesIO(npy_header(shape, np.dtype(dtype), 128))
-        assert len(stream.getvalue()) == 128, shape
+        with NpyFile(tmp_path / "x.npy", META) as writer:
+            (writer.rows, writer.width), writer.dtype = shape, np.dtype(dtype)
+            writer.complete(stream := io.BytesIO())
+        assert len(stream.getvalue()) == writer.header_bytes, shape
+        stream.seek(0)
         assert np.lib.format.read_magic(stream) == (1, 0)
         assert np.lib.format.read_array_header_1_0(stream) == (shape, False, np.dtype(dtype))
 
@@ -224,8 +227,9 @@ def test_nine_digits_give_float32_back_exactly(vectors):
 def test_json_lines_hold_index_id_text_and_numbers_in_utf8_whatever_the_locale(monkeypatch):
     raw, odd = io.BytesIO(), 'quote " backslash \\ tab \t é \u2028 \U0001f600 \x00'
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    StandardOutput().write(Block([4, 6], [odd, ""], ["k", 7], np.array([[math.pi, -0.25], [0, 3e-9]], np.float32)))
-    StandardOutput().write(Block([4], ["a"], None, np.zeros((1, 1))))
+    vectors = np.array([[math.pi, -0.25], [0, 3e-9]], np.float32)
+    StandardOutput().write(Block([4, 6], [odd, ""], vectors, ids={"id": ["k", 7]}))
+    StandardOutput().write(Block([4], ["a"], np.zeros((1, 1))))
     written = raw.getvalue().decode("utf-8")
     assert [json.loads(line) for line in written.removesuffix("\n").split("\n")] == [
         {"index": 4, "id": "k", "text": odd, "embedding": [3.14159274, -0.25]},
@@ -241,7 +245,7 @@ def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
     vectors = np.linspace(-9, 9, 3 * 256, dtype=np.float32).reshape(3, 256)
     out = Terminal()
-    out.write(Block([0, 1, 2], ["short", "long " * 40, "tab\tbell\x07"], None, vectors))
+    out.write(Block([0, 1, 2], ["short", "long " * 40, "tab\tbell\x07"], vectors))
     out.finish()
     lines = raw.getvalue().decode().splitlines()
     assert all(len(line) <= 80 for line in lines)
@@ -249,6 +253,6 @@ def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
     assert "[ -9.00  -8.98  -8.95 … 256 numbers]" in lines[0]
     assert "\x07" not in lines[2]
     assert "-o FILE, or a pipe, gets whole vectors" in capsys.readouterr().err
-    (line,) = Terminal().encode(Block([3], ["a text"], None, np.zeros((1, 5)), np.array([-12.34]))).splitlines()
+    (line,) = Terminal().encode(Block([3], ["a text"], np.zeros((1, 5)), np.array([-12.34]))).splitlines()
     assert line.endswith("5 numbers] -12.3")
     assert len(line) <= 80

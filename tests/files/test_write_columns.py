@@ -42,7 +42,7 @@ def test_columns_have_the_type_that_their_values_share(tmp_path):
     }  # fmt: skip
     with DatabaseFile(tmp_path / "x.db", META) as writer:
         writer.begin()
-        writer.write(Block([5, 6], ["t\0t", "ü"], [7, "k"], vectors_of("float32", rows=2), np.zeros(2), kept))
+        writer.write(Block([5, 6], ["t\0t", "ü"], vectors_of("float32", rows=2), np.zeros(2), {"id": [7, "k"]}, kept))
         writer.finish()
     first, second = read(tmp_path / "x.db")[0]
     assert [first[name] for name in ("row", "text", "id", *kept)] == [

@@ -19,7 +19,7 @@ from model.test_refusals_model import OF_TEXTS
 from model.test_refusals_tokenizer import with_one_more_word, with_template_beyond, with_token_beyond, without_unknown
 from safetensors.numpy import load_file, save_file
 
-from fastflow.files.parts.manifest import file_sha256, manifest_path
+from fastflow.files.parts.manifest import manifest_path
 from fastflow.model.hashing import file_hash
 
 from support.refusals import spoil
@@ -137,7 +137,7 @@ def spoil_parts(folder: Path, suffix: str, rng: Random) -> bool:
     elif kind == "body":  # with a hash that fits, so that what reads the body sees it
         part.write_bytes(change_bytes(part.read_bytes(), rng))
         found = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps(found | {"sha256": file_sha256(part), "bytes": part.stat().st_size}))
+        manifest.write_text(json.dumps(found | {"sha256": file_hash(part), "bytes": part.stat().st_size}))
     elif kind == "bytes":
         chosen.write_bytes(change_bytes(chosen.read_bytes(), rng))
     elif kind == "replaced":

@@ -21,5 +21,5 @@ def write(path: Path, rows: range, run: dict[str, Any]) -> None:
         writer.about = {"dim": DIM, "truncate_dim": None, "prompt": None}
         texts, found = [f"text {i}" for i in rows], VECTORS[rows.start : rows.stop]
         kept = {"n": list(rows)} if writer_for(path).keeps_fields else {}
-        writer.write(Block(rows, texts, None, found, None, kept))
+        writer.write(Block(rows, texts, found, kept=kept))
         writer.finish()

@@ -53,7 +53,8 @@ class Desk:
     def __init__(self) -> None:
         self.now, self.model = 0.0, Counting()
         settings = Settings(max_queue=1.0, timeout=10.0, tokenizer_threads=1)
-        self.engine = Engine(self.model, settings, RATE, BATCH, lambda: self.now)
+        self.engine = Engine(self.model, settings, RATE, BATCH)
+        self.engine.clock = lambda: self.now
 
     def ask(self, *texts: str, cut: bool = True, left: asyncio.Future[Any] | None = None) -> asyncio.Task[Embedded]:
         gone = (lambda: left) if left is not None else asyncio.get_running_loop().create_future

@@ -35,6 +35,6 @@ def make(path: Path, vectors: np.ndarray, meta: dict[str, Any] | None = None, **
         writer.begin()
         for some in (slice(0, 0), slice(0, 3), slice(3, None)):
             kept = {name: values[some] for name, values in columns.items()}
-            writer.write(Block(range(len(vectors))[some], texts[some], None, vectors[some], None, kept))
+            writer.write(Block(range(len(vectors))[some], texts[some], vectors[some], kept=kept))
         writer.finish()
     return path

@@ -11,7 +11,7 @@ META = {"fingerprint": "f" * 64, "precision": "float32", "normalized": False}
 
 def block(vectors: np.ndarray, start: int = 0, ids: bool = False) -> Block:
     rows = list(range(start, start + len(vectors)))
-    return Block(rows, [f"text {i}" for i in rows], [f"id-{i}" for i in rows] if ids else None, vectors)
+    return Block(rows, [f"text {i}" for i in rows], vectors, ids={"id": [f"id-{i}" for i in rows]} if ids else {})
 
 
 def vectors_of(dtype: str, rows: int = 7, width: int = 5) -> np.ndarray:

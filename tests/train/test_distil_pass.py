@@ -24,13 +24,15 @@ def teacher(model, monkeypatch):
 
 
 def collect(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
-    bags = {target.name: Bags(teacher.make_tokenizer(), target.weights) for target in teacher.targets}
+    bags = {target: Bags(teacher.make_tokenizer(), weights) for target, weights in teacher.targets.items()}
     alone = teacher.embed_tokens([[i] for i in range(teacher.make_tokenizer().get_vocab_size())])
     return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total)
 
 
 def keep(folder, resume=True, said=None, run=RUN):
-    return Kept(folder / "out", run, resume, SILENT if said is None else Voice(said.append, bars=False))
+    kept = Kept(folder / "out", resume, SILENT if said is None else Voice(said.append, bars=False))
+    kept.run = run
+    return kept
 
 
 def stopping(teacher, calls, error=KeyboardInterrupt):

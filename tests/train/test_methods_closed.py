@@ -19,11 +19,12 @@ from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import check_chain, fit_chain
-from fastflow.train.methods.closed_forms import fit_closed_form, mask_constant, name_constant
+from fastflow.train.methods.closed_forms import fit_closed_form, mask_constant
 from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS
+from fastflow.train.ship.summary import write_notes
 
 from support.rows import data
 
@@ -414,8 +415,9 @@ def test_a_density_counts_a_constant_channel_as_a_standard_gaussian_however_long
 
 @pytest.mark.slow
 def test_the_layers_after_a_layernorm_lie_in_a_hyperplane_which_report_and_card_name(bert, sentences, tmp_path):
-    assert name_constant(0, 0, 384) == []
-    assert name_constant(3, 0, 384) == ["3 of 384 channels are constant in this encoder and stay 0."]
+    measured = {"isotropy": {when: {"mean_cosine": 0.0} for when in ("before", "after")}}
+    notes = write_notes(measured | {"constant_channels": (3, 384)}, [Stage("standardize")])
+    assert notes == ["3 of 384 channels are constant in this encoder and stay 0."]
     made = fastflow.fit(sentences, bert, method="whiten", pooling="last", token_weights="none", stop="budget")
     dim = made.encoder.dim
     said = f"1 of {dim} directions is constant in this encoder and stays 0."

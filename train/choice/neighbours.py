@@ -6,10 +6,8 @@ all second sentences, by cosine to the first.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +17,7 @@ from fastflow.errors import UsageError
 from fastflow.model.encoder import size_of
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 from fastflow.stages.vectors import cosine
+from fastflow.train.data.background import read_packaged_lines
 from fastflow.train.data.corpus import cut_sentences, read_corpus
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
@@ -71,8 +70,7 @@ def find_pairs(texts: Sequence[str]) -> list[Pair]:
 
 def load_english_pairs() -> list[Pair]:
     """Load the package's pairs of neighbouring English sentences."""
-    data = gzip.decompress(files("fastflow.train.data").joinpath("neighbours.txt.gz").read_bytes()).decode("utf-8")
-    lines = [line for line in data.split("\n")[:-1] if not line.startswith("# ")]
+    lines = read_packaged_lines("neighbours.txt.gz")
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 

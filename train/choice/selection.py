@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fastflow.errors import CannotFit
-from fastflow.stages.calibration import Stage, apply, keeps_mean
+from fastflow.stages.calibration import Stage, apply_wide, keeps_mean
 from fastflow.train.choice.separability import MARGIN, Views
 from fastflow.train.methods.chain import Fitted
 
@@ -29,8 +28,7 @@ class Choice:
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
     """Measure the separability after ``stages`` in float64, about the mean if they keep a part of it."""
-    wide = [stage.astype(np.float64) for stage in stages]
-    return views.judge(lambda x: np.asarray(apply(wide, x)), keeps_mean(stages))
+    return views.judge(partial(apply_wide, stages), keeps_mean(stages))
 
 
 def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool = False) -> Choice:

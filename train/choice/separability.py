@@ -64,14 +64,8 @@ def make_views(texts: Sequence[str], encoder: FrozenEncoder, device: str = "cpu"
 
 def is_due(step: int, steps: int) -> bool:
     """Whether to measure after ``step``: 0, 10, 14, 20, 28, 40, ... and the last."""
-    if step in (0, steps):
-        return True
-    doublings, mark = 0, 10
-    while mark <= step:
-        if step in (mark, int(mark * 1.4)):
-            return True
-        doublings, mark = doublings + 1, 10 << (doublings + 1)
-    return False
+    marks = [10 << doublings for doublings in range(step.bit_length())]
+    return step in (0, steps, *marks, *(int(1.4 * mark) for mark in marks))
 
 
 @dataclass

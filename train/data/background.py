@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD
+from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD, take_words
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths are exponential
-LOOKED_AT = 2000
+LOOKED_AT = 2000  # texts
 COMMON = 100  # least occurrences in a million of a common word
 ENGLISH = 0.3  # least share of common words: English has 0.36 to 0.85, other languages 0.07 to 0.23
 WINDOW = 4096
@@ -45,15 +45,16 @@ class Words(NamedTuple):
 
 def load_english() -> Words:
     """Load the package's words."""
-    length, *levels = _read_lines("background.txt.gz")
+    length, *levels = read_packaged_lines("background.txt.gz")
     found: dict[str, float] = {}
     for level in levels:
         share, *words = level.split(" ")
         found |= dict.fromkeys(words, float(share))
-    return Words(found, float(length), tuple(_read_lines("sentences.txt.gz")))
+    return Words(found, float(length), tuple(read_packaged_lines("sentences.txt.gz")))
 
 
-def _read_lines(name: str) -> list[str]:
+def read_packaged_lines(name: str) -> list[str]:
+    """Read the lines of a packed file of the package, without its comments."""
     data = gzip.decompress(files("fastflow.train.data").joinpath(name).read_bytes())
     return [line for line in data.decode("utf-8").split("\n")[:-1] if not line.startswith("# ")]
 
@@ -108,7 +109,7 @@ def recognise_words(texts: Sequence[str], given: str | None = None, language: st
         return read_words(Path(given))
     if language != "en":
         return load_language(language)
-    words, found = load_english(), _take_words(texts)
+    words, found = load_english(), [word.lower() for word in take_words(texts)]
     known = {word.lower() for word, share in words.shares.items() if share >= COMMON}
     return words if sum(word in known for word in found) >= ENGLISH * len(found) else None
 
@@ -117,7 +118,7 @@ def warn_of_language(words: Words, texts: Sequence[str], source: str = "--backgr
     """Return a warning if the common words of a list are rare in ``texts`` with spaces, else None."""
     listed = {word: share for word, share in words.shares.items() if WORD.fullmatch(word)}
     common = {word: share for word, share in listed.items() if share >= COMMON}
-    found = [word for word in _take_words(texts) if not re.search(UNSPACED, word)]
+    found = [word.lower() for word in take_words(texts) if not re.search(UNSPACED, word)]
     if len(found) < FEWEST:
         return None
     known = {word.lower() for word in common}
@@ -173,12 +174,3 @@ def draw_sentences(count: int, words: Words) -> list[str]:
         more = int(rng.expovariate(1 / (MEAN_WORDS - FEWEST_WORDS)))
         out.append(" ".join(rng.choices(names, cum_weights=limits, k=min(FEWEST_WORDS + more, MOST_WORDS))))
     return out
-
-
-def _take_words(texts: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for text in texts:
-        found += WORD.findall(text.lower())
-        if len(found) >= LOOKED_AT:
-            break
-    return found[:LOOKED_AT]

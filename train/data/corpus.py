@@ -78,8 +78,7 @@ def pick_by_hash(texts: Iterable[str], count: int, seed: int) -> list[str]:
 def _drop_repeats(texts: Iterable[str]) -> Iterator[str]:
     seen: set[bytes] = set()
     for text in texts:
-        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        if key not in seen:
+        if (key := key_of(text, 0)) not in seen:
             seen.add(key)
             yield text
 

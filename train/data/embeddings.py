@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from fastflow.backends.choose import cannot_run, open_backend
 from fastflow.cache_folder import cache_directory as cache_directory
-from fastflow.errors import FastflowError, UnsupportedArchitecture
+from fastflow.errors import FastflowError
 from fastflow.files.reuse.cache import bytes_for_people, describe, wait_for_lock
-from fastflow.model.encoder import encoder_shape, is_static, read_config
+from fastflow.model.encoder import is_native, is_static
+from fastflow.stages.vectors import first_bad
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.progress import COMMAND, Voice
@@ -63,8 +64,8 @@ class Embedder:
             for rows in tokens.batches(len(window), BATCH_TOKENS):
                 found[rows] = self.backend.pool(tokens.select(rows))
                 advance(len(rows))
-            if len(bad := np.flatnonzero(~np.isfinite(found).all(axis=1))):
-                text = window[bad[0]][:60]
+            if (bad := first_bad(found)) is not None:
+                text = window[bad][:60]
                 raise FastflowError(f"{self._where}: the encoder gives NaN or infinity for the text {text!r}")
         return out
 
@@ -73,13 +74,7 @@ def pick_backend(directory: Path, device: str) -> str:
     """Pick ``cpu`` if the compiled kernels run the encoder, else ``torch``."""
     if device != "cpu" or cannot_run("cpu", "cpu") is not None:
         return "torch"
-    if is_static(directory):
-        return "cpu"
-    try:
-        encoder_shape(read_config(directory), directory)
-    except UnsupportedArchitecture:
-        return "torch"
-    return "cpu"
+    return "cpu" if is_static(directory) or is_native(directory) else "torch"
 
 
 def cache_key(encoder: FrozenEncoder, texts: Sequence[str], device: str = "cpu") -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.calibration import Stage, apply_wide
 from fastflow.stages.rows import Rows
 from fastflow.train.data.corpus import add_text
 from fastflow.train.progress import COMMAND, Voice
@@ -63,8 +63,7 @@ class Moments:
         return self._map(np.hstack([np.eye(len(linear)), linear]), np.concatenate([np.zeros(len(linear)), bias]))
 
     def _find_affine(self, stages: Sequence[Stage]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        wide = [stage.astype(np.float64) for stage in stages]
-        apart = np.asarray(apply(wide, np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))])))
+        apart = apply_wide(stages, np.vstack([np.zeros_like(self.mean), np.eye(len(self.mean))]))
         return apart[1:] - apart[0], apart[0]
 
     def _map(self, linear: NDArray[np.float64], bias: NDArray[np.float64]) -> Moments:

@@ -60,9 +60,10 @@ class Gathered:
 class Kept:
     """The file next to ``out`` with the sums of an interrupted pass; ``resume`` continues it if ``run`` is equal."""
 
-    def __init__(self, out: Path, run: dict[str, Any], resume: bool, voice: Voice) -> None:
+    def __init__(self, out: Path, resume: bool, voice: Voice) -> None:
         self.path = out.with_name(out.name + ".distilling")
-        self._run, self._resume, self._voice = json.loads(json.dumps(run)), resume, voice
+        self.run: dict[str, Any] = {}  # JSON of all that decides the sums
+        self._resume, self._voice = resume, voice
         self._due, self._saved = time.monotonic() + EVERY, 0
 
     @staticmethod
@@ -83,7 +84,7 @@ class Kept:
             handle.close()
 
     def note(self, stop: KeyboardInterrupt) -> None:
-        if self.path.is_file():
+        if self._saved and self.path.is_file():
             done = f"{self._saved:,} texts are gathered in {self.path}"
             add_note(stop, f"{done}; the same command with --resume continues after them")
 
@@ -112,8 +113,8 @@ class Kept:
             counts, lengths = arrays["counts"], Lengths(arrays["lengths"])
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FastflowError(f"{self.path} is damaged; remove it to start again") from error
-        if run != self._run:
-            other = " and ".join(name for name in self._run if run.get(name) != self._run[name])
+        if run != self.run:
+            other = " and ".join(name for name in self.run if run.get(name) != self.run[name])
             raise FastflowError(
                 f"{self.path} is from a run that differs in {other}; give the same again, or remove it to start again"
             )
@@ -127,7 +128,7 @@ class Kept:
         from safetensors.numpy import save_file
 
         arrays = {f"{name}.{key}": a for name, sums in found.sums.items() for key, a in sums.arrays().items()}
-        state = {"run": self._run, "digest": digest, "texts": found.texts, "targets": list(found.sums)}
+        state = {"run": self.run, "digest": digest, "texts": found.texts, "targets": list(found.sums)}
         growing = self.path.with_name(self.path.name + ".tmp")
         try:
             arrays |= {"counts": found.counts, "lengths": found.lengths.table}

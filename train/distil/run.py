@@ -75,13 +75,10 @@ def distil(
     teacher: Teacher,
     settings: Settings,
     voice: Voice = COMMAND,
-    kept: Callable[[dict[str, Any]], Kept] | None = None,
+    kept: Kept | None = None,
     total: int | None = None,
 ) -> Distilled:
-    """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus, about ``total`` texts.
-
-    ``kept`` opens the file of an interrupted pass, given the settings that identify the run.
-    """
+    """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus, about ``total`` texts."""
     if settings.dim is not None and settings.dim > teacher.dim:
         raise UsageError(f"--dim must be at most {teacher.dim}, the width of the teacher's vectors, not {settings.dim}")
 
@@ -91,12 +88,12 @@ def distil(
     kinds = calibration.describe(teacher.model.calibration)
     voice.say(f"teacher: {teacher.name}, {'no calibration' if kinds == 'none' else f'calibrated by {kinds}'}")
     student = _make_student(teacher, read_clean, settings, voice)
-    identity = {"teacher": teacher.model.fingerprint, "--words": student.words, "--seed": settings.seed,
-                "--sentences": settings.sentences, "--dim": list(student.bags)}  # fmt: skip
-    keeper = None if kept is None else kept(identity)
+    if kept is not None:
+        kept.run = {"teacher": teacher.model.fingerprint, "--words": student.words, "--seed": settings.seed,
+                    "--sentences": settings.sentences, "--dim": list(student.bags)}  # fmt: skip
     alone = _embed_single_tokens(teacher, student, voice)
     total = None if settings.sentences else total
-    found = gather(read_clean(), teacher, student.bags, alone, settings.seed, voice, keeper, total)
+    found = gather(read_clean(), teacher, student.bags, alone, settings.seed, voice, kept, total)
     tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
     best = max(tables, key=lambda table: table.cosine)
     return _store_table(teacher, student, found, tables, best, names, settings)
@@ -109,13 +106,12 @@ def _make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voi
         add_words(tokenizer, words)
         voice.say(f"words: {len(words):,} that fall into pieces get rows of their own")
     bags = {}
-    for target in teacher.targets:
-        if target.name == "vectors" or settings.dim is None:
-            weights = target.weights
+    for target, weights in teacher.targets.items():
+        if target == "vectors" or settings.dim is None:
             if weights is not None:  # an added word has its rarest piece's weight
                 own = [weights[row].max() for row in _split_words(teacher, words)]
                 weights = np.concatenate([weights, np.array(own, np.float32)])
-            bags[target.name] = Bags(tokenizer, weights)
+            bags[target] = Bags(tokenizer, weights)
     return Student(tokenizer, words, bags)
 
 
@@ -227,28 +223,20 @@ def distil_files(
     if "-" in paths and (settings.words or resume):
         raise UsageError("--words and --resume read the corpus again, which standard input cannot be: give a file")
     names = ["standard input" if path == "-" else Path(path).name for path in paths]
-    started, keepers = time.monotonic(), list[Kept]()
-
-    def texts() -> Iterable[str]:
-        return read_texts(paths, layout)
-
-    def keep(run: dict[str, Any]) -> Kept:
-        keepers.append(Kept(out, run, resume, voice))
-        return keepers[0]
-
+    started, kept = time.monotonic(), None if "-" in paths else Kept(out, resume, voice)
     with Kept.lock(out):
         with Sources(paths) as sources:
             total, _ = sources.expected(layout)
         try:
             teacher = Teacher(model)
-            found = distil(texts, names, teacher, settings, voice, None if "-" in paths else keep, total)
+            found = distil(partial(read_texts, paths, layout), names, teacher, settings, voice, kept, total)
             mark = found.save(out)
         except KeyboardInterrupt as stop:
-            for keeper in keepers:
-                keeper.note(stop)
+            if kept is not None:
+                kept.note(stop)
             raise
-        for keeper in keepers:
-            keeper.remove()
+        if kept is not None:
+            kept.remove()
     for reason in found.training["reasons"]:
         voice.say(reason)
     click.echo("\n".join(write_lines(found.training)))

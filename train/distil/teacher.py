@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,10 @@ from fastflow.model.tokenizer import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.options import Options
 from fastflow.session import Count, Session
+from fastflow.stages.vectors import compute_paired_cosine, shorten
 
 BLOCK = 4096
 Vectors = NDArray[np.float32]
-
-
-class Target(NamedTuple):
-    """The teacher's ``vectors`` or, before its calibration, ``pooled`` ones; token ``weights`` (V,), None: 1 each."""
-
-    name: str
-    weights: NDArray[np.float32] | None
 
 
 class Teacher:
@@ -37,10 +31,10 @@ class Teacher:
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = find_packaged_name(self.model.path) or str(self.model.path)
 
-    @cached_property
-    def targets(self) -> list[Target]:
-        found = [Target("vectors", None)]
-        return [*found, Target("pooled", self.model.pooling.weights)] if self.model.calibration else found
+    @property
+    def targets(self) -> dict[str, NDArray[np.float32] | None]:
+        """Token weights (V,), None: 1 each, of the ``vectors`` and, before a calibration, of ``pooled`` ones."""
+        return {"vectors": None} | ({"pooled": self.model.pooling.weights} if self.model.calibration else {})
 
     def make_tokenizer(self) -> Any:
         found = load_tokenizer(self.model.encoder)
@@ -59,7 +53,7 @@ class Teacher:
         return np.asarray(found, np.float32) if target == "vectors" else self._calibrate(found)
 
     def embed_tokens(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:
-        """Embed m lists of ids, each between a text's special tokens: target name -> (m, D)."""
+        """Embed m lists of ids, each between a text's special tokens: target -> (m, D)."""
         before, after = self._frame
         parts = []
         for start in range(0, len(ids), BLOCK):
@@ -72,7 +66,7 @@ class Teacher:
                 found["pooled"] = self._remove_frame(np.asarray(pooled, np.float64), flat, offsets)
             parts.append(found)
             count(len(rows))
-        return {target.name: np.concatenate([part[target.name] for part in parts]) for target in self.targets}
+        return {target: np.concatenate([part[target] for part in parts]) for target in self.targets}
 
     def _remove_frame(self, pooled: NDArray[np.float64], ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Vectors:
         """Subtract the special tokens' part of the means ``pooled`` (m, D)."""
@@ -88,7 +82,7 @@ class Teacher:
         return np.asarray(self.opened.transform(pooled, Options()), np.float32)
 
     def _make_targets(self, pooled: Any) -> dict[str, Vectors]:
-        found = {"vectors": normalize(self._calibrate(pooled))}
+        found = {"vectors": shorten(self._calibrate(pooled), True, None)}
         return found | {"pooled": np.asarray(pooled, np.float32)} if self.model.calibration else found
 
     @cached_property
@@ -101,11 +95,6 @@ class Teacher:
         return empty[:before], empty[before:]
 
 
-def normalize(vectors: NDArray[Any]) -> Vectors:
-    """Divide each row (n, D) by its L2 norm; zeros stay."""
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
-
-
 def measure_following(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """Compute the mean cosine of corresponding rows (n, D)."""
-    return float((normalize(found).astype(np.float64) * normalize(wanted)).sum(axis=1).mean())
+    return float(compute_paired_cosine(found.astype(np.float64), wanted).mean())

@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastflow.atomic import check_out
 from fastflow.errors import FastflowError, UsageError
@@ -32,34 +32,24 @@ SAMPLE = 100_000  # distinct texts to fit to
 Texts = Callable[[], Iterator[str]]
 
 
-class Request(NamedTuple):
-    """The options of ``embed`` that --fit reads; ``keep`` is --save-model."""
-
-    source: str
-    model: str | None
-    device: str
-    keep: Path | None
-    resume: bool
-    quiet: bool
-
-    @property
-    def name(self) -> str:
-        return "standard input" if self.source == "-" else Path(self.source).name
-
-
 @contextlib.contextmanager
-def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
-    """Fit to ``texts()`` and yield the model's directory; --resume takes the saved model."""
-    voice, keep = SILENT if request.quiet else COMMAND, request.keep
-    encoder, options = _choose_options(request)
-    if keep is not None and keep.exists() and request.resume:
-        _check_same(keep, texts, encoder, options, request.name)
+def fit_input(
+    texts: Texts, source: str, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
+) -> Iterator[Path]:
+    """Fit to ``texts()`` of ``source`` and yield the model's directory; ``keep`` is --save-model.
+
+    ``resume`` takes the saved model.
+    """
+    voice, name = SILENT if quiet else COMMAND, "standard input" if source == "-" else Path(source).name
+    encoder, options = _choose_options(model, device)
+    if keep is not None and keep.exists() and resume:
+        _check_same(keep, texts, encoder, options, name)
         voice.say(f"fastflow: continues with the model in {keep}")
         yield keep
         return
     if keep is not None:
         check_out(keep, "--save-model")
-    fit = Fitting(encoder, options, Setup(voice)).run(texts(), [request.name])
+    fit = Fitting(encoder, options, Setup(voice)).run(texts(), [name])
     assert fit is not None  # noqa: S101
     with contextlib.ExitStack() as stack:
         if (out := keep) is None:
@@ -72,15 +62,14 @@ def fit_input(texts: Texts, request: Request) -> Iterator[Path]:
             voice.say(f"WARNING: {warning}")
         chosen = calibration.describe(fit.stages) if fit.stages else "no calibration"
         reuse = "--save-model DIR would keep the model" if keep is None else f"reuse it with -m {keep}"
-        voice.say(f"fastflow: fitted {chosen} to {fit.training['texts']:,} distinct texts of {request.name}; {reuse}")
+        voice.say(f"fastflow: fitted {chosen} to {fit.training['texts']:,} distinct texts of {name}; {reuse}")
         yield out
 
 
-def _choose_options(request: Request) -> tuple[str, Options]:
-    directory = find_model(request.model)
+def _choose_options(name: str | None, device: str) -> tuple[str, Options]:
+    directory = find_model(name)
     model = load_model(directory)
-    device = "cuda" if request.device == "cuda" else "cpu"
-    given: dict[str, Any] = {"sample": SAMPLE, "device": device}
+    given: dict[str, Any] = {"sample": SAMPLE, "device": "cuda" if device == "cuda" else "cpu"}
     if model.modules is not None:
         given |= {"pooling": OF_MODULES, "token_weights": "none"}
     elif model.manifest:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.calibration import Stage, apply_wide
 from fastflow.stages.rows import Joined, Rows
 from fastflow.train.choice.separability import Keeper, Views, measure_separability
 from fastflow.train.data.moments import Moments, measure_moments
@@ -76,7 +76,7 @@ def fit_chain(
     for index, method in enumerate(methods):
         stages = list(fitted.stages)
         if method.kind == "flow":
-            dim = _push_through(stages, pooled[:1]).shape[1]
+            dim = apply_wide(stages, pooled[:1]).shape[1]
             config = FlowConfig(dim=dim, **shape)
             checkpoint = training.checkpoints / f"stage-{index}.safetensors" if training.checkpoints else None
             source = _make_source(stages, live or rows.__getitem__)
@@ -89,14 +89,14 @@ def fit_chain(
                 bits = float(flow.bits_per_dimension(_to_tensor(stages, take_sample(rows))))
             if not math.isfinite(bits):
                 raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
-            fitted.bits.append((_measure_gaussian_bits(_push_through(stages, take_sample(rows))), bits))
+            fitted.bits.append((_measure_gaussian_bits(apply_wide(stages, take_sample(rows))), bits))
             fitted.stages.append(make_flow_stage(flow))
         elif method.kind == "recolour":
             dim = np.asarray(pooled[:1]).shape[1]
             joint = measure_joint(stages, rows) if whole is None else whole.join(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
-            known = statistics or measure_moments(rows, partial(_push_through, stages))
+            known = statistics or measure_moments(rows, partial(apply_wide, stages))
             fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
             statistics = statistics and statistics.push_through(fitted.stages[-1])
     return fitted
@@ -110,16 +110,12 @@ def _make_keeper(stages: list[Stage], views: Views | NDArray[np.float32]) -> Kee
     return Keeper(lambda flow: -float(flow.bits_per_dimension(x)), HELD_OUT)
 
 
-def _push_through(stages: Sequence[Stage], x: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(apply([stage.astype(np.float64) for stage in stages], np.asarray(x, np.float64)))
-
-
 def _to_tensor(stages: Sequence[Stage], x: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(_push_through(stages, x).astype(np.float32))
+    return torch.from_numpy(apply_wide(stages, x).astype(np.float32))
 
 
 def _make_source(stages: list[Stage], rows: Callable[[NDArray[np.int64]], NDArray[Any]]) -> Source:
-    return lambda index: _push_through(stages, rows(index)).astype(np.float32)
+    return lambda index: apply_wide(stages, rows(index)).astype(np.float32)
 
 
 def take_sample(pooled: Rows) -> NDArray[Any]:

@@ -94,14 +94,3 @@ def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> N
 def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return a mask (D,), True for each constant channel."""
     return is_constant(variance, np.square(mean) + variance)
-
-
-def name_constant(channels: int, directions: int, dim: int, unit: str = "texts") -> list[str]:
-    """Write how many ``channels`` and ``directions`` are constant."""
-    where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
-    out = []
-    for count, what in ((channels, "channels"), (directions, "directions")):
-        if count:
-            verb = "is constant {} and stays 0" if count == 1 else "are constant {} and stay 0"
-            out.append(f"{count} of {dim} {what} {verb.format(where)}.")
-    return out

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fastflow.atomic import replace_bytes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.train.choice.separability import Keeper, Views, is_due
 from fastflow.train.methods.flow import Flow, FlowConfig
@@ -212,14 +213,10 @@ def _save_checkpoint(path: Path, flow: Flow, optimiser: PaperAdamW, step: int, r
     tensors["random"] = torch.get_rng_state()
     if torch.cuda.is_initialized():
         tensors["random_cuda"] = torch.cuda.get_rng_state()
-    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(save(tensors, meta))
-        partial.replace(path)
+        replace_bytes(path, save(tensors, meta))
     except OSError as error:
-        if partial.is_file():  # else unlink may raise another error
-            partial.unlink()
         raise FastflowError(f"the checkpoint {path} cannot be written: {error.strerror}") from error
 
 

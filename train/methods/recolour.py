@@ -14,13 +14,11 @@ Viswanath 2018), are scaled like the last direction and are not part of m.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastflow.errors import CannotFit, FastflowError
-from fastflow.stages.calibration import Stage, apply
+from fastflow.stages.calibration import Stage, apply_wide
 from fastflow.stages.rows import Rows
 from fastflow.train.data.moments import Moments, measure_moments
 
@@ -30,13 +28,7 @@ LEAST = 1e-6  # share of the largest singular value: directions below are left o
 
 def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
     """Measure the Moments of rows (x, z) (n, D + D'): x from ``pooled`` (n, D), z after ``stages``."""
-    wide = [stage.astype(np.float64) for stage in stages]
-
-    def join(x: NDArray[Any]) -> NDArray[np.float64]:
-        x = np.asarray(x, np.float64)
-        return np.hstack([x, np.asarray(apply(wide, x))])
-
-    return measure_moments(pooled, join)
+    return measure_moments(pooled, lambda x: np.hstack([np.asarray(x, np.float64), apply_wide(stages, x)]))
 
 
 def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,25 +102,20 @@ def export(
         arrays = _collect_arrays(fitted, pooled)
         if encoder.pooling.weights is not None and encoder.head is None:
             arrays[WEIGHTS_ARRAY] = encoder.pooling.weights
-        precision = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
-        if arrays:
-            _save_arrays(partial / CALIBRATION, arrays)
-        if precision.int8 is not None:
-            _save_arrays(partial / INT8_FILE, precision.int8.arrays())
-        (partial / CARD).write_text(card, encoding="utf-8")
+        cosines, int8 = measure_precision(replace(encoder.model, calibration=tuple(fitted.stages)), texts)
         entries: dict[str, Any] = {
             "format_version": FORMAT_VERSION if encoder.head is None else MODULES_VERSION,
             "encoder": identity,
             "pooling": encoder.pooling.as_dict() if encoder.head is None else MODULES_POOLING,
             "max_length": encoder.max_length,
-            "least_cosine": precision.least_cosines,
+            "least_cosine": cosines,
         }
-        if precision.int8 is not None:
-            entries[INT8] = precision.int8.entry()
+        if int8 is not None:
+            _save_arrays(partial / INT8_FILE, int8.arrays())
+            entries[INT8] = int8.entry()
         if pooled is not None and (likelihood := measure_likelihood(fitted.stages, pooled)) is not None:
             entries[LIKELIHOOD] = likelihood
-        _save_manifest(partial, entries | _make_entries(fitted, encoder.dim, training))
-        verify(partial)
+        _write(partial, fitted, arrays, card, entries, encoder.dim, training)
         prove(partial, encoder, fitted, texts[:PROOF_ROWS])
     return open_model(out).fingerprint
 
@@ -128,13 +123,9 @@ def export(
 def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: str, vectors: Rows) -> str:
     """Write a model without an encoder, fitted to ``vectors`` (n, D), as ``export`` does."""
     with growing(out) as partial:
-        if arrays := _collect_arrays(fitted, vectors):
-            _save_arrays(partial / CALIBRATION, arrays)
-        (partial / CARD).write_text(card, encoding="utf-8")
-        dim = vectors.shape[1]
+        arrays, dim = _collect_arrays(fitted, vectors), vectors.shape[1]
         entries = {"format_version": VECTORS_VERSION, "encoder": None, "input_dim": dim}
-        _save_manifest(partial, entries | _make_entries(fitted, dim, training))
-        verify(partial)
+        _write(partial, fitted, arrays, card, entries, dim, training)
         prove_vectors(partial, fitted, vectors[:PROOF_ROWS])
     return open_model(out).fingerprint
 
@@ -160,20 +151,24 @@ def _save_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     path.write_bytes(save(arrays))
 
 
-def _make_entries(fitted: Fitted, dim: int, training: dict[str, Any]) -> dict[str, Any]:
-    return {
+def _write(
+    directory: Path, fitted: Fitted, arrays: dict[str, NDArray[Any]], card: str, entries: dict[str, Any], dim: int,
+    training: dict[str, Any],
+) -> None:  # fmt: skip
+    if arrays:
+        _save_arrays(directory / CALIBRATION, arrays)
+    (directory / CARD).write_text(card, encoding="utf-8")
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    manifest = entries | {
         "fastflow_version": __version__,
         "calibration": [{"kind": stage.kind, **stage.settings} for stage in fitted.stages],
         "dim": calibration.output_dim(fitted.stages, dim),
         "training": training,
+        "files": {str(path.relative_to(directory)): file_hash(path) for path in files},
     }
-
-
-def _save_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    manifest["files"] = {str(path.relative_to(directory)): file_hash(path) for path in files}
     manifest["fingerprint"] = fingerprint(manifest)
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    verify(directory)
 
 
 def _copy_encoder(source: Path, target: Path) -> None:
@@ -193,17 +188,10 @@ class _Measured(CpuBackend):
     gated = False
 
 
-class Precision(NamedTuple):
-    """The least cosine of each dtype to float32, and int8's ranges and check; empty without kernels."""
-
-    least_cosines: dict[str, float]
-    int8: Int8 | None
-
-
-def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
-    """Measure each reduced dtype on some ``texts``."""
+def measure_precision(model: Model, texts: Sequence[str]) -> tuple[dict[str, float], Int8 | None]:
+    """Measure dtypes' least cosines to float32 on some ``texts``, and int8's ranges; without kernels none."""
     if pick_backend(model.encoder, "cpu") != "cpu" or is_static(model.encoder):
-        return Precision({}, None)
+        return {}, None
     some = texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
     tokens = model.tokenizer().tokenize_prompted(some, model.prompts.resolve(), model.prompts.pooled)
     found, int8 = {}, None
@@ -212,7 +200,7 @@ def measure_precision(model: Model, texts: Sequence[str]) -> Precision:
         found[dtype] = backend.calibrate(backend.pool(tokens), normalize=True).astype(np.float64)
         int8 = backend.int8
     least = {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
-    return Precision(least, int8)
+    return least, int8
 
 
 def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:

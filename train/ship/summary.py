@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
-from fastflow.train.methods.closed_forms import mask_constant, name_constant
+from fastflow.train.methods.closed_forms import mask_constant
 
 SPREAD_OUT = 0.2  # mean cosine of random pairs: untuned encoders have over 0.43, tuned ones up to 0.18
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
@@ -29,14 +30,13 @@ PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package",
 def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> dict[str, Any]:
     """Measure isotropy, separability and likelihood before and after the calibration."""
     x = np.asarray(take_sample(pooled), np.float64)
-    stages = [stage.astype(np.float64) for stage in fitted.stages]
-    z = np.asarray(calibration.apply(stages, x))
+    z = calibration.apply_wide(fitted.stages, x)
     constant = int(mask_constant(x.mean(axis=0), x.var(axis=0)).sum())
     out: dict[str, Any] = {"isotropy": {"before": measure_isotropy(x), "after": measure_isotropy(z)}}
     if constant:
         out["constant_channels"] = [constant, x.shape[1]]
     if views:
-        after = views.judge(lambda side: np.asarray(calibration.apply(stages, side)))
+        after = views.judge(partial(calibration.apply_wide, fitted.stages))
         out["separability"] = {"before": round(views.judge(), 4), "after": round(after, 4)}
     if fitted.bits:
         out["bits_per_dimension"] = [{"gaussian": round(b, 4), "flow": round(a, 4)} for b, a in fitted.bits]
@@ -46,7 +46,6 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
 def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
     """Measure Spearman before and after; add ``raw`` (no token weights) and, for default's encoder, packaged models."""
     embedder = Embedder(encoder, device)
-    stages = [stage.astype(np.float64) for stage in fitted.stages]
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
 
     def pool(texts: Any) -> NDArray[Any]:
@@ -57,7 +56,7 @@ def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], 
 
     out = {
         "before": evaluate(pool, sets),
-        "after": evaluate(lambda texts: np.asarray(calibration.apply(stages, pool(texts))), sets),
+        "after": evaluate(lambda texts: calibration.apply_wide(fitted.stages, pool(texts)), sets),
     }
     if encoder.pooling.weights is not None:
         equal = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
@@ -159,7 +158,13 @@ def _note_constant(measures: dict[str, Any], stages: Sequence[Stage], unit: str)
     if stages[0].kind == "whiten":
         matrix = stages[0].params["matrix"]
         directions, dim = max(int((~matrix.any(axis=0)).sum()) - channels, 0), len(matrix)
-    return name_constant(channels, directions, dim, unit)
+    where = {"texts": "in this encoder", "vectors": "in these vectors"}[unit]
+    out = []
+    for count, what in ((channels, "channels"), (directions, "directions")):
+        if count:
+            verb = f"is constant {where} and stays" if count == 1 else f"are constant {where} and stay"
+            out.append(f"{count} of {dim} {what} {verb} 0.")
+    return out
 
 
 def _note_cosine(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]:

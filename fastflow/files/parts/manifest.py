@@ -5,7 +5,6 @@ It is written before the first row, and again with the part's hash after the las
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -18,13 +17,13 @@ from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.counting import Counted, span
 from fastflow.files.parts.fields import find_wrong_field
-from fastflow.files.write.partial import STRICT, cannot_write, is_unfinished
+from fastflow.files.write.partial import STRICT, cannot_write, flatten_options, is_unfinished
 from fastflow.files.write.writers import check_former
-from fastflow.values import open_regular, read_object, short
+from fastflow.model.hashing import file_hash
+from fastflow.values import read_object, short
 
 VERSION = 1
 ENDING = ".shard.json"
-CHUNK = 1 << 20
 LARGEST = 1 << 26
 
 
@@ -59,7 +58,7 @@ class Manifest:
         return f"part {number} of {of}, {rows}"
 
     def add_hash(self, whole: Path) -> Manifest:
-        return replace(self, bytes=whole.stat().st_size, sha256=file_sha256(whole))
+        return replace(self, bytes=whole.stat().st_size, sha256=file_hash(whole))
 
     def difference(self, other: Manifest) -> str | None:
         """Describe why the parts cannot be joined; None if they can."""
@@ -74,17 +73,13 @@ class Manifest:
             return "two models"
         if self.shard[1] != other.shard[1]:
             return f"{self.shard[1]} parts, and of {other.shard[1]}"
-        for name, value in _flat(self.run).items():
-            theirs = _flat(other.run).get(name)
+        own, foreign = (m.run | {"options": None} | flatten_options(m.run.get("options")) for m in (self, other))
+        for name, value in own.items():
+            theirs = foreign.get(name)
             strict = name in STRICT and STRICT[name] in (value, theirs)  # strict only refuses rows: parts may differ
             if theirs != value and not strict:
                 return f"two sets of options: {name} is {value!r}, and {theirs!r}"
         return None
-
-
-def _flat(run: dict[str, Any]) -> dict[str, Any]:
-    options = dict(run.get("options", {}))
-    return {name: value for name, value in run.items() if name != "options"} | options | options.get("layout", {})
 
 
 def part_path(output: Path, shard: tuple[int, int], suffix: str = ".npy") -> Path:
@@ -203,21 +198,8 @@ def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], 
     """Raise a FastflowError unless every part has the sha256 in its manifest."""
     for manifest in found:
         part = folder / manifest.part
-        if file_sha256(part, count) != manifest.sha256:
+        if file_hash(part, count) != manifest.sha256:
             raise FastflowError(
                 f"{part} is not as it was made: its sha256 is another; remove it, then fastflow status {folder} shows "
                 "the command that makes it again"
             )
-
-
-def file_sha256(path: Path, count: Callable[[int], None] = lambda read: None) -> str:
-    """Return the sha256 of a file."""
-    digest = hashlib.sha256()
-    try:
-        with open_regular(path) as handle:
-            while chunk := handle.read(CHUNK):
-                digest.update(chunk)
-                count(len(chunk))
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.parts.manifest import CHUNK, Manifest, check_bytes, is_whole, manifests
+from fastflow.files.parts.manifest import Manifest, check_bytes, is_whole, manifests
 from fastflow.files.read.parquet import arrow
 from fastflow.files.write import Block
 from fastflow.files.write.database import DatabaseFile
@@ -24,7 +25,7 @@ from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.values import open_regular, reason
 
-ROWS = 4096
+ROWS, CHUNK = 4096, 1 << 20  # rows and bytes read at a time
 
 
 def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
@@ -49,14 +50,8 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):
-                try:
+                with _joining(f"{folder}: the parts", "make them again"):
                     _join_parquet(writer, paths, progress.advance)
-                except Exception as error:
-                    if isinstance(error, FastflowError) or (isinstance(error, OSError) and error.errno is not None):
-                        raise
-                    raise FastflowError(
-                        f"{folder}: the parts cannot be joined: {reason(error)}; make them again"
-                    ) from error
             else:
                 for path, manifest in zip(paths, found, strict=True):
                     _append(writer, path, manifest, progress.advance)
@@ -77,26 +72,32 @@ def check_complete(folder: Path, found: list[Manifest]) -> None:
         raise FastflowError(f"{folder}: {which} missing; fastflow status {folder} shows the commands")
 
 
-def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[[int], None]) -> None:
-    rows, (start, stop) = 0, manifest.rows
+@contextmanager
+def _joining(what: str, remedy: str) -> Iterator[None]:
     try:
-        with open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
-            if isinstance(writer, JsonLinesFile):
-                while chunk := handle.read(CHUNK):
-                    writer.append(chunk)
-                    count(chunk.count(b"\n"))
-                return
-            scored = bool(manifest.run.get("options", {}).get("log_prob"))
-            of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
-            for block in of_part:
-                writer.write(block)
-                rows += len(block.rows)
-                count(len(block.rows))
+        yield
     except Exception as error:  # the readers raise many kinds for damaged content
         disk_failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
         if disk_failed or isinstance(error, FastflowError):
             raise
-        raise FastflowError(f"{path} cannot be joined: {reason(error)}; make the part again") from error
+        raise FastflowError(f"{what} cannot be joined: {reason(error)}; {remedy}") from error
+
+
+def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[[int], None]) -> None:
+    rows, (start, stop) = 0, manifest.rows
+    joining = _joining(str(path), "make the part again")
+    with joining, open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
+        if isinstance(writer, JsonLinesFile):
+            while chunk := handle.read(CHUNK):
+                writer.append(chunk)
+                count(chunk.count(b"\n"))
+            return
+        scored = bool(manifest.run.get("options", {}).get("log_prob"))
+        of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
+        for block in of_part:
+            writer.write(block)
+            rows += len(block.rows)
+            count(len(block.rows))
     if rows != stop - start:
         raise FastflowError(f"{path} has {rows:,} rows, and its manifest names {stop - start:,}; make the part again")
 
@@ -107,11 +108,11 @@ def _npy_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:
     (rows, width), fortran, dtype = npy.read_array_header_1_0(handle)
     if fortran:
         raise ValueError("it is stored column by column")
-    yield Block([], [], None, np.zeros((0, width), dtype))
+    yield Block([], [], np.zeros((0, width), dtype))
     for first in range(0, rows, ROWS):
         count = min(ROWS, rows - first)
         vectors = np.frombuffer(handle.read(count * width * dtype.itemsize), dtype).reshape(count, width)
-        yield Block(range(start + first, start + first + count), [], None, vectors)
+        yield Block(range(start + first, start + first + count), [], vectors)
 
 
 def _join_parquet(writer: ParquetOutput, paths: list[Path], count: Callable[[int], None]) -> None:

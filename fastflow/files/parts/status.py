@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.files.parts.manifest import Manifest, is_whole, manifests, part_name
-from fastflow.files.write.locks import try_lock
+from fastflow.files.write.locks import is_locked
 from fastflow.files.write.partial import is_unfinished, partial_path, state_path
-from fastflow.values import open_regular
 
 PRESENT = "present"  # with its full size; its content is not checked
 
@@ -88,8 +87,7 @@ def _state(folder: Path, part: Path, manifest: Manifest | None) -> str:
 
 def _is_held(path: Path) -> bool:
     try:
-        with open_regular(path) as handle:
-            return not try_lock(handle)
+        return is_locked(path)
     except OSError:  # absent, or no regular file
         return False
 

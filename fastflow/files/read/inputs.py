@@ -35,7 +35,7 @@ class Input:
         self.digest: Any = None  # a hash object, updated with the content
         self.skipped = Skipped()
         try:
-            self._file = self._open(path)
+            self.file = self._open(path)
             self._handle = self._unpack()
             self.identity = self._stat()
         except (OSError, ValueError) as error:
@@ -51,7 +51,7 @@ class Input:
 
     def __exit__(self, *error: object) -> None:
         if self.path != "-":
-            self._file.close()
+            self.file.close()
 
     def lines(
         self, errors: str = "strict", null: bool = False, encoding: str | None = None, whole: bool = False
@@ -85,7 +85,7 @@ class Input:
     def share(self) -> float | None:
         """Return the share of bytes read so far; None if unknown."""
         size = self.identity[0] if self.identity else 0
-        return min(1.0, self._file.tell() / size) if size else None
+        return min(1.0, self.file.tell() / size) if size else None
 
     def waits(self) -> bool:
         """Whether a pipe's next line does not arrive within PATIENCE."""
@@ -93,7 +93,7 @@ class Input:
             return False
         try:
             poll = select.poll()
-            poll.register(self._file.fileno(), select.POLLIN)
+            poll.register(self.file.fileno(), select.POLLIN)
         except OSError:  # no file descriptor, as in io.BytesIO
             return False
         return not poll.poll(PATIENCE)
@@ -104,13 +104,6 @@ class Input:
 
     def changed(self) -> FastflowError:
         return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
-
-    @property
-    def file(self) -> BinaryIO:
-        return self._file
-
-    def read_raw(self, size: int) -> bytes:
-        return self._file.read(size)
 
     def raw_lines(self, end: bytes = b"\n", encoding: str | None = None) -> Iterator[bytes]:
         """Yield the unpacked lines, as bytes without ``end``, converted to UTF-8 from ``encoding``."""
@@ -143,7 +136,7 @@ class Input:
 
     def _stat(self) -> tuple[int, int] | None:
         try:
-            found = os.fstat(self._file.fileno())
+            found = os.fstat(self.file.fileno())
         except OSError:  # io.UnsupportedOperation: no file descriptor
             return None
         return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
@@ -157,10 +150,10 @@ class Input:
 
     def _unpack(self) -> Readable:
         if not self.path.endswith(PACKED):
-            return self._file  # type: ignore[return-value]
+            return self.file  # type: ignore[return-value]
         from fastflow.files.read.compressed import unpack
 
-        return unpack(self.path, self._file)
+        return unpack(self.path, self.file)
 
 
 def without_packing(path: str) -> str:

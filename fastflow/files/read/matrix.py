@@ -20,6 +20,8 @@ from fastflow.stages.vectors import first_bad
 from fastflow.values import MOST, reason, short
 
 HELD = 1 << 26  # bytes read before the system gets the pages back
+# raised for a damaged header, which NumPy parses as Python
+FAULTS = (ValueError, TypeError, EOFError, OSError, RecursionError, SyntaxError, TokenError)
 FLOATS = ("float16", "float32", "float64")
 
 
@@ -79,9 +81,9 @@ class MatrixFile(Input):
         try:
             if self.identity is None:
                 raise FastflowError(f"{path} is not a file, so it cannot be mapped")
-            self.matrix = _map(self._file, path)
+            self.matrix = _map(self.file, path)
         except BaseException:
-            self._file.close()
+            self.file.close()
             raise
 
     def blocks(self, size: int, start: int = 0) -> Iterator[NDArray[np.float32]]:
@@ -107,15 +109,7 @@ def _map(handle: BinaryIO, path: str) -> Matrix:
             raise FastflowError(f"{path}: version {major}.{minor} of .npy is of tables with names; save a plain matrix")
         read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
         shape, fortran, dtype = read(handle)
-    except (
-        ValueError,
-        TypeError,
-        EOFError,
-        OSError,
-        RecursionError,
-        SyntaxError,
-        TokenError,
-    ) as error:  # NumPy parses the header as Python
+    except FAULTS as error:
         raise FastflowError(f"{path} is not a .npy file: {reason(error)}") from error
     _check_kind(shape, dtype, path)
     start, size = handle.tell(), os.fstat(handle.fileno()).st_size

@@ -72,7 +72,7 @@ def check_formats(paths: Sequence[str], layout: Layout) -> None:
 
 
 class Sources:
-    """The inputs ``paths``: the first is open, later ones are opened when needed.
+    """The inputs ``paths``; ``current``, at first the first, is open.
 
     ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` counts rows
     that --errors skip left out. Raises a FastflowError naming an input that cannot be opened or changed.
@@ -80,11 +80,11 @@ class Sources:
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
         self.paths, self._opened, self.skipped = list(paths), opened, Skipped()
-        self._current, self._at = opened(self.paths[0]), 0
+        self.current, self._at = opened(self.paths[0]), 0
         try:
-            self.identities = [self._current.identity, *(_identity(path) for path in self.paths[1:])]
+            self.identities = [self.current.identity, *(_identity(path) for path in self.paths[1:])]
         except FastflowError:
-            self._current.__exit__()
+            self.current.__exit__()
             raise
         self._fresh = True
 
@@ -92,7 +92,7 @@ class Sources:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._current.__exit__(*error)
+        self.current.__exit__(*error)
 
     @property
     def identity(self) -> list[Identity] | None:
@@ -121,16 +121,13 @@ class Sources:
 
     def open(self, at: int) -> Input:
         if not (self._fresh and at == self._at):
-            self._current.__exit__()
-            self._current, self._at = self._opened(self.paths[at]), at
-            if self.identities[at] not in (None, self._current.identity):
-                raise self._current.changed()
+            self.current.__exit__()
+            self.current, self._at = self._opened(self.paths[at]), at
+            if self.identities[at] not in (None, self.current.identity):
+                raise self.current.changed()
         self._fresh = False
-        self._current.skipped = self.skipped
-        return self._current
-
-    def check_unchanged(self) -> None:
-        self._current.check_unchanged()
+        self.current.skipped = self.skipped
+        return self.current
 
     def types(self, layout: Layout) -> dict[str, Any]:
         """Return the Arrow types of id and kept fields, {} unless Parquet; raises if two inputs differ."""
@@ -173,9 +170,6 @@ class Sources:
                             return found, share
             share = 1.0
         return found, share
-
-    def waits(self) -> bool:
-        return self._current.waits()
 
 
 def _identity(path: str) -> Identity | None:

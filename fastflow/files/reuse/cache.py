@@ -23,9 +23,9 @@ from typing import Any
 from fastflow.atomic import replace_text
 from fastflow.cache_folder import OWN, TRIAL
 from fastflow.errors import FastflowError
-from fastflow.files.write.locks import open_locked, try_lock
+from fastflow.files.write.locks import is_locked, open_locked, try_lock
 
-OURS = re.compile(r"(?P<key>[0-9a-f]{64})\.(?P<kind>npy|partial|int8)")
+OURS = re.compile(r"[0-9a-f]{64}\.(npy|partial|int8)")
 MAGIC = b"\x93NUMPY"
 WAIT = 0.5  # seconds between attempts to lock a file
 DAY = 86_400.0
@@ -64,19 +64,14 @@ class Entry:
     """A file of the cache: an array, finished or not, or a trial of int8."""
 
     path: Path
-    key: str
     size: int
     made: float
     about: dict[str, Any]
     in_use: bool
 
-    @property
-    def finished(self) -> bool:
-        return self.path.suffix == ".npy"
-
     def describe(self, now: float) -> str:
         size, age = bytes_for_people(self.size), _age(now - self.made)
-        state = ("finished" if self.finished else "unfinished") + ", in use" * self.in_use
+        state = ("finished" if self.path.suffix == ".npy" else "unfinished") + ", in use" * self.in_use
         of = "of an unknown corpus"
         if "texts" in self.about:
             of = "{texts:,} texts of {corpus}, encoder {encoder}".format_map(self.about)
@@ -105,25 +100,22 @@ def count_in_words(found: list[Entry]) -> str:
 def entries(directory: Path) -> list[Entry]:
     """Return the entries of ``directory``, oldest first."""
     try:
-        paths = sorted(directory.iterdir()) if directory.exists() else []
+        paths = [path for path in directory.iterdir() if OURS.fullmatch(path.name)] if directory.exists() else []
     except OSError as error:
         raise FastflowError(f"the cache {directory} cannot be read: {error.strerror}") from error
     found = []
     for path in paths:
-        match = OURS.fullmatch(path.name)
-        if not match:
-            continue
         try:
             if path.is_symlink() or not path.is_file() or not _is_ours(path):
                 continue
-            stat, in_use = path.stat(), _in_use(path)
+            stat, in_use = path.stat(), is_locked(path)
         except FileNotFoundError:  # renamed or removed by another process meanwhile
             continue
         except OSError as error:
             raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-        about = _about_trial(path) if match["kind"] == "int8" else _about(directory / f"{match['key']}.json")
-        found.append(Entry(path, match["key"], stat.st_size, stat.st_mtime, about, in_use))
-    return sorted(found, key=lambda entry: entry.made)
+        about = _about_trial(path) if path.suffix == ".int8" else _about(path.with_suffix(".json"))
+        found.append(Entry(path, stat.st_size, stat.st_mtime, about, in_use))
+    return sorted(found, key=lambda entry: (entry.made, entry.path))
 
 
 def _is_ours(path: Path) -> bool:
@@ -131,11 +123,6 @@ def _is_ours(path: Path) -> bool:
         if path.suffix == ".int8":
             return handle.read(len(TRIAL)) == TRIAL
         return handle.read(len(MAGIC)) in (MAGIC, b"")
-
-
-def _in_use(path: Path) -> bool:
-    with path.open("rb") as handle:
-        return not try_lock(handle)
 
 
 def _about(path: Path) -> dict[str, Any]:
@@ -155,23 +142,18 @@ def _about_trial(path: Path) -> dict[str, Any]:
 
 def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     """Remove the entries ``found``; return (removed, kept because in use)."""
-    removed: list[Entry] = []
-    kept: list[Entry] = []
-    for entry in found:
-        (removed if _remove(entry) else kept).append(entry)
-    return removed, kept
+    removed = [entry for entry in found if _remove(entry.path)]
+    return removed, [entry for entry in found if entry not in removed]
 
 
-def _remove(entry: Entry) -> bool:
-    path = entry.path
+def _remove(path: Path) -> bool:
     try:
         with path.open("rb") as handle:
             if not try_lock(handle):
                 return False
             path.unlink()
-            others = [path.with_name(f"{entry.key}{suffix}") for suffix in (".npy", ".partial")]
-            about = path.with_name(f"{entry.key}.json")
-            if not any(other.exists() for other in others) and _about(about):
+            about = path.with_suffix(".json")
+            if not any(path.with_suffix(suffix).exists() for suffix in (".npy", ".partial")) and _about(about):
                 about.unlink()
     except FileNotFoundError:  # renamed or removed meanwhile
         return True

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastflow.console import check_stdout, describe_lost_stdout, say
 from fastflow.files.read import Identity, plain
@@ -18,32 +18,25 @@ FIELDS = ("index", "text", "log_prob", "embedding")
 FIRST = 3  # numbers of a vector that a terminal shows
 
 
-class Block:
-    """Consecutive rows: numbers, texts, ids, vectors (b, D'), log-densities (b,), kept fields by name."""
+class Block(NamedTuple):
+    """Consecutive rows: numbers, texts, vectors (b, D'), log-densities (b,); ids and kept fields by name."""
 
-    def __init__(
-        self,
-        rows: Sequence[int],
-        texts: Sequence[str],
-        ids: Sequence[Identity] | None,
-        vectors: NDArray[Any],
-        log_probs: NDArray[Any] | None = None,
-        kept: Mapping[str, Sequence[Any]] | None = None,
-        id_field: str = "id",
-    ) -> None:
-        self.rows, self.texts, self.ids, self.vectors, self.log_probs = rows, texts, ids, vectors, log_probs
-        self.kept = kept or {}
-        self.named_ids = {} if ids is None else {id_field: ids}
+    rows: Sequence[int]
+    texts: Sequence[str]
+    vectors: NDArray[Any]
+    log_probs: NDArray[Any] | None = None
+    ids: Mapping[str, Sequence[Identity]] = {}
+    kept: Mapping[str, Sequence[Any]] = {}
 
     def columns(self) -> dict[str, Sequence[Any]]:
-        return {**self.named_ids, **self.kept}
+        return {**self.ids, **self.kept}
 
 
 def json_lines(block: Block) -> str:
     """Return a line of JSON for each row; nine significant digits restore float32 exactly."""
     lines = []
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
-        head = {"index": row} | {name: ids[at] for name, ids in block.named_ids.items()}
+        head = {"index": row} | {name: ids[at] for name, ids in block.ids.items()}
         kept = {name: plain(values[at]) for name, values in block.kept.items()}
         tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
         start = json.dumps(head | {"text": text} | kept | tail, ensure_ascii=False)[:-1]

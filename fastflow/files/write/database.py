@@ -36,14 +36,11 @@ class DatabaseFile(OutputFile):
     """
 
     own = ("row", "text", "log_prob", "vector")
+    same = staticmethod(fold_case)
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         super().__init__(target, meta)
         self._kinds: dict[str, set[type]] = {}  # column -> types of its values
-
-    @staticmethod
-    def same(name: str) -> str:
-        return fold_case(name)
 
     def note(self, block: Block) -> None:
         for name, values in _columns(block).items():

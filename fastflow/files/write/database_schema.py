@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.files.write import Block
+from fastflow.stages.vectors import first_bad
 from fastflow.values import open_regular, short
 
 FORMAT = 1
@@ -167,7 +168,8 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
         dtype, width = np.dtype(DTYPES[run["precision"]]), width_of(run)
         kept = [name for name in columns_of(db) if name not in ("row", "text", *["log_prob"] * scored)]
         names, last = ["row", "text", "vector", *["log_prob"] * scored, *kept], -1
-        yield Block([], [], None, np.zeros((0, width), dtype), np.zeros(0) if scored else None, {n: [] for n in kept})
+        scores = np.zeros(0) if scored else None
+        yield Block([], [], np.zeros((0, width), dtype), scores, kept={name: [] for name in kept})
         try:
             cursor = db.execute(f"SELECT {', '.join(map(quote_name, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
             while rows := cursor.fetchmany(ROWS):
@@ -176,7 +178,7 @@ def blocks(path: Path, scored: bool) -> Iterator[Block]:
                 check_texts(numbers, texts)
                 scores = np.array(rest.pop(0), np.float64) if scored else None
                 columns = dict(zip(kept, rest, strict=True))
-                yield Block(numbers, texts, None, matrix(numbers, vectors, dtype, width), scores, columns)
+                yield Block(numbers, texts, matrix(numbers, vectors, dtype, width), scores, kept=columns)
         except sqlite3.Error as error:
             raise ValueError(str(error)) from error
 
@@ -203,7 +205,6 @@ def matrix(numbers: Sequence[int], vectors: Sequence[Any], dtype: np.dtype[Any],
         if type(vector) is not bytes or len(vector) != width * dtype.itemsize:
             raise ValueError(f"row {number}: its vector is not {width} numbers of {dtype}")
     found = np.frombuffer(b"".join(vectors), dtype).reshape(len(vectors), width)
-    if dtype.kind == "f" and not np.isfinite(found).all():
-        bad = numbers[int(np.argmin(np.isfinite(found).all(axis=1)))]
-        raise ValueError(f"row {bad}: its vector holds NaN or infinity")
+    if dtype.kind == "f" and (bad := first_bad(found)) is not None:
+        raise ValueError(f"row {numbers[bad]}: its vector holds NaN or infinity")
     return found

@@ -8,6 +8,8 @@ from io import FileIO
 from pathlib import Path
 from typing import IO
 
+from fastflow.values import open_regular
+
 
 def try_lock(handle: IO[bytes] | FileIO) -> bool:
     """Lock an open file; False if another process holds the lock."""
@@ -16,6 +18,12 @@ def try_lock(handle: IO[bytes] | FileIO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process has a file locked; raises OSError."""
+    with open_regular(path) as handle:
+        return not try_lock(handle)
 
 
 def open_locked(path: Path, mode: int = 0o666) -> FileIO | None:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 from numpy.lib import format as npy
 
 from fastflow.console import add_note, say
@@ -144,7 +142,7 @@ class JsonLinesFile(OutputFile):
 class NpyFile(OutputFile):
     """Writes .npy of shape (rows, D'), little-endian; its header is written at the end."""
 
-    header_bytes = 128
+    header_bytes = 128  # NumPy leaves room for any number of rows
     keeps_fields = False
 
     def encode(self, block: Block) -> bytes:
@@ -153,13 +151,8 @@ class NpyFile(OutputFile):
 
     def complete(self, handle: BinaryIO) -> None:
         handle.seek(0)
-        handle.write(npy_header((self.rows, self.width), self.dtype, self.header_bytes))
-
-
-def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bytes:
-    """Return a .npy header of version 1.0 of ``size`` bytes, a multiple of 64."""
-    fields = f"{{'descr': {npy.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    return npy.magic(1, 0) + struct.pack("<H", size - 10) + fields.ljust(size - 11).encode("latin1") + b"\n"
+        shape = self.rows, self.width
+        npy.write_array_header_1_0(handle, {"descr": self.dtype.str, "fortran_order": False, "shape": shape})
 
 
 @contextlib.contextmanager

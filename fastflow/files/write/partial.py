@@ -108,7 +108,8 @@ def _loosen(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _flatten(options: Any) -> dict[str, Any]:
+def flatten_options(options: Any) -> dict[str, Any]:
+    """Return the ``options`` of a record with the fields of their layout among them."""
     found = dict(options) if isinstance(options, dict) else {}
     layout = found.pop("layout", None)
     return found | layout if isinstance(layout, dict) else found
@@ -204,7 +205,7 @@ class State:
             return "version of fastflow"
         found = [names.get(name, name) for name, value in self._run.items() if other.get(name) != value]
         if "set of options" in found:
-            mine, theirs = (_flatten(run.get("options")) for run in (self._run, other))
+            mine, theirs = (flatten_options(run.get("options")) for run in (self._run, other))
             if changed := [name for name, value in mine.items() if theirs.get(name) != value]:
                 found[found.index("set of options")] = f"set of options ({', '.join(changed)})"
         before, now = other.get("input"), self._run["input"]

@@ -107,6 +107,15 @@ def _check_aliases(config: dict[str, Any], where: Path) -> None:
             raise FastflowError(f"{where / 'config.json'}, field {alias}: must be absent, or equal to {name}")
 
 
+def is_native(directory: Path) -> bool:
+    """Return whether the kernels compute the encoder."""
+    try:
+        encoder_shape(read_config(directory), directory)
+    except UnsupportedArchitecture:
+        return False
+    return True
+
+
 def _check_positions(tokens: int, where: Path) -> None:
     if tokens < SHORTEST:
         raise FastflowError(
