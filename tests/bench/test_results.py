@@ -72,7 +72,7 @@ def test_the_commands_name_modules_that_exist(path):
 ALLOWED = {
     "measure": {"measure"},
     "peers": {"peers", "measure"},
-    "report": {"report"},
+    "report": set(),
     "suites": {"suites", "peers", "measure", "report"},
 }
 
@@ -80,7 +80,7 @@ ALLOWED = {
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_a_folder_imports_only_from_those_below_it(folder):
     here = {name: arrows for name, arrows in GRAPH.items() if name.startswith(f"fastflow.bench.{folder}.")}
-    assert len(here) > 2
+    assert len(here) >= 2
     for name, arrows in here.items():
         reached = {each.split(".")[2] for each in arrows if each.startswith("fastflow.bench.")}
         assert reached <= ALLOWED[folder], name
