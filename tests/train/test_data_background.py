@@ -105,51 +105,17 @@ def test_a_list_of_words_that_is_none(tmp_path):
         assert str(refused.value).startswith(f"{path}{message}"), data
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
-def test_shares_of_every_kind_of_vocabulary(encoders, english, family):
-    tokenizer, size, _ = open_one(encoders(family))
-    shares = compute_shares(tokenizer, size, english)
-    assert (shares.shape, shares.dtype) == ((size,), np.float64)
-    assert shares.min() >= 0
-    assert shares.sum() == pytest.approx(1)  # the words are all of English but roundings
-
-
-def test_a_common_word_has_its_own_share_and_one_of_another_language_hardly_any(packaged, english):
-    tokenizer, size, ids = packaged
-    (words, length, _), shares = english, compute_shares(tokenizer, size, english)
-    total = 1e6 / length / shares[ids["[CLS]"]]  # the tokens of a million words
-    assert 1e6 * (1 + 2 / length) < total < 1.3e6  # one or more each, and two around a sentence
-    written = ("house", "which", "because", ",", "the")  # the tokenizer makes one of their cases
-    wanted = {word: sum(share for each, share in words.items() if each.lower() == word) for word in written}
-    wanted |= {"[CLS]": 1e6 / length, "[SEP]": 1e6 / length}
-    assert {word: shares[ids[word]] * total for word in wanted} == pytest.approx(wanted, rel=0.05)
-    assert shares.argmax() == ids["the"]
-    assert shares[ids["[PAD]"]] == shares[ids["[MASK]"]] == 0
-    pieces = [piece for piece in ("которые", "の", "और", "ال", "된") if piece in ids]
-    cyrillic = [piece for piece in ids if any("Ѐ" <= letter <= "ӿ" for letter in piece)]
-    assert len(cyrillic) > 20
-    assert shares[[ids[piece] for piece in (*pieces, *cyrillic)]].sum() < 3e-4 < 0.01 * shares[ids["the"]]
-
-
-def test_a_byte_level_word_is_counted_as_it_stands_in_a_sentence(encoders, english):
-    tokenizer, size, ids = open_one(encoders("roberta"))
-    (words, length, _), shares = english, compute_shares(tokenizer, size, english)
-    starts = sum(share for word, share in words.items() if word.startswith("the"))
-    inside = sum(share * word.count("the", 1) for word, share in words.items())
-    for piece, count in (("Ġthe", starts), ("the", inside)):
-        assert shares[ids[piece]] / shares[ids["<s>"]] == pytest.approx(count / (1e6 / length), rel=1e-9)
-
-
-def test_a_word_that_is_cut_counts_in_every_piece(bert, english):
-    tokenizer, size, ids = open_one(bert)
-    (words, length, _), shares = english, compute_shares(tokenizer, size, english)
-    counts = np.zeros(size)
-    for word, share in words.items():
-        for piece in tokenizer([word]).ids[1:-1]:
-            counts[piece] += share
-    counts[[ids["[CLS]"], ids["[SEP]"]]] = 1e6 / length
-    assert np.allclose(shares / shares[ids["[CLS]"]] * (1e6 / length), counts, rtol=1e-9)
-    assert len(words) > 5 * size  # so most of them are cut
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "of the package"])
+def test_a_word_counts_in_every_piece_that_it_has_in_a_sentence(encoders, packaged, english, family):
+    tokenizer, size, _ = packaged if family == "of the package" else open_one(encoders(family))
+    words, length = dict([*english.shares.items()][::2]), english.length  # the others are not listed
+    before, counts = tokenizer(["a"]).ids, np.zeros(size)
+    tokens = tokenizer([f"a {word}" for word in words])
+    for share, start, stop in zip(words.values(), tokens.offsets, tokens.offsets[1:], strict=False):
+        np.add.at(counts, tokens.ids[start + len(before) - 1 : stop - 1], share)
+    counts[before[[0, -1]]] = 1e6 / length
+    expected = counts / (counts.sum() + 1e6 - sum(words.values()))
+    assert np.allclose(compute_shares(tokenizer, size, Words(words, length)), expected, rtol=1e-9)
 
 
 def test_sentences_are_words_as_often_as_they_occur(english):
