@@ -245,7 +245,9 @@ def test_wrong_options(train, tmp_path, monkeypatch, options, code, message):
     ("name", "content", "code", "message"),
     [
         ("absent.txt", None, 1, "absent.txt cannot be opened: No such file or directory"),
-        ("c.txt", "", 1, "c.txt: holds no text"),
+        *(("c.txt", blank, 1, "c.txt: holds no text") for blank in ("", "\n", "  \n\n \t\n")),
+        ("c.txt", b"good\nb\xffd\n", 1, "c.txt, line 2: byte 2 is not UTF-8; "),
+        ("c.jsonl", '"fine"\n"half \\ud83d"\n', 1, "c.jsonl, line 2: field 'text' holds half a surrogate pair"),
         ("c.txt", "one\ntwo\none\n", 2, "the corpus has 2 distinct texts, fewer than one batch of 64"),
         ("c.npz", "rubbish", 2, None),
         ("c.docx", "rubbish", 2, None),
@@ -254,7 +256,7 @@ def test_wrong_options(train, tmp_path, monkeypatch, options, code, message):
 def test_bad_corpora(train, tmp_path, name, content, code, message):
     path = tmp_path / name
     if content is not None:
-        path.write_text(content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     if message is None:
         with pytest.raises(UsageError) as refusal:
             format_of(name := str(path))

@@ -1,6 +1,5 @@
 """The texts of a corpus, their token weights, and their statistics."""
 
-import json
 import random
 from collections import Counter
 
@@ -12,11 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fastflow import Runtime
-from fastflow.errors import FastflowError
 from fastflow.files.read import Layout
-from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.model.verify import verify
 from fastflow.train.data import token_weights as frequencies
 from fastflow.train.data.background import LENGTH, Words, compute_shares, load_english
 from fastflow.train.data.corpus import (
@@ -32,11 +28,10 @@ from fastflow.train.data.corpus import (
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.moments import BLOCK, Moments, measure_moments, read_through
-from fastflow.train.data.token_weights import PRIOR, A, compute_sif, count_tokens, measure_perplexity, split_head, weigh
+from fastflow.train.data.token_weights import PRIOR, A, compute_sif, measure_perplexity, split_head, weigh
 
-from support.builders import LAYERED, make_model, make_sentences
+from support.builders import LAYERED, make_sentences
 from support.rows import data
-from support.spoil import change_manifest, spoil_arrays
 from support.tolerances import COMPANY, EMBEDDING
 
 
@@ -58,19 +53,6 @@ def test_texts_are_distinct_across_files_in_order_of_appearance(tmp_path):
     second = write(tmp_path / "b.jsonl", '"a"\n"c"\n"A"\n')
     assert read_corpus([first, second]) == ["b", "a", "c", "A"]
     assert read_corpus([second, first]) == ["a", "c", "A", "b"]
-
-
-def test_what_holds_no_texts_is_refused(tmp_path):
-    for name, content, message in (
-        *(("c.txt", blank, r"c\.txt: holds no text") for blank in ("", "\n", "  \n\n \t\n")),
-        ("c.txt", b"good\nb\xffd\n", r"c\.txt, line 2: byte 2 is not UTF-8; .*--errors replace"),
-        ("c.jsonl", '"fine"\n"half \\ud83d"\n', r"c\.jsonl, line 2: field 'text' holds half a surrogate pair"),
-        ("none.txt", None, r"none\.txt cannot be opened: No such file"),
-        ("c.docx", "x", r"unknown suffix \.docx"),
-    ):
-        path = str(tmp_path / name) if content is None else write(tmp_path / name, content)
-        with pytest.raises(FastflowError, match=message):
-            read_corpus([path])
 
 
 def test_a_sample_is_decided_by_its_seed_and_keeps_the_order(tmp_path):
@@ -129,10 +111,6 @@ def test_cutting_into_sentences(tmp_path):
     assert read_corpus([path]) == ["One. Two.", "Two. Three."]
 
 
-def manifest_of(directory):
-    return json.loads((directory / "fastflow.json").read_text())
-
-
 @given(arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 10**9)).filter(np.any))
 def test_the_perplexity_of_counts_is_that_of_scipy(counts):
     assert np.isclose(measure_perplexity(counts), np.exp(scipy.stats.entropy(counts)), rtol=1e-9)
@@ -154,47 +132,15 @@ def test_a_weight_falls_with_the_share_of_the_corpus_and_of_the_language():
     assert (A, PRIOR) == (5e-4, 20)
 
 
-def test_the_corpus_alone_decides_on_what_the_language_lacks():
-    counts, at_large = np.array([500, 500]), np.array([0.0001, 0.0])
-    known, foreign = compute_sif(counts, at_large)
-    assert foreign == pytest.approx(A / (A + 0.5 / 21), rel=1e-6)
-    assert known == pytest.approx(A / (A + (0.5 + 0.002) / 21), rel=1e-6)
-    rare = compute_sif(np.array([1, 999_999]), at_large)[0]
-    assert rare == pytest.approx(A / (A + 0.002 / 21), rel=1e-2)  # the language's, twenty times the corpus's
-
-
-def test_a_subjects_words_keep_their_weight(encoder, bert, sentences):
-    token = Tokenizer(bert, 64)(["singer"]).ids[1]
-    subject = [f"Singer {i}" for i in range(400)]
-    own, mixed, few, beside = (
-        weigh(encoder, texts, words).pooling.weights[token]
-        for texts, words in (
-            ([*sentences, *subject], None), ([*sentences, *subject], load_english()),
-            (subject, load_english()._replace(sentences=())), (subject, load_english()),
-        )
-    )  # fmt: skip
-    assert own < 0.01
-    assert mixed > 10 * own
-    assert beside > 2 * few  # a few texts of one subject decide on little
-
-
-def test_a_list_of_words_weighs_them(encoder, bert, sentences):
-    tokenize, words = Tokenizer(bert, 64), Words({"cat": 900_000.0, "dog": 100_000.0}, LENGTH)
-    cat, dog, tree = tokenize(["cat dog tree"]).ids[1:4]
-    weights, counts = weigh(encoder, sentences, words).pooling.weights, count_tokens(encoder, sentences)
-    assert weights[cat] < weights[dog] < weights[tree]
-    assert np.array_equal(weights, compute_sif(counts, compute_shares(tokenize, len(weights), words)))
-    assert np.array_equal(weigh(encoder, sentences, None).pooling.weights, compute_sif(counts))
-
-
 def test_every_token_is_counted(encoder, bert, sentences, monkeypatch):
-    tokenize = Tokenizer(bert, 64)
+    tokenize, english, cat = Tokenizer(bert, 64), load_english(), Words({"cat": 900_000.0, "dog": 100_000.0}, LENGTH)
     size = len(tokenize._tokenizer.get_vocab())
-    counts = np.bincount(tokenize([*sentences, *load_english().sentences]).ids, minlength=size)
-    expected = compute_sif(counts, compute_shares(tokenize, size, load_english()))
-    assert np.array_equal(weigh(encoder, sentences, load_english()).pooling.weights[: len(expected)], expected)
-    monkeypatch.setattr(frequencies, "WINDOW", 37)
-    assert np.array_equal(weigh(encoder, sentences, load_english()).pooling.weights[: len(expected)], expected)
+    for window in (frequencies.WINDOW, 37):
+        monkeypatch.setattr(frequencies, "WINDOW", window)
+        for words, texts in ((english, [*sentences, *english.sentences]), (cat, sentences), (None, sentences)):
+            counts = np.bincount(tokenize(texts).ids, minlength=size)
+            expected = compute_sif(counts, words and compute_shares(tokenize, size, words))
+            assert np.array_equal(weigh(encoder, sentences, words).pooling.weights[:size], expected)
     assert encoder.pooling.weights is None
     monkeypatch.setattr(frequencies, "HEAD", 50)  # of a corpus that is read once
     head, texts = split_head(iter(sentences))
@@ -215,45 +161,6 @@ def test_backends_agree_on_the_weighted_mean(weighted_model, bert, sentences, ba
     vectors = runtime.encode(["", "a text", ""])  # of special tokens alone
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[0] - vectors[2]).max() <= COMPANY["float32"] * np.abs(vectors).max()
-
-
-def test_info_and_manifest_name_the_mode(weighted_model, model_copy):
-    assert manifest_of(weighted_model)["pooling"] == {"mode": "weighted-mean", "layers": [0, 1, 3]}
-    assert Runtime(weighted_model).info()["pooling"] == "weighted masked mean of layers 0, 1 and 3"
-    assert len(verify(weighted_model)) == 3
-    with pytest.raises(FastflowError, match="token_weights is missing"):
-        load_model(change_manifest(model_copy, pooling={"mode": "weighted-mean", "layers": [1, 3]}))
-
-
-@pytest.mark.slow
-def test_weights_alone_are_kept_and_those_that_cannot_be_are_refused(tmp_path, bert, sentences):
-    made = make_model(tmp_path / "m", bert, sentences, "none", weighted=True)
-    assert manifest_of(made)["calibration"] == []
-    weights = load_model(made).pooling.weights
-    frozen = weigh(open_encoder(str(bert), LAYERED, 64), sentences, load_english())
-    assert np.array_equal(weights, frozen.pooling.weights)
-    for value in (0, np.nan):
-        wrong = weights.copy()
-        wrong[3] = value
-        spoil_arrays(made, lambda arrays, wrong=wrong: arrays.update(token_weights=wrong))
-        with pytest.raises(FastflowError, match="must be between 1e-30"):
-            load_model(made)
-    for wrong in (weights[:-1].copy(), weights.astype(np.float64)):
-        spoil_arrays(made, lambda arrays, wrong=wrong: arrays.update(token_weights=wrong))
-        with pytest.raises(FastflowError, match="must be float32 of shape"):
-            load_model(made)
-    (made / "calibration.safetensors").unlink()
-    with pytest.raises(FastflowError, match=r"calibration\.safetensors"):
-        load_model(made)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "mode"), [((), "weighted-mean"), (("--token-weights", "none"), "mean"), (("--pooling", "cls"), "cls")]
-)
-def test_who_is_weighted(train, tmp_path, options, mode):
-    assert train(*options).exit_code == 0
-    assert manifest_of(tmp_path / "m")["pooling"]["mode"] == mode
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -140,20 +140,21 @@ def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "colour"),
+    ("options", "mode", "colour"),
     [
-        ((), COLOURS["sif"]),
-        (("--token-weights", "none"), COLOURS["none"]),
-        (("--pooling", "cls"), COLOURS["none"]),  # token weights are of a mean
-        (("--pooling", "cls", "--token-weights", "sif", "--demoted", 1), COLOURS["none"] | {"demoted": 1}),
-        (("--spectrum", 0.3, "--mean-share", 0.2), COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
-        (("--token-weights", "none", "--spectrum", 0, "--demoted", 0), {"spectrum": 0, "mean_share": 0, "demoted": 0}),
+        ("", "weighted-mean", COLOURS["sif"]),
+        ("--token-weights none", "mean", COLOURS["none"]),
+        ("--pooling cls", "cls", COLOURS["none"]),  # token weights are of a mean
+        ("--pooling cls --token-weights sif --demoted 1", "cls", COLOURS["none"] | {"demoted": 1}),
+        ("--spectrum 0.3 --mean-share 0.2", "weighted-mean", COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
+        ("--token-weights none --spectrum 0 --demoted 0", "mean", {"spectrum": 0, "mean_share": 0, "demoted": 0}),
     ],
 )
-def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, colour):
-    result = train("--method", "flow", "--stop", "budget", *options)
+def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, mode, colour):
+    result = train("--method", "flow", "--stop", "budget", *options.split())
     assert result.exit_code == 0, result.stderr
-    assert load_model(tmp_path / "m").calibration[-1].settings == colour
+    made = load_model(tmp_path / "m")
+    assert (made.manifest["pooling"]["mode"], made.calibration[-1].settings) == (mode, colour)
     assert COLOURS["sif"] != COLOURS["none"]
 
 
