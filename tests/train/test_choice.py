@@ -14,13 +14,12 @@ from fastflow.train.choice.separability import MARGIN, Keeper, Views, is_due, ma
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import HELD_OUT, Fitted, fit_chain
+from fastflow.train.methods.chain import Fitted, fit_chain
 from fastflow.train.methods.loop import Training, fit_flow
 from fastflow.train.methods.names import parse_method
 from fastflow.train.options import COLOURS
 
 from support.builders import LAYERED, make_encoder
-from support.calibrations import SHAPE
 from support.commands import make_train
 from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 
@@ -54,14 +53,6 @@ def test_a_calibration_no_better_than_raw_is_refused(
     runtime = Runtime(tmp_path / "m", backend="reference")
     assert runtime.info()["pooling"].startswith("weighted masked mean")
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
-
-
-@pytest.mark.slow
-def test_a_budget_takes_no_views_and_keeps_what_the_rule_refuses(train, tmp_path, monkeypatch, read_training):
-    monkeypatch.setattr(fitting, "make_views", None)
-    assert train(*NO_GAIN, "--stop", "budget").exit_code == 0
-    assert "separability" not in read_training(tmp_path / "m")
-    assert Runtime(tmp_path / "m").info()["calibration"] != "none"
 
 
 @pytest.mark.slow
@@ -298,12 +289,3 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
     resumed, flow = keep_best(measure, checkpoint=path, resume=True)
     assert resumed.history == keeper.history
     assert same(whole.state_dict(), flow.state_dict())
-
-
-def test_a_step_is_kept_by_the_likelihood_of_held_out_vectors():
-    x = X[:20]
-    fitted = fit_chain(parse_method("flow"), X, SHAPE, Training(SCHEDULE, views=x))
-    (look,) = fitted.looks
-    flow = fitted.flows[0]
-    assert look[HELD_OUT] == -float(flow.bits_per_dimension(torch.from_numpy(x)).detach())
-    assert round(look[HELD_OUT], 4) == max(value for _, value in look["history"])

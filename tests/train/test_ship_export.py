@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 
 from fastflow import Runtime
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.verify import verify
 from fastflow.stages.calibration import apply
@@ -20,7 +20,6 @@ from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship import proof
-from fastflow.train.ship.export import check_reference
 
 from support.calibrations import SHAPE, fitted_by, write
 from support.tolerances import EMBEDDING
@@ -108,11 +107,6 @@ def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
     saved = json.loads((inside / "tokenizer.json").read_text())
     assert (saved["truncation"], saved["padding"]) == (None, None)
     assert np.abs(Runtime(tmp_path / "m", backend="reference").pool(sentences) - whole).max() <= EMBEDDING * 10
-
-
-def test_a_local_encoder_cannot_be_referenced(encoder):
-    with pytest.raises(UsageError, match=r"--reference-encoder is for an encoder from the Hub, and .*bert is a local"):
-        check_reference(encoder)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fastflow.evaluation.evaluate import evaluate, find_sets
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.stages.calibration import Stage, density_of
+from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship import export as shipped
@@ -139,9 +140,14 @@ def pairs(tmp_path_factory, sentences):
 
 
 @pytest.mark.slow
-def test_worse_isotropy_is_said_loudly(train):
+def test_a_budget_keeps_without_views_what_the_rule_refuses_and_worse_isotropy_is_said_loudly(
+    train, tmp_path, monkeypatch, read_training
+):
+    monkeypatch.setattr(fitting, "make_views", None)
     result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget", "--latent")
     assert result.exit_code == 0
+    assert "separability" not in read_training(tmp_path / "m")
+    assert Runtime(tmp_path / "m").info()["calibration"] != "none"
     assert "WARNING: calibrated embeddings are LESS isotropic than the pooled ones" in result.stderr
     assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
     assert "WARNING" not in result.stdout
