@@ -150,6 +150,7 @@ def test_an_encoder_of_the_hub_is_copied_by_default_and_referenced_on_request(
     marks = [{"sha256": encoder_hash(folder)} for folder in (copied / "0_Transformer", hub)]
     assert encoders == [marks[0], marks[1] | {"hub_id": "someone/tiny", "revision": hub.name}]
     assert not (light / "0_Transformer").exists()
+    assert verify(light)[0].startswith("2 files")
     found = Runtime(light, backend="reference").encode(sentences[:4])
     shutil.rmtree(hub)
     assert verify(copied)
