@@ -34,7 +34,6 @@ LINEAR = {  # in PyTorch
 }
 
 
-@pytest.mark.slow
 def test_directory_is_as_documented(tmp_path, encoder, pooled, sentences):
     out = tmp_path / "deep" / "m"
     mark = write(out, encoder, fitted_by("whiten:16,flow", pooled), sentences)
