@@ -27,23 +27,7 @@ LISTED = (
     "who is going to the show this week",
     "he has it all",
 )
-SLANG = [
-    "omg",
-    "lol",
-    "rn",
-    "tbh",
-    "smh",
-    "ngl",
-    "lmao",
-    "ikr",
-    "sooo",
-    "yall",
-    "finna",
-    "deadass",
-    "lowkey",
-    "bruh",
-    "fam",
-]
+SLANG = ["omg", "lol", "rn", "tbh", "smh", "ngl"]
 
 
 def make_posts(count=300):
@@ -175,7 +159,7 @@ def test_posts_are_recognised_and_other_short_texts_are_not():
     assert recognise_posts(posts[:20], english) is None  # too few words to tell
     captions = [" ".join(text.split()[:9]) for text in english.sentences]
     assert recognise_posts(captions, english) is None
-    titles = [f"{slang} {text.split()[0]} {slang}" for slang in SLANG for text in english.sentences[:30]]
+    titles = [f"{slang} {text.split()[0]} {slang}" for slang in SLANG for text in english.sentences[:75]]
     assert recognise_posts(titles, english) is None  # few common words
     assert recognise_posts([f"{a} {b}" for a, b in zip(posts, captions, strict=False)], english) is None  # long
 

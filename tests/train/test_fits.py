@@ -165,14 +165,14 @@ def test_the_options_and_the_name_of_fit_load_no_array_library(run_python):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["--encoder-dropout"], "vectors"])
+@pytest.mark.parametrize("extra", ["", "--method whiten:16,flow --stop budget --encoder-dropout", "vectors"])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     out, options = tmp_path / "m.v2", ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]
     if extra == "vectors":
         np.save(tmp_path / "v.npy", make_vectors())
         train, options = partial(of_vectors, tmp_path / "v.npy"), [*options, "--epochs", "2"]
     else:
-        options += ["--spectrum", "0.5", "--demoted", "0", *extra]
+        options += ["--spectrum", "0.5", "--demoted", "0", *extra.split()]
     assert train(*options, out=tmp_path / "whole").exit_code == 0
     stopped = interrupted(train, monkeypatch, 5, *options, out=out)
     *_, fault, hint = stopped.stderr.splitlines()
@@ -180,13 +180,17 @@ def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     folder = tmp_path / "m.v2.training"  # after the whole name of the model
     assert f"checkpoints of the flow are in {folder}; the same command with --resume continues" in hint
     assert checkpoints_of(out) == folder
-    assert (folder / "stage-0.safetensors").is_file()
+    assert (folder / f"stage-{int('--method' in extra)}.safetensors").is_file()
     assert not out.exists()
     refused = train(*options, "--resume", "--lr", "5e-4", out=out)
     assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
     assert train(*options, "--resume", out=out).exit_code == 0
     assert Runtime(out).fingerprint == Runtime(tmp_path / "whole").fingerprint
     assert not folder.exists()
+    if "--encoder-dropout" in extra:
+        assert train(*options[:-1], out=tmp_path / "without").exit_code == 0
+        live, plain = (load_model(tmp_path / name).calibration[1].params for name in ("whole", "without"))
+        assert any(not np.array_equal(live[name], plain[name]) for name in live)
 
 
 def of_vectors(source, *options, out):

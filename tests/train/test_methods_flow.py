@@ -11,8 +11,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.data.embeddings import Embedder
-from fastflow.train.data.encoder import open_encoder
 from fastflow.train.methods import loop
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.flow import Flow, FlowConfig
@@ -274,27 +272,6 @@ def test_start_from_data_or_as_the_official_code():
     assert torch.allclose(from_data[name], torch.from_numpy(-X.mean(axis=0)), atol=1e-5)
     assert glorot[name].abs().max() <= (6 / 17) ** 0.5
     assert same({"w": from_data["levels.0.0.coupling.net.weight1"]}, {"w": glorot["levels.0.0.coupling.net.weight1"]})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["flow", "whiten:16,flow"])
-def test_resume_with_the_encoders_dropout_on(bert, sentences, tmp_path, method):
-    encoder = open_encoder(str(bert), "first-last", 32)
-    texts = sentences[:60]
-    pooled = Embedder(encoder, "cpu")(texts)
-    shape = {"levels": 2, "depth": 1, "width": 4, "coupling": "additive", "permutation": "reversal"}
-
-    def run(live=True, **options):
-        embedder = Embedder(encoder, "cpu", dropout=True)
-        source = (lambda rows: embedder([texts[i] for i in rows])) if live else None
-        fitted = fit_chain(parse_method(method), pooled, shape, Training(SCHEDULE, **options), live=source)
-        return next(iter(fitted.flows.values())).state_dict()
-
-    whole = run()
-    assert not same(whole, run(live=False))
-    with pytest.raises(Interruption):
-        run(checkpoints=tmp_path, log=interrupt_at(6))
-    assert same(whole, run(checkpoints=tmp_path, resume=True))
 
 
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
