@@ -83,9 +83,6 @@ def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert
     log_probs = Runtime(model, dtype="float32").log_prob(texts)  # the dtype it is measured in
     assert np.isclose(found.log_prob, np.quantile(log_probs, 0.01), atol=1e-3)
     assert json.loads((model / "fastflow.json").read_text())["likelihood"]["log_prob"] == found.log_prob
-    few = make_model(tmp_path / "n", bert, texts[:199], ordered=True)
-    linear = make_model(tmp_path / "o", bert, texts, "nullspace", ordered=True)
-    assert Runtime(few).session.likelihood is Runtime(linear).session.likelihood is None
     fit = fastflow.fit(texts, encoder=bert, method="flow", stop="budget")
     assert fit.save(tmp_path / "p") == fit.save(tmp_path / "q")
     assert Runtime(tmp_path / "p").session.likelihood is not None
