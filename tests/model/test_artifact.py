@@ -73,11 +73,6 @@ def test_what_is_written_is_what_is_read(model):
         assert all(array.dtype == np.float32 and array.ndim == 1 and (array >= 0).all() for array in arrays.values())
 
 
-def test_a_model_saved_without_has_none(model_copy):
-    change_manifest(model_copy, int8=...)
-    assert load_model(model_copy).int8 is None
-
-
 def test_a_likelihood_is_read_if_there_is_one(model_copy, vector_model):
     assert Runtime(model_copy).session.likelihood is None
     change_manifest(model_copy, likelihood={"log_prob": -3, "share": 0.25})

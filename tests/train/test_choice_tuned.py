@@ -103,7 +103,8 @@ def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, se
             assert np.array_equal(found.encode(texts), exact.encode(texts))
         part = fastflow.fit(sentences, sentence_model, pooling="last", method="standardize")
     assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
-    assert ["encoder alone" in " ".join(each.report["warnings"]) for each in (fit, part)] == [False, True]
+    left = "uses its encoder alone, without Pooling (cls), Normalize"
+    assert [left in " ".join(each.report["warnings"]) for each in (fit, part)] == [False, True]
     cut = make_directory(tmp_path / "cut", spread, [pooling("cls"), NORMALIZE], length=12, truncate_dim=8)
     for directory, given, reference, expected in (
         (sentence_model, {}, False, "model"),
