@@ -13,7 +13,6 @@ from fastflow.train.choice import tuned
 from fastflow.train.choice.tuned import CONE, explain_tuning, find_tuning, measure_crowding, read_probe
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
-from fastflow.train.fits import fitting
 from fastflow.train.fits.fitting import resolve_auto, suit_tuned
 from fastflow.train.options import TUNED_SPECTRUM, Options
 
@@ -173,12 +172,3 @@ def test_a_named_method_is_fitted_all_the_same_with_a_warning(fit_spread, option
     assert [stage["kind"] for stage in made["calibration"]] == kinds
     assert [stage["spectrum"] for stage in made["calibration"] if "spectrum" in stage] == spectrum
     assert made["pooling"] == {"mode": pooling[0], "layers": [pooling[1]]}
-
-
-@pytest.mark.slow
-def test_token_weights_that_are_named_calibrate_by_auto_all_the_same(fit_spread, monkeypatch):
-    monkeypatch.setattr(fitting, "FEWEST", 256)
-    said, made = fit_spread("--method", "auto", "--token-weights", "sif")
-    assert (SAID in said, DOUBT in said) == (False, True)
-    assert made["pooling"] == {"mode": "weighted-mean", "layers": [3]}
-    assert list(made["training"]["choice"]["separability"]) == ["none", "flow"]

@@ -199,17 +199,3 @@ def test_a_list_in_lower_case_shows_with_an_encoder_that_has_capitals(encoders, 
 )  # fmt: skip
 def test_english_words_are_doubted_on_other_languages_alone(english, file, own):
     assert (warn_of_language(english, read_task(DATA / file).texts) is None) == own
-
-
-def test_words_in_any_number_are_cut_a_window_at_a_time(packaged, english, monkeypatch):
-    tokenizer, size, _ = packaged
-    words, sizes = Words(dict(list(english.shares.items())[:100]), module.LENGTH), []
-
-    def measure(texts):
-        sizes.append(len(texts))
-        return tokenizer(texts)
-
-    whole = compute_shares(tokenizer, size, words)
-    monkeypatch.setattr(module, "WINDOW", 7)
-    assert np.allclose(compute_shares(measure, size, words), whole, rtol=1e-12)
-    assert max(sizes) == 7
