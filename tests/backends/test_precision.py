@@ -23,8 +23,9 @@ from fastflow.model.encoder.weights import load_weights
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.packed import random_encoder
+from support.refusals import spoil
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
-from support.spoil import change_manifest, spoil_arrays
+from support.spoil import change_manifest, rehash
 
 
 def measured(runtime):
@@ -147,7 +148,7 @@ def test_the_vector_of_a_spoilt_special_token_is_recorded(bert, fork, tmp_path, 
         assert np.allclose(rt.encode(FORKED)[0], exact.encode(FORKED)[0], atol=1e-5)
         assert "recorded with the model" in measured(rt)[0]
     name = f"exact.{','.join(map(str, ids))}"
-    spoil_arrays(model, lambda arrays: arrays.update({name: np.ones(7, np.float32)}), FILE)
+    rehash(spoil(model, FILE, {name: np.ones(7, np.float32)}))
     with pytest.raises(FastflowError, match=r"int8 has 7 numbers for the text of ids \(\d+, \d+, \d+\), and the model"):
         Runtime(model, dtype="int8")
 
@@ -164,10 +165,10 @@ def test_a_prompt_before_a_special_token_is_another_text(bert, fork):
 
 def test_a_record_of_another_encoder_is_refused(bert, tmp_path):
     model = make_model(tmp_path / "model", bert, make_sentences(120))
-    spoil_arrays(model, lambda arrays: arrays.update({"largest.layer.0.up": np.ones(7, np.float32)}), FILE)
+    rehash(spoil(model, FILE, {"largest.layer.0.up": np.ones(7, np.float32)}))
     with pytest.raises(FastflowError, match=r"recorded trial of int8 has 7 columns for the product layer\.0\.up, and"):
         Runtime(model, dtype="int8")
-    spoil_arrays(model, lambda arrays: arrays.update({"terms.layer.99.up": arrays.pop("largest.layer.0.up")}), FILE)
+    rehash(spoil(model, FILE, {"terms.layer.99.up": np.ones(7, np.float32), "largest.layer.0.up": ...}))
     with pytest.raises(FastflowError, match=r"for the product layer\.99\.up, and the encoder has 0"):
         Runtime(model, dtype="int8")
 

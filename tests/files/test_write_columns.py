@@ -24,10 +24,11 @@ from fastflow.files.write.json_columns import as_text, cast, join_schemas, look,
 from fastflow.files.write.parquet_output import ParquetOutput, write_groups
 
 from support.commands import assert_one_sentence, run
-from support.databases import make, read, vectors_in
+from support.databases import make, read
 from support.outputs import META, block, vectors_of
 from support.refusals import refuses
 from support.runs import check_parts
+from support.written import read_back
 
 
 def declared(path):
@@ -79,7 +80,7 @@ def test_the_run_is_described(model, corpus, tmp_path, sentences):
         "version": __version__, "id_field": None, "model": str(model),
     }  # fmt: skip
     want = runtime.encode(sentences, None, True, truncate_dim=12, precision="ubinary", prompt="so ")
-    assert np.array_equal(vectors_in(target), want)
+    assert np.array_equal(read_back(target)[0], want)
 
 
 def test_names_that_only_look_alike_are_kept(model, tmp_path):

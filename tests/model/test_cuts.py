@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from fastflow.model.tokenizer import cuts
 from fastflow.model.tokenizer.cuts import LongTexts, find_cuts, last
 
 from support import builders
-from support.places import USERS
+from support.memory import grown
 
 # pieces of texts that rules of normalizers, splitters and added tokens treat in different ways
 PIECES = [
@@ -283,8 +281,7 @@ def test_texts_are_joined_up_to_a_number_of_characters(monkeypatch):
     assert list(long.together(["aaaaaaa"])) == [(0, 1)]
 
 
-CHILD = """
-import resource, sys
+BEFORE = """
 from pathlib import Path
 from fastflow.model.tokenizer import Tokenizer
 tokenizer = Tokenizer(Path(sys.argv[1]), 128)
@@ -292,25 +289,16 @@ many = 2_000_000
 texts = ["the dog sleeps. " * (many // 16), " " * many, "a" * many, "中文" * (many // 2), "e" + "\\u0301" * many,
          "😀" * many, ("a" + " " * 9999) * (many // 10_000), "[SEP]" * (many // 5)]
 tokenizer(["a" * 2000])
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-before = peak()
+"""
+WORK = """
 for text in texts:
     tokenizer([text])
 tokenizer(["the dog sleeps. " * 1000] * 400)
-print(peak() - before)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted as Linux counts it")
-def test_memory_does_not_grow_with_a_text(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, builders.vocabulary_only(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=USERS,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 40 * 1024  # KiB; whole, the first text alone takes 240 MB
+def test_memory_does_not_grow_with_a_text(tmp_path, run_python):
+    grew = grown(run_python, BEFORE, WORK, builders.vocabulary_only(tmp_path))
+    assert grew < 40 * 1024  # KiB; whole, the first text alone takes 240 MB

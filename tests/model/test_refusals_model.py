@@ -16,7 +16,7 @@ from fastflow.model.verify import verify
 from fastflow.plan import fold
 from fastflow.stages.calibration import Stage
 
-from support.builders import make_encoder, make_model
+from support.builders import VOCABULARY, make_encoder, make_model
 from support.refusals import DEEP, INF, NAN, refuses, spoil
 from support.spoil import change_manifest, rehash
 
@@ -160,6 +160,20 @@ WRONG = [
 @pytest.mark.parametrize(("file", "fault", "sentence"), WRONG)
 def test_arrays_that_cannot_be_right(model_copy, file, fault, sentence):
     change_manifest(spoil(model_copy, file, fault), int8=SOUND)
+    refuses(load_model, rehash(model_copy), sentence)
+
+
+ONES = np.ones(len(VOCABULARY), np.float32)
+TOKENS = [
+    (..., "token_weights is missing"),
+    *((wrong, "must be float32 of shape") for wrong in (ONES[1:], ONES.astype(np.float64))),
+    *((np.r_[ONES[1:], np.float32(odd)], "must be between 1e-30") for odd in (0, NAN)),
+]
+
+
+@pytest.mark.parametrize(("weights", "sentence"), TOKENS)
+def test_token_weights_that_cannot_be(model_copy, weights, sentence):
+    change_manifest(spoil(model_copy, ARRAYS, {"token_weights": weights}), **pooled([1, 3], "weighted-mean"))
     refuses(load_model, rehash(model_copy), sentence)
 
 

@@ -181,13 +181,6 @@ def test_verify_names_a_weight_that_is_not_finite(saved, file, tensor):
 # ---- its encoder alone, and the Hub
 
 
-@pytest.mark.slow
-def test_a_fit_on_its_encoder_names_what_it_leaves_out(saved, sentences):
-    with pytest.warns(UserWarning, match=r"uses its encoder alone, without Pooling \(cls\), Dense \(32 to 8, tanh\)"):
-        fit = fastflow.fit(sentences, saved, "whiten:8", pooling="last", token_weights="none")
-    assert fit.runtime().encode("a dog").shape == (8,)
-
-
 def test_an_encoder_in_a_subfolder_is_found(tmp_path, bert):
     path = make_directory(tmp_path / "m", bert, [pooling("cls"), NORMALIZE], folder="0_Transformer")
     found = open_encoder(str(path), "first-last", None)

@@ -26,6 +26,7 @@ SHAPES = {
     "exact-weights": {"weights": F64, "normalize": True},
     "mapping": {"clusters": 20, "weights": F32, "normalize": True},
     "mapping-alone": {"clusters": 20},
+    **{f"mapping-{dtype}": {"clusters": 20, "mapping": np.dtype(dtype)} for dtype in "bBhHiIqQ"},
     "half": {"dtype": F16, "normalize": True},
     "half-weights": {"dtype": F16, "weights": F64},
     "bytes": {"dtype": I8},
@@ -58,13 +59,6 @@ def test_vectors_of_model2vec(tmp_path, shape, kind):
     want = library.encode(TEXTS).astype(F32)
     near(Runtime(path).encode(TEXTS), want)
     assert not want[TEXTS.index("")].any()
-
-
-@pytest.mark.parametrize("dtype", "bBhHiIqQ")
-def test_a_mapping_of_any_whole_numbers(tmp_path, dtype):
-    model2vec = pytest.importorskip("model2vec")
-    path = model2vec_dir(tmp_path / "m", clusters=20, mapping=np.dtype(dtype))
-    near(Runtime(path).encode(TEXTS), model2vec.StaticModel.from_pretrained(path).encode(TEXTS))
 
 
 LONG = ["plain", "one", "wide", "wide-mapping", "exact", "bytes", "bytes-weights"]

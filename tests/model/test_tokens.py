@@ -126,19 +126,6 @@ def test_batches_hold_every_row_once_within_budget(lengths, texts, budget):
         assert len(batch) == 1 or len(batch) * sizes[batch].max() <= budget
 
 
-@pytest.mark.parametrize("proved", [False, True])
-def test_a_tokenizer_that_adds_one_special_token(bert_copy, proved):
-    path = bert_copy / "tokenizer.json"
-    saved = json.loads(path.read_text())
-    processor = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
-    processor["special_tokens"]["[CLS]"] = {"id": "[CLS]", "ids": [VOCABULARY.index("[CLS]")], "tokens": ["[CLS]"]}
-    for name, sequences in (("single", "A"), ("pair", "AB")):
-        processor[name] = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}]
-        processor[name] += [{"Sequence": {"id": sequence, "type_id": 0}} for sequence in sequences]
-    path.write_text(json.dumps(saved | {"post_processor": processor}))
-    assert list(Tokenizer(bert_copy, 64, proved=proved)([""]).ids) == [VOCABULARY.index("[CLS]")]
-
-
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_original_bert_vocabulary_in_both_forms(shared_data, tmp_path):

@@ -15,7 +15,15 @@ from fastflow.report.sections import measure_isotropy, measure_lexical, measure_
 from fastflow.report.subjects import Pool, Subject, find_baseline, name_path
 from fastflow.report.verdict import NO_SCORES, judge, judge_sections
 
-from support.fixed import Fixed
+
+class Fixed:
+    """A subject whose vectors are given."""
+
+    def __init__(self, name, x):
+        self.name, self.x = name, x
+
+    def __call__(self, texts):
+        return self.x
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,6 @@ def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return rows, run
 
 
-def vectors_in(path: Path) -> np.ndarray:
-    return np.array([row["vector"] for row in read(path)[0]])
-
-
 def make(path: Path, vectors: np.ndarray, meta: dict[str, Any] | None = None, **columns: list[Any]) -> Path:
     texts = columns.pop("text", [f"text {i}" for i in range(len(vectors))])
     with DatabaseFile(path, meta or {}) as writer:

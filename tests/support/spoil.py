@@ -1,11 +1,7 @@
 """Changes of a saved model: with hashes that fit, so that only its content can be wrong, or without."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from safetensors.numpy import load_file, save_file
 
 from fastflow.model.hashing import file_hash
 from fastflow.model.manifest import fingerprint
@@ -26,12 +22,3 @@ def rehash(directory: Path) -> Path:
     """Make the manifest agree with the files as they are: only their content can still be wrong."""
     names = json.loads((directory / "fastflow.json").read_text())["files"]
     return change_manifest(directory, files={name: file_hash(directory / name) for name in names})
-
-
-def spoil_arrays(
-    directory: Path, change: Callable[[dict[str, Any]], object], name: str = "calibration.safetensors"
-) -> Path:
-    arrays = load_file(directory / name)
-    change(arrays)
-    save_file(arrays, directory / name)
-    return rehash(directory)

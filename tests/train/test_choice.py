@@ -1,28 +1,44 @@
-"""Choosing by dropout views, and by held-out likelihood."""
+"""Choosing: by dropout views, by held-out likelihood, by neighbouring sentences, for posts and for tuned encoders."""
 
-import dataclasses
+import json
+import random
+import shutil
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+import fastflow
 from fastflow import Runtime
 from fastflow.errors import CannotFit, FastflowError, UsageError
-from fastflow.train.choice import selection
+from fastflow.model.locate import DEFAULT
+from fastflow.stages.pooling import parse_pooling
+from fastflow.stages.vectors import cosine
+from fastflow.train.choice import neighbours, selection, tuned
+from fastflow.train.choice.neighbours import Ranking, compare, find_pairs, load_english_pairs, name_candidates, rank
+from fastflow.train.choice.posts import recognise_posts
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
+from fastflow.train.choice.tuned import CONE, explain_tuning, find_tuning, measure_crowding, read_probe
+from fastflow.train.data.background import draw_sentences, load_english
+from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
+from fastflow.train.data.token_weights import weigh
 from fastflow.train.fits import fitting
+from fastflow.train.fits.fitting import resolve_auto, suit_tuned
 from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import HELD_OUT, Fitted, fit_chain
+from fastflow.train.methods.chain import Fitted, fit_chain
 from fastflow.train.methods.loop import Training, fit_flow
 from fastflow.train.methods.names import parse_method
-from fastflow.train.options import COLOURS
+from fastflow.train.options import COLOURS, TUNED_SPECTRUM, Options
 
-from support.builders import LAYERED, make_encoder
-from support.calibrations import SHAPE
+from support.builders import LAYERED, make_encoder, make_tuned
 from support.commands import make_train
 from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
+from support.sentence_dirs import NORMALIZE, make_directory, pooling
+from support.tolerances import EMBEDDING
 
 
 def normal(rows, dim, seed=0):
@@ -54,14 +70,6 @@ def test_a_calibration_no_better_than_raw_is_refused(
     runtime = Runtime(tmp_path / "m", backend="reference")
     assert runtime.info()["pooling"].startswith("weighted masked mean")
     assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
-
-
-@pytest.mark.slow
-def test_a_budget_takes_no_views_and_keeps_what_the_rule_refuses(train, tmp_path, monkeypatch, read_training):
-    monkeypatch.setattr(fitting, "make_views", None)
-    assert train(*NO_GAIN, "--stop", "budget").exit_code == 0
-    assert "separability" not in read_training(tmp_path / "m")
-    assert Runtime(tmp_path / "m").info()["calibration"] != "none"
 
 
 @pytest.mark.slow
@@ -269,7 +277,7 @@ def test_the_flow_of_the_best_look_comes_back(look, step):
     keeper, kept = keep_best(lambda flow: -abs(next(looks) - look))
     assert (keeper.step, [done for done, _ in keeper.history]) == (step, [0, 10, 14, 15])
     if step:
-        budget = dataclasses.replace(SCHEDULE, epochs=step / 5)
+        budget = replace(SCHEDULE, epochs=step / 5)
         assert same(kept.state_dict(), fit_flow(X.__getitem__, 100, CONFIG, Training(budget)).state_dict())
     assert not kept.training
 
@@ -289,7 +297,7 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
     def size(flow):  # any function of the weights
         return float(flow.levels[0][0].actnorm.shift[0].detach())
 
-    middle = fit_flow(X.__getitem__, 100, CONFIG, Training(dataclasses.replace(SCHEDULE, epochs=2)))
+    middle = fit_flow(X.__getitem__, 100, CONFIG, Training(replace(SCHEDULE, epochs=2)))
     target = size(middle)
     keeper, whole = keep_best(measure := lambda flow: -abs(size(flow) - target))
     assert keeper.step == 10
@@ -300,10 +308,311 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
     assert same(whole.state_dict(), flow.state_dict())
 
 
-def test_a_step_is_kept_by_the_likelihood_of_held_out_vectors():
-    x = X[:20]
-    fitted = fit_chain(parse_method("flow"), X, SHAPE, Training(SCHEDULE, views=x))
-    (look,) = fitted.looks
-    flow = fitted.flows[0]
-    assert look[HELD_OUT] == -float(flow.bits_per_dimension(torch.from_numpy(x)).detach())
-    assert round(look[HELD_OUT], 4) == max(value for _, value in look["history"])
+LISTED = (
+    "the game was so good and i want to see it again with you",
+    "who is going to the show this week",
+    "he has it all",
+)
+SLANG = ["omg", "lol", "rn", "tbh", "smh", "ngl"]
+
+
+def make_posts(count=300):
+    rng = random.Random(0)
+    return [
+        f"{rng.choice(SLANG)} {' '.join(rng.choice(LISTED).split()[:6])} {rng.choice(SLANG)} {i}" for i in range(count)
+    ]
+
+
+def test_a_sentence_ranks_the_next_one_by_cosine_about_the_mean():
+    x = np.random.default_rng(0).normal(size=(50, 8))
+    assert (rank(x, 3 * x) == 1).all()
+    shifted = rank(x + 100, 3 * x + 100)  # a mean that all share says nothing
+    assert (shifted == 1).all()
+    assert rank(x, np.roll(x, 1, axis=0)).mean() < 0.5
+    assert (rank(np.ones((4, 2)), np.ones((4, 2))) == 0.25).all()  # equal cosines rank last
+
+
+def test_a_pooling_is_chosen_only_if_it_is_ahead_by_more_than_noise():
+    rng = np.random.default_rng(1)
+    usual = rng.uniform(size=600)
+    noise = rng.normal(scale=0.3, size=600)
+    noise -= noise.mean()
+    error = noise.std() / np.sqrt(600)
+    assert Ranking({"words": usual, "last": usual + noise + 1.9 * error}).best == "words"
+    assert Ranking({"words": usual, "last": usual + noise + 2.1 * error}).best == "last"
+    assert Ranking({"words": usual, "last": usual + 0.1, "first-last": usual + 0.2}).best == "first-last"
+    assert Ranking({"words": usual}).best == "words"
+
+
+def test_pairs_are_neighbours_spread_over_texts_and_sorted_lines_have_none():
+    texts = [f"Sentence number {i} is here. {'Zebras' if i % 2 else 'Apes'} follow sentence {i}." for i in range(2000)]
+    pairs = find_pairs(texts)
+    assert len(pairs) == neighbours.PAIRS
+    sentences = [part for text in texts for part in (text[: text.index(".") + 1], text[text.index(".") + 2 :])]
+    places = [sentences.index(first) for first, _ in pairs]
+    assert [sentences[i + 1] for i in places] == [second for _, second in pairs]
+    assert places[0] == 0
+    assert places[-1] > 3900
+    assert find_pairs(sorted(f"{i:04d} has some words" for i in range(2000))) == []
+    assert find_pairs(["Too short. Also this."] * 9) == [] == find_pairs([])
+
+
+def test_the_package_has_pairs_of_sentences():
+    pairs = load_english_pairs()
+    assert len(pairs) == neighbours.PAIRS
+    assert all(len(side) >= 40 and not side.startswith("#") for pair in pairs for side in pair)
+
+
+def test_three_passes_give_every_candidate(bert):
+    pairs = load_english_pairs()[: neighbours.FEWEST]
+    encoder = weigh(open_encoder(str(bert), "words", None), [text for pair in pairs for text in pair], load_english())
+    found = compare(encoder, [(text, text) for text, _ in pairs], "cpu")  # a text finds itself
+    assert found is not None
+    assert list(found.ranks) == name_candidates(3)
+    assert all(value == 1 for value in found.means.values())
+    for name in name_candidates(3):
+        pooling = replace(parse_pooling(name, 3), weights=encoder.pooling.weights)
+        direct = Embedder(replace(encoder, pooling=pooling), "cpu")([first for first, _ in pairs])
+        parts = [neighbours._embed(encoder, (layer,), [first for first, _ in pairs], "cpu") for layer in pooling.layers]
+        assert np.abs(np.mean(parts, axis=0) - direct).max() < EMBEDDING
+    assert compare(encoder, random_pairs(pairs), "cpu") is None
+    assert compare(encoder, [(text, text) for text, _ in pairs[:-1]], "cpu") is None  # too few
+
+
+def random_pairs(pairs):
+    texts = draw_sentences(2 * len(pairs), load_english())
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fit_averages_the_layers_that_neighbours_choose_and_says_so(bert, corpus, monkeypatch, stream):
+    texts = corpus.read_text().splitlines()
+    usual = fastflow.fit(texts, encoder=str(bert), stream=stream, method="none")
+    assert usual.report["reasons"][-1] == neighbours.UNORDERED  # neither ordered nor English
+    ranks = {name: np.full(300, 0.3 if name == "last" else 0.2) for name in name_candidates(3)}
+    monkeypatch.setattr(neighbours, "compare", lambda *given: Ranking(ranks))
+    fit = fastflow.fit(texts, encoder=str(bert), stream=stream, method="none")
+    assert fit.encoder.pooling.layers == (3,)
+    assert fit.encoder.pooling.weights is not None
+    assert fit.report["reasons"][-1].startswith("pooling last: how well a sentence of the corpus finds the next one")
+    assert "words 0.200, words-first-last 0.200, first-last 0.200, last 0.300" in fit.report["reasons"][-1]
+    named = fastflow.fit(texts, encoder=str(bert), stream=stream, method="none", pooling="words")
+    assert named.encoder.pooling.layers == usual.encoder.pooling.layers
+
+
+def test_the_order_may_come_from_a_file(bert, corpus, tmp_path):
+    texts, order = corpus.read_text().splitlines(), tmp_path / "order.txt"
+    order.write_text("\n".join(f"Once {word} went out to the {word} of {word}. It was {word} and {word}." for word in
+                               dict.fromkeys(" ".join(draw_sentences(60, load_english())).split())))  # fmt: skip
+    fit = fastflow.fit(texts, encoder=str(bert), method="none", order_from=str(order))
+    assert f"a sentence of --order-from {order} finds the next one" in fit.report["reasons"][-1]
+    order.write_text("\n".join(draw_sentences(900, load_english())))
+    with pytest.raises(UsageError, match="its neighbouring sentences are no more alike than others"):
+        fastflow.fit(texts, encoder=str(bert), method="none", order_from=str(order))
+    with pytest.raises(UsageError, match="order_from compares poolings for pooling auto: leave one of them out"):
+        fastflow.fit(texts, encoder=str(bert), method="none", order_from=str(order), pooling="last")
+
+
+@pytest.mark.slow
+def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tmp_path):
+    texts, copy = draw_sentences(300, load_english()), tmp_path / "encoder"
+    shutil.copytree(DEFAULT / "0_Transformer", copy)
+    (tmp_path / "words.txt").write_text("\n".join(f"{word} 5" for word in load_english().shares))
+    (tmp_path / "order.txt").write_text("\n".join(side for pair in load_english_pairs() for side in pair))
+
+    def explain(encoder, **options):
+        return fastflow.fit(texts, encoder=encoder, method="none", **options).report["reasons"]
+
+    assert explain(copy)[-1].startswith("pooling words: how well a sentence of the English novels in the package")
+    assert explain(copy, background_words=str(tmp_path / "words.txt")) == [neighbours.UNORDERED]
+    assert explain("default") == []
+    ordered = explain("default", order_from=str(tmp_path / "order.txt"))
+    assert ordered[-1].startswith(f"pooling words: how well a sentence of --order-from {tmp_path}")
+
+
+def test_a_tuned_encoder_is_left_as_it_is_whatever_the_texts(bert, tmp_path):
+    tuned = str(make_tuned(tmp_path / "tuned", bert))
+    fit = fastflow.fit(make_posts(), encoder=tuned)
+    assert [reason[:15] for reason in fit.report["reasons"]] == ["this encoder wa"]
+    assert fit.encoder.pooling.layers == (3,)
+
+
+def test_posts_are_recognised_and_other_short_texts_are_not():
+    english = load_english()
+    posts = make_posts()
+    assert recognise_posts(posts, english).startswith("these texts look like short posts: 9 words in the median")
+    assert recognise_posts(posts, None) is None
+    assert recognise_posts(posts[:20], english) is None  # too few words to tell
+    captions = [" ".join(text.split()[:9]) for text in english.sentences]
+    assert recognise_posts(captions, english) is None
+    titles = [f"{slang} {text.split()[0]} {slang}" for slang in SLANG for text in english.sentences[:75]]
+    assert recognise_posts(titles, english) is None  # few common words
+    assert recognise_posts([f"{a} {b}" for a, b in zip(posts, captions, strict=False)], english) is None  # long
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_posts_keep_the_plain_mean_and_a_named_method_is_warned_of(bert, stream, recwarn):
+    posts = make_posts()
+    fit = fastflow.fit(posts, encoder=str(bert), stream=stream)
+    assert fit.report["method"] == "none"
+    assert "short posts" in fit.report["reasons"][-1]
+    assert fit.encoder.pooling.weights is None
+    assert fit.encoder.pooling.layers == (1, 3)
+    with pytest.warns(
+        fastflow.FastflowWarning, match="look like short posts.*compare with a fit of method none, token_weights none"
+    ):
+        named = fastflow.fit(posts, encoder=str(bert), stream=stream, method="none", token_weights="sif")
+    assert named.encoder.pooling.weights is not None
+
+
+SAID = "this encoder was tuned for similarity: unrelated sentences have a mean cosine of "
+DOUBT = "a calibration without labels was never found to help an encoder that was tuned for similarity, as this one was"
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory, bert):
+    """An encoder whose embeddings of the probe are spread out."""
+    return make_tuned(tmp_path_factory.mktemp("tuned") / "encoder", bert)
+
+
+@pytest.fixture(scope="module")
+def sentence_model(spread, tmp_path_factory):
+    """The same as Sentence Transformers saves it: CLS, normalised, at most 12 tokens."""
+    return make_directory(tmp_path_factory.mktemp("st") / "m", spread, [pooling("cls"), NORMALIZE], length=12)
+
+
+@pytest.fixture
+def fit_spread(spread, corpus, tmp_path):
+    """``fit_spread(*options)`` -> (standard error, manifest) of fastflow-train on the tuned encoder."""
+
+    def fit(*options):
+        result = make_train(spread, corpus, tmp_path)(*options)
+        assert result.exit_code == 0, result.stderr
+        return result.stderr, json.loads((tmp_path / "m" / "fastflow.json").read_text())
+
+    return fit
+
+
+def test_the_probe_is_sentences_of_no_common_word():
+    sentences = read_probe()
+    assert len(sentences) == len(set(sentences)) == 32
+    assert all(sentence == sentence.strip() and sentence[-1] in ".?" for sentence in sentences)
+    words = [{word for word in sentence.lower().strip(".?").split() if len(word) > 5} for sentence in sentences]
+    common = set().union(*(a & b for i, a in enumerate(words) for b in words[:i]))
+    assert common == {"before", "better"}  # which are no subject
+
+
+@pytest.mark.slow
+def test_crowding_is_the_mean_cosine_of_two_different_sentences(bert, spread):
+    x = Embedder(open_encoder(str(bert), "last", None), "cpu")(read_probe()).astype(np.float64)
+    pairs = [cosine(x[i : i + 1], x[j : j + 1])[0, 0] for i in range(len(x)) for j in range(i)]
+    assert measure_crowding(bert) == pytest.approx(np.mean(pairs), abs=1e-9)
+    assert abs(measure_crowding(spread)) < CONE
+    assert measure_crowding("default") > CONE + 0.1
+
+
+def test_spread_out_is_near_no_cosine_at_all(monkeypatch):
+    for found in (0.299, 0.1, 0.0, -0.299, CONE, CONE + 0.09, -CONE):  # a cone and its opposite are no tuning
+        monkeypatch.setattr(tuned, "measure_crowding", lambda encoder, found=found: found)
+        monkeypatch.setattr(tuned, "has_normalize", lambda encoder: False)
+        said = explain_tuning("e")
+        if abs(found) < CONE:
+            assert said.startswith(f"{SAID}{found:.2f}, where an untuned one has 0.3 and more")
+        else:
+            assert said is None, found
+
+
+@pytest.mark.slow
+def test_such_an_encoder_is_kept_as_it_is(spread, fit_spread, tmp_path, sentences):
+    said, made = fit_spread("--method", "auto", "--background", "50")
+    assert SAID in said
+    assert SAID in (tmp_path / "m" / "README.md").read_text()
+    (reason,) = made["training"]["reasons"]
+    assert reason.startswith(SAID)
+    assert (made["training"]["method"], made["training"]["background"]) == ("auto", 0)
+    assert (made["pooling"], made["calibration"]) == ({"mode": "mean", "layers": [3]}, [])
+    expected = Embedder(open_encoder(str(spread), "last", None), "cpu")(sentences)
+    found = Runtime(tmp_path / "m", backend="reference").encode(sentences)
+    assert np.abs(found - expected).max() <= EMBEDDING * np.linalg.norm(expected, axis=1).max()
+
+
+def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, sentence_model, tmp_path, sentences):
+    texts = [*sentences[:9], " ".join(sentences)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the pooled embeddings are spread out, and a text is cut
+        fit = fastflow.fit(sentences, sentence_model)
+        fit.save(tmp_path / "made")
+        with Runtime(tmp_path / "made", dtype="float32") as found, Runtime(sentence_model, dtype="float32") as exact:
+            assert np.array_equal(found.encode(texts), exact.encode(texts))
+        part = fastflow.fit(sentences, sentence_model, pooling="last", method="standardize")
+    assert [reason for reason in fit.report["reasons"] if reason.startswith(SAID)] == fit.report["reasons"]
+    left = "uses its encoder alone, without Pooling (cls), Normalize"
+    assert [left in " ".join(each.report["warnings"]) for each in (fit, part)] == [False, True]
+    cut = make_directory(tmp_path / "cut", spread, [pooling("cls"), NORMALIZE], length=12, truncate_dim=8)
+    for directory, given, reference, expected in (
+        (sentence_model, {}, False, "model"),
+        (sentence_model, {"max_length": 9}, False, "last"),
+        (sentence_model, {}, True, "last"),  # of the encoder on the Hub
+        (sentence_model, {"pooling": "last"}, False, "last"),
+        (cut, {}, False, "last"),
+    ):
+        assert resolve_auto(str(directory), Options(**given), reference)[0].pooling == expected, (given, reference)
+
+
+def test_a_crowded_encoder_was_tuned_if_its_modules_have_normalize(bert, tmp_path):
+    plain = make_directory(tmp_path / "plain", bert, [pooling("mean")])
+    unit = make_directory(tmp_path / "unit", bert, [pooling("mean"), NORMALIZE])
+    assert (find_tuning(plain), find_tuning(unit)) == (None, "its modules have Normalize")
+
+
+def test_a_named_method_is_gentle_to_a_tuned_encoder_only(spread, monkeypatch):
+    named = Options(method="flow", token_weights="none")
+    options, doubt = suit_tuned(str(spread), named, named)
+    shown = f"unrelated sentences have a mean cosine of {measure_crowding(spread):.2f}, where an untuned one has 0.3"
+    assert doubt.startswith(f"{DOUBT} ({shown} and more): whiten,recolour and")
+    assert options.colour == named.colour | {"spectrum": TUNED_SPECTRUM}
+    assert (options.pooling, options.token_weights) == ("last", "none")
+    own = Options(method="flow", spectrum=0.3, pooling="words", token_weights="sif")
+    assert suit_tuned(str(spread), own, own)[0] == own
+    monkeypatch.setattr(tuned, "measure_crowding", lambda encoder: CONE)
+    monkeypatch.setattr(tuned, "has_normalize", lambda encoder: False)
+    assert suit_tuned("e", named, named) == (named, None)
+    monkeypatch.setattr(tuned, "measure_crowding", None)  # nobody asks if nothing is calibrated, or auto has asked
+    for quiet in (Options(), Options(method="none")):
+        assert suit_tuned("e", quiet, quiet) == (quiet, None)
+
+
+def test_a_named_method_calibrates_the_pooling_that_the_encoder_was_tuned_with(sentence_model, sentences):
+    with pytest.warns(UserWarning, match=DOUBT):
+        fit = fastflow.fit(sentences, sentence_model, method="nullspace:1")
+    assert [module.split(" ")[0] for module in fit.encoder.modules.names()] == ["Pooling", "Normalize"]
+    assert fit.encoder.head is not None
+    assert fit.encoder.max_length == 12
+    for given, reference, expected in (
+        ({"token_weights": "sif"}, False, ("flow", "last", "sif", 0.0)),
+        ({"method": "whiten"}, True, ("whiten", "last", "none", 0.0)),
+    ):
+        asked = Options(**given)
+        resolved, _ = resolve_auto(str(sentence_model), asked)
+        found, _ = suit_tuned(str(sentence_model), asked, resolved, reference)
+        assert (found.method, found.pooling, found.token_weights, found.spectrum) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "kinds", "pooling", "spectrum"),
+    [
+        ("--method whiten", ["whiten"], ("mean", 3), []),
+        ("--method whiten --token-weights sif --pooling words", ["whiten"], ("weighted-mean", -1), []),
+        ("--method flow", ["flow", "recolour"], ("mean", 3), [0.0]),
+        ("--method whiten,recolour --spectrum 0.4", ["whiten", "recolour"], ("mean", 3), [0.4]),
+        ("--method none --token-weights sif", [], ("weighted-mean", -1), []),
+    ],
+)
+def test_a_named_method_is_fitted_all_the_same_with_a_warning(fit_spread, options, kinds, pooling, spectrum):
+    said, made = fit_spread(*options.split(), "--stop", "budget")
+    assert SAID not in said
+    assert said.count(f"WARNING: {DOUBT}") == bool(kinds)
+    assert [stage["kind"] for stage in made["calibration"]] == kinds
+    assert [stage["spectrum"] for stage in made["calibration"] if "spectrum" in stage] == spectrum
+    assert made["pooling"] == {"mode": pooling[0], "layers": [pooling[1]]}

@@ -275,20 +275,6 @@ def test_cache_that_cannot_be_written(bert, sentences, corpus, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dropout_is_live_only_when_asked(bert, sentences):
-    encoder, texts = open_one(bert), sentences[:8]
-    clean, live = Embedder(encoder, "cpu", backend="torch"), Embedder(encoder, "cpu", dropout=True)
-    assert np.array_equal(clean(texts), clean(texts))
-
-    def embed_seeded(seed):
-        torch.manual_seed(seed)
-        return live(texts)
-
-    assert np.array_equal(embed_seeded(3), embed_seeded(3))
-    for other in (embed_seeded(4), clean(texts)):
-        assert np.abs(embed_seeded(3) - other).max() > 1e-2
-
-
 def test_encoder_that_overflows_is_an_error_naming_the_text(bert_copy, sentences, tmp_path, monkeypatch, runner):
     monkeypatch.setattr(embeddings, "WINDOW", 40)
     pooling = RUNNERS[runner].pool

@@ -104,22 +104,6 @@ def test_merged_shards_are_the_whole():
     np.testing.assert_allclose(merged.multiply(np.eye(12)), whole.multiply(np.eye(12)), rtol=1e-6)
 
 
-def test_arrays_give_the_same_bits_back():
-    x, y = draw(4000)
-    sums = Sums.of(x[:1500], y[:1500]).merge(Sums.of(x[1500:1501], y[1500:1501])).merge(Sums.of(x[1501:], y[1501:]))
-    again = Sums.read({name: array.copy() for name, array in sums.arrays().items()})
-    assert again.count == sums.count
-    for name in ("bag", "mean", "cross"):
-        assert np.array_equal(getattr(again, name), getattr(sums, name)), name
-    assert np.array_equal(again.diagonal(), sums.diagonal())
-    assert np.array_equal(again.centre(), sums.centre())
-    assert np.array_equal(again.multiply(np.eye(12)), sums.multiply(np.eye(12)))
-    for name, array in sums.arrays().items():
-        assert np.array_equal(again.arrays()[name], array)
-    one = Sums.of(x, y)
-    assert not np.array_equal(one.diagonal(), sums.diagonal())
-
-
 TOKENS, DIM = 40, 70  # more columns than are solved together
 
 

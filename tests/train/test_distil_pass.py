@@ -99,21 +99,6 @@ def test_resumed_is_the_whole(teacher, tmp_path, at):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_whole_pass_is_kept_until_the_table_is_written(teacher, tmp_path, monkeypatch):
-    monkeypatch.setattr(gathering, "WORTH", 0.0)
-    whole, said = collect(teacher, kept=keep(tmp_path, False)), []
-    kept, counting = keep(tmp_path, said=said), stopping(teacher, 100)
-    same(collect(counting, kept=kept), whole)
-    assert counting.left == 100  # no sentence was embedded again
-    stops = KeyboardInterrupt(), KeyboardInterrupt()
-    kept.note(stops[0])
-    assert stops[0].__notes__[-1].startswith(f"{whole.texts} texts are gathered in {tmp_path / 'out'}.distilling; the")
-    kept.remove()
-    kept.note(stops[1])
-    assert not hasattr(stops[1], "__notes__")
-    assert len(said) == 1
-
-
 def test_without_an_earlier_run_resume_says_so(teacher, tmp_path):
     said = []
     collect(teacher, kept=keep(tmp_path, said=said))

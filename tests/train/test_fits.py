@@ -139,20 +139,21 @@ def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "colour"),
+    ("options", "mode", "colour"),
     [
-        ((), COLOURS["sif"]),
-        (("--token-weights", "none"), COLOURS["none"]),
-        (("--pooling", "cls"), COLOURS["none"]),  # token weights are of a mean
-        (("--pooling", "cls", "--token-weights", "sif", "--demoted", 1), COLOURS["none"] | {"demoted": 1}),
-        (("--spectrum", 0.3, "--mean-share", 0.2), COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
-        (("--token-weights", "none", "--spectrum", 0, "--demoted", 0), {"spectrum": 0, "mean_share": 0, "demoted": 0}),
+        ("", "weighted-mean", COLOURS["sif"]),
+        ("--token-weights none", "mean", COLOURS["none"]),
+        ("--pooling cls", "cls", COLOURS["none"]),  # token weights are of a mean
+        ("--pooling cls --token-weights sif --demoted 1", "cls", COLOURS["none"] | {"demoted": 1}),
+        ("--spectrum 0.3 --mean-share 0.2", "weighted-mean", COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
+        ("--token-weights none --spectrum 0 --demoted 0", "mean", {"spectrum": 0, "mean_share": 0, "demoted": 0}),
     ],
 )
-def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, colour):
-    result = train("--method", "flow", "--stop", "budget", *options)
+def test_recolour_goes_by_the_weights_that_a_model_has(train, tmp_path, options, mode, colour):
+    result = train("--method", "flow", "--stop", "budget", *options.split())
     assert result.exit_code == 0, result.stderr
-    assert load_model(tmp_path / "m").calibration[-1].settings == colour
+    made = load_model(tmp_path / "m")
+    assert (made.manifest["pooling"]["mode"], made.calibration[-1].settings) == (mode, colour)
     assert COLOURS["sif"] != COLOURS["none"]
 
 
@@ -163,27 +164,31 @@ def test_the_options_and_the_name_of_fit_load_no_array_library(run_python):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["--encoder-dropout"], "vectors"])
+@pytest.mark.parametrize("extra", ["", "--method whiten:16,flow --stop budget --encoder-dropout", "vectors"])
 def test_resume_after_an_interruption(train, tmp_path, monkeypatch, extra):
     out, options = tmp_path / "m.v2", ["--save-steps", "3", "--batch-size", "32", "--method", "flow"]
     if extra == "vectors":
         np.save(tmp_path / "v.npy", make_vectors())
         train, options = partial(of_vectors, tmp_path / "v.npy"), [*options, "--epochs", "2"]
     else:
-        options += ["--spectrum", "0.5", "--demoted", "0", *extra]
+        options += ["--spectrum", "0.5", "--demoted", "0", *extra.split()]
     assert train(*options, out=tmp_path / "whole").exit_code == 0
     stopped = interrupted(train, monkeypatch, 5, *options, out=out)
     *_, fault, hint = stopped.stderr.splitlines()
     assert fault == "fastflow: interrupted"
     folder = tmp_path / "m.v2.training"  # after the whole name of the model
     assert f"checkpoints of the flow are in {folder}; the same command with --resume continues" in hint
-    assert (folder / "stage-0.safetensors").is_file()
+    assert (folder / f"stage-{int('--method' in extra)}.safetensors").is_file()
     assert not out.exists()
     refused = train(*options, "--resume", "--lr", "5e-4", out=out)
     assert (refused.exit_code, "another corpus, encoder or settings" in refused.stderr) == (2, True)
     assert train(*options, "--resume", out=out).exit_code == 0
     assert Runtime(out).fingerprint == Runtime(tmp_path / "whole").fingerprint
     assert not folder.exists()
+    if "--encoder-dropout" in extra:
+        assert train(*options[:-1], out=tmp_path / "without").exit_code == 0
+        live, plain = (load_model(tmp_path / name).calibration[1].params for name in ("whole", "without"))
+        assert any(not np.array_equal(live[name], plain[name]) for name in live)
 
 
 def of_vectors(source, *options, out):

@@ -228,18 +228,6 @@ def test_a_large_input_is_sampled(embed, tmp_path, monkeypatch, lines):
     assert Runtime(tmp_path / "m").fingerprint == Runtime(tmp_path / "n").fingerprint
 
 
-@pytest.mark.slow
-def test_nothing_is_imported_from_training_without_fit(run_python, source, weighted_model, tmp_path):
-    code = (
-        "import sys; from fastflow.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
-        "print([name for name in sys.modules if name.startswith(('fastflow.train', 'torch'))])"
-    )
-    done = run_python(code, "embed", source, "-m", weighted_model, "-o", tmp_path / "out.npy", "--quiet")
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 def test_a_fit_asks_for_the_pooling_of_the_model(bert):
     for name in ("mean-of-layers:words,1,3", "mean-of-layers:words", "mean-of-layers:3*words,1,3", "cls"):
         assert fit_input._name_pooling(Model(bert, bert, parse_pooling(name, 3), 64)) == name

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 import fastflow
@@ -98,12 +99,14 @@ def test_auto_is_one_fixed_method_and_a_named_one_is_kept_unjudged(npy, tmp_path
 
 @pytest.mark.slow
 def test_a_flow_stops_where_held_out_vectors_are_most_likely():
-    fit = fastflow.fit(make_vectors(), method="flow", batch_size=32, epochs=3)
+    fit = fastflow.fit(x := make_vectors(), method="flow", batch_size=32, epochs=3)
     (look,) = fit.choice.fitted.looks
     values = dict(look["history"])
     step = look["kept_step"]
     assert step == max(values, key=values.get)
     assert look[HELD_OUT] == pytest.approx(values[step], abs=1e-4)
+    measured = fit.choice.fitted.flows[0].bits_per_dimension(torch.from_numpy(x[split(len(x), 0)[1]]))
+    assert look[HELD_OUT] == pytest.approx(-float(measured.detach()), rel=1e-6)
     assert fit.report["choice"]["rule"] == "likelihood of held-out vectors"
     said, last = fit.report["reasons"]
     bits = f"{-look[HELD_OUT]:.3f} bits per dimension"

@@ -166,12 +166,6 @@ def fit(kind, x, dims=None):
     return fit_closed_form(kind, dims, measure_moments(x))
 
 
-def test_standardize_has_mean_zero_and_deviation_one():
-    z = apply([fit("standardize", x := data())], x)
-    assert np.abs(z.mean(axis=0)).max() <= 1e-12
-    assert np.abs(z.std(axis=0) - 1).max() <= 1e-12
-
-
 def test_whitening_makes_the_covariance_the_identity_by_variance():
     x = data()
     values = np.linalg.eigvalsh(np.cov(x, rowvar=False, bias=True))[::-1]
@@ -302,21 +296,6 @@ def test_moments_that_are_counted_as_fewer_rows_weigh_as_fewer():
     assert np.allclose(light.mean, thin.mean, rtol=1e-9)
     assert np.allclose(light.covariance, thin.covariance, rtol=1e-9, atol=1e-12)
     assert not np.allclose(light.mean, measure_moments(one).merge(measure_moments(other)).mean, rtol=1e-3)
-
-
-@pytest.mark.parametrize("count", [33, 40, 64])
-def test_few_texts_give_a_finite_map_that_keeps_them_apart(count):
-    pooled = embeddings(count, 32)
-    y = wide(fit_stages(pooled, "flow,recolour"), pooled)
-    assert np.isfinite(y).all()
-    assert cosine(y, y)[~np.eye(count, dtype=bool)].max() < 0.999
-
-
-def test_directions_that_a_stage_has_removed_stay_removed():
-    pooled = embeddings()
-    deviation = wide(fit_stages(pooled, "nullspace:3,recolour", spectrum=0.5, mean_share=0.0), pooled).std(axis=0)
-    assert np.isfinite(deviation).all()
-    assert deviation[-3:].max() < 1e-3 * deviation[-4]
 
 
 def test_a_saved_share_that_cannot_be_is_named():

@@ -1,28 +1,236 @@
-"""A fit in memory, and what it is saved with: measures, warnings, the card."""
+"""What a fit is shipped as: a directory that is proved, a runtime in memory, measures, warnings and the card."""
 
 import gc
+import hashlib
 import json
 import re
 
 import numpy as np
 import pytest
+import safetensors.numpy
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tokenizers import normalizers
 
 import fastflow
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.evaluation.evaluate import evaluate, find_sets
 from fastflow.model.artifact import load_model
+from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.stages.calibration import Stage, density_of
+from fastflow.model.verify import verify
+from fastflow.stages.calibration import Stage, apply, density_of
+from fastflow.train.data.embeddings import Embedder
+from fastflow.train.data.encoder import open_encoder
+from fastflow.train.fits import fitting
 from fastflow.train.methods.against import fit_named
 from fastflow.train.methods.chain import Fitted
-from fastflow.train.ship import export as shipped
+from fastflow.train.ship import export as exporting
+from fastflow.train.ship import proof
 from fastflow.train.ship import summary as report
 from fastflow.train.ship.export import LEAST, SHARE, TEXTS, measure_likelihood, measure_precision
 from fastflow.train.ship.result import write_vector_card
 
 from support import stages
 from support.builders import LAYERED, make_model, make_sentences
+from support.calibrations import SHAPE, fitted_by, write
+from support.tolerances import EMBEDDING
+
+METHODS = ["none", "flow", "flow,recolour", "whiten,recolour", "standardize", "nullspace:2", "whiten"]
+METHODS += ["whiten:16,flow", "flow,whiten:8"]
+LINEAR = {  # in PyTorch
+    "standardize": lambda x, p: (x - p["mean"]) / p["deviation"],
+    "whiten": lambda x, p: (x - p["mean"]) @ p["matrix"],
+    "recolour": lambda x, p: (x - p["mean"]) @ p["matrix"] + p["shift"],
+    "nullspace": lambda x, p: (x - p["mean"]) @ (torch.eye(32) - p["directions"].T @ p["directions"]),
+}
+
+
+def test_directory_is_as_documented(tmp_path, encoder, pooled, sentences):
+    out = tmp_path / "deep" / "m"
+    mark = write(out, encoder, fitted_by("whiten:16,flow", pooled), sentences)
+    inside = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    files = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file()}
+    assert set(files) == {
+        *("fastflow.json", "calibration.safetensors", "int8.safetensors", "README.md"),
+        *(f"0_Transformer/{name}" for name in inside),
+    }
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    manifest = json.loads(files["fastflow.json"].read_text())
+    wanted = {
+        "format_version": 1, "pooling": {"mode": "mean", "layers": [1, 3]}, "max_length": 64, "dim": 16,
+        "fingerprint": mark, "calibration": [{"kind": "whiten"}, {"kind": "flow", "dim": 16, **SHAPE}],
+        "encoder": {"sha256": encoder_hash(out / "0_Transformer")},
+        "files": {name: digest for name, digest in digests.items() if name != "fastflow.json"},
+    }  # fmt: skip
+    assert {name: manifest[name] for name in wanted} == wanted
+    with safe_open(str(files["calibration.safetensors"]), "np") as handle:
+        assert all(name.startswith(("0.", "1.levels.")) for name in handle.keys())  # noqa: SIM118
+        assert handle.get_tensor("0.matrix").shape == (32, 16)
+    assert {path.stat().st_mode & 0o777 for path in files.values()} == {files["README.md"].stat().st_mode & 0o777}
+    assert verify(out)[-1] == f"fingerprint {mark}"
+    assert [path.name for path in out.parent.iterdir()] == ["m"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_saved_model_embeds_as_pytorch_does(tmp_path, encoder, pooled, sentences, method):
+    fitted = fitted_by(method, pooled)
+    write(tmp_path / "m", encoder, fitted, sentences)
+    x = torch.from_numpy(pooled.astype(np.float64))
+    for index, stage in enumerate(fitted.stages):
+        if stage.kind == "flow":
+            x = fitted.flows[index].double()(x)[0].detach()
+        else:
+            x = LINEAR[stage.kind](x, {name: torch.from_numpy(np.array(a, float)) for name, a in stage.params.items()})
+    expected = torch.nn.functional.normalize(x, dim=1).numpy()
+    for backend in ("reference", "torch"):
+        runtime = Runtime(tmp_path / "m", backend=backend)
+        assert np.abs(runtime.encode(sentences, normalize_embeddings=True) - expected).max() <= 5 * EMBEDDING
+        assert runtime.dim == expected.shape[1]
+    assert (tmp_path / "m" / "calibration.safetensors").exists() == (method != "none")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_failing_to_write_leaves_nothing(tmp_path, encoder, pooled, sentences, monkeypatch, error):
+    def fail(*unused):
+        raise error
+
+    monkeypatch.setattr(safetensors.numpy, "save", fail)
+    expected = (FastflowError, KeyboardInterrupt)
+    with pytest.raises(expected, match=r"m cannot be written: No space left on device|^$"):
+        write(tmp_path / "m", encoder, fitted_by("standardize", pooled), sentences)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_vocabulary_file_becomes_a_tokenizer(tmp_path, bert_copy, sentences):
+    whole = Embedder(open_encoder(str(bert_copy), "first-last", 64), "cpu")(sentences)
+    vocabulary = json.loads((bert_copy / "tokenizer.json").read_text())["model"]["vocab"]
+    (bert_copy / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)) + "\n")
+    (bert_copy / "tokenizer.json").unlink()
+    encoder = open_encoder(str(bert_copy), "first-last", 64)
+    pooled = Embedder(encoder, "cpu")(sentences)
+    assert np.array_equal(pooled, whole)
+    write(tmp_path / "m", encoder, fitted_by("standardize", pooled), sentences)
+    inside = tmp_path / "m" / "0_Transformer"
+    assert not (inside / "vocab.txt").exists()
+    saved = json.loads((inside / "tokenizer.json").read_text())
+    assert (saved["truncation"], saved["padding"]) == (None, None)
+    assert np.abs(Runtime(tmp_path / "m", backend="reference").pool(sentences) - whole).max() <= EMBEDDING * 10
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("flow", "0.levels.0.0.actnorm.shift"),
+        ("flow", "0.levels.1.1.actnorm.logscale"),
+        ("flow", "0.levels.1.0.coupling.net.bias3"),
+        ("standardize", "0.deviation"),
+        ("nullspace:2", "0.directions"),
+        ("whiten:16,flow", "0.matrix"),
+        ("whiten:16,flow", "1.levels.0.1.actnorm.logscale"),
+    ],
+)
+def test_proof_catches_a_changed_parameter(tmp_path, encoder, pooled, sentences, monkeypatch, method, name):
+    """Hashes are taken after the change, so only the proof can notice."""
+    fitted, changed, save = fitted_by(method, pooled), [], safetensors.numpy.save
+
+    def spoil(arrays):
+        arrays = {name: np.array(array) for name, array in arrays.items()}
+        if name in arrays:  # not in the file of int8's trial
+            changed.append(name)
+            arrays[name].flat[3] *= 1.001
+            arrays[name].flat[3] += 1e-5
+        return save(arrays)
+
+    monkeypatch.setattr(safetensors.numpy, "save", spoil)
+    with pytest.raises(FastflowError, match=r"export stopped: .* of stage \d of the saved model differs"):
+        write(tmp_path / "m", encoder, fitted, sentences)
+    assert changed == [name]
+    assert list(tmp_path.iterdir()) == []
+
+
+def spoil_flow(monkeypatch, output, log_det):
+    right = exporting.calibration.apply_with_log_det
+
+    def wrong(stage, x):
+        z, density = right(stage, x)
+        return z + output * max(1, np.abs(z).max()), density + log_det * max(1, np.abs(density).max())
+
+    monkeypatch.setattr(exporting.calibration, "apply_with_log_det", wrong)
+
+
+def spoil_backend(monkeypatch, name):
+    def open_wrong(*args):
+        backend = proof_opens(*args)
+        right = getattr(backend, name)
+
+        def wrong(rows):
+            vectors = np.array(right(rows))
+            vectors[:, 0] += 1e-4 * np.linalg.norm(vectors, axis=1)
+            return vectors
+
+        monkeypatch.setattr(backend, name, wrong)
+        return backend
+
+    proof_opens = proof.open_backend
+    monkeypatch.setattr(proof, "open_backend", open_wrong)
+
+
+def change_weights(monkeypatch):
+    def spoil(source, target):
+        if source.suffix != ".safetensors":
+            return target.write_bytes(source.read_bytes())
+        tensors = load_file(source)
+        tensors["encoder.layer.0.output.dense.bias"][3] += 1e-2
+        return save_file(tensors, target, {"format": "pt"})
+
+    monkeypatch.setattr(exporting.shutil, "copyfile", spoil)
+
+
+def change_tokenizer(monkeypatch):
+    load = exporting.load_tokenizer
+
+    def spoil(directory):
+        tokenizer = load(directory)
+        tokenizer.normalizer = normalizers.NFC()  # no longer lower-cased
+        return tokenizer
+
+    monkeypatch.setattr(exporting, "load_tokenizer", spoil)
+
+
+DEVIATIONS = [  # ten times the tolerance: 1e-9 relative in float64, 1e-5 of a unit vector in float32
+    ("the log-determinant of stage 0", lambda patch: spoil_flow(patch, 0, 1e-8)),
+    ("the output of stage 0", lambda patch: spoil_flow(patch, 1e-8, 0)),
+    ("the pooled embedding", lambda patch: spoil_backend(patch, "pool")),
+    ("the embedding", lambda patch: spoil_backend(patch, "calibrate")),
+    ("the pooled embedding", change_weights),
+    ("the pooled embedding", change_tokenizer),
+]
+
+
+@pytest.mark.parametrize(("part", "change"), DEVIATIONS)
+def test_proof_catches_a_deviation(tmp_path, encoder, pooled, sentences, monkeypatch, part, change):
+    fitted = fitted_by("flow", pooled)
+    change(monkeypatch)
+    with pytest.raises(FastflowError, match=f"export stopped: {part} of the saved model differs"):
+        write(tmp_path / "m", encoder, fitted, sentences)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("start", [0, 20, 140])
+def test_proof_accepts_a_whitening_that_amplifies_noise(tmp_path, encoder, pooled, sentences, start):
+    """Hardly more texts than dimensions: float32 is inexact there, in PyTorch as much as here."""
+    rows = slice(start, start + 33)
+    fitted = fitted_by("whiten", pooled[rows])
+    exact, plain = (apply([fitted.stages[0].astype(d)], pooled[rows].astype(d)) for d in (np.float64, np.float32))
+    unit = [z / np.linalg.norm(z, axis=1, keepdims=True) for z in (exact, plain)]
+    assert np.abs(unit[0] - unit[1]).max() > proof.AGREEMENT
+    write(tmp_path / "m", encoder, fitted, sentences[rows])
+    assert verify(tmp_path / "m")
 
 
 @pytest.mark.slow
@@ -74,7 +282,7 @@ def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_
 
 @pytest.mark.slow
 def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "LEAST", 200)
+    monkeypatch.setattr(exporting, "LEAST", 200)
     texts = make_sentences(256, 3)
     model = make_model(tmp_path / "m", bert, texts, "flow,recolour", ordered=True)
     found = Runtime(model).session.likelihood
@@ -82,9 +290,6 @@ def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert
     log_probs = Runtime(model, dtype="float32").log_prob(texts)  # the dtype it is measured in
     assert np.isclose(found.log_prob, np.quantile(log_probs, 0.01), atol=1e-3)
     assert json.loads((model / "fastflow.json").read_text())["likelihood"]["log_prob"] == found.log_prob
-    few = make_model(tmp_path / "n", bert, texts[:199], ordered=True)
-    linear = make_model(tmp_path / "o", bert, texts, "nullspace", ordered=True)
-    assert Runtime(few).session.likelihood is Runtime(linear).session.likelihood is None
     fit = fastflow.fit(texts, encoder=bert, method="flow", stop="budget")
     assert fit.save(tmp_path / "p") == fit.save(tmp_path / "q")
     assert Runtime(tmp_path / "p").session.likelihood is not None
@@ -112,7 +317,7 @@ def test_int8_is_measured_on_texts_of_the_whole_corpus(model, monkeypatch):
     monkeypatch.setattr(Tokenizer, "tokenize_prompted", keep)
     measure_precision(load_model(model), [f"dog {i}" for i in range(10 * TEXTS + 7)])
     assert (len(asked[0]), asked[0][0], asked[0][-1] > 9 * TEXTS) == (TEXTS, 0, True)
-    monkeypatch.setattr(shipped, "pick_backend", lambda encoder, device: "torch")  # no kernels for the encoder
+    monkeypatch.setattr(exporting, "pick_backend", lambda encoder, device: "torch")  # no kernels for the encoder
     assert measure_precision(load_model(model), ["a dog"]) == ({}, None)
 
 
@@ -139,9 +344,14 @@ def pairs(tmp_path_factory, sentences):
 
 
 @pytest.mark.slow
-def test_worse_isotropy_is_said_loudly(train):
+def test_a_budget_keeps_without_views_what_the_rule_refuses_and_worse_isotropy_is_said_loudly(
+    train, tmp_path, monkeypatch, read_training
+):
+    monkeypatch.setattr(fitting, "make_views", None)
     result = train("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--stop", "budget", "--latent")
     assert result.exit_code == 0
+    assert "separability" not in read_training(tmp_path / "m")
+    assert Runtime(tmp_path / "m").info()["calibration"] != "none"
     assert "WARNING: calibrated embeddings are LESS isotropic than the pooled ones" in result.stderr
     assert "WARNING: the flow fits the corpus WORSE than a plain Gaussian" in result.stderr
     assert "WARNING" not in result.stdout
