@@ -7,8 +7,9 @@
 ``flow_read``, ``flow_recur`` and ``flow_emit`` are the phases. For few rows ``flow_chain`` is the last two at once,
 unrolled, and repeats all steps for each chunk. ``flow_state`` is the affine flow.
 
-D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB =
-min(WP, 32). Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the compiler can widen loads.
+D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB, at most
+32, and 64 in ``flow_recur``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the compiler
+can widen loads.
 Specialising kernels on B or ``layer_pitch`` would change the order of sums. B is never 0.
 """
 # ruff: noqa: ANN001 - Triton's arguments are untyped
