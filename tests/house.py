@@ -145,7 +145,7 @@ def counts() -> dict[str, Count]:
         "product": Count(lines(*PRODUCT), 47_115, 43_500),
         "product without kernels": Count(lines("fastflow", "train", "bench"), 34_155, 31_500),
         "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.06, 1.95, "MB"),
-        "bench": Count(lines("bench"), 5_360, 5_000),
+        "bench": Count(lines("bench"), 5_355, 5_000),
         "tests": Count(lines("tests"), 44_200, 38_000),
         "docstrings and comments": Count(comments, 48_410, 46_000, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
