@@ -21,7 +21,7 @@ def try_lock(handle: IO[bytes] | FileIO) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process has a file locked; raises OSError."""
+    """Return whether another process has a file locked; raises OSError."""
     with open_regular(path) as handle:
         return not try_lock(handle)
 
