@@ -231,9 +231,8 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
     if cache is None and not settings.dedupe:
         yield None
         return
-    from fastflow.files.reuse.repeats import Repeats
     from fastflow.files.reuse.store import decides
-    from fastflow.files.reuse.vector_cache import VectorCache
+    from fastflow.files.reuse.vector_cache import Temporary, VectorCache
 
     none = runtime.pool([])
     size = 1 + none.shape[1] * none.itemsize
@@ -241,7 +240,7 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
     if cache is not None:
         store = VectorCache(cache, decides(runtime, settings.prompt), size)
     else:
-        store = Repeats(None if target is None else target.parent, size)
+        store = Temporary(None if target is None else target.parent, decides(runtime, settings.prompt), size)
     try:
         yield store
         store.finish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from click.testing import CliRunner
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.files.reuse import cache, repeats
+from fastflow.files.reuse import cache
 from fastflow.files.reuse.cache import describe, wait_for_lock
-from fastflow.files.reuse.repeats import FULLEST, Repeats, Slots
 from fastflow.files.reuse.store import CHECK, KEY, check_of, decides, keys_of, pack_rows, unpack_rows
+from fastflow.files.reuse.vector_cache import Temporary
 from fastflow.train.data.embeddings import embed_corpus
 from fastflow.train.data.encoder import open_encoder
 
@@ -82,41 +81,8 @@ def test_a_check_binds_a_row_to_its_key():
     assert check != check_of(key, b"raw")
 
 
-def keys_of_repeats(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 2**64, (count, 2), np.uint64)
-
-
-def test_a_table_finds_every_key_and_no_other(tmp_path):
-    keys, table = keys_of_repeats(5000), Slots(tmp_path, 8)
-    for start in range(0, 5000, 700):
-        part = np.arange(start, min(start + 700, 5000))
-        assert (table.find(keys[part]) == -1).all()
-        table.add(keys[part], part)
-        assert table.entries <= FULLEST * len(table._slots)
-    assert np.array_equal(table.find(keys[::-1]), np.arange(5000)[::-1])
-    assert (table.find(keys_of_repeats(5000, seed=1)) == -1).all()
-    assert table.find(keys[:0]).shape == (0,)
-    table.close()
-
-
-@pytest.mark.parametrize("column", [0, 1])
-def test_both_halves_of_a_key_count(tmp_path, column):
-    keys, table = keys_of_repeats(300), Slots(tmp_path, 1024)
-    keys[:, 0] = 1023  # the last slot: probing goes on at the first
-    table.add(keys[:200], np.arange(200))
-    assert np.array_equal(table.find(keys), [*range(200), *[-1] * 100])
-    other = keys[:200].copy()
-    other[:, column] ^= np.uint64(1 << 63)
-    assert (table.find(other) == -1).all()
-    zeros = np.zeros((1, 2), np.uint64)  # not a free slot
-    assert table.find(zeros)[0] == -1
-    table.add(zeros, np.array([200]))
-    assert table.find(zeros)[0] == 200
-    table.close()
-
-
-def test_rows_come_back_and_nothing_lies_in_the_folder(tmp_path):
-    store = Repeats(tmp_path, 5)
+def test_rows_of_a_run_come_back_and_nothing_lies_in_the_folder(tmp_path):
+    store = Temporary(tmp_path, {}, 5)
     rows = {os.urandom(KEY): os.urandom(5) for _ in range(1000)}
     listed = list(rows)
     assert store.find(listed) == {}
@@ -128,56 +94,13 @@ def test_rows_come_back_and_nothing_lies_in_the_folder(tmp_path):
     store.close()
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr(repeats, "FIRST_SLOTS", 1 << 10)
-
-    def peak(windows: int) -> int:
-        store = Repeats(tmp_path, 400)
-        tracemalloc.start()
-        try:
-            for _ in range(windows):
-                rows = {os.urandom(KEY): bytes(400) for _ in range(500)}
-                assert store.find(list(rows)) == {}
-                store.add(rows)
-            assert len(store.find(list(rows))) == 500
-            assert store._table.entries == 500 * windows
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-            store.close()
-
-    monkeypatch.setattr(repeats, "MOVED", 1 << 9)
-    peak(2)
-    few, many = peak(20), peak(80)
-    assert many <= 1.02 * few + 20_000, (
-        "a text more must not cost a byte more; 30,000 more texts are 720,000 entries' bytes"
-    )
-
-
-@pytest.mark.parametrize("at", ["table", "rows"])
-def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch, at):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    if at == "table":
-        monkeypatch.setattr(os, "posix_fallocate", full)
-        with pytest.raises(FastflowError, match=r"temporary file of --dedupe\) cannot be written: No space left on"):
-            Repeats(tmp_path, 5)
-    else:
-        store = Repeats(tmp_path, 5)
-        monkeypatch.setattr(store._table, "add", full)
-        with pytest.raises(FastflowError, match="No space left on device; free some space or choose another place"):
-            store.add({bytes(KEY): bytes(5)})
-        store.close()
-
-
-def test_a_file_that_lost_its_end_is_an_error(tmp_path):
-    store = Repeats(tmp_path, 5)
-    store.add({bytes(KEY): bytes(5)})
-    store._rows.truncate(3)
-    with pytest.raises(FastflowError, match="was cut short"):
-        store.find([bytes(KEY)])
+def test_a_folder_that_cannot_hold_a_runs_rows_is_one_sentence(tmp_path):
+    with pytest.raises(FastflowError, match=r"temporary file of --dedupe\) cannot be written: No such .*; make"):
+        Temporary(tmp_path / "absent", {}, 5)
+    store = Temporary(tmp_path, {}, 5)
+    store._db.execute("PRAGMA max_page_count = 1")  # as a disk without room
+    with pytest.raises(FastflowError, match=r"temporary file of --dedupe\).*: the disk is full; free some space"):
+        store.add({os.urandom(KEY): bytes(5) for _ in range(5000)})
     store.close()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fastflow.cache_folder import OWN
 from fastflow.errors import FastflowError
 from fastflow.files.reuse.cache import bytes_for_people
 from fastflow.files.reuse.store import CHECK, Store, check_of
+from fastflow.files.write.partial import cannot_write
 
 APPLICATION = 0x66665643  # "ffVC", in the header of the SQLite file
 VERSION = 1
@@ -113,6 +115,27 @@ class VectorCache(Store):
         with _plain(self.path):
             (vectors,) = self._db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
             return f"{self.path} holds {vectors:,} vectors, {bytes_for_people(self.path.stat().st_size)}"
+
+
+class Temporary(VectorCache):
+    """Store of one run's vectors (--dedupe), in a file of ``folder`` whose name is removed at once."""
+
+    def __init__(self, folder: Path | None, decided: Mapping[str, Any], size: int) -> None:
+        folder = folder or Path(tempfile.gettempdir())
+        try:
+            with tempfile.NamedTemporaryFile(prefix="fastflow-", dir=folder) as file:
+                super().__init__(Path(file.name), decided, size)
+                for pragma in ("journal_mode = off", "synchronous = off"):
+                    self._db.execute(f"PRAGMA {pragma}")
+        except OSError as error:
+            raise cannot_write(folder / "(temporary file of --dedupe)", error) from error
+        self.path, self.since = folder / "(temporary file of --dedupe)", None
+
+    def finish(self) -> None:
+        """Keep nothing: the file ends with the run."""
+
+    def describe(self) -> str:
+        return ""
 
 
 def report(path: Path) -> list[str]:
