@@ -170,7 +170,8 @@ def run_every(
             say(f"{path} is of this commit: kept")
             continue
         say(f"{name}: fastflow bench {' '.join(words)}")
-        command = [sys.executable, "-c", COMMAND, "bench", *words, *options, "--json", str(path)]
+        again = ["--overwrite"] * (_read_commit(path) is not None)
+        command = [sys.executable, "-c", COMMAND, "bench", *words, *options, "--json", str(path), *again]
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
             failed.append(name)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -37,13 +38,47 @@ MODEL = click.option(
     "[default: the environment variable FASTFLOW_MODEL, else 'default']",
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
-JSON = click.option(
-    "--json",
-    "json_file",
-    metavar="[FILE]",
-    is_flag=False,
-    flag_value="-",
-    help="The result as JSON: to FILE, or in place of the text on standard output.",
+
+
+def _note_overwrite(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.meta["overwrite"] = value
+
+
+def is_overwriting() -> bool:
+    """Whether the command was given --overwrite."""
+    return bool(click.get_current_context().meta["overwrite"])
+
+
+def check_free(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Raise a UsageError if the file ``value`` exists, unless --overwrite replaces it; no record says who made it."""
+    if value is not None and str(value) != "-" and os.path.lexists(value):
+        if not (os.path.isfile(value) or os.path.islink(value)):
+            raise UsageError(f"{parameter.opts[-1]} {value} is not a regular file; name another")
+        if not is_overwriting():
+            raise UsageError(f"{parameter.opts[-1]} {value} exists; name another file, or replace it with --overwrite")
+    return value
+
+
+OVERWRITE = click.option(
+    "--overwrite",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_note_overwrite,
+    help="Replace a file that exists. Otherwise only a vector file that fastflow made, with nothing of others in it, "
+    "is replaced.",
+)
+JSON = join_options(
+    click.option(
+        "--json",
+        "json_file",
+        metavar="[FILE]",
+        is_flag=False,
+        flag_value="-",
+        callback=check_free,
+        help="The result as JSON: to FILE, or in place of the text on standard output.",
+    ),
+    OVERWRITE,
 )
 DEVICE = click.option("--device", default="auto", help="auto, cpu or cuda.")
 DTYPE = click.option(
@@ -160,8 +195,10 @@ def model_argument(command: Any) -> Any:
     return click.argument("model", required=False)(named(command))
 
 
-def describe_output(output: Path, replaced: bool) -> str:
-    """Return the end of a summary: the output's path, and if it was replaced."""
+def describe_output(output: Path, replaced: bool, unused: bool = False) -> str:
+    """Return the end of a summary: the output's path, and whether it was replaced, or kept for an empty result."""
+    if unused:
+        return f"; {output} stays as it was, for a result without rows replaces no file"
     return f"; written to {output}" + ", which was replaced" * replaced
 
 

@@ -149,7 +149,8 @@ def embed(
     elif output is not None and os.path.isdir(output):  # False, no error, for an impossible name
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     replaced = output is not None and os.path.isfile(output)
-    check_target(output, paths, settings, resume and ray is None, cache)
+    run = Run(resume and ray is None, quiet, not fit, cache=cache, overwrite=shared.is_overwriting())
+    check_target(output, paths, settings, run)
     check_inputs(output, paths, settings, resume)
     if ray is not None:
         embed_on_ray(click.get_current_context(), paths, replaced)
@@ -170,7 +171,7 @@ def embed(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             started = None if quiet else partial(introduce, runtime)
-            run = Run(resume, quiet, not fit, open_again, given, cache, started)
+            run = replace(run, opened=open_again, given=given, started=started)
             done = embed_file(runtime, paths, output, settings, run)
     seconds = time.monotonic() - start
     if not quiet:
@@ -217,7 +218,7 @@ def summarise(
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     odd = odd or ["none empty or cut"] * (unit == "texts")
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
-    written = "" if output is None else shared.describe_output(output, replaced)
+    written = "" if output is None else shared.describe_output(output, replaced, done.unused)
     if done.cache:
         say(f"fastflow: {done.cache}")
     what = f" ({', '.join(odd)}{again})" if odd else ""

@@ -135,6 +135,7 @@ def export(model: str, to: str, output: Path, dim: int | None, normalize: bool, 
 @shared.THREADS
 @shared.DEVICE
 @shared.RESUME
+@shared.OVERWRITE
 @shared.QUIET
 def transform(
     vectors: str,
@@ -163,7 +164,8 @@ def transform(
     from fastflow.files.transform import transform_file
 
     runtime = open_runtime(model, device, dtype, threads, quiet=True)
-    run = Run(resume, quiet, started=None if quiet else partial(introduce, runtime))
+    started = None if quiet else partial(introduce, runtime)
+    run = Run(resume, quiet, started=started, overwrite=shared.is_overwriting())
     start, replaced = time.monotonic(), os.path.isfile(output)
     done = transform_file(runtime, vectors, output, Settings(**options), run)
     if not quiet:

@@ -95,7 +95,14 @@ def eval_command(
     "weights, without calibration), standardize, components[:K], nullspace[:K], whiten[:K], flow, a chain "
     "(whiten:128+flow), or the directory of another model.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT.html", help="The page.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="OUT.html",
+    callback=shared.check_free,
+    help="The page.",
+)
 @shared.replace_option("--html", "--output (-o)")
 @shared.JSON
 @click.option(

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands import JSON, QUIET, describe_output, output_option
+from fastflow.commands import JSON, OVERWRITE, QUIET, describe_output, is_overwriting, output_option
 from fastflow.console import emit, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count
@@ -25,6 +25,7 @@ REFUSED = {  # option of embed that --ray refuses -> remedy
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @output_option("OUT with the suffix of the parts: .npy, .jsonl, .parquet or .db.")
+@OVERWRITE
 @QUIET
 def merge(folder: Path, output: Path, quiet: bool) -> None:
     """Join the parts in a folder to one file.
@@ -40,10 +41,10 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     from fastflow.files.parts.merging import merge as join
 
     replaced = os.path.isfile(output)
-    found = join(folder, output, shown=not quiet)
+    found = join(folder, output, shown=not quiet, overwrite=is_overwriting())
     if not quiet:
         joined = f"{format_count(found[0].total, 'rows')} of {format_count(len(found), 'parts')}"
-        say(f"fastflow: {joined}{describe_output(output, replaced)}")
+        say(f"fastflow: {joined}{describe_output(output, replaced, replaced and not found[0].total)}")
 
 
 @click.command()
@@ -111,7 +112,8 @@ def embed_on_ray(context: click.Context, paths: list[str], replaced: bool) -> No
             given[name] = os.path.abspath(given[name])
     words = arguments("ray", "threads")
     target: Path = given["output"]
-    rows, parts = embed_on_cluster(words, target, given["ray"], threads, given["resume"], given["quiet"])
+    how = threads, given["resume"], given["quiet"], is_overwriting()
+    rows, parts = embed_on_cluster(words, target, given["ray"], *how)
     if not given["quiet"]:
         made = f"{format_count(rows, 'texts')} in {format_count(parts, 'parts')}"
         say(f"fastflow: {made}{describe_output(target, replaced)}")

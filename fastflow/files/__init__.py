@@ -56,6 +56,7 @@ class Summary:
     reused: int = 0  # texts with a pooled vector from a store
     cache: str = ""  # a sentence about the file of --cache
     finished: bool = False  # whether an earlier run finished the output
+    unused: bool = False  # whether a result without rows was dropped, to replace no file
     known: int = 0  # rows that --only-new left out
     skipped: int = 0  # rows that --errors skip left out; ``skipped_rows`` lists the first
     skipped_rows: list[str] = field(default_factory=list)
@@ -93,6 +94,7 @@ class Run:
 
     ``judge``: whether to warn of texts unlike the model's corpus. ``opened`` opens an input. ``given``: the command's
     arguments. ``cache``: a file of vectors that runs share. ``started`` is called after the first texts are read.
+    ``overwrite``: whether to replace an output that fastflow did not make.
     """
 
     resume: bool = False
@@ -102,6 +104,7 @@ class Run:
     given: Sequence[str] = ()
     cache: Path | None = None
     started: Callable[[], None] | None = None
+    overwrite: bool = False
 
 
 def write_rows(
@@ -129,20 +132,18 @@ def write_rows(
     writer.finish()
 
 
-def check_target(
-    target: Path | None, paths: Sequence[str], settings: Settings, resume: bool, cache: Path | None = None
-) -> None:
-    """Raise a UsageError if options, inputs, output and cache do not fit together."""
+def check_target(target: Path | None, paths: Sequence[str], settings: Settings, run: Run) -> None:
+    """Raise a UsageError unless options, inputs, output and cache fit together, and the output may be written."""
     check_formats(paths, settings.layout)
-    check_cache(cache, target, paths)
-    if settings.only_new and cache is None:
+    check_cache(run.cache, target, paths)
+    if settings.only_new and run.cache is None:
         raise UsageError("--only-new leaves out the texts of earlier runs, which --cache FILE.db knows: add --cache")
     if settings.only_new and settings.shard is not None:
         raise UsageError("--only-new and --shard: the rows of a part are fixed; leave out one of them")
     if target is None and settings.shard is not None:
         raise UsageError("--shard needs an output, for a part has a manifest beside it: -o DIR")
     if target is None:
-        if resume:
+        if run.resume:
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
@@ -163,8 +164,13 @@ def check_target(
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
         check_output(target, path)
-    if resume and settings.shard is None:
-        check_known(target)
+    if run.resume:
+        if settings.shard is None:
+            check_known(target)
+    elif os.path.lexists(target):
+        from fastflow.files.write.replacing import check_replaceable
+
+        check_replaceable(target, run.overwrite)
 
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ def embed_file(
     """
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
-    check_target(target, paths, settings, run.resume, run.cache)
+    check_target(target, paths, settings, run)
     check_truncation(settings.dim, runtime.session.width, "--dim")
     with Sources(paths, run.opened) as sources:
         types = check_types(sources, target, settings)
@@ -101,6 +101,7 @@ class Embedded:
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
+        counts.unused = not isinstance(writer, StandardOutput) and writer.unused
         counts.skipped, counts.skipped_rows = self._skipped.count, self._skipped.places
         if counts.skipped:
             say(f"fastflow: WARNING: {self._skipped.describe()}")

@@ -36,7 +36,7 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
         raise UsageError(
             f"{target}: the {parts} of a {target.suffix} file hold texts, and these are vectors; write .npy"
         )
-    check_target(target, [source], settings, run.resume)
+    check_target(target, [source], settings, run)
     check_truncation(settings.dim, runtime.session.width, "--dim")
     with MatrixFile(source) as vectors:
         takes = runtime.info()
@@ -56,7 +56,7 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
             progress = Progress("transform", len(vectors.matrix), "vectors", shown=not run.quiet, done=rows)
             earlier = Block(range(rows), [], np.zeros((0, 0)))
             write_rows(_transform(runtime, vectors, settings, rows), writer, state, progress, [earlier])
-            return Summary(texts=writer.rows - rows, resumed=rows)
+            return Summary(texts=writer.rows - rows, resumed=rows, unused=writer.unused)
 
 
 def _transform(runtime: Runtime, source: MatrixFile, s: Settings, first: int) -> Iterator[Block]:

@@ -25,7 +25,7 @@ RETRIES = 3  # more attempts at a part if its worker dies
 
 
 def embed_on_cluster(
-    words: Sequence[str], target: Path, address: str, threads: int, resume: bool, quiet: bool
+    words: Sequence[str], target: Path, address: str, threads: int, resume: bool, quiet: bool, overwrite: bool = False
 ) -> tuple[int, int]:
     """Embed on a cluster of Ray with the options ``words`` and join the parts to ``target``: (rows, parts).
 
@@ -50,7 +50,7 @@ def embed_on_cluster(
             if any(folder.glob("part-*")):
                 add_note(error, f"finished rows are in {folder}; the same command with --resume continues after them")
             raise
-    found = merge(folder, target, shown=not quiet)
+    found = merge(folder, target, shown=not quiet, overwrite=overwrite)
     _clear(folder)
     return found[0].total, count
 

@@ -45,7 +45,7 @@ def test_embed_reads_standard_input(model, tmp_path):
     done = run("embed", "-", "-m", model, "-o", tmp_path / "out.jsonl", stdin=text)
     assert (done.exit_code, done.stdout) == (0, "")
     assert (tmp_path / "out.jsonl").read_text() == result.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.run.json"]
     empty = run("embed", "-", "-m", model, stdin="")
     assert (empty.exit_code, empty.stdout) == (0, "")
     assert "fastflow: 0 texts" in empty.stderr

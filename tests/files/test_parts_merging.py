@@ -53,7 +53,7 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
     options += ["--keep", "n", "--id-field", "id"] * (suffix != ".npy")
     result = check_parts(suffix, of, *words(model, *options))
     assert result.stderr == f"fastflow: 20 rows of {format_count(of, 'parts')}; written to out{suffix}\n"
-    assert len(list(desk.iterdir())) == 6  # the inputs, the parts, the whole with its record and the joined file
+    assert len(list(desk.iterdir())) == 7  # the inputs, the parts, the whole and the joined file with their records
 
 
 def make(model, suffix=".npy", of=3):

@@ -141,14 +141,14 @@ def test_a_run_that_begins_again_says_what_it_replaces_and_an_earlier_output_sta
     assert desk.left() == []
     desk.target.write_bytes(b"of an earlier run")
     for stop in (0, 2):
-        interrupted(desk, stop)
+        interrupted(desk, stop, "--overwrite")
         assert desk.target.read_bytes() == b"of an earlier run"
     with pytest.MonkeyPatch.context() as patch:
         before_block(patch, lambda number: number == 2 and desk.partial.unlink())  # somebody removes it
-        done = desk.run()
+        done = desk.run("--overwrite")
     assert f"starts again and replaces {2 * SIZE} finished rows in {desk.partial}; --resume would" in done.stderr
     assert f"{desk.target} is whole" not in done.stderr
-    interrupted(desk, 2)
+    interrupted(desk, 2, "--overwrite")
     desk.target.write_bytes(b"of an earlier run")
     assert desk.run("--resume").exit_code == 0
     assert desk.target.read_bytes() == whole
@@ -194,7 +194,8 @@ def test_a_finished_output_that_is_another_file_or_has_a_damaged_record_is_an_er
     record.unlink()
     absent = "x.npy is finished, and there is no x.npy.run.json, which names its run: leave out --resume"
     assert_one_sentence(run(*words, "--resume"), 2, absent)
-    assert run(*words).exit_code == 0
+    assert_one_sentence(run(*words), 2, "x.npy exists, and no x.npy.run.json says that fastflow made it")
+    assert run(*words, "--overwrite").exit_code == 0
     assert run(*words, "--resume").exit_code == 0
 
 
@@ -336,8 +337,8 @@ def test_transform_of_several_blocks_of_none_and_of_pooled_texts(
     assert np.load(target).dtype == np.float32  # float64 is for computing only
     assert np.abs(np.load(target) - exact).max() <= 1e-6 * np.abs(exact).max()
     np.save("none.npy", x[:0])
-    assert transform_file(runtime, "none.npy", target, Settings(dim=7)) == Summary()
-    assert np.load(target).shape == (0, 7)
+    assert transform_file(runtime, "none.npy", tmp_path / "rows.npy", Settings(dim=7)) == Summary()
+    assert np.load(tmp_path / "rows.npy").shape == (0, 7)
     np.save("pooled.npy", pooled)
     assert run("transform", "pooled.npy", "-m", weighted_model, "-o", target, "--quiet").exit_code == 0
     assert np.array_equal(np.load(target), Runtime(weighted_model).transform(pooled))

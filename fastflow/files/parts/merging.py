@@ -21,6 +21,8 @@ from fastflow.files.write.database_schema import about_of, blocks
 from fastflow.files.write.json_columns import cast, join_schemas
 from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput
+from fastflow.files.write.partial import State
+from fastflow.files.write.replacing import check_replaceable
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
 from fastflow.values import open_regular, reason
@@ -28,10 +30,11 @@ from fastflow.values import open_regular, reason
 ROWS, CHUNK = 4096, 1 << 20  # rows and bytes read at a time
 
 
-def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
+def merge(folder: Path, target: Path, shown: bool = False, overwrite: bool = False) -> list[Manifest]:
     """Join the parts in ``folder`` to ``target``, the file of one run; return their manifests.
 
-    Raises a FastflowError for a part that is missing, changed or of another run, before any byte is written.
+    Raises a FastflowError for a part that is missing, changed or of another run, before any byte is written, and for a
+    ``target`` that fastflow did not make, unless ``overwrite``.
     """
     kind, found = writer_for(target), manifests(folder)
     check_complete(folder, found)
@@ -41,15 +44,18 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
             raise UsageError(f"{target}: the parts are {path.suffix} files, such as {path}; give -o the same suffix")
         if target.exists() and target.samefile(path):
             raise UsageError(f"{target} is one of the parts; choose another output with -o")
+    check_replaceable(target, overwrite)
     with Progress("check", sum(path.stat().st_size for path in paths), "bytes", shown) as checked:
         check_bytes(folder, found, checked.advance)
     meta = {name: value for name, value in found[0].run.items() if name != "options"}
     with Progress("merge", found[0].total, "rows", shown) as progress, kind(target, meta) as writer:
         writer.begin()
+        writer.seal = lambda whole: State(target, None, found[0].run).done(whole, found[0].total)
         try:
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):
+                writer.rows = found[0].total
                 with _joining(f"{folder}: the parts", "make them again"):
                     _join_parquet(writer, paths, progress.advance)
             else:
@@ -90,6 +96,7 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
         if isinstance(writer, JsonLinesFile):
             while chunk := handle.read(CHUNK):
                 writer.append(chunk)
+                writer.rows += chunk.count(b"\n")
                 count(chunk.count(b"\n"))
             return
         scored = bool(manifest.run.get("options", {}).get("log_prob"))

@@ -18,7 +18,7 @@ from typing import Any
 from fastflow.errors import FastflowError
 from fastflow.files.read import plain
 from fastflow.files.write import Block
-from fastflow.files.write.database_schema import FORMAT, PAGE, TABLE, fold_case, quote_name
+from fastflow.files.write.database_schema import FORMAT, JOURNALS, PAGE, TABLE, fold_case, quote_name
 from fastflow.files.write.outputs import OutputFile
 from fastflow.version import __version__
 
@@ -67,6 +67,12 @@ class DatabaseFile(OutputFile):
             raise FastflowError(
                 f"{self.target} cannot be written: {error}; free some space or choose another place with -o"
             ) from error
+
+    def name(self, whole: Path) -> None:
+        if self.rows:  # the replaced file's journal would be applied to the new file
+            for end in JOURNALS:
+                self.target.with_name(self.target.name + end).unlink(missing_ok=True)
+        super().name(whole)
 
     def _build(self, path: Path) -> None:
         records = self._records()

@@ -21,6 +21,8 @@ FORMAT = 1
 PAGE = 16_384  # bytes; rows of 768 floats waste less than with SQLite's 4,096
 TABLE = "texts"
 RUN = "run"
+KEY_INDEX = "texts_by_key"  # of --append
+JOURNALS = ("-journal", "-wal", "-shm")  # ends of the names of SQLite's files beside a database that is written
 STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
 ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # fields of a run that a manifest lacks
@@ -149,6 +151,22 @@ def columns_of(db: sqlite3.Connection) -> list[str]:
 def width_of(run: dict[str, Any]) -> int:
     """Return the numbers of a stored vector, or its bytes if they are bits."""
     return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
+
+
+def find_foreign(path: Path) -> str | None:
+    """Describe what ``path`` has that fastflow embed did not make, or return None."""
+    if beside := [path.name + end for end in JOURNALS if path.with_name(path.name + end).exists()]:
+        return f"{beside[0]} shows that another program writes it"
+    try:
+        with reading(path) as db:
+            run_of(db, path)
+        with closing(sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?mode=ro", uri=True)) as db:
+            named = db.execute("SELECT type, name FROM sqlite_master")
+            own = (TABLE, RUN, KEY_INDEX)
+            foreign = next((each for each in named if each[1] not in own and not each[1].startswith("sqlite_")), None)
+    except (sqlite3.Error, ValueError, FastflowError):
+        return "it is no .db that fastflow embed made"
+    return None if foreign is None else f"it has the {foreign[0]} {short(foreign[1])}, which fastflow did not make"
 
 
 def about_of(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 
 from fastflow.console import add_note, say
 from fastflow.files.write import FIELDS, Block, json_lines
-from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path, run_path
+from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path
 
 
 class OutputFile:
@@ -28,7 +28,7 @@ class OutputFile:
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
-        self.named = False
+        self.named = self.unused = False  # whether the file got its name, or had no rows and replaced none
         self.started: Callable[[], None] | None = None  # called before the first rows are written
         self.seal: Callable[[Path], None] | None = None  # called with the whole file before it is renamed
         self.types: dict[str, Any] = {}  # Arrow types of the input's columns
@@ -93,6 +93,11 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def name(self, whole: Path) -> None:
+        """Rename the ``whole`` file to the target, unless it has no rows and would replace a file."""
+        if not (self.rows or self.of_shard) and os.path.lexists(self.target):
+            self.unused = True
+            self.remove()
+            return
         if self.seal is not None:
             self.seal(whole)
         whole.replace(self.target)
@@ -162,8 +167,6 @@ def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     If the ``with`` block fails, finished rows stay in NAME.partial, and a note of the error names them. A finished file
     that is not a part gets a record for --resume.
     """
-    if not resume:
-        run_path(writer.target).unlink(missing_ok=True)
     if not writer.of_shard:
         writer.seal = lambda whole: state.done(whole, writer.rows)
     if not resume and (lost := state.left()):

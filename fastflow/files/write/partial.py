@@ -115,7 +115,8 @@ def flatten_options(options: Any) -> dict[str, Any]:
     return found | layout if isinstance(layout, dict) else found
 
 
-def _identity(path: Path) -> list[int]:
+def identify(path: Path) -> list[int]:
+    """Return size and modification time of a file, as a record has them."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
 
@@ -159,7 +160,7 @@ class State:
             return None
         try:
             saved, rows, same = self._read(run_path(target))
-            whole = saved["file"] == _identity(target)
+            whole = saved["file"] == identify(target)
             other = None if same else f"from a run with another {self._difference(saved['run'])}"
         except FAULTS as error:
             raise FastflowError(f"{run_path(target)} is damaged; remove it and {target} to start again") from error
@@ -172,12 +173,15 @@ class State:
         return rows
 
     def done(self, whole: Path, rows: int) -> None:
-        """Write the record of the finished run, just before ``whole`` is renamed."""
-        if not self._again:
-            return
+        """Write the record of the finished run, just before ``whole`` is renamed to the target.
+
+        ``before`` is the file that the renaming replaces: a run killed in between leaves that one.
+        """
         path = run_path(self.target)
         try:
-            replace_text(path, json.dumps({"rows": rows, "file": _identity(whole), "run": self._run}))
+            before = identify(self.target) if self.target.is_file() else None
+            record = {"rows": rows, "file": identify(whole), "before": before, "run": self._run}
+            replace_text(path, json.dumps(record))
         except OSError as error:
             raise cannot_write(path, error) from error
 
