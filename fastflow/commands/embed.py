@@ -69,7 +69,19 @@ if TYPE_CHECKING:
     "that grows. Runs may share it.",
 )
 @click.option(
-    "--only-new", is_flag=True, help="With --cache: write only the rows whose texts no finished run has put there."
+    "--only-new",
+    is_flag=True,
+    help="With --cache: write only the rows whose texts, or with --id-field ids and texts, no finished run has put "
+    "there.",
+)
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Add the rows to OUT.db, whose other tables stay. With --id-field a known id with another text is replaced; "
+    "without ids a known text is left out. Vectors of unchanged texts are not computed.",
+)
+@click.option(
+    "--delete-missing", is_flag=True, help="With --append: delete the rows of OUT.db whose id or text the inputs lack."
 )
 @shared.RESUME
 @click.option(
@@ -112,11 +124,9 @@ def embed(
     dtype: str,
     threads: int | None,
     shard: str | None,
-    resume: bool,
     fit: bool,
     save_model: Path | None,
     prompt_name: str | None,
-    cache: Path | None,
     ray: str | None,
     json_file: str | None,
     quiet: bool,
@@ -138,6 +148,8 @@ def embed(
 
         check_options(click.get_current_context())
     found, paths = layout(), expand_patterns(inputs)
+    ours = {name: options.pop(name) for name in ("resume", "cache", "append", "delete_missing")}
+    run = Run(quiet=quiet, judge=not fit, overwrite=shared.is_overwriting(), **ours)
     settings = Settings(found, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
@@ -149,9 +161,8 @@ def embed(
     elif output is not None and os.path.isdir(output):  # False, no error, for an impossible name
         raise UsageError(f"{output} is a directory; name a file in it, or make a part in it with --shard I/N")
     replaced = output is not None and os.path.isfile(output)
-    run = Run(resume and ray is None, quiet, not fit, cache=cache, overwrite=shared.is_overwriting())
-    check_target(output, paths, settings, run)
-    check_inputs(output, paths, settings, resume)
+    check_target(output, paths, settings, replace(run, resume=run.resume and ray is None))
+    check_inputs(output, paths, settings, run.resume)
     if ray is not None:
         embed_on_ray(click.get_current_context(), paths, replaced)
         return
@@ -160,7 +171,14 @@ def embed(
     with contextlib.ExitStack() as stack:
         open_again: Callable[[str], Input] = Input
         if fit:
-            open_again, model = stack.enter_context(fit_to(paths, settings, model, device, save_model, resume, quiet))
+            open_again, model = stack.enter_context(
+                fit_to(paths, settings, model, device, save_model, run.resume, quiet)
+            )
+        if run.append and model is None and output is not None and output.exists():
+            from fastflow.files.write.appending import has_run
+            from fastflow.search.database import find_model
+
+            model = find_model(output) if has_run(output) else None
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # --prompt-name may choose an empty prompt
@@ -175,7 +193,7 @@ def embed(
             done = embed_file(runtime, paths, output, settings, run)
     seconds = time.monotonic() - start
     if not quiet:
-        summarise(done, seconds, runtime.info()["max_length"], output, replaced)
+        summarise(done, seconds, runtime.info()["max_length"], output, replaced and not run.append)
     if json_file is not None:
         from fastflow.files.embed import numbers_of
 
@@ -215,6 +233,7 @@ def summarise(
     rate = done.texts / max(seconds, 1e-9)
     odd = [f"{done.empty:,} empty"] * bool(done.empty) + [f"{done.resumed:,} done before"] * bool(done.resumed)
     odd += [f"{done.known:,} more known and left out"] * bool(done.known)
+    odd += [f"{count:,} {what}" for what, count in done.appended.items()]
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     odd = odd or ["none empty or cut"] * (unit == "texts")
     again = f"; {done.reused:,} not computed again" * bool(done.reused)

@@ -18,6 +18,7 @@ REFUSED = {  # option of embed that --ray refuses -> remedy
     "fit": "fit once with fastflow-train, then give -m MODEL",
     "save_model": "fit once with fastflow-train, then give -m MODEL",
     "only_new": "leave out one of them",
+    "append": "leave out one of them",
     "json_file": "leave out one of them",
 }
 

@@ -57,6 +57,7 @@ class Summary:
     cache: str = ""  # a sentence about the file of --cache
     finished: bool = False  # whether an earlier run finished the output
     unused: bool = False  # whether a result without rows was dropped, to replace no file
+    appended: dict[str, int] = field(default_factory=dict)  # rows that --append added, replaced, left the same, deleted
     known: int = 0  # rows that --only-new left out
     skipped: int = 0  # rows that --errors skip left out; ``skipped_rows`` lists the first
     skipped_rows: list[str] = field(default_factory=list)
@@ -94,7 +95,8 @@ class Run:
 
     ``judge``: whether to warn of texts unlike the model's corpus. ``opened`` opens an input. ``given``: the command's
     arguments. ``cache``: a file of vectors that runs share. ``started`` is called after the first texts are read.
-    ``overwrite``: whether to replace an output that fastflow did not make.
+    ``overwrite``: whether to replace an output that fastflow did not make. ``append``: whether to add to a .db, and
+    ``delete_missing``, to delete its rows that the input lacks.
     """
 
     resume: bool = False
@@ -105,6 +107,8 @@ class Run:
     cache: Path | None = None
     started: Callable[[], None] | None = None
     overwrite: bool = False
+    append: bool = False
+    delete_missing: bool = False
 
 
 def write_rows(
@@ -142,6 +146,8 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
         raise UsageError("--only-new and --shard: the rows of a part are fixed; leave out one of them")
     if target is None and settings.shard is not None:
         raise UsageError("--shard needs an output, for a part has a manifest beside it: -o DIR")
+    if run.append or run.delete_missing:
+        check_append(target, settings, run)
     if target is None:
         if run.resume:
             raise UsageError("--resume needs an output file: -o OUT")
@@ -164,13 +170,29 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
         check_output(target, path)
-    if run.resume:
-        if settings.shard is None:
-            check_known(target)
-    elif os.path.lexists(target):
+    if run.resume and settings.shard is None:
+        check_known(target)
+    if os.path.lexists(target) and not run.append and (not run.resume or target.is_symlink()):
         from fastflow.files.write.replacing import check_replaceable
 
         check_replaceable(target, run.overwrite)
+
+
+def check_append(target: Path | None, settings: Settings, run: Run) -> None:
+    """Raise a UsageError for options that do not go with --append or --delete-missing."""
+    for wrong, sentence in (
+        (not run.append, "--delete-missing deletes rows of the file that --append extends: add --append"),
+        (target is None or target.suffix != ".db", "--append extends a .db: give -o FILE.db"),
+        (run.resume, "--append needs no --resume: the same command leaves the rows that are there"),
+        (settings.shard is not None, "--append and --shard: a part is a file of its own; leave out one of them"),
+        (settings.only_new, "--append adds only rows that the file lacks: leave out --only-new"),
+        (
+            run.delete_missing and settings.layout.errors == "skip",
+            "--delete-missing would delete rows that --errors skip leaves out: leave out one of them",
+        ),
+    ):
+        if wrong:
+            raise UsageError(sentence)
 
 
 def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -> None:

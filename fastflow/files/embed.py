@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from fastflow.console import say
 from fastflow.files import Run, Settings, Summary, check_resumable, check_target, check_types, write_rows
 from fastflow.files.read import Layout, Skipped
 from fastflow.files.read.sources import Row, Sources, one_text
+from fastflow.files.read.texts import unit_of
 from fastflow.files.windows import Encoder, Pace, Unlike, characters, open_store, warn_if_unsuited, windows
 from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
@@ -73,6 +75,17 @@ def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, A
     }
 
 
+def describe_file(runtime: Runtime, settings: Settings) -> dict[str, Any]:
+    """Return what a .db says of its vectors beside ``numbers_of``."""
+    return {
+        "dim": settings.dim or runtime.dim,
+        "truncate_dim": settings.dim,
+        "prompt": settings.prompt,
+        "id_field": settings.layout.id_field,
+        "model": runtime.session.packaged or os.path.abspath(runtime.session.model.path),
+    }
+
+
 class Embedded:
     """Reads and embeds the rows of ``source``, or only of the shard ``split``."""
 
@@ -89,7 +102,8 @@ class Embedded:
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
     ) -> Summary:
         """Embed and write the rows after the first ``finished``."""
-        if self._settings.only_new and store is not None:
+        named = self._run.cache is not None and self._settings.layout.id_field is not None
+        if store is not None and (self._settings.only_new or named):
             self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
         scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.session.backend.overlaps)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
@@ -119,6 +133,8 @@ class Embedded:
         options = settings.to_record()
         if runtime.backend == "cpu":  # here the batch changes no bit of a vector
             options["batch_tokens"] = None
+        if run.append:
+            return self._append(target, key)
         state, part = State(target, self._source.identity, key | {"options": options}, paths), None
         if settings.shard is not None and self._split is not None:
             from fastflow.files.parts.manifest import check_beside, is_done, manifest_of
@@ -134,10 +150,7 @@ class Embedded:
         elif run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
         with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
-            writer.types = types
-            writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
-            place = runtime.session.packaged or os.path.abspath(runtime.session.model.path)
-            writer.about |= {"id_field": settings.layout.id_field, "model": place}
+            writer.types, writer.about = types, describe_file(runtime, settings)
             if part is not None:
                 begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
@@ -146,6 +159,21 @@ class Embedded:
                 state.since = store.since
             with growing(writer, state, run.resume) as rows:
                 return self.into(writer, state, rows, store)
+
+    def _append(self, target: Path, key: dict[str, Any]) -> Summary:
+        from fastflow.files.write.appending import AppendedFile
+
+        layout, run, source = self._settings.layout, self._run, self._source
+        unit, together = unit_of(source.paths[0], layout), 1 if source.identity is None else WINDOW
+        with (
+            open_store(self._runtime, self._settings, run.cache, target) as store,
+            AppendedFile(target, key, layout, unit, run.delete_missing) as writer,
+        ):
+            writer.about = describe_file(self._runtime, self._settings)
+            self._rows = writer.pick_changed(self._rows, together)
+            counts = self.into(writer, None, 0, store)
+            counts.appended = writer.counts
+            return counts
 
     def _blocks(self) -> Iterator[Block]:
         yield self._block([], [], *self._encoder([]))
@@ -169,16 +197,21 @@ class Embedded:
     def _unknown(self, rows: Iterator[Row], store: Store, since: int | None) -> Iterator[Row]:
         from fastflow.files.reuse.store import decides, keys_of
 
-        decided = decides(self._runtime, self._settings.prompt)
+        decided, by_id = decides(self._runtime, self._settings.prompt), self._settings.layout.id_field is not None
         together = 1 if self._source.identity is None else WINDOW  # do not wait for more rows of a pipe
         for some in cut_windows(rows, together, characters):
-            keys = keys_of(map(one_text, some), decided)
-            known = store.known(keys, since or 0)
+            texts = map(one_text, some)
+            if by_id:
+                texts = (json.dumps([row.record.id, text]) for row, text in zip(some, texts, strict=True))
+            keys = keys_of(texts, decided)
+            if by_id:
+                store.note(keys)
+            known = store.known(keys, since or 0) if self._settings.only_new else set()
             yield from (row for row, key in zip(some, keys, strict=True) if key not in known)
             self._counts.known += sum(key in known for key in keys)
 
     def _expect(self) -> tuple[int | None, bool]:
-        if self._settings.only_new:
+        if self._settings.only_new or self._run.append:
             return None, False
         if self._split is not None:
             return self._split.stop - self._split.start, False

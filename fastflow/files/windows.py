@@ -238,7 +238,8 @@ def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target:
     size = 1 + none.shape[1] * none.itemsize
     store: Store
     if cache is not None:
-        store = VectorCache(cache, decides(runtime, settings.prompt), size)
+        by_id = settings.layout.id_field is not None
+        store = VectorCache(cache, decides(runtime, settings.prompt), size, by_id)
     else:
         store = Temporary(None if target is None else target.parent, decides(runtime, settings.prompt), size)
     try:

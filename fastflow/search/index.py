@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,22 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Layout
-from fastflow.files.read.matrix import MatrixFile
-from fastflow.files.read.sources import Sources, one_text
 from fastflow.options import iterate_in_order
 from fastflow.runtime import Runtime
 from fastflow.search.database import Database
 from fastflow.search.held import Held
 from fastflow.search.scan import SIGNS, Best
-from fastflow.search.source import Hit, Rows, Source
+from fastflow.search.source import Hit, MatrixSource, Source
 from fastflow.stages.vectors import check_count, check_vectors
 from fastflow.values import short
 
 if TYPE_CHECKING:
     from fastflow.types import QueryOptions
-
-ROWS = 8192  # rows of a .npy read at a time
 
 
 class Index:
@@ -66,13 +61,13 @@ class Index:
             raise UsageError(f"runtime must be a fastflow.Runtime, not {type(runtime).__name__}; give Runtime(MODEL)")
         if not isinstance(texts, str | os.PathLike | None):
             raise UsageError(f"texts must be the path of a file of texts, not {type(texts).__name__}")
-        self._runtime, self._threads = runtime, threads
+        self._runtime, self._threads, self._how = runtime, threads, hold
         self._source = _open(Path(path), None if texts is None else Path(texts))
         try:
             self.similarity = self._choose_similarity(runtime)
             if runtime is not None:
                 self._check_model(runtime)
-            self._held = None if hold is None else Held(self._source, hold, self.similarity, threads)
+            self._held = self._hold()
         except BaseException:
             self._source.close()
             raise
@@ -130,6 +125,59 @@ class Index:
         hits = self._describe(found)
         return hits[0] if single else hits
 
+    def add(
+        self, texts: Sequence[str], ids: Sequence[Any] | None = None, fields: Mapping[str, Sequence[Any]] | None = None
+    ) -> dict[str, int]:
+        """Embed texts and write them into the .db, as ``fastflow embed --append`` does; searches then find them.
+
+        Args:
+            texts: B texts, embedded with the model and the options of the file.
+            ids: Their ids, if the file has ids: a known id with another text is replaced. In a file without ids a known
+                text is left out.
+            fields: The B values of every kept column, by name.
+
+        Returns:
+            The numbers of rows ``added``, ``replaced``, ``same`` and ``deleted`` (0).
+
+        Raises:
+            FastflowError: The file is no .db or was opened without a model, an id comes twice, or columns differ.
+        """
+        from fastflow.files.append import append_texts
+
+        self._check_writable("add")
+        if self._runtime is None:
+            raise UsageError(f"{self._source.path} was opened without a model: add needs runtime=")
+        counts = append_texts(self._runtime, self._source.path, texts, ids, fields or {})
+        self._reopen()
+        return counts
+
+    def delete(self, keys: Sequence[Any]) -> int:
+        """Delete rows of the .db.
+
+        Args:
+            keys: Ids, or in a file without ids texts.
+
+        Returns:
+            The number of rows deleted.
+
+        Raises:
+            FastflowError: The file is no .db.
+        """
+        from fastflow.files.append import delete_rows
+
+        self._check_writable("delete")
+        count = delete_rows(self._source.path, keys)
+        self._reopen()
+        return count
+
+    def _check_writable(self, name: str) -> None:
+        if not isinstance(self._source, Database):
+            raise UsageError(f"{self._source.path}: {name} changes a .db, and this is a file of vectors only")
+
+    def _reopen(self) -> None:
+        self._source = Database(self._source.path)
+        self._held = self._hold()
+
     def query_options(self) -> QueryOptions:
         """The options of ``Runtime.encode_query`` that make vectors like the file's.
 
@@ -142,6 +190,9 @@ class Index:
 
     def __len__(self) -> int:
         return self._source.count()
+
+    def _hold(self) -> Held | None:
+        return None if self._how is None else Held(self._source, self._how, self.similarity, self._threads)
 
     def close(self) -> None:
         """Close the file."""
@@ -214,53 +265,3 @@ def _is_text(queries: Any) -> bool:
     if isinstance(queries, str):
         return True
     return isinstance(queries, Sequence) and len(queries) > 0 and isinstance(queries[0], str)
-
-
-class MatrixSource(Source):
-    """The rows of a .npy of floats; ``texts``: the file of its texts."""
-
-    def __init__(self, path: Path, texts: Path | None = None) -> None:
-        self.path, self._texts = path, texts
-        self._file = MatrixFile(str(path))
-        self.dim = self._file.matrix.shape[1]
-
-    def count(self) -> int:
-        return len(self._file.matrix)
-
-    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        if where is not None:
-            raise self._refuse_condition()
-        start = 0
-        for block in self._file.blocks(ROWS):
-            yield np.arange(start, start + len(block)), block
-            start += len(block)
-
-    def numbers(self, where: str) -> Rows:
-        raise self._refuse_condition()
-
-    def vectors(self, rows: Rows) -> NDArray[Any]:
-        return self._file.matrix[rows]
-
-    def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
-        texts = {} if self._texts is None else self._read_texts({row for row, _ in found})
-        return [Hit(row, score, texts.get(row)) for row, score in found]
-
-    def close(self) -> None:
-        self._file.__exit__(None, None, None)
-
-    def _read_texts(self, rows: set[int]) -> dict[int, str]:
-        texts, count = {}, 0
-        with Sources([str(self._texts)]) as sources:
-            for row in sources.rows(Layout()):
-                count += 1
-                if row.number in rows:
-                    texts[row.number] = one_text(row)
-        if count != len(self._file.matrix):
-            raise FastflowError(
-                f"{self._texts} has {count:,} texts, and {self.path} has {len(self._file.matrix):,} vectors; give the "
-                "file that was embedded"
-            )
-        return texts
-
-    def _refuse_condition(self) -> UsageError:
-        return UsageError(f"{self.path} has no columns, so no condition can choose its rows; make a .db for that")

@@ -3,7 +3,7 @@
 A run that writes (embed in each format, with a cache, from vectors; merge; train with checkpoints; distill; export) is
 killed by SIGKILL before one of its operations on files, or at a random time. Then its target must be absent or hold
 the bytes of a whole run. The command again, with --resume if it has that, must end with 0 and leave the files of a
-whole run, bit for bit, and no other file.
+whole run, bit for bit, and no other file. ``embed --append`` writes in place: each row must be the old or the new one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import sys
@@ -107,6 +108,26 @@ class Shop:
             if found[0] != found[1]:
                 raise SystemExit(f"{subject.name}: two whole runs differ: {compare(*found)}")
             self.wholes[subject.name] = found[0]
+
+    def prepare_append(self) -> None:
+        """Make an index of rows and a table of others, and the index that the command makes of it."""
+        keeps = ("--id-field", "id", "--keep", "n", "-m", str(self.model), "--threads", "1", "--quiet", "-o", "x.db")
+        self.append = ("embed", f"{self.folder}/new.jsonl", *keeps, "--append", "--delete-missing")
+        for name, first in (("old", 0), ("new", 60)):  # ids 60 to 139 come in both, half of them with other texts
+            rows = [
+                {"id": i, "text": f"{i % 2 * name} dog {i % 90}", "n": i * first} for i in range(first, first + 140)
+            ]
+            (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with tempfile.TemporaryDirectory() as place:
+            assert self.run(Path(place), ("embed", f"{self.folder}/old.jsonl", *keeps))[0] == 0
+            with closing(sqlite3.connect(Path(place) / "x.db")) as db, db:
+                db.execute("CREATE TABLE customers AS SELECT 7 AS id")
+            shutil.copy(Path(place) / "x.db", self.folder / "old.db")
+            began = time.monotonic()
+            code, _ = self.run(Path(place), self.append)
+            self.seconds["append"] = time.monotonic() - began
+            assert code == 0, LOG.read_text()
+            shutil.copy(Path(place) / "x.db", self.folder / "new.db")
 
     def run(self, folder: Path, command: tuple[str, ...], last: int = 0, after: float = 0.0) -> tuple[int, int]:
         """Return (exit code, operations on files) of a command, killed before operation ``last`` or a time."""
@@ -217,14 +238,46 @@ def kill(shop: Shop, subject: Subject, folder: Path, rng: random.Random, counts:
     counts["continued"] += 1
 
 
+def kill_append(shop: Shop, folder: Path, rng: random.Random, counts: Counter[str]) -> None:
+    """Kill ``embed --append`` up to three times, and run it again: old and new rows, and other tables, stay whole."""
+    old, whole = read_rows(shop.folder / "old.db"), read_rows(shop.folder / "new.db")
+    shutil.copy(shop.folder / "old.db", folder / "x.db")
+    times = [rng.random() * shop.seconds["append"] + 1e-3 for _ in range(rng.randint(1, AGAIN))]
+    codes = [shop.run(folder, shop.append, after=each)[0] for each in times]  # SQLite's operations are not counted
+    for code in codes:
+        counts["killed" if code else "ended before"] += 1
+    found = read_rows(folder / "x.db")
+    if wrong := [key for key in found if found[key] not in (old.get(key), whole.get(key))]:
+        raise Finding(f"append: rows that are neither old nor new: {wrong[:3]}")
+    if lost := [key for key in old if key not in found and key in whole]:
+        raise Finding(f"append: rows are lost: {lost[:3]}")
+    if code := shop.run(folder, shop.append)[0]:
+        raise Finding(f"append: the command again ends with {code}: {LOG.read_text()[-300:]}")
+    if read_rows(folder / "x.db") != whole or [path.name for path in folder.iterdir()] != ["x.db"]:
+        raise Finding(f"append: the command again leaves other rows or files: {sorted(folder.iterdir())}")
+    counts["continued"] += 1
+
+
+def read_rows(path: Path) -> dict[object, tuple[object, ...]]:
+    """Return the rows of an index by id, without their numbers; raises a Finding if a table of others has changed."""
+    with closing(sqlite3.connect(path)) as db:
+        if db.execute("SELECT * FROM customers").fetchall() != [(7,)]:
+            raise Finding("append: the table of others has changed")
+        return {row[0]: row for row in db.execute("SELECT id, text, n, vector FROM texts")}
+
+
 @contextmanager
 def prepare(folder: Path) -> Iterator[Callable[..., None]]:
     shop = Shop(folder)
     subjects = shop.list_subjects()
     shop.prepare(subjects)
+    shop.prepare_append()
     print(f"{len(subjects)} subjects", flush=True)
 
     def one(place: Path, rng: random.Random, number: int, counts: Counter[str]) -> None:
-        kill(shop, subjects[number % len(subjects)], place, rng, counts)
+        if number % (len(subjects) + 1) == len(subjects):
+            kill_append(shop, place, rng, counts)
+        else:
+            kill(shop, subjects[number % (len(subjects) + 1)], place, rng, counts)
 
     yield one

@@ -320,7 +320,7 @@ def test_one_condition_and_its_refusal():
 
 
 def test_a_npy_and_the_texts_of_its_input(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastflow.search.index.ROWS", 4)
+    monkeypatch.setattr("fastflow.search.source.ROWS", 4)
     path, texts = tmp_path / "x.npy", tmp_path / "x.txt"
     np.save(path, data(10))
     texts.write_text("".join(f"line {i}\n" for i in range(10)))

@@ -24,7 +24,8 @@ CHECK = 8  # bytes of the checksum of a key and its row
 class Store(ABC):
     """Interface of a store: rows of bytes, all of one size, by key.
 
-    ``since``: the number of the last row of a finished run; None if runs share no rows.
+    ``since``: the number of the last row of a finished run; None if runs share no rows. If rows have ids, the keys of
+    (id, text) are noted, and ``since`` and ``known`` are of these.
     """
 
     since: int | None = None
@@ -43,6 +44,9 @@ class Store(ABC):
     def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
         """Return the ``keys`` of rows with numbers up to ``since``."""
         return set()
+
+    def note(self, keys: Sequence[bytes]) -> None:  # noqa: B027 (as ``finish``)
+        """Take ``keys`` of (id, text), which are known once the run has finished."""
 
     def finish(self) -> None:  # noqa: B027 (nothing to note, if runs share no rows)
         """Note that a run wrote all of its rows."""

@@ -4,6 +4,7 @@ runs      the settings that decide a vector, as JSON, and how many vectors they 
 keys      key of text and settings -> number of the vector
 vectors   number -> checksum and row (``store``)
 known     the number of the last vector when a run last finished
+ids       number -> key of id, text and settings, of rows that finished runs have written
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ CREATE TABLE runs (number INTEGER PRIMARY KEY, settings TEXT UNIQUE NOT NULL, ve
 CREATE TABLE vectors (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE keys (key BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 """
-KNOWN = """CREATE TABLE IF NOT EXISTS known (last INTEGER NOT NULL)"""
+LATER = """
+CREATE TABLE IF NOT EXISTS known (last INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS ids (number INTEGER PRIMARY KEY, key BLOB UNIQUE NOT NULL);
+CREATE TEMP TABLE noted (key BLOB PRIMARY KEY) WITHOUT ROWID;
+"""
 LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
@@ -44,17 +49,20 @@ class VectorCache(Store):
     Raises a FastflowError for a file that is not a cache, damaged or locked, or cannot be read and written.
     """
 
-    def __init__(self, path: Path, decided: Mapping[str, Any], size: int) -> None:
+    def __init__(self, path: Path, decided: Mapping[str, Any], size: int, by_id: bool = False) -> None:
         self.path, self._size, self._settings = path, size, json.dumps(decided, sort_keys=True)
+        self._keys = "ids" if by_id else "keys"
         self._db = _open(path, "rwc")
         try:
             with self._changing():
                 if not _version(self._db, path):
                     for statement in (*HEADER, *TABLES.strip().splitlines()):
                         self._db.execute(statement)
-                self._db.execute(KNOWN)  # absent from earlier versions: their runs count as finished
+                for statement in LATER.strip().splitlines():
+                    self._db.execute(statement)
                 self._db.execute(f"INSERT INTO known SELECT ({LAST}) WHERE NOT EXISTS (SELECT * FROM known)")  # noqa: S608
-                (self.since,) = self._db.execute("SELECT last FROM known").fetchone()
+                last = "coalesce(max(number), 0) FROM ids" if by_id else "last FROM known"
+                (self.since,) = self._db.execute(f"SELECT {last}").fetchone()
         except BaseException:
             self._db.close()
             raise
@@ -66,12 +74,17 @@ class VectorCache(Store):
 
     def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
         with _plain(self.path):
-            found = self._among(keys, "SELECT key, number FROM keys WHERE key IN ")
+            found = self._among(keys, f"SELECT key, number FROM {self._keys} WHERE key IN ")  # noqa: S608 (a fixed name)
             return {key for key, number in found if number <= since}
+
+    def note(self, keys: Sequence[bytes]) -> None:
+        with _plain(self.path):
+            self._db.executemany("INSERT OR IGNORE INTO noted VALUES (?)", ((key,) for key in keys))
 
     def finish(self) -> None:
         with self._changing():
             self._db.execute(f"UPDATE known SET last = ({LAST})")  # noqa: S608 (a fixed query)
+            self._db.execute("INSERT OR IGNORE INTO ids (key) SELECT key FROM noted")
 
     def _among(self, keys: Sequence[bytes], query: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(keys), ASKED):

@@ -18,7 +18,7 @@ from typing import Any
 from fastflow.errors import FastflowError
 from fastflow.files.read import plain
 from fastflow.files.write import Block
-from fastflow.files.write.database_schema import FORMAT, JOURNALS, PAGE, TABLE, fold_case, quote_name
+from fastflow.files.write.database_schema import FORMAT, JOURNALS, PAGE, RUN, TABLE, fold_case, quote_name
 from fastflow.files.write.outputs import OutputFile
 from fastflow.version import __version__
 
@@ -86,11 +86,17 @@ class DatabaseFile(OutputFile):
             insert = f"INSERT INTO {TABLE} VALUES ({', '.join('?' * len(names))})"  # noqa: S608 (a fixed name)
             for rows in chain([first], (rows for _, rows in records)):
                 db.executemany(insert, rows)
-            db.execute("CREATE TABLE run (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
-            numbers = {"precision": PRECISIONS[self._numbers], "dim": self._width}
-            about = numbers | self.meta | self.about | {"format": FORMAT, "version": __version__}
-            db.executemany("INSERT INTO run VALUES (?, ?)", about.items())
+            self._write_run(db)
             db.execute("COMMIT")
+
+    def describe_run(self) -> dict[str, Any]:
+        """Return the entries of the table ``run``."""
+        numbers = {"precision": PRECISIONS[self._numbers], "dim": self._width}
+        return numbers | self.meta | self.about | {"format": FORMAT, "version": __version__}
+
+    def _write_run(self, db: sqlite3.Connection) -> None:
+        db.execute(f"CREATE TABLE {RUN} (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
+        db.executemany(f"INSERT INTO {RUN} VALUES (?, ?)", self.describe_run().items())  # noqa: S608 (a fixed name)
 
     def _records(self) -> Iterator[tuple[list[str], Iterable[Sequence[Any]]]]:
         self._handle.seek(0)

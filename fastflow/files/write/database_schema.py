@@ -99,6 +99,10 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
         sql = "SELECT name, type, sql FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)"
         found = {name: (kind, str(made)) for name, kind, made in db.execute(sql, (TABLE, RUN))}
     except (sqlite3.Error, ValueError) as error:  # ValueError: a table's name is not text
+        if "readonly" in str(error):  # not mended here: a hostile journal could delete a file
+            raise FastflowError(
+                f"{path} was left by a killed run, with {path.name}-journal: repeat its --append, which mends it"
+            ) from error
         raise FastflowError(f"{path} is no .db of fastflow embed, or damaged: {error}; make it again") from error
     for name, (kind, made) in found.items():
         if kind != "table" or not made.upper().startswith("CREATE TABLE"):
