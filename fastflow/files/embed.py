@@ -200,9 +200,9 @@ class Embedded:
         decided, by_id = decides(self._runtime, self._settings.prompt), self._settings.layout.id_field is not None
         together = 1 if self._source.identity is None else WINDOW  # do not wait for more rows of a pipe
         for some in cut_windows(rows, together, characters):
-            texts = map(one_text, some)
+            texts = list(map(one_text, some))
             if by_id:
-                texts = (json.dumps([row.record.id, text]) for row, text in zip(some, texts, strict=True))
+                texts = [json.dumps([row.record.id, text]) for row, text in zip(some, texts, strict=True)]
             keys = keys_of(texts, decided)
             if by_id:
                 store.note(keys)

@@ -93,7 +93,7 @@ class AppendedFile(DatabaseFile):
             if not len(block.rows):
                 self._begin(block)
                 return
-            columns = {"text": list(block.texts)}
+            columns: dict[str, list[Any]] = {"text": list(block.texts)}
             columns |= {name: list(map(to_column, values)) for name, values in block.columns().items()}
             if block.log_probs is not None:
                 columns["log_prob"] = block.log_probs.tolist()
