@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,7 @@ WHOLE = (
 
 
 class Group(NamedTuple):
-    """Long tests that run whole if one of ``paths``, patterns of fnmatch, changed."""
+    """Long tests, beside those of the changed module's room, that run whole if one of ``paths`` (fnmatch) changed."""
 
     paths: tuple[str, ...]
     tests: tuple[str, ...] = ()
@@ -64,20 +64,11 @@ GROUPS = {
     "pages": Group(
         ("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py",)
     ),
-    "server": Group(
-        ("fastflow/serve/*",), ("tests/serve", "tests/across/test_clients.py", "tests/across/test_attacks.py")
-    ),
+    "server": Group(("fastflow/serve/*",), ("tests/across/test_clients.py", "tests/across/test_attacks.py")),
     "files": Group(
-        ("fastflow/files/*", "fastflow/atomic.py", "tests/attacks/*"),
-        ("tests/files", "tests/faults", "tests/across/test_attacks.py"),
+        ("fastflow/files/*", "fastflow/atomic.py", "tests/attacks/*"), ("tests/faults", "tests/across/test_attacks.py")
     ),
-    "models": Group(
-        ("fastflow/model/*", "fastflow/exports/*"),
-        ("tests/model", "tests/exports", "tests/across/test_sentence_transformers.py"),
-    ),
-    "training": Group(("train/*",), ("tests/train",)),
     "ray": Group(("fastflow/integrations/*ray*",), ("tests/integrations",)),
-    "bench": Group(("bench/*.py",), ("tests/bench",)),
     "doors": Group(
         ("fastflow/integrations/*", "fastflow/compatibility.py", "constraints.txt"),
         command="pip install -q -e '.[doors]' -c constraints.txt && just doors",
@@ -91,7 +82,10 @@ Part = tuple[str, list[str]]
 
 
 def list_changed() -> list[str] | None:
-    """Return the files changed since the merge base with origin/main, or by the last commit; None without git."""
+    """Return the files changed since FASTFLOW_BASE, the merge base with origin/main or the last commit, new ones too.
+
+    None without git.
+    """
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
@@ -99,7 +93,9 @@ def list_changed() -> list[str] | None:
 
     head, base = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "origin/main")
     base = base if base not in ("", head) else git("rev-parse", "HEAD~1")
-    return git("diff", "--name-only", base).splitlines() if base else None
+    base = os.environ.get("FASTFLOW_BASE") or base
+    new = git("ls-files", "--others", "--exclude-standard").splitlines()
+    return [*git("diff", "--name-only", base).splitlines(), *new] if base else None
 
 
 def pick_groups(files: list[str] | None) -> dict[str, Group]:
@@ -109,13 +105,20 @@ def pick_groups(files: list[str] | None) -> dict[str, Group]:
     return {n: group for n, group in GROUPS.items() if any(fnmatch(f, path) for f in files for path in group.paths)}
 
 
-def list_day(groups: dict[str, Group]) -> Iterator[Part]:
+def list_long(files: list[str] | None) -> set[str]:
+    """Return the files of tests in the room of each changed module that import it."""
+    from test_mirror import MODULES, pick_tests
+
+    return {f"tests/{test}" for file in files or () if file in MODULES for test in pick_tests(file)}
+
+
+def list_day(groups: dict[str, Group], own: Collection[str] = ()) -> Iterator[Part]:
     yield "quick", ["pytest", *TWO]
     yield "slow, four cases", ["pytest", *TWO, "-m", SLOW, "--cases", "4"]
     yield "one of each kind", ["pytest", *TWO, "-m", "", *WHOLE]
-    tests = sorted({path for group in groups.values() for path in group.tests})
+    tests = sorted({*own, *(path for group in groups.values() for path in group.tests)})
     if tests:
-        yield f"groups: {', '.join(groups)}", ["pytest", *TWO, "-m", LONG, "--cases", "0", *tests]
+        yield f"groups: {', '.join(['own', *groups])}", ["pytest", *TWO, "-m", LONG, "--cases", "0", *tests]
     for name, group in groups.items():
         if group.command:
             yield name, ["bash", "-c", group.command]
@@ -143,7 +146,8 @@ def main(night: bool) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of two processes: more would wait for each other
     results = [run("lint", ["bash", "-c", "ruff check -q . && ruff format --check -q . && codespell"])]
     types, start = subprocess.Popen(["tests/typed.sh"], cwd=ROOT, stdout=subprocess.PIPE, text=True), time.monotonic()
-    parts = [*list_night()] if night else [*list_day(pick_groups(list_changed()))]
+    files = list_changed()
+    parts = [*list_night()] if night else [*list_day(pick_groups(files), list_long(files))]
     results.append(run(*parts[0]))
     said, _ = types.communicate()
     print(said)

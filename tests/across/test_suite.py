@@ -10,6 +10,7 @@ import gate
 import hypothesis
 import pytest
 from gate import GROUPS, WHOLE
+from test_mirror import MODULES, folder_of
 
 from support.places import ROOT, TESTS
 from support.processes import run_limited
@@ -31,7 +32,8 @@ def test_every_path_of_a_group_is_there():
 
 
 def test_every_file_with_a_long_test_belongs_to_a_group():
-    guarded = tuple(path for group in GROUPS.values() for path in group.tests)
+    rooms = {f"tests/{folder_of(module).relative_to(TESTS)}/" for module in MODULES} - {"tests/./"}
+    guarded = (*rooms, *(path for group in GROUPS.values() for path in group.tests))
     long = re.compile(r"mark\.(whole|compile)\b")
     files = [f"tests/{p.relative_to(TESTS)}" for p in TESTS.rglob("test_*.py") if long.search(p.read_text("utf-8"))]
     alone = {"tests/across/test_suite.py", "tests/across/test_types.py", "tests/across/test_site.py"}  # in the night
@@ -52,7 +54,7 @@ def test_one_of_each_kind_is_there():
         (["kernels/c/flow/body.inc"], ["c"]),
         (["kernels/c/tokens/words.c"], ["c", "tokens"]),
         (["kernels/flow/triton_parts.py"], ["triton"]),
-        (["docs/embed.md", "train/run.py"], ["pages", "training"]),
+        (["docs/embed.md", "train/run.py"], ["pages"]),
         (["CHANGELOG.md"], []),
         (None, list(GROUPS)),
     ],
@@ -64,7 +66,9 @@ def test_a_change_touches_its_groups(files, names):
 def test_the_parts_of_a_day_and_of_a_night():
     assert [name for name, _ in gate.list_day({})] == ["quick", "slow, four cases", "one of each kind"]
     groups = [name for name, _ in gate.list_day(gate.pick_groups(["constraints.txt"]))]
-    assert groups[-2:] == ["groups: package, doors", "doors"]
+    assert groups[-2:] == ["groups: own, package, doors", "doors"]
+    assert gate.list_long(["fastflow/backends/choose.py", "README.md"]) >= {"tests/backends/test_choose.py"}
+    assert list(gate.list_day({}, {"tests/x.py"}))[-1][1][-1] == "tests/x.py"
     assert len(list(gate.list_night())) == 5
 
 
@@ -100,6 +104,8 @@ def test_the_tests_of_what_changed_come_first_with_every_case(monkeypatch):
     monkeypatch.setattr(gate, "list_changed", lambda: ["fastflow/atomic.py", "tests/a.py", "README.md"])
     files = list_touched()
     assert files == {TESTS / "test_values.py", TESTS / "a.py"}
+    monkeypatch.setattr(gate, "list_changed", lambda: ["kernels/c/flow/body.inc"])
+    assert list_touched() == set((TESTS / "kernels").glob("test_*.py"))
     assert names(1, whole=files)[:21] == [name for name in NAMES if name.startswith("a.py")]
     assert names(1, whole=files)[21:] == ["b.py::f[1]", "b.py::C::f[1]", "c.py::each[1]", "c.py::each[2]"]
 

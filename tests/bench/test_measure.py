@@ -16,7 +16,7 @@ from fastflow.bench.measure.load import Outcome, Plan, generate
 from fastflow.bench.measure.machine import Neighbours, add_floors, describe, measure_ceilings
 from fastflow.bench.measure.row import ADDED, KEYS, Results, keeping, make_row
 from fastflow.bench.measure.subject import BYTES, Subject
-from fastflow.bench.measure.timing import Effort, alternate, count_calls, summarise, take_turns
+from fastflow.bench.measure.timing import Effort, alternate, count_calls, cuda_watch, summarise, take_turns
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import WORDS
 
@@ -322,3 +322,16 @@ def test_ceilings_are_measured():
     assert found["threads"] == 1
     assert found["gflops"]["float32"] == found["sgemm_gflops"] > 0.01
     assert found["gbs"]["reads"] > 0.01
+
+
+def test_the_time_of_a_gpu_is_in_seconds(monkeypatch):
+    class Event:
+        def __init__(self, enable_timing):
+            self.record = lambda: None
+
+        def elapsed_time(self, other):
+            return 2500.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert cuda_watch(lambda: None, 3) == 2.5

@@ -290,6 +290,7 @@ REFUSED = [
     (read_labelled_pairs, [PARAPHRASES, "s\t1\ta\tb"], "holds 1 pairs of label 1 and 0 of label 0; average precision"),
     (read_labelled_pairs, [PARAPHRASES], "holds 0 pairs of label 1 and 0 of label 0"),
     (read_labelled_texts, [TEXTS, "s\ta\tx", "s\tb"], "line 3: must be split, label, text, with label not empty"),
+    (read_labelled_texts, [TEXTS, "s\ta\tx", "s\t\tb"], "line 3: must be split, label, text, with label not empty"),
     (read_labelled_texts, [TEXTS, "s\t\tx"], "line 2: must be"),
     (read_labelled_texts, [TEXTS, "s\ta\tx", "s\ta\ty"], "holds 1 labels; classes need at least two"),
     (read_labelled_texts, [TEXTS, "s\ta\tx", "s\ta\ty", "s\tb\tz"], "label 'b' has one text, and training and test"),

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.serve.queue import LONGEST, Bounds, Busy, Job, Queue, TooMuch
+from fastflow.serve.refusals import refuse_connection
 
 BOUNDS = Bounds(batch=0.1, least=50, most=400, turn=25, wait=1.0, work=10.0)
 RATE, BATCH = 1000.0, 100  # tokens a second, and of a batch
@@ -352,3 +353,9 @@ def test_what_can_be_computed_is_not_refused(share):
     found = simulate(make_flooded(), steadily(share), retries=0)
     assert found.failed == 0
     assert np.quantile(found.times, 0.99) < 0.25
+
+
+@pytest.mark.parametrize(("wait", "told"), [(0.0, 1), (0.2, 1), (1.0, 1), (1.01, 2), (59.5, 60)])
+def test_a_refused_client_comes_back_after_a_second_or_more(wait, told):
+    assert Busy(wait, "--timeout").seconds == told
+    assert refuse_connection(9, wait).headers == {"retry-after": str(told)}

@@ -15,6 +15,8 @@ from fastflow.version import __version__
 
 from support.places import ROOT, TESTS
 
+COMPILED = (".c", ".h", ".inc", ".pxi", ".pyx")
+
 
 def pick_cases(items: Sequence[pytest.Item], most: int, seed: str, whole: Collection[Path] = ()) -> list[pytest.Item]:
     """Return the first item of each test function, ``most`` - 1 drawn by ``seed``, and all of the files ``whole``."""
@@ -31,12 +33,14 @@ def pick_cases(items: Sequence[pytest.Item], most: int, seed: str, whole: Collec
 
 
 def list_touched() -> set[Path]:
-    """Return the files of tests that changed, or that import a changed module."""
+    """Return the files of tests that changed, or that import a changed module; of C, all tests of the kernels."""
     from gate import list_changed  # here, for a check that runs without the other helpers
     from test_mirror import MODULES, pick_tests
 
     files = list_changed() or []
     tests = {test for file in files if file in MODULES for test in pick_tests(file)}
+    if any(file.startswith("kernels/") and file.endswith(COMPILED) for file in files):
+        tests |= {path.relative_to(TESTS).as_posix() for path in (TESTS / "kernels").glob("test_*.py")}
     return {TESTS / test for test in tests} | {ROOT / file for file in files if file.startswith("tests/")}
 
 

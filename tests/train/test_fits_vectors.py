@@ -222,7 +222,12 @@ def test_the_least_number_of_rows_is_enough(method, rows):
         fastflow.fit(x[: rows - 1], method=method)
 
 
-def test_rows_of_zeros_are_a_warning_that_names_the_first():
+def test_rows_of_zeros_are_a_warning_that_names_the_first(monkeypatch):
+    x = make_vectors()
+    x[[30, 70]] = 0
+    monkeypatch.setattr("fastflow.train.fits.vectors.BLOCK", 16)
+    with pytest.warns(UserWarning, match="2 of 400 vectors are all zeros, the first is row 30"):
+        fastflow.fit(x, method="standardize")
     x = make_vectors()
     x[[7, 30]] = 0
     with pytest.warns(UserWarning, match="2 of 400 vectors are all zeros, the first is row 7"):
