@@ -175,10 +175,7 @@ def embed(
                 fit_to(paths, settings, model, device, save_model, run.resume, quiet)
             )
         if run.append and model is None and output is not None and output.exists():
-            from fastflow.files.write.appending import has_run
-            from fastflow.search.database import find_model
-
-            model = find_model(output) if has_run(output) else None
+            model = _find_model(output)
         runtime = open_runtime(model, device, dtype, threads, quiet=True)
         prompt = runtime.session.model.prompts.resolve(settings.prompt, prompt_name)
         if prompt or prompt_name is not None:  # --prompt-name may choose an empty prompt
@@ -200,6 +197,14 @@ def embed(
         numbers = numbers_of(runtime, settings.precision, settings.normalize)
         about = {"output": None if output is None else str(output), "model": runtime.info()["model"], **numbers}
         write_json(json_file, {**vars(done), "seconds": round(seconds, 3), **about})
+
+
+def _find_model(output: Path) -> str | None:
+    """Return the model that the .db ``output`` names; None for a database of others."""
+    from fastflow.files.write.appending import has_run
+    from fastflow.search.database import find_model
+
+    return find_model(output) if has_run(output) else None
 
 
 def _check_together(

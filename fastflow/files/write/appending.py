@@ -26,9 +26,14 @@ from fastflow.values import short
 WAIT = 60.0  # seconds to wait for another process that writes the file
 ASKED = 500  # keys in a query
 OPTIONS = {  # entry of the table run that an appended row must share -> option
-    "fingerprint": "-m", "dtype": "--dtype", "precision": "--precision", "normalized": "--normalize",
-    "truncate_dim": "--dim", "prompt": "--prompt", "id_field": "--id-field",
-}  # fmt: skip
+    "fingerprint": "-m",
+    "dtype": "--dtype",
+    "precision": "--precision",
+    "normalized": "--normalize",
+    "truncate_dim": "--dim",
+    "prompt": "--prompt",
+    "id_field": "--id-field",
+}
 # declared type -> values that SQLite does not convert
 TYPES = {"TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
 
