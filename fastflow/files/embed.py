@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastflow.console import say
 from fastflow.files import Run, Settings, Summary, check_resumable, check_target, check_types, write_rows
-from fastflow.files.read import Layout, Skipped
+from fastflow.files.read import Layout, Skipped, list_names
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.windows import Encoder, Pace, Unlike, characters, open_store, warn_if_unsuited, windows
 from fastflow.files.write import Block, StandardOutput, Terminal
@@ -154,6 +154,8 @@ class Embedded:
         if self._run.started is not None:
             first = list(islice(coming, 1))  # its errors are raised before ``started`` prints
             self._run.started()
+            if self._source.fields:
+                say(f"fastflow: text field: {list_names(list(self._source.fields))}")
             coming = chain(first, coming)
         if not self._run.quiet:
             coming = warn_if_unsuited(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)

@@ -88,9 +88,10 @@ RECORDS = [  # a file, the options that read it, and its texts with ids and line
     ("x.tsv", "the dog runs\na cat\n", {"header": False}, ["the dog runs", "a cat"]),
     ("x.tsv", "body\na cat\n", {"field": "body"}, ["a cat"]),
     ("x.tsv.gz", 'label\tsentence\n0\t"stray\n1\tin"side\n0\t5" disk\\\n', {}, ['"stray', 'in"side', '5" disk\\']),
-    ("x.jsonl", '{"text": "a", "id": 3}\n{"id": "k", "sentence": "b\\nc"}\r\n', {"id_field": "id"},
+    ("x.jsonl", '{"text": "a", "id": 3}\n{"id": "k", "text": "b\\nc"}\r\n', {"id_field": "id"},
      [("a", 3, 1), ("b\nc", "k", 2)]),
-    ("x.jsonl", '"a"\n{"only": "b"}\n', {}, ["a", "b"]),
+    ("x.jsonl", '"a"\n{"text": "b"}\n', {}, ["a", "b"]),
+    ("x.jsonl", '{"only": "a"}\n{"text": "x", "only": "b"}\n', {}, ["a", "b"]),  # line 1 decides
     ("x.txt", b"fine\nb\xffd\n", {"errors": "replace"}, ["fine", "b\ufffdd"]),
     ("x.jsonl", b'{"text": "a\\ud800b\xff"}\n', {"errors": "replace"}, ["a\ufffdb\ufffd"]),
 ]  # fmt: skip
@@ -197,6 +198,26 @@ def test_the_first_places_are_named_and_all_are_counted(tmp_path):
     assert (said.count("x.txt, line "), said.endswith("; …")) == (20, True)
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("counts", [None, [1, 0, 1]])
+def test_the_first_record_chooses_the_text_of_every_input(tmp_path, suffix, counts):
+    """Also for a part that begins in a later input, which has another field to choose."""
+
+    def write(name: str, field: str, value: str) -> str:
+        content = {"jsonl": json.dumps({field: value}), "csv": f"{field},n\n{value},1\n", "parquet": {field: [value]}}
+        return str(put(tmp_path / f"{name}.{suffix}", content[suffix]))
+
+    paths = [write("a", "text", "one"), write("c", "sentence", "two")]
+    paths.insert(1, str(put(tmp_path / f"b.{suffix}", {"jsonl": "", "csv": "", "parquet": {"text": []}}[suffix])))
+    if suffix == "parquet":
+        put(tmp_path / "b.parquet", {"text": pa.array([], pa.string())})
+    with Sources(paths) as source:
+        assert source.fields == ()
+        said = "no field 'text', the text of earlier rows; the fields are sentence"
+        refuses(lambda rows: list(rows), source.rows(Layout(), 1 if counts else 0, counts), said)
+        assert source.fields == ("text",)
+
+
 CODECS = ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "utf-8-sig", "cp037", "shift_jis", "utf-7"]
 
 
@@ -246,6 +267,19 @@ LINES = [
     ("x.jsonl", '{"text": "a", "id": "\\udfff"}\n', {"id_field": "id"}, "line 1: field 'id' holds half a surrogate"),
     ("x.jsonl", '{"a": "x", "b": "y"}\n', {}, "line 1: which field is the text…a, b"),
     ("x.jsonl", "{}\n", {}, "line 1: which field is the text"),
+    (
+        "x.jsonl",
+        '{"text": "a"}\n{"url": "b"}\n',
+        {},
+        "line 2: no field 'text', the text of earlier rows; the fields are url",
+    ),
+    (
+        "x.jsonl",
+        '{"text": "a"}\n{"sentence": "b", "id": 2}\n',
+        {},
+        "line 2: no field 'text', the text of earlier",
+    ),
+    ("x.jsonl", '{"text": "a"}\n', {"keep": ("url",)}, "line 1: no field 'url' to keep; the fields are text"),
     ("x.jsonl", '{"text": "a"}\n', {"field": "body"}, "line 1: no field 'body'; the fields are text"),
     ("x.jsonl", '{"text": "a"}\n', {"id_field": "id"}, "line 1: no field 'id'"),
     ("x.jsonl", '{"text": "a", "text": "b"}\n', {}, "line 1: is not JSON: the key 'text' comes twice in one object"),

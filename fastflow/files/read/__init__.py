@@ -66,9 +66,20 @@ class Layout(NamedTuple):
     encoding: str | None = None
 
 
-def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:
-    """Choose the text columns among ``names``; raises a FastflowError if that is unclear."""
+def text_fields(
+    names: list[str], path: str, line: int | None, field: str | None, chosen: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Choose the text columns among ``names``; ``chosen`` are the columns of earlier rows.
+
+    Raises a FastflowError if the choice is unclear or a column is absent.
+    """
     where = path if line is None else f"{path}, line {line}"
+    if absent := [name for name in chosen if name not in names]:
+        raise FastflowError(
+            f"{where}: no field {absent[0]!r}, the text of earlier rows; the fields are {list_names(names)}"
+        )
+    if chosen:
+        return chosen
     if field is not None:
         if field not in names:
             raise FastflowError(f"{where}: no field {field!r}; the fields are {list_names(names)}")

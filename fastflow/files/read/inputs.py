@@ -34,6 +34,7 @@ class Input:
         self._waiting = 0  # lines read and not yielded
         self.digest: Any = None  # a hash object, updated with the content
         self.skipped = Skipped()
+        self.fields: tuple[str, ...] = ()  # of the texts, chosen once a run, from the first record
         try:
             self.file = self._open(path)
             self._handle = self._unpack()

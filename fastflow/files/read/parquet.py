@@ -33,7 +33,7 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
     """
     file = _open_file(source)
     with _readable(source.path):
-        fields, columns = columns_of(source.path, file.schema_arrow, layout)
+        fields, columns = columns_of(source, file.schema_arrow, layout)
     file = _open_file(source, fields)  # else a short repeated value could become gigabytes
     counts, row = counts_of(file, source.path), 0
     try:
@@ -94,7 +94,7 @@ def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
     file = _open_file(source)
     with _readable(source.path):
         schema = file.schema_arrow
-        columns_of(source.path, schema, layout)
+        columns_of(source, schema, layout)
         for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
             kind = plain_type(schema.field(name).type)
             if found.setdefault(name, kind) != kind:
@@ -137,10 +137,10 @@ def _readable(path: str) -> Iterator[None]:
         raise FastflowError(f"{path} is no Parquet file, or damaged: {why}") from error
 
 
-def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
+def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
     """Return (text columns, all columns to read); raises a FastflowError for an absent or unsuited column."""
-    names, key = schema.names, layout.id_field
-    texts = text_fields(names, path, None, layout.field)
+    names, key, path = schema.names, layout.id_field, source.path
+    texts = source.fields = text_fields(names, path, None, layout.field, source.fields)
     wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))
     for name in wanted:
         if name not in names:

@@ -108,6 +108,7 @@ class Sources:
     def rows(self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None) -> Iterator[Row]:
         """Yield the rows after the first ``skip``; ``counts``, the rows of each input, spare reading earlier inputs."""
         number = 0
+        self._choose_fields(layout, skip, counts or ())
         for at, path in enumerate(self.paths):
             if counts is not None and number + counts[at] <= skip:
                 number += counts[at]
@@ -119,10 +120,25 @@ class Sources:
                     yield Row(number, path, record)
                 number += 1
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the texts; () before a record was read, and for .txt."""
+        return self.current.fields
+
+    def _choose_fields(self, layout: Layout, skip: int, counts: Sequence[int]) -> None:
+        """Read the first record, if ``rows`` will begin in a later input."""
+        for at, rows in enumerate(counts):
+            if rows and not self.fields and skip >= rows and format_of(self.paths[at], layout.format) != "txt":
+                next(records_of(self.open(at), layout), None)
+            if skip < rows or self.fields:
+                return
+
     def open(self, at: int) -> Input:
         if not (self._fresh and at == self._at):
+            fields = self.fields
             self.current.__exit__()
             self.current, self._at = self._opened(self.paths[at]), at
+            self.current.fields = fields
             if self.identities[at] not in (None, self.current.identity):
                 raise self.current.changed()
         self._fresh = False
@@ -136,9 +152,12 @@ class Sources:
         from fastflow.files.read.parquet import add_types
 
         found: dict[str, Any] = {}
+        fields: tuple[str, ...] = ()
         for path in self.paths:
             with self._opened(path) as source:
+                source.fields = fields
                 add_types(found, source, layout)
+                fields = source.fields
         return found
 
     def expected(self, layout: Layout) -> tuple[int | None, bool]:

@@ -32,7 +32,7 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
     try:
         head = next(rows) or [""]
         names = head if layout.header else [str(number) for number in range(1, len(head) + 1)]
-        fields = [_place(names, name, path) for name in _text_fields(names, head, path, layout)]
+        fields = [_place(names, name, path) for name in _text_fields(names, head, source, layout)]
         key = None if layout.id_field is None else _name_place(names, layout.id_field, path, "to take the id from")
         keep = [_name_place(names, name, path, "to keep") for name in layout.keep]
         if not layout.header and not ended.skips():
@@ -120,9 +120,11 @@ def _columns(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -> tuple[str, ...]:
-    if layout.field is not None or find_text_fields(names):
-        return text_fields(names, path, 1, layout.field)
+def _text_fields(names: list[str], head: list[str], source: Input, layout: Layout) -> tuple[str, ...]:
+    path = source.path
+    if source.fields or layout.field is not None or find_text_fields(names):
+        source.fields = text_fields(names, path, 1, layout.field, source.fields)
+        return source.fields
     if layout.header:
         quoted = list_names(list(map(repr, names)))
         if len(names) == 1:
@@ -135,7 +137,8 @@ def _text_fields(names: list[str], head: list[str], path: str, layout: Layout) -
             f"--no-header --text-field NUMBER; found the columns {quoted}"
         )
     if len(names) == 1:
-        return (names[0],)
+        source.fields = (names[0],)
+        return source.fields
     seen = [f"{name} ({value})" for name, value in zip(names, head, strict=True)]
     raise FastflowError(
         f"{path}, line 1: which column is the text? Use --text-field; the columns are {list_names(seen)}"

@@ -127,16 +127,19 @@ def check_layout(path: str, kind: str, layout: Layout) -> None:
 
 
 def _json_records(lines: Iterator[tuple[int, str]], source: Input, layout: Layout) -> Iterator[Record]:
+    first = True
     for number, line in _without_blank_end(lines):
         try:
-            yield _json_record(line, source.path, number, layout)
+            yield _json_record(line, source, number, layout, first)
+            first = False
         except RowFault:
             if layout.errors != "skip":
                 raise
             source.skipped.add(source.path, "line", number)
 
 
-def _json_record(line: str, path: str, number: int, layout: Layout) -> Record:
+def _json_record(line: str, source: Input, number: int, layout: Layout, first: bool) -> Record:
+    path = source.path
     try:
         value = json.loads(line, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -144,8 +147,12 @@ def _json_record(line: str, path: str, number: int, layout: Layout) -> Record:
     row = {"text": value} if isinstance(value, str) else value
     if not isinstance(row, dict):
         raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
-    names = text_fields(list(row), path, number, layout.field)
-    texts = tuple(_string(row, name, path, number, layout.errors) for name in names)
+    source.fields = text_fields(list(row), path, number, layout.field, source.fields)
+    if first and (absent := [name for name in layout.keep if name not in row]):
+        raise FastflowError(
+            f"{path}, line {number}: no field {absent[0]!r} to keep; the fields are {list_names(list(row))}"
+        )
+    texts = tuple(_string(row, name, path, number, layout.errors) for name in source.fields)
     kept = tuple(_json_kept(row, name, path, number, layout) for name in layout.keep)
     return Record(texts, _json_id(row, path, number, layout), number, kept)
 
@@ -203,8 +210,6 @@ def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Ident
 
 
 def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Layout) -> Any:
-    if name not in row and line == 1:
-        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {list_names(list(row))}")
     value = row.get(name)
     if isinstance(value, str):
         return _pair(value, layout.errors, name, path, line)
