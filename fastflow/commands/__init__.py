@@ -84,8 +84,10 @@ def errors_option(*more: str) -> Callable[[Any], Any]:
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
         default="strict",
-        help="strict: bytes that are not of the encoding are an error; replace: they become U+FFFD"
-        + "; skip: rows with such bytes are left out, and the summary names them" * ("skip" in more)
+        help="strict: a row that cannot be used, such as null or broken JSON, is an error; replace: bytes that are not "
+        "of the encoding become U+FFFD"
+        + "; skip: rows that cannot be used are left out, and OUT.skipped has their numbers and reasons"
+        * ("skip" in more)
         + ".",
     )
 

@@ -42,7 +42,10 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     replaced = os.path.isfile(output)
     found = join(folder, output, shown=not quiet)
     if not quiet:
-        joined = f"{format_count(found[0].total, 'rows')} of {format_count(len(found), 'parts')}"
+        left = sum(manifest.skipped for manifest in found)
+        if left:
+            say(f"fastflow: WARNING: {left:,} rows are left out ({output}.skipped has the reasons)")
+        joined = f"{format_count(found[0].total - left, 'rows')} of {format_count(len(found), 'parts')}"
         say(f"fastflow: {joined}{describe_output(output, replaced)}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastflow.console import say
 from fastflow.files import Run, Settings, Summary, check_resumable, check_target, check_types, write_rows
-from fastflow.files.read import Layout, Skipped, list_names
+from fastflow.files.read import Layout, list_names
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.windows import Encoder, Pace, Unlike, characters, open_store, warn_if_unsuited, windows
 from fastflow.files.write import Block, StandardOutput, Terminal
@@ -39,6 +39,7 @@ def embed_file(
     check_target(target, paths, settings, run.resume, run.cache)
     check_truncation(settings.dim, runtime.session.width, "--dim")
     with Sources(paths, run.opened) as sources:
+        sources.skippable = True
         types = check_types(sources, target, settings)
         if run.resume:
             check_resumable(sources)
@@ -81,9 +82,7 @@ class Embedded:
         likelihood = runtime.session.likelihood if run.judge and not run.quiet else None
         self._unlike = None if likelihood is None else Unlike(likelihood)
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
-        self._counts, self._skipped = Summary(), source.skipped
-        if split is not None:
-            source.skipped = Skipped()  # counting the rows counted the skipped ones already
+        self._counts = Summary()
 
     def into(
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
@@ -101,9 +100,11 @@ class Embedded:
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
-        counts.skipped, counts.skipped_rows = self._skipped.count, self._skipped.places
+        skipped = self._source.skipped
+        counts.skipped, counts.skipped_rows = skipped.count, skipped.places
         if counts.skipped:
-            say(f"fastflow: WARNING: {self._skipped.describe()}")
+            where = None if isinstance(writer, StandardOutput) else writer.target
+            say(f"fastflow: WARNING: {skipped.describe(where)}")
         if self._unlike is not None and (warning := self._unlike.warning()):
             say(f"fastflow: {warning}")
         return counts
@@ -133,14 +134,14 @@ class Embedded:
         elif run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
         with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
-            writer.types = types
+            writer.types, writer.skipped = types, self._source.skipped
             writer.about = {"dim": settings.dim or runtime.dim, "truncate_dim": settings.dim, "prompt": settings.prompt}
             place = runtime.session.packaged or os.path.abspath(runtime.session.model.path)
             writer.about |= {"id_field": settings.layout.id_field, "model": place}
             if part is not None:
                 begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
-                writer.seal = lambda whole: begun.add_hash(whole).write(target)
+                writer.seal = lambda whole: begun.add_hash(whole, writer.skipped.count).write(target)
             if store is not None and settings.only_new:
                 state.since = store.since
             with growing(writer, state, run.resume) as rows:
@@ -194,5 +195,5 @@ class Embedded:
 
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
-    yield from islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
+    yield from source.rows(layout, split.start, split.counts, split.stop)
     source.current.check_unchanged()  # the reader checks only at the input's end, which few shards reach

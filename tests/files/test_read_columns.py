@@ -100,7 +100,7 @@ def test_fields_keep_their_types_from_parquet_to_parquet(model, tmp_path):
     result = run("embed", tmp_path / "in.parquet", "-m", model, *arguments)
     assert result.exit_code == 0, result.stderr
     found = pq.read_table(tmp_path / "out.parquet")
-    assert found.column_names == ["n", *(name for name in TYPED if name != "n"), "embedding"]
+    assert found.column_names == ["row", "n", *(name for name in TYPED if name != "n"), "embedding"]
     for name, want in TYPED.items():
         assert repr(found[name].to_pylist()) == repr(want.to_pylist())
         assert found.schema.field(name).type == (pa.string() if name == "kind" else want.type)
@@ -119,8 +119,7 @@ def test_a_repeated_text_is_held_once(tmp_path):
         first = next(records)
         assert first.texts == (text,)
         assert next(records).texts == ("other",)
-        with pytest.raises(FastflowError, match="row 2: field 'text' is null"):
-            next(records)
+        assert str(next(records)).endswith("row 2: field 'text' is null, not a text; fill it or remove the row")
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array([text]))
     pq.write_table(pa.table({"text": repeated}), tmp_path / "in.parquet")
     found = read(tmp_path / "in.parquet")

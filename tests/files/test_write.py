@@ -80,7 +80,7 @@ def test_everything_is_read_back_bit_for_bit(tmp_path, suffix, dtype):
     kind = writer_for(Path(f"x{suffix}"))
     want = dict(COLUMNS) if kind.keeps_fields else {}
     want |= {"log_prob": SCORES.tolist()} if kind.keeps_fields else {}
-    want |= {"index": list(range(8))} if suffix in (".jsonl", ".db") else {}
+    want |= {"index": list(range(8))} if kind.keeps_fields else {}
     want |= {"text": ODD} if suffix in (".jsonl", ".db") else {}
     assert {name: list(map(repr, values)) for name, values in columns.items()} == {
         name: list(map(repr, values)) for name, values in want.items()

@@ -22,7 +22,7 @@ def read_back(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
         table = pq.read_table(path)
         lists = table["embedding"].combine_chunks()
         vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
-        return vectors, table.drop(["embedding"]).to_pydict()
+        return vectors, {"index" if n in ROWS else n: v for n, v in table.drop(["embedding"]).to_pydict().items()}
     if path.suffix == ".db":
         rows = read(path)[0]
         return np.array([row.pop("vector") for row in rows]), _columns(rows)

@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.manifest import Manifest, check_bytes, is_whole, manifests
 from fastflow.files.read.parquet import arrow
+from fastflow.files.read.skipped import check_list
 from fastflow.files.write import Block
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.database_schema import about_of, blocks
@@ -43,10 +44,14 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
             raise UsageError(f"{target} is one of the parts; choose another output with -o")
     with Progress("check", sum(path.stat().st_size for path in paths), "bytes", shown) as checked:
         check_bytes(folder, found, checked.advance)
+    if any(manifest.skipped for manifest in found):
+        check_list(target)
     meta = {name: value for name, value in found[0].run.items() if name != "options"}
     with Progress("merge", found[0].total, "rows", shown) as progress, kind(target, meta) as writer:
         writer.begin()
         try:
+            for path, manifest in zip(paths, found, strict=True):
+                writer.skipped.add_part(path, manifest.skipped, manifest.rows)
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):
@@ -98,8 +103,8 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
             writer.write(block)
             rows += len(block.rows)
             count(len(block.rows))
-    if rows != stop - start:
-        raise FastflowError(f"{path} has {rows:,} rows, and its manifest names {stop - start:,}; make the part again")
+    if rows != (named := stop - start - manifest.skipped):
+        raise FastflowError(f"{path} has {rows:,} rows, and its manifest names {named:,}; make the part again")
 
 
 def _npy_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from fastflow.errors import FastflowError
 
 PAIR = ("sentence1", "sentence2")
 TEXT_FIELDS = ("text", "sentence")
-MOST_PLACES = 20  # skipped rows that a message lists
+LONGEST = 1 << 24  # the most bytes of a row
 Identity = str | int | float | bool | None  # a row's id; from csv and tsv always str
 
 
@@ -23,36 +23,20 @@ class Record(NamedTuple):
 
 
 class RowFault(FastflowError):
-    """Error for a row that can be embedded only with ``option``, which does not change earlier rows."""
+    """Error for a row that cannot be used, at ``place``; ``option`` continues the run, and changes no earlier row."""
 
-    def __init__(self, message: str, option: str) -> None:
-        super().__init__(message)
-        self.option = option
-
-
-class Skipped:
-    """The rows that ``--errors skip`` left out: ``count``, and ``places`` of the first MOST_PLACES."""
-
-    def __init__(self) -> None:
-        self.count, self.places = 0, list[str]()
-
-    def add(self, path: str, unit: str, number: int) -> None:
-        self.count += 1
-        if len(self.places) < MOST_PLACES:
-            self.places.append(f"{path}, {unit} {number}")
-
-    def describe(self) -> str:
-        more = "; …" * (self.count > len(self.places))
-        rows = "1 row is" if self.count == 1 else f"{self.count:,} rows are"
-        return f"{rows} left out, with bytes that cannot be read: {'; '.join(self.places)}{more}"
+    def __init__(self, place: str, fault: str, remedy: str = "", option: str = "--errors skip") -> None:
+        super().__init__(f"{place}: {fault}" + f"; {remedy}" * bool(remedy))
+        self.place, self.fault, self.remedy, self.option = place, fault, remedy, option
 
 
 class Layout(NamedTuple):
     """The options for finding the texts of an input.
 
     ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
-    ``sentence1``, ``sentence2``. ``errors``: strict, replace or skip, for bytes that are not of ``encoding`` (None:
-    UTF-8). Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL. ``keep``: fields to output.
+    ``sentence1``, ``sentence2``. ``errors``: strict, replace (bytes that are not of ``encoding``; None: UTF-8) or skip
+    (rows that cannot be used). Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL.
+    ``keep``: fields to output.
     """
 
     format: str | None = None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.files.read import Layout, Record, list_names, text_fields
+from fastflow.files.read import LONGEST, Layout, Record, RowFault, list_names, text_fields
 from fastflow.files.read.inputs import Input
 from fastflow.values import reason
 
@@ -26,10 +26,10 @@ def arrow(purpose: str) -> Any:
     return pyarrow, pyarrow.parquet
 
 
-def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """Yield the records after the first ``skip``; kept fields are Arrow scalars, ``line`` is the row from 0.
+def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record | RowFault]:
+    """Yield the records after the first ``skip``, or their faults.
 
-    Raises a FastflowError naming file and row.
+    Kept fields are Arrow scalars, ``line`` is the row from 0. Raises a FastflowError naming file and row.
     """
     file = _open_file(source)
     with _readable(source.path):
@@ -157,24 +157,57 @@ def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, .
     return texts, wanted
 
 
-def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record]:
-    def column(name: str) -> Any:
-        found = batch.column(name)
-        return found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
+def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record | RowFault]:
+    """Yield the records of ``batch``; if it holds bytes that are not UTF-8, of one row at a time."""
+    import pyarrow
 
-    batch.validate(full=True)  # a damaged file may point beyond the end of its dictionary
+    try:
+        batch.validate(full=True)  # a damaged file may point beyond the end of its dictionary
+    except pyarrow.ArrowInvalid as error:
+        if "UTF8" not in str(error) or not all(map(_has_all_values, batch.columns)):
+            raise
+        for at in range(batch.num_rows):
+            columns = [_unpacked(each.slice(at, 1)) for each in batch.columns]
+            row = pyarrow.record_batch(columns, names=batch.schema.names)
+            try:
+                row.validate(full=True)
+            except pyarrow.ArrowInvalid:
+                yield RowFault(f"{path}, row {first + at}", "holds bytes that are not UTF-8")
+            else:
+                yield from _records(row, fields, path, first + at, layout)
+        return
+
+    def column(name: str) -> Any:
+        return _unpacked(batch.column(name))
+
     texts = [_values(batch.column(name)) for name in fields]
     ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
     kept = [[value if value.is_valid else None for value in column(name)] for name in layout.keep]
     for at, row in enumerate(range(first, first + batch.num_rows)):
-        found = tuple(values[at] for values in texts)
+        found, place = tuple(values[at] for values in texts), f"{path}, row {row}"
         if None in found:
-            raise FastflowError(
-                f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text; fill it or remove the row"
-            )
-        if isinstance(identity := ids[at], float) and not math.isfinite(identity):
-            raise FastflowError(f"{path}, row {row}: field {layout.id_field!r} must be a finite number")
-        yield Record(found, identity, row, tuple(values[at] for values in kept))
+            fault = f"field {fields[found.index(None)]!r} is null, not a text"
+            yield RowFault(place, fault, "fill it or remove the row")
+        elif max(map(len, found)) > LONGEST:
+            yield RowFault(place, f"is longer than {LONGEST >> 20} MB, which no model can use", "cut it")
+        elif isinstance(identity := ids[at], float) and not math.isfinite(identity):
+            yield RowFault(place, f"field {layout.id_field!r} must be a finite number")
+        else:
+            yield Record(found, identity, row, tuple(values[at] for values in kept))
+
+
+def _has_all_values(column: Any) -> bool:
+    """Whether the indices of a dictionary column are in its dictionary; unpacking would not check."""
+    from pyarrow import compute
+
+    if not hasattr(column, "dictionary"):
+        return True
+    ends = compute.min_max(column.indices)
+    return not ends["max"].is_valid or 0 <= ends["min"].as_py() <= ends["max"].as_py() < len(column.dictionary)
+
+
+def _unpacked(column: Any) -> Any:
+    return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
 
 
 def _values(column: Any) -> list[Any]:

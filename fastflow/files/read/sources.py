@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Layout, Record, Skipped
+from fastflow.files.read import Layout, Record, RowFault
 from fastflow.files.read.inputs import Input
+from fastflow.files.read.skipped import Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
@@ -74,12 +75,13 @@ def check_formats(paths: Sequence[str], layout: Layout) -> None:
 class Sources:
     """The inputs ``paths``; ``current``, at first the first, is open.
 
-    ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` counts rows
-    that --errors skip left out. Raises a FastflowError naming an input that cannot be opened or changed.
+    ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` lists rows
+    that --errors skip left out; ``skippable``: whether the command has that option. Raises a FastflowError naming an
+    input that cannot be opened or changed.
     """
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
-        self.paths, self._opened, self.skipped = list(paths), opened, Skipped()
+        self.paths, self._opened, self.skipped, self.skippable = list(paths), opened, Skipped(), False
         self.current, self._at = opened(self.paths[0]), 0
         try:
             self.identities = [self.current.identity, *(_identity(path) for path in self.paths[1:])]
@@ -105,9 +107,17 @@ class Sources:
         more = len(self.paths) - 1
         return self.paths[0] if not more else f"{self.paths[0]} and {more} more input{'s' * (more > 1)}"
 
-    def rows(self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None) -> Iterator[Row]:
-        """Yield the rows after the first ``skip``; ``counts``, the rows of each input, spare reading earlier inputs."""
+    def rows(
+        self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None, stop: int | None = None
+    ) -> Iterator[Row]:
+        """Yield the rows after the first ``skip``, before row ``stop``; rows that are left out are counted too.
+
+        ``counts``, the rows of each input, spare reading earlier inputs. Raises a RowFault for a row that cannot be
+        used.
+        """
         number = 0
+        if stop is not None and stop <= skip:
+            return
         self._choose_fields(layout, skip, counts or ())
         for at, path in enumerate(self.paths):
             if counts is not None and number + counts[at] <= skip:
@@ -116,9 +126,27 @@ class Sources:
             before = max(0, skip - number) if counts is not None else 0
             number += before
             for record in records_of(self.open(at), layout, before):
-                if number >= skip:
+                if number < skip:
+                    pass
+                elif isinstance(record, RowFault):
+                    self._leave_out(number, record, layout.errors)
+                else:
                     yield Row(number, path, record)
                 number += 1
+                if number == stop:
+                    return
+
+    def _leave_out(self, number: int, fault: RowFault, errors: str) -> None:
+        if errors == "skip":
+            self.skipped.add(number, fault)
+            return
+        remedy = "; ".join(
+            [fault.remedy] * bool(fault.remedy) + ["--errors skip leaves such rows out"] * self.skippable
+        )
+        told = RowFault(fault.place, fault.fault, remedy, fault.option)
+        if errors == "replace":  # its finished rows are of another run than with skip
+            raise FastflowError(str(told)) from fault
+        raise told from fault
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -129,7 +157,7 @@ class Sources:
         """Read the first record, if ``rows`` will begin in a later input."""
         for at, rows in enumerate(counts):
             if rows and not self.fields and skip >= rows and format_of(self.paths[at], layout.format) != "txt":
-                next(records_of(self.open(at), layout), None)
+                any(self.fields for _ in records_of(self.open(at), layout))
             if skip < rows or self.fields:
                 return
 
@@ -142,7 +170,6 @@ class Sources:
             if self.identities[at] not in (None, self.current.identity):
                 raise self.current.changed()
         self._fresh = False
-        self.current.skipped = self.skipped
         return self.current
 
     def types(self, layout: Layout) -> dict[str, Any]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import Layout, Record, find_text_fields, list_names, text_fields
-from fastflow.files.read.inputs import LONGEST, Input
+from fastflow.files.read import LONGEST, Layout, Record, RowFault, find_text_fields, list_names, text_fields
+from fastflow.files.read.inputs import BadLine, Input
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 
 
-def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout) -> Iterator[Record]:
-    r"""Yield the records of a csv or tsv; ids are strings.
+def table_records(
+    lines: Iterator[str | BadLine], source: Input, kind: str, layout: Layout
+) -> Iterator[Record | RowFault]:
+    r"""Yield the records of a csv or tsv, or their faults; ids are strings.
 
     ``lines`` keep a final \r, which a quoted field may hold. Raises a FastflowError for a file that is
     ambiguous in its header or its delimiter, or repeats a column.
@@ -23,79 +26,90 @@ def table_records(lines: Iterator[str], source: Input, kind: str, layout: Layout
     first, path = next(lines, None), source.path
     if first is None:
         return
-    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(first.removesuffix("\r"), path, layout))
-    ended = _Ended(chain([first], lines), source, layout.errors == "skip")
+    head_line = (first.text if isinstance(first, BadLine) else first).removesuffix("\r")
+    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(head_line, path, layout))
+    ended = _Ended(chain([first], lines), path)
     # tsv without quoting: stray quotes in STS and GLUE files would swallow rows
     rows = csv.reader(
         ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL, strict=True
     )
-    try:
-        head = next(rows) or [""]
-        names = head if layout.header else [str(number) for number in range(1, len(head) + 1)]
-        fields = [_place(names, name, path) for name in _text_fields(names, head, source, layout)]
-        key = None if layout.id_field is None else _name_place(names, layout.id_field, path, "to take the id from")
-        keep = [_name_place(names, name, path, "to keep") for name in layout.keep]
-        if not layout.header and not ended.skips():
-            yield _record(head, fields, key, keep, rows.line_num)
-        blank, model = 0, "the header" if layout.header else "line 1"
-        ended.begin()
-        for values in rows:
-            skipped = ended.skips()
-            ended.begin()
-            if not values and len(names) > 1:  # empty lines are allowed only at the end of the file
-                blank = blank or rows.line_num
-                continue
-            if skipped:
-                continue
-            if blank:
-                raise FastflowError(f"{path}, line {blank}: is empty, {model} has {len(names)} fields")
-            values = values or [""]
-            if len(values) != len(names):
-                raise FastflowError(
-                    f"{path}, line {rows.line_num}: has {len(values)} fields, {model} {len(names)}; "
-                    f"quote a text that holds the delimiter, or name another --delimiter"
-                )
+    found = _rows(rows, ended)
+    head = next(found, [""])
+    if isinstance(head, RowFault):
+        raise FastflowError(str(head))
+    if ended.fault is not None and layout.header:
+        raise FastflowError(str(ended.fault))
+    names = head if layout.header else [str(number) for number in range(1, len(head) + 1)]
+    fields = [_place(names, name, path) for name in _text_fields(names, head, source, layout)]
+    key = None if layout.id_field is None else _name_place(names, layout.id_field, path, "to take the id from")
+    keep = [_name_place(names, name, path, "to keep") for name in layout.keep]
+    model = "the header" if layout.header else "line 1"
+    for values in chain([] if layout.header else [head], found):
+        if isinstance(values, RowFault):
+            yield values
+        elif ended.fault is not None:
+            yield ended.fault
+        elif len(values) != len(names):
+            yield RowFault(
+                f"{path}, line {rows.line_num}",
+                f"has {len(values)} fields, {model} {len(names)}",
+                "quote a text that holds the delimiter, or name another --delimiter",
+            )
+        else:
             yield _record(values, fields, key, keep, rows.line_num)
-    except csv.Error as error:
-        raise FastflowError(f"{path}, line {rows.line_num}: {error}") from error
+
+
+def _rows(rows: Any, ended: _Ended) -> Iterator[list[str] | RowFault]:
+    """Yield rows, except blank lines of tables with several columns, and a fault for a row that csv cannot read."""
+    width = 0
+    while True:
+        ended.begin()
+        try:
+            values: list[str] = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            where = f"line {rows.line_num}" if ended.lines == 1 else f"the {ended.lines} lines to {rows.line_num}"
+            if ended.over:
+                raise FastflowError(f"{ended.path}, line {rows.line_num}: {error}; is a quote not closed?") from error
+            yield ended.fault or RowFault(f"{ended.path}, {where}", str(error))
+            continue
+        width = width or len(values) or 1
+        if values or width == 1 or ended.fault is not None:
+            yield values or [""]
 
 
 class _Ended:
     """Gives csv.reader lines with their ends; raises a FastflowError for a row of more than LONGEST.
 
-    ``looks``: whether to look for unreadable bytes.
+    ``fault``: of a line of the row. ``lines``: of the row, so far. ``over``: whether the input ended.
     """
 
-    def __init__(self, lines: Iterator[str], source: Input, looks: bool) -> None:
-        self._lines, self._source, self._looks, self._number = lines, source, looks, 0
+    def __init__(self, lines: Iterator[str | BadLine], path: str) -> None:
+        self.path, self.over, self._lines, self._number = path, False, lines, 0
         self.begin()
 
     def begin(self) -> None:
-        self._held, self._unreadable = 0, False
-
-    def skips(self) -> bool:
-        """Whether the row has unreadable bytes; ``source`` counts it then."""
-        if self._unreadable:
-            self._source.skipped.add(self._source.path, "line", self._number)
-        return self._unreadable
+        self._held, self.lines = 0, 0
+        self.fault: BadLine | None = None
 
     def __iter__(self) -> _Ended:
         return self
 
     def __next__(self) -> str:
-        line = next(self._lines) + "\n"
-        self._number += 1
-        self._held += len(line)
-        if self._looks and not self._unreadable:
-            from fastflow.files.read.encodings import is_unreadable
-
-            self._unreadable = is_unreadable(line)
+        try:
+            line = next(self._lines)
+        except StopIteration:
+            self.over = True
+            raise
+        if isinstance(line, BadLine):
+            self.fault, line = self.fault or line, line.text
+        self.lines, self._number, self._held = self.lines + 1, self._number + 1, self._held + len(line) + 1
         if self._held > LONGEST:
             raise FastflowError(
-                f"{self._source.path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not "
-                "closed?"
+                f"{self.path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not closed?"
             )
-        return line
+        return line + "\n"
 
 
 def _delimiter(line: str, path: str, layout: Layout) -> str:
