@@ -103,8 +103,8 @@ WITHOUT_A_MODEL = [
     ("embed pairs.tsv", 2, "holds pairs of texts; choose one with --text-field sentence1 or sentence2"),
     ("embed bytes.txt", 1, "bytes.txt, line 1: byte 1 is not UTF-8"),
     ("embed a.jsonl --null", 2, "--null is for txt, and this file is read as jsonl"),
-    ("embed typed.parquet --keep price", 2, "column 'price' is decimal128(3, 2), which JSON and text cannot hold"),
-    ("embed typed.parquet --keep when -o x.jsonl", 2, "column 'when' is date32[day], which JSON and text cannot hold"),
+    ("embed typed.parquet --keep blob", 2, "column 'blob' is binary, which JSON and text cannot hold"),
+    ("embed typed.parquet --keep span -o x.jsonl", 2, "column 'span' is duration[us], which JSON and text cannot hold"),
     ("embed in.txt -o x.safetensors", 2, "x.safetensors: fastflow no longer writes or joins .safetensors; use .npy"),
     ("merge parts -o x.npz", 2, "x.npz: fastflow no longer writes or joins .npz; use .npy for vectors only, or .parq"),
     ("embed typed.parquet other.parquet --keep n", 1, "other.parquet: the column 'n' is string, and int64 in an input"),
@@ -250,8 +250,8 @@ def desk(tmp_path_factory, model) -> Path:
     spoilt[77, 3] = np.inf
     np.save(folder / "nan.npy", spoilt)
     (folder / "folder").mkdir()
-    when, price = pa.array([1], pa.date32()), pa.array(["1.25"]).cast(pa.decimal128(3, 2))
-    pq.write_table(pa.table({"text": ["a"], "n": [1], "when": when, "price": price}), folder / "typed.parquet")
+    span = pa.array([1], pa.duration("us"))
+    pq.write_table(pa.table({"text": ["a"], "n": [1], "span": span, "blob": [b"a"]}), folder / "typed.parquet")
     pq.write_table(pa.table({"text": ["a"], "n": ["1"]}), folder / "other.parquet")
     for number in (1, 2):
         part = ("--shard", f"{number}/2", "-o", folder / "parts" / f"{number}.npy")

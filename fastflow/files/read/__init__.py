@@ -90,7 +90,10 @@ def list_names(names: list[str]) -> str:
 
 def plain(value: Any) -> Any:
     """Return a kept value for JSON: Arrow scalars as values, NaN and infinity as None."""
-    value = value.as_py() if hasattr(value, "as_py") else value
+    if hasattr(value, "as_py"):
+        from fastflow.files.read.parquet import json_value
+
+        value = json_value(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):

@@ -240,4 +240,31 @@ def _fits_json(kind: Any) -> bool:
         return _fits_json(kind.value_type)
     if types.is_struct(kind):
         return all(_fits_json(kind.field(at).type) for at in range(kind.num_fields))
-    return is_text(kind) or _is_number(kind) or bool(types.is_null(kind))
+    timed = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
+    return is_text(kind) or _is_number(kind) or bool(timed or types.is_decimal(kind) or types.is_null(kind))
+
+
+def json_value(value: Any) -> Any:
+    """Return an Arrow scalar's value for JSON: a decimal as text, a time as ISO 8601 that sorts as text.
+
+    A time has all digits of its unit; with a zone it is in UTC and ends with Z.
+    """
+    import numpy as np
+    from pyarrow import types
+
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if types.is_struct(kind):
+        return {kind.field(at).name: json_value(value[at]) for at in range(kind.num_fields)}
+    if types.is_nested(kind):  # a list
+        return [json_value(each) for each in value.values]
+    if types.is_decimal(kind):
+        return format(value.as_py(), "f")
+    if not types.is_temporal(kind):
+        return value.as_py()
+    unit = "D" if types.is_date32(kind) else "ms" if types.is_date(kind) else kind.unit
+    date, _, time = str(np.datetime_as_string(np.datetime64(value.value, unit))).partition("T")
+    if types.is_date(kind) or types.is_time(kind):
+        return date if types.is_date(kind) else time
+    return f"{date}T{time}" + "Z" * (kind.tz is not None)
