@@ -176,7 +176,12 @@ WITHOUT_A_MODEL = [
     ("serve --port 0 --search none.db", 1, "none.db cannot be read"),
 ]
 WITH_A_MODEL = [
-    ("embed . -m {model}", 1, ". cannot be opened: Is a directory; give the files in it, a text a line: './*'"),
+    (
+        "embed folder -m {model}",
+        1,
+        "folder cannot be opened: Is a directory; give the files in it, a text a line: 'folder/*'",
+    ),
+    ("embed . -m {model}", 2, ".: ./"),  # Parquet among other files
     ("embed 'The dog runs.' -m {model}", 1, "a text itself is given through standard input"),
     ("embed in.csv -m {model}", 1, "in.csv, line 1: is this the header or the first text"),
     ("embed in.txt -m absent", 1, "absent: no such model directory"),

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -194,6 +196,31 @@ def test_patterns_are_sorted_and_names_keep_their_place(desk):
     (desk / "deep" / "er" / "x.jsonl").write_text("")
     assert expand_patterns(["deep/**/*.jsonl"]) == ["deep/er/x.jsonl"]
     assert expand_patterns(["absent.txt"]) == ["absent.txt"]  # opening it says that it is absent
+
+
+def test_a_folder_of_parquet_is_its_files_and_other_marks_are_no_data(desk):
+    names = [
+        "ds/part-0.parquet",
+        "ds/_SUCCESS",
+        "ds/.part-0.parquet.crc",
+        "ds/_log/0.parquet",
+        "_x/[1]/day=10/a.parquet",
+    ]
+    names += ["_x/[1]/day=2/b.parquet", "_x/[1]/day=2/_c.parquet", "empty/_SUCCESS", "mixed/a.parquet", "mixed/b.txt"]
+    for name in names:
+        (desk / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"text": [name]}), desk / name)
+    assert expand_patterns(["ds/"]) == expand_patterns(["ds/*"]) == ["ds/part-0.parquet"]
+    parts = ["_x/[1]/day=10/a.parquet", "_x/[1]/day=2/b.parquet"]
+    assert expand_patterns(["_x/[1]"]) == expand_patterns(["_x/*/**/*.parquet"]) == parts
+    assert expand_patterns(["ds/_*"]) == ["ds/_SUCCESS"]
+    with Sources(expand_patterns(["ds", "_x/[1]"])) as source:
+        assert [row.record.texts[0] for row in source.rows(Layout())] == ["ds/part-0.parquet", *parts]
+    assert expand_patterns(["empty"]) == ["empty"]  # opening it says that it is a folder
+    refuses(expand_patterns, ["empty/*"], "no file matches this pattern")
+    refuses(
+        expand_patterns, ["mixed"], "mixed: mixed/b.txt is no Parquet file; move it, or give the pattern 'mixed/**/*.p"
+    )
 
 
 def test_a_count_that_takes_too_long_is_an_estimate_by_bytes(tmp_path, monkeypatch):

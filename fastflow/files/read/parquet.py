@@ -263,7 +263,7 @@ def json_value(value: Any) -> Any:
         return format(value.as_py(), "f")
     if not types.is_temporal(kind):
         return value.as_py()
-    unit = "D" if types.is_date32(kind) else "ms" if types.is_date(kind) else kind.unit
+    unit: Any = "D" if types.is_date32(kind) else "ms" if types.is_date(kind) else kind.unit
     date, _, time = str(np.datetime_as_string(np.datetime64(value.value, unit))).partition("T")
     if types.is_date(kind) or types.is_time(kind):
         return date if types.is_date(kind) else time

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
@@ -18,6 +19,7 @@ from fastflow.files.read.skipped import Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
+MARKS = ("_", ".")  # names that begin so are no data, such as _SUCCESS of Spark
 COUNT_S, CHECKED = 0.25, 1024  # the most seconds of counting; rows between looks at the clock
 
 
@@ -37,16 +39,19 @@ def one_text(row: Row) -> str:
 
 
 def expand_patterns(given: Sequence[str]) -> list[str]:
-    """Replace patterns by the sorted files that match, unless a file has that name.
+    """Replace patterns by the sorted files that match, unless a file has that name; folders by their Parquet files.
 
-    Raises a UsageError for a pattern without files and for a file named twice.
+    Names that begin with _ or . are no data. Raises a UsageError for a pattern without files and for a file named twice.
     """
     paths: list[str] = []
     for name in given:
+        if os.path.isdir(name) and (parts := _list_parquet(name)):
+            paths += parts
+            continue
         if name == "-" or os.path.lexists(name) or not glob.has_magic(name):
             paths.append(name)
             continue
-        found = sorted(path for path in glob.glob(name, recursive=True) if not os.path.isdir(path))
+        found = _list_data(name, next(at for at, part in enumerate(Path(name).parts) if glob.has_magic(part)))
         if not found:
             remedy = "give a pattern for each name in {}" if "{" in name else "name a file, or mend the pattern"
             raise UsageError(f"{name}: no file matches this pattern; {remedy}")
@@ -59,6 +64,27 @@ def expand_patterns(given: Sequence[str]) -> list[str]:
             raise UsageError(f"{path} is given {again}; name each input once")
         seen[key] = path
     return paths
+
+
+def _list_data(pattern: str, fixed: int) -> list[str]:
+    """Return the sorted files that match; ``fixed``: the leading parts of the path that are no pattern."""
+    named = any(part.startswith(MARKS) for part in Path(pattern).parts[fixed:])
+    return sorted(
+        path
+        for path in glob.glob(pattern, recursive=True)
+        if not os.path.isdir(path) and (named or not any(p.startswith(MARKS) for p in Path(path).parts[fixed:]))
+    )
+
+
+def _list_parquet(folder: str) -> list[str]:
+    """Return the files of a folder of Parquet, [] of another; raises a UsageError for other files among them."""
+    found = _list_data(os.path.join(glob.escape(folder), "**", "*"), len(Path(folder).parts))
+    others = [path for path in found if not path.endswith(".parquet")]
+    if others and len(others) < len(found):
+        raise UsageError(
+            f"{folder}: {others[0]} is no Parquet file; move it, or give the pattern '{folder}/**/*.parquet'"
+        )
+    return [] if others else found
 
 
 def check_formats(paths: Sequence[str], layout: Layout) -> None:
