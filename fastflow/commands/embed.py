@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
 @shared.FORMAT
-@click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
+@shared.text_field_option("text or sentence")
 @click.option(
     "--id-field",
     metavar="F",
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @shared.KEEP
 @shared.DELIMITER
 @shared.NO_HEADER
+@shared.QUOTING
 @shared.NULL
 @shared.ENCODING
 @shared.errors_option("skip")

@@ -88,6 +88,18 @@ RECORDS = [  # a file, the options that read it, and its texts with ids and line
     ("x.tsv", "the dog runs\na cat\n", {"header": False}, ["the dog runs", "a cat"]),
     ("x.tsv", "body\na cat\n", {"field": "body"}, ["a cat"]),
     ("x.tsv.gz", 'label\tsentence\n0\t"stray\n1\tin"side\n0\t5" disk\\\n', {}, ['"stray', 'in"side', '5" disk\\']),
+    ("x.tsv", '"id"\t"text"\n1\t"a ""b"", \tc\nd"\n', {"id_field": "id"}, [('a "b", \tc\nd', "1", 3)]),
+    ("x.tsv", 'text\tn\n"a ""b"""\t1\n', {"quoting": "csv"}, ['a "b"']),
+    ("x.tsv", '"text"\tn\n"a"\t1\n', {"quoting": "none", "field": '"text"'}, ['"a"']),
+    ("x.csv", 'text,n\n"a,1\n', {"quoting": "none"}, ['"a']),
+    ("x.csv", "sep=;\r\nid;text\r\n7;a, b\r\n", {"id_field": "id"}, [("a, b", "7", 3)]),
+    ("x.csv", '"SEP=\t"\n"text"\t"n"\na;b\t1,2\n', {}, ["a;b"]),
+    ("x.csv", "sep=,\ntext;n\na,b;1\n", {"delimiter": ";"}, ["a,b"]),
+    ("x.csv", "subject,n,body\nHi,1,there\n,2,\n", {"field": "subject,body"}, ["Hi\nthere", "\n"]),
+    ("x.csv", 'a,b,"a,b"\n1,2,3\n', {"field": "a,b"}, ["3"]),  # the whole name first
+    ("x.csv", "a;b;c,\n1;2;3\n", {"field": "a,b"}, ["1\n2"]),  # the columns decide between two delimiters
+    ("x.jsonl", '{"body": "b", "subject": "a"}\n', {"field": "subject,body"}, ["a\nb"]),
+    ("x.parquet", {"b": ["2"], "a": ["1"]}, {"field": "a,b"}, ["1\n2"]),
     ("x.jsonl", '{"text": "a", "id": 3}\n{"id": "k", "text": "b\\nc"}\r\n', {"id_field": "id"},
      [("a", 3, 1), ("b\nc", "k", 2)]),
     ("x.jsonl", '"a"\n{"text": "b"}\n', {}, ["a", "b"]),
@@ -104,6 +116,28 @@ def test_texts_ids_and_lines(tmp_path, name, content, options, want):
         assert texts(path, **options) == want
     else:
         assert list(read_records(str(path), Layout(**options))) == [Record((text,), *more) for text, *more in want]
+
+
+def test_quotes_that_stay_in_a_tsv_are_said_once_and_how_they_are_read(tmp_path, capsys):
+    path = put(tmp_path / "x.tsv", 'text\tn\na"b\t"1\n"a ""b"""\t1\n"c"\t1\n')
+    for _ in range(2):  # a count may read them before
+        assert texts(path) == ['a"b', '"a ""b"""', '"c"']
+    said = "line 3: a field begins and ends with a quote, which stays; --quoting csv reads quotes as pandas and Excel"
+    assert capsys.readouterr().err == f"fastflow: {path}, {said} write them\n"
+    put(path, 'text\tn\n"a ""b"""\t1\n')
+    assert [*texts(path, quoting="csv"), *texts(path, quoting="none")] == ['a "b"', '"a ""b"""']
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["tasks/pairs/msrp.tsv", "sts/STS12.tsv"])
+def test_quotes_of_scored_pairs_stay(shared_data, name):
+    path = shared_data / name
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")[1:]
+    found = [record.texts for record in read_records(str(path))]
+    assert len(found) == len(lines)
+    assert all("\t".join(pair) in line for pair, line in zip(found, lines, strict=True))
+    assert any('"' in line for line in lines)
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
@@ -302,6 +336,9 @@ LINES = [
     ("x.txt", "a\n", {"id_field": "id"}, "a txt file has no fields"),
     ("x.txt", "a\n", {"field": "id"}, "a txt file has no fields"),
     ("x.txt", '"a"\n', {"delimiter": ";"}, "--delimiter is for csv and tsv, and this file is read as"),
+    ("x.jsonl", '"a"\n', {"quoting": "csv"}, "--quoting is for csv and tsv, and this file is read as"),
+    ("x.jsonl", '{"a": "x", "b": null}\n', {"field": "a,b"}, "line 1: field 'b' is null, not a text"),
+    ("x.csv", "a,b\n1,2\n", {"field": "a,c"}, "line 1: no field 'a,c'; the fields are a, b"),
     ("x.jsonl", '"a"\n', {"delimiter": ";"}, "--delimiter is for csv and tsv, and this file is read as"),
     ("x.txt", '"a"\n', HEADLESS, "--no-header is for csv and tsv, and this file is read as"),
     ("x.jsonl", '"a"\n', HEADLESS, "--no-header is for csv and tsv, and this file is read as"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
@@ -36,7 +37,8 @@ class Layout(NamedTuple):
     ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
     ``sentence1``, ``sentence2``. ``errors``: strict, replace (bytes that are not of ``encoding``; None: UTF-8) or skip
     (rows that cannot be used). Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL.
-    ``keep``: fields to output.
+    ``keep``: fields to output. ``quoting`` of a table: csv, none, or None, which is csv for a tsv too if line 1 is
+    quoted. A ``field`` may list columns (a,b).
     """
 
     format: str | None = None
@@ -48,6 +50,7 @@ class Layout(NamedTuple):
     null: bool = False
     keep: tuple[str, ...] = ()
     encoding: str | None = None
+    quoting: str | None = None
 
 
 def text_fields(
@@ -64,22 +67,31 @@ def text_fields(
         )
     if chosen:
         return chosen
-    if field is not None:
-        if field not in names:
-            raise FastflowError(f"{where}: no field {field!r}; the fields are {list_names(names)}")
-        return (field,)
-    if chosen := find_text_fields(names):
+    if chosen := find_text_fields(names, field):
         return chosen
+    if field is not None:
+        raise FastflowError(f"{where}: no field {field!r}; the fields are {list_names(names)}")
     if len(names) == 1:
         return (names[0],)
     raise FastflowError(f"{where}: which field is the text? Use --text-field; the fields are {list_names(names)}")
 
 
-def find_text_fields(names: list[str]) -> tuple[str, ...]:
-    """Return the columns called text, sentence, or sentence1 and sentence2; () without them."""
+def find_text_fields(names: list[str], field: str | None = None) -> tuple[str, ...]:
+    """Return the column ``field`` or the columns that it lists; None: text, sentence, or sentence1 and sentence2.
+
+    () without them.
+    """
+    if field is not None:
+        listed = (field,) if field in names else tuple(field.split(","))
+        return listed if set(listed) <= set(names) else ()
     if all(name in names for name in PAIR):
         return PAIR
     return next(((name,) for name in TEXT_FIELDS if name in names), ())
+
+
+def join_texts(texts: Iterable[str], layout: Layout) -> tuple[str, ...]:
+    """Join the texts of the columns of ``field``; a pair stays two texts."""
+    return tuple(texts) if layout.field is None else ("\n".join(texts),)
 
 
 def list_names(names: list[str]) -> str:

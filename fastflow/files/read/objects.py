@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import Identity, Layout, Record, RowFault, list_names, text_fields
+from fastflow.files.read import Identity, Layout, Record, RowFault, join_texts, list_names, text_fields
 from fastflow.files.read.inputs import BadLine, Input
 
 
@@ -49,7 +49,7 @@ class Objects:
         if absent := [name for name in source.fields if name not in row]:
             fields = list_names(names)
             raise RowFault(place, f"no field {absent[0]!r}, the text of earlier rows; the fields are {fields}")
-        texts = tuple(self._text(row, name, place) for name in source.fields)
+        texts = join_texts((self._text(row, name, place) for name in source.fields), layout)
         kept = tuple(self._kept(row, name, place) for name in layout.keep)
         return Record(texts, self._id(row, place), number, kept)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.files.read import LONGEST, Layout, Record, RowFault, list_names, text_fields
+from fastflow.files.read import LONGEST, Layout, Record, RowFault, join_texts, list_names, text_fields
 from fastflow.files.read.inputs import Input
 from fastflow.values import reason
 
@@ -193,7 +193,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
         elif isinstance(identity := ids[at], float) and not math.isfinite(identity):
             yield RowFault(place, f"field {layout.id_field!r} must be a finite number")
         else:
-            yield Record(found, identity, row, tuple(values[at] for values in kept))
+            yield Record(join_texts(found, layout), identity, row, tuple(values[at] for values in kept))
 
 
 def _has_all_values(column: Any) -> bool:

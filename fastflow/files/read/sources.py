@@ -39,9 +39,10 @@ def one_text(row: Row) -> str:
 
 
 def expand_patterns(given: Sequence[str]) -> list[str]:
-    """Replace patterns by the sorted files that match, unless a file has that name; folders by their Parquet files.
+    """Replace patterns by the sorted files that match, unless a file has that name.
 
-    Names that begin with _ or . are no data. Raises a UsageError for a pattern without files and for a file named twice.
+    A folder is replaced by its Parquet files. Names that begin with _ or . are no data. Raises a UsageError for a
+    pattern without files and for a file named twice.
     """
     paths: list[str] = []
     for name in given:

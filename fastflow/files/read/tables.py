@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import LONGEST, Layout, Record, RowFault, find_text_fields, list_names, text_fields
+from fastflow.files.read import LONGEST, Layout, Record, RowFault, find_text_fields, join_texts, list_names, text_fields
 from fastflow.files.read.inputs import BadLine, Input
 
+SEP = re.compile('"?sep=(.)"?', re.IGNORECASE)
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 
 
@@ -23,15 +26,28 @@ def table_records(
     ambiguous in its header or its delimiter, or repeats a column.
     """
     csv.field_size_limit(LONGEST)
-    first, path = next(lines, None), source.path
+    first = next(lines, None)
     if first is None:
         return
-    head_line = (first.text if isinstance(first, BadLine) else first).removesuffix("\r")
-    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(head_line, path, layout))
-    ended = _Ended(chain([first], lines), path)
+    line = (first.text if isinstance(first, BadLine) else first).removesuffix("\r")
+    named = SEP.fullmatch(line) if kind == "csv" else None
+    if named:  # as Excel writes it
+        yield from _table_records(lines, 1, source, kind, layout._replace(delimiter=layout.delimiter or named[1]), "")
+    else:
+        yield from _table_records(chain([first], lines), 0, source, kind, layout, line)
+
+
+def _table_records(
+    lines: Iterator[str | BadLine], before: int, source: Input, kind: str, layout: Layout, line: str
+) -> Iterator[Record | RowFault]:
+    """Yield the records of a table that begins after ``before`` lines, with ``line``."""
+    path = source.path
+    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(line, path, layout))
+    ended = _Ended(lines, path, before)
     # tsv without quoting: stray quotes in STS and GLUE files would swallow rows
+    quotes = layout.quoting or ("csv" if kind == "csv" or any(map(_is_quoted, line.split(delimiter))) else "none")
     rows = csv.reader(
-        ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL, strict=True
+        ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if quotes == "none" else csv.QUOTE_MINIMAL, strict=True
     )
     found = _rows(rows, ended)
     head = next(found, [""])
@@ -43,6 +59,7 @@ def table_records(
     fields = [_place(names, name, path) for name in _text_fields(names, head, source, layout)]
     key = None if layout.id_field is None else _name_place(names, layout.id_field, path, "to take the id from")
     keep = [_name_place(names, name, path, "to keep") for name in layout.keep]
+    watched = quotes == "none" and layout.quoting is None
     model = "the header" if layout.header else "line 1"
     for values in chain([] if layout.header else [head], found):
         if isinstance(values, RowFault):
@@ -51,12 +68,27 @@ def table_records(
             yield ended.fault
         elif len(values) != len(names):
             yield RowFault(
-                f"{path}, line {rows.line_num}",
+                f"{path}, line {ended.number}",
                 f"has {len(values)} fields, {model} {len(names)}",
                 "quote a text that holds the delimiter, or name another --delimiter",
             )
         else:
-            yield _record(values, fields, key, keep, rows.line_num)
+            if watched and any(map(_is_quoted, values)):
+                _warn_of_quotes(path, ended.number)
+                watched = False
+            yield _record(values, fields, key, keep, layout, ended.number)
+
+
+def _is_quoted(field: str) -> bool:
+    return len(field) > 1 and field[0] == field[-1] == '"'
+
+
+@cache
+def _warn_of_quotes(path: str, line: int) -> None:
+    from fastflow.console import say
+
+    kept = "a field begins and ends with a quote, which stays"
+    say(f"fastflow: {path}, line {line}: {kept}; --quoting csv reads quotes as pandas and Excel write them")
 
 
 def _rows(rows: Any, ended: _Ended) -> Iterator[list[str] | RowFault]:
@@ -69,9 +101,9 @@ def _rows(rows: Any, ended: _Ended) -> Iterator[list[str] | RowFault]:
         except StopIteration:
             return
         except csv.Error as error:
-            where = f"line {rows.line_num}" if ended.lines == 1 else f"the {ended.lines} lines to {rows.line_num}"
+            where = f"line {ended.number}" if ended.lines == 1 else f"the {ended.lines} lines to {ended.number}"
             if ended.over:
-                raise FastflowError(f"{ended.path}, line {rows.line_num}: {error}; is a quote not closed?") from error
+                raise FastflowError(f"{ended.path}, line {ended.number}: {error}; is a quote not closed?") from error
             yield ended.fault or RowFault(f"{ended.path}, {where}", str(error))
             continue
         width = width or len(values) or 1
@@ -85,8 +117,8 @@ class _Ended:
     ``fault``: of a line of the row. ``lines``: of the row, so far. ``over``: whether the input ended.
     """
 
-    def __init__(self, lines: Iterator[str | BadLine], path: str) -> None:
-        self.path, self.over, self._lines, self._number = path, False, lines, 0
+    def __init__(self, lines: Iterator[str | BadLine], path: str, number: int) -> None:
+        self.path, self.over, self._lines, self.number = path, False, lines, number
         self.begin()
 
     def begin(self) -> None:
@@ -104,10 +136,10 @@ class _Ended:
             raise
         if isinstance(line, BadLine):
             self.fault, line = self.fault or line, line.text
-        self.lines, self._number, self._held = self.lines + 1, self._number + 1, self._held + len(line) + 1
+        self.lines, self.number, self._held = self.lines + 1, self.number + 1, self._held + len(line) + 1
         if self._held > LONGEST:
             raise FastflowError(
-                f"{self.path}, line {self._number}: the row is longer than {LONGEST >> 20} MB; is a quote not closed?"
+                f"{self.path}, line {self.number}: the row is longer than {LONGEST >> 20} MB; is a quote not closed?"
             )
         return line + "\n"
 
@@ -115,8 +147,7 @@ class _Ended:
 def _delimiter(line: str, path: str, layout: Layout) -> str:
     found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
     if len(found) > 1 and layout.header:
-        asked = [layout.field] if layout.field is not None else []
-        by_name = {m: c for m, c in found.items() if (set(asked) <= set(c) if asked else find_text_fields(c))}
+        by_name = {m: c for m, c in found.items() if find_text_fields(c, layout.field)}
         found = by_name if len(by_name) == 1 else found
     if len(found) > 1:
         marks = " or ".join(DELIMITERS[mark] for mark in found)
@@ -171,6 +202,8 @@ def _name_place(names: list[str], name: str, path: str, purpose: str) -> int:
     return _place(names, name, path)
 
 
-def _record(values: list[str], fields: list[int], key: int | None, keep: list[int], line: int) -> Record:
-    texts, kept = tuple(values[place] for place in fields), tuple(values[place] for place in keep)
+def _record(
+    values: list[str], fields: list[int], key: int | None, keep: list[int], layout: Layout, line: int
+) -> Record:
+    texts, kept = join_texts((values[place] for place in fields), layout), tuple(values[place] for place in keep)
     return Record(texts, None if key is None else values[key], line, kept)

@@ -105,8 +105,8 @@ def check_layout(path: str, kind: str, layout: Layout) -> None:
     fields = {"--text-field": layout.field, "--id-field": layout.id_field, "--keep": ",".join(layout.keep)}
     if kind == "txt" and (asked := [f"{option} {name}" for option, name in fields.items() if name]):
         raise UsageError(f"{path}: a txt file has no fields, so {asked[0]} cannot be read from it")
-    if kind not in TABLES and (layout.delimiter is not None or not layout.header):
-        option = "--no-header" if layout.delimiter is None else "--delimiter"
+    if kind not in TABLES and (layout.delimiter is not None or not layout.header or layout.quoting is not None):
+        option = "--no-header" if not layout.header else "--quoting" if layout.delimiter is None else "--delimiter"
         raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
     if kind == "parquet" and path != without_packing(path):
         raise UsageError(f"{path}: Parquet packs its columns itself, and is not read out of another packing; unpack it")
