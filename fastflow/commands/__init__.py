@@ -76,7 +76,7 @@ KEEP = click.option(
 NULL = click.option(
     "-0", "--null", is_flag=True, help="The texts of a .txt end with NUL, as xargs -0 and find -print0 have it."
 )
-FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv, jsonl or parquet.  [default: by the suffix]")
+FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv, jsonl, json or parquet.  [default: by the suffix]")
 ENCODING = click.option(
     "--encoding",
     metavar="NAME",

@@ -27,7 +27,7 @@ WITHOUT_A_MODEL = [
     ("embed absent.txt", 1, "absent.txt cannot be opened: No such file or directory"),
     ("embed", 2, "Missing argument"),
     ("embed absent.docx", 1, "absent.docx cannot be opened: No such file"),
-    ("embed in.docx", 2, "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl, parquet: if it is one of"),
+    ("embed in.docx", 2, "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl, json, parquet: if it is"),
     ("embed v.npy", 2, "v.npy holds vectors, not texts"),
     ("embed in.csv --no-header --delimiter ';;'", 2, "--delimiter ';;': must be one character"),
     ("embed in.txt --no-header", 2, "--no-header is for csv and tsv"),
@@ -60,7 +60,7 @@ WITHOUT_A_MODEL = [
     ("embed in.txt --only-new --cache c.db --shard 1/2 -o new", 2, "--only-new and --shard: the rows of a part are"),
     ("embed in.txt --dim 0", 2, "0 is not in the range x>=1"),
     ("embed in.txt --precision int4", 2, "'int4' is not one of"),
-    ("embed in.txt --format xml", 2, "unknown format 'xml'; known are txt, tsv, csv, jsonl, parquet"),
+    ("embed in.txt --format xml", 2, "unknown format 'xml'; known are txt, tsv, csv, jsonl, json, parquet"),
     # the output and the cache are no file of the run
     ("embed in.txt -o in.txt", 2, "unknown suffix '.txt'"),
     ("embed in.jsonl -o in.jsonl", 2, "in.jsonl is the input; choose another output with -o"),

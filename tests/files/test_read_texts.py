@@ -88,6 +88,9 @@ RECORDS = [  # a file, the options that read it, and its texts with ids and line
     ("x.tsv", "the dog runs\na cat\n", {"header": False}, ["the dog runs", "a cat"]),
     ("x.tsv", "body\na cat\n", {"field": "body"}, ["a cat"]),
     ("x.tsv.gz", 'label\tsentence\n0\t"stray\n1\tin"side\n0\t5" disk\\\n', {}, ['"stray', 'in"side', '5" disk\\']),
+    ("x.json", '\ufeff [\n {"id": 1, "text": "a]\\n,"} , {"text":"b","id":null}\n]\n', {"id_field": "id"},
+     [("a]\n,", 1, 1), ("b", None, 2)]),
+    ("x.json.gz", '["a", "b"]', {}, ["a", "b"]),
     ("x.tsv", '"id"\t"text"\n1\t"a ""b"", \tc\nd"\n', {"id_field": "id"}, [('a "b", \tc\nd', "1", 3)]),
     ("x.tsv", 'text\tn\n"a ""b"""\t1\n', {"quoting": "csv"}, ['a "b"']),
     ("x.tsv", '"text"\tn\n"a"\t1\n', {"quoting": "none", "field": '"text"'}, ['"a"']),
@@ -243,6 +246,12 @@ SKIPPED = [  # an input, its layout, its rows that are read by number, and the p
     ("x.csv.gz", 'text,n\n"a' + "b" * (17 << 20) + '\nb",1\nc,2\n', {}, {1: "c"}, {0: ("line 2", LONG)}),
     ("x.tsv", b"text\tn\na\t\xff\nc\t1\n\nd\n", {}, {1: "c"},
      {0: ("line 2", UTF8.format(3)), 2: ("line 5", "has 1 fields, the header 2")}),
+    ("x.json", b'["a", null, {"text": "\xff"}, {"text": 1}, {"x": ""}, "", 12, "\\ud800"]', {}, {0: "a", 5: ""},
+     {1: ("record 2", OBJECT), 2: ("record 3", "holds bytes that cannot be read"),
+      3: ("record 4", "field 'text' is not a string"),
+      4: ("record 5", "no field 'text', the text of earlier rows; the fields are x"),
+      6: ("record 7", OBJECT), 7: ("record 8", "field 'text' holds half a surrogate pair")}),
+    ("x.json.gz", '["a", "' + "é" * (17 << 20) + '", "c"]', {}, {0: "a", 2: "c"}, {1: ("record 2", LONG)}),
     ("x.parquet", ODD, {"id_field": "id", "field": "text"}, {0: "a", 2: ""},
      {1: ("row 1", "field 'text' is null, not a text"), 3: ("row 3", "field 'id' must be a finite number")}),
     ("x.parquet", {"text": BAD}, {}, {0: "a", 2: "c"}, {1: ("row 1", NO_UTF8)}),
@@ -279,6 +288,16 @@ def test_the_first_places_are_named_and_all_are_counted(tmp_path):
         said = source.skipped.describe(tmp_path / "out.npy")
     assert said.startswith(f"50 rows are left out ({tmp_path / 'out.npy.skipped'} has the reasons): ")
     assert (said.count("x.txt, line "), said.endswith("; …")) == (20, True)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 16])
+def test_a_json_list_is_read_in_pieces(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr("fastflow.files.read.inputs.CHUNK", chunk)
+    want = ["a", "[1, {", 'é"\\', "", "x" * 50]
+    for indent in (None, 2):
+        path = put(tmp_path / "x.json", json.dumps([{"n": [12, {}], "text": text} for text in want], indent=indent))
+        assert texts(path) == want
+    assert texts(put(tmp_path / "x.json", "[ ]\n")) == []
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
@@ -336,6 +355,19 @@ LINES = [
     ("x.txt", "a\n", {"id_field": "id"}, "a txt file has no fields"),
     ("x.txt", "a\n", {"field": "id"}, "a txt file has no fields"),
     ("x.txt", '"a"\n', {"delimiter": ";"}, "--delimiter is for csv and tsv, and this file is read as"),
+    ("x.json", "", {"errors": "skip"}, "x.json, record 1: the list is not closed; is the file whole?"),
+    ("x.json", '["a", "b"', {"errors": "skip"}, "x.json, record 3: the list is not closed; is the file whole?"),
+    ("x.json", '["a", {"text": ]', {"errors": "skip"}, "x.json, record 2: is not JSON: Expecting value"),
+    ("x.json", '["a",]', {}, "x.json, record 2: is not JSON: Expecting value"),
+    ("x.json", '["a" "b"]', {}, "x.json, record 2: is no JSON list: , or ] should come before '\"'"),
+    ("x.json", '["a"] 1', {}, "x.json, record 2: is no JSON list: its end should come before '1'"),
+    ("x.json", '{"text": "a"}', {}, "x.json, record 1: is no JSON list: [ should come before '{'"),
+    (
+        "x.json",
+        '["a", {"text": "b", "text": "c"}]',
+        {},
+        "record 2: is not JSON: the key 'text' comes twice in one object",
+    ),
     ("x.jsonl", '"a"\n', {"quoting": "csv"}, "--quoting is for csv and tsv, and this file is read as"),
     ("x.jsonl", '{"a": "x", "b": null}\n', {"field": "a,b"}, "line 1: field 'b' is null, not a text"),
     ("x.csv", "a,b\n1,2\n", {"field": "a,c"}, "line 1: no field 'a,c'; the fields are a, b"),

@@ -45,7 +45,7 @@ class Input:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._waiting = 0  # lines read and not yielded
+        self.waiting = 0  # rows read and not yielded
         self.digest: Any = None  # a hash object, updated with the content
         self.fields: tuple[str, ...] = ()  # of the texts, chosen once a run, from the first record
         try:
@@ -102,7 +102,7 @@ class Input:
 
     def waits(self) -> bool:
         """Whether a pipe's next line does not arrive within PATIENCE."""
-        if self._waiting or self.identity is not None or not hasattr(select, "poll"):
+        if self.waiting or self.identity is not None or not hasattr(select, "poll"):
             return False
         try:
             poll = select.poll()
@@ -134,7 +134,7 @@ class Input:
                 else:
                     whole[0] = b"".join([*start, whole[0]])
                 start, held, quotes = [], 0, 0
-            for self._waiting, line in zip(range(len(whole) - 1, -1, -1), whole, strict=True):
+            for self.waiting, line in zip(range(len(whole) - 1, -1, -1), whole, strict=True):
                 yield line
             start.append(rest)
             before, held, quotes = held, held + len(rest), quotes + rest.count(b'"')

@@ -1,15 +1,20 @@
-"""Read texts from the values of JSON Lines."""
+"""Read texts from the values of JSON Lines, and of a list in .json."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import Identity, Layout, Record, RowFault, join_texts, list_names, text_fields
-from fastflow.files.read.inputs import BadLine, Input
+from fastflow.files.read import LONGEST, Identity, Layout, Record, RowFault, join_texts, list_names, text_fields
+from fastflow.files.read.inputs import BadLine, Input, TooLong
+
+MARK = re.compile(r"[ \t\r\n]*([^ \t\r\n])[ \t\r\n]*")
 
 
 def json_records(lines: Iterable[str | BadLine], source: Input, layout: Layout) -> Iterator[Record | RowFault]:
@@ -24,6 +29,61 @@ def json_records(lines: Iterable[str | BadLine], source: Input, layout: Layout) 
                 yield reader.read(_parse(line, place), place, number)
             except RowFault as fault:
                 yield fault
+
+
+def list_records(source: Input, layout: Layout) -> Iterator[Record | RowFault]:
+    """Yield the records, or their faults, of a JSON list; raises a FastflowError for broken JSON."""
+    reader, number = Objects(source, layout), 0
+    handler = "replace" if layout.errors == "replace" else "surrogateescape"
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(handler)
+    source.waiting = 1  # no value of a pipe needs to be embedded before the list ends
+    try:
+        for value, text in _values(map(decoder.decode, source.chunks(layout.encoding)), source.path):
+            number += 1
+            place = f"{source.path}, record {number}"
+            try:
+                if len(text.encode()) > LONGEST:
+                    raise RowFault(place, TooLong.SAID, "cut it")
+                yield reader.read(value, place, number)
+            except UnicodeEncodeError:
+                yield RowFault(place, "holds bytes that cannot be read", "name its --encoding, or use --errors replace")
+            except RowFault as fault:
+                yield fault
+    except OSError as error:
+        source.check_unchanged()
+        raise FastflowError(f"{source.path}, record {number + 1}: cannot be read: {error}") from error
+    source.check_unchanged()
+
+
+def _values(pieces: Iterator[str], path: str) -> Iterator[tuple[Any, str]]:
+    """Yield the values of a JSON list, and their JSON; hold one piece and one value."""
+    parser = json.JSONDecoder(object_pairs_hook=_object)
+    text, at, enough, signs, number = "", 0, 0, "[", 1  # enough: characters for the next try; signs: that may follow
+    for piece in chain(pieces, [""]):
+        text, at = text[at:] + piece, 0
+        while (mark := MARK.match(text, at)) and (len(text) - at >= enough or not piece):
+            sign, start = mark[1], mark.end()
+            if sign not in signs:
+                wanted = " or ".join(signs) or "its end"
+                raise FastflowError(f"{path}, record {number}: is no JSON list: {wanted} should come before {sign!r}")
+            if sign == "]" or (sign == "[" and text.startswith("]", start)):
+                at, signs = start, "" if sign == "]" else "]"
+                continue
+            fault = None
+            try:
+                value, end = parser.raw_decode(text, start)
+            except (ValueError, RecursionError) as error:
+                fault, end = error, len(text)
+            if end == len(text) and piece and len(text) - at < 2 * LONGEST:
+                enough = 2 * (len(text) - at)
+                break
+            if fault is not None:
+                said = f"does not end within {2 * LONGEST >> 20} MB" if piece else getattr(fault, "msg", fault)
+                raise FastflowError(f"{path}, record {number}: is not JSON: {said}") from fault
+            yield value, text[start:end]
+            at, enough, signs, number = end, 0, ",]", number + 1
+    if signs:
+        raise FastflowError(f"{path}, record {number}: the list is not closed; is the file whole?")
 
 
 class Objects:

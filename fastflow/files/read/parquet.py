@@ -9,7 +9,7 @@ from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read import LONGEST, Layout, Record, RowFault, join_texts, list_names, text_fields
-from fastflow.files.read.inputs import Input
+from fastflow.files.read.inputs import Input, TooLong
 from fastflow.values import reason
 
 BATCH = 4096  # the most rows read at a time
@@ -189,7 +189,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
             fault = f"field {fields[found.index(None)]!r} is null, not a text"
             yield RowFault(place, fault, "fill it or remove the row")
         elif max(map(len, found)) > LONGEST:
-            yield RowFault(place, f"is longer than {LONGEST >> 20} MB, which no model can use", "cut it")
+            yield RowFault(place, TooLong.SAID, "cut it")
         elif isinstance(identity := ids[at], float) and not math.isfinite(identity):
             yield RowFault(place, f"field {layout.id_field!r} must be a finite number")
         else:

@@ -10,7 +10,7 @@ from fastflow.errors import UsageError
 from fastflow.files.read import Layout, Record, RowFault
 from fastflow.files.read.inputs import BadLine, Input, without_packing
 
-FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
+FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 TABLES = ("tsv", "csv")
 # other formats that users try, with the remedy
 OTHERS = {
@@ -40,8 +40,8 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 def unit_of(path: str, layout: Layout) -> str:
-    """Return the word before a record's number in messages: line, row or text."""
-    return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
+    """Return the word before a record's number in messages: line, row, record or text."""
+    return "text" if layout.null else {"parquet": "row", "json": "record"}.get(format_of(path, layout.format), "line")
 
 
 def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
@@ -74,7 +74,7 @@ def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
         from fastflow.files.read.parquet import row_count
 
         yield row_count(source)
-    elif kind in TABLES:
+    elif kind in (*TABLES, "json"):
         yield from (number for number, _ in enumerate(records_of(source, layout), 1))
     else:
         lines: Iterator[str | BadLine] = source.lines("replace", layout.null, layout.encoding)
@@ -84,6 +84,11 @@ def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
 
 
 def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record | RowFault]:
+    if kind == "json":
+        from fastflow.files.read.objects import list_records
+
+        yield from list_records(source, layout)
+        return
     errors = "replace" if layout.errors == "replace" else "strict"
     lines = source.lines(errors, layout.null, layout.encoding, whole=kind in TABLES)
     if kind in TABLES:
