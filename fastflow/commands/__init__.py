@@ -71,7 +71,7 @@ KEEP = click.option(
     "--keep",
     metavar="F,...",
     multiple=True,
-    help="Fields to carry along into .jsonl, .parquet or .db; may be repeated.",
+    help="Fields to carry along into .jsonl, .csv, .parquet or .db; may be repeated.",
 )
 NULL = click.option(
     "-0", "--null", is_flag=True, help="The texts of a .txt end with NUL, as xargs -0 and find -print0 have it."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="OUT.npy (vectors only), .jsonl, .parquet or .db (SQLite, for fastflow search); with --shard a "
+    help="OUT.npy (vectors only), .jsonl, .csv, .parquet or .db (SQLite, for fastflow search); with --shard a "
     "folder, for .npy parts, or DIR/NAME.parquet, one name a part. "
     "[default: JSON Lines to a pipe, short lines to a terminal]",
 )

@@ -24,7 +24,7 @@ REFUSED = {  # option of embed that --ray refuses -> remedy
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@output_option("OUT with the suffix of the parts: .npy, .jsonl, .parquet or .db.")
+@output_option("OUT with the suffix of the parts: .npy, .jsonl, .csv, .parquet or .db.")
 @QUIET
 def merge(folder: Path, output: Path, quiet: bool) -> None:
     """Join the parts in a folder to one file.

@@ -138,8 +138,8 @@ def test_a_merge_that_fails_leaves_nothing(model, desk, suffix, monkeypatch):
     part = desk / "parts" / f"3{suffix}"
     part.write_bytes((desk / "parts" / f"1{suffix}").read_bytes()[:-4])
     read_manifest(manifest_path(part)).add_hash(part).write(part)
-    if suffix == ".jsonl":
-        monkeypatch.setattr(module.JsonLinesFile, "append", lambda self, data: (_ for _ in ()).throw(KeyError("late")))
+    if suffix in (".jsonl", ".csv"):
+        monkeypatch.setattr(module.OutputFile, "append", lambda self, data: (_ for _ in ()).throw(KeyError("late")))
     with pytest.raises(FastflowError):
         merge(desk / "parts", desk / f"out{suffix}")
     assert not list(desk.glob("out*"))

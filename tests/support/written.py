@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,13 @@ def read_back(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
     if path.suffix == ".db":
         rows = read(path)[0]
         return np.array([row.pop("vector") for row in rows]), _columns(rows)
-    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [dict(row) for row in csv.DictReader(file, strict=True)]
+        for row in rows:
+            row |= {name: json.loads(row[name]) for name in ("row", "log_prob", "embedding") if name in row}
+    else:
+        rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     return np.array([row.pop("embedding") for row in rows], np.float32), _columns(rows)
 
 

@@ -17,6 +17,7 @@ from fastflow.files.parts.manifest import Manifest, check_bytes, is_whole, manif
 from fastflow.files.read.parquet import arrow
 from fastflow.files.read.skipped import check_list
 from fastflow.files.write import Block
+from fastflow.files.write.csv_output import CsvFile, read_head
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.database_schema import about_of, blocks
 from fastflow.files.write.json_columns import cast, join_schemas
@@ -92,10 +93,12 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
     rows, (start, stop) = 0, manifest.rows
     joining = _joining(str(path), "make the part again")
     with joining, open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
-        if isinstance(writer, JsonLinesFile):
+        if isinstance(writer, JsonLinesFile | CsvFile):
+            if isinstance(writer, CsvFile) and (head := read_head(handle)) and manifest.shard[0] == 1:
+                writer.append(head)
             while chunk := handle.read(CHUNK):
                 writer.append(chunk)
-                count(chunk.count(b"\n"))
+            count(stop - start)
             return
         scored = bool(manifest.run.get("options", {}).get("log_prob"))
         of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
