@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
+import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.parts.manifest import read_manifest
 from fastflow.files.read import Layout, inputs
 from fastflow.files.read import reread as spool
 from fastflow.files.read import sources as module
 from fastflow.files.read.compressed import PIECE, unpack
 from fastflow.files.read.inputs import Input
+from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.reread import reread
 from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
+from fastflow.files.write.partial import State
+from fastflow.model.tensors import MappedTensors
 
 from support.memory import grown
 from support.refusals import refuses
@@ -221,6 +230,66 @@ def test_a_folder_of_parquet_is_its_files_and_other_marks_are_no_data(desk):
     refuses(
         expand_patterns, ["mixed"], "mixed: mixed/b.txt is no Parquet file; move it, or give the pattern 'mixed/**/*.p"
     )
+
+
+@contextlib.contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Leave this process ``count`` file descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 9, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in held:
+            os.close(each)
+
+
+def is_done(path):
+    return State(path.with_name("x"), [[1, 2]], {}).is_done()
+
+
+def read_texts(path):
+    return list(read_records(str(path)))
+
+
+OPENERS = {
+    "x.safetensors": MappedTensors, "x.npy": lambda path: MatrixFile(str(path)), "x.shard.json": read_manifest,
+    "x.run.json": is_done, "x.parquet": read_texts, "x.txt.gz": read_texts, "x.txt.zst": read_texts,
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts descriptors in /proc")
+@pytest.mark.parametrize("name", OPENERS)
+def test_a_file_without_a_descriptor_is_not_called_damaged(tmp_path, name):
+    path = tmp_path / name
+    save_file({"a": np.zeros(2)}, tmp_path / "x.safetensors")
+    np.save(tmp_path / "x.npy", np.zeros((2, 2)))
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "x.parquet")
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(b"a\n"))
+    (tmp_path / "x.txt.zst").write_bytes(zstandard.compress(b"a\n"))
+    (tmp_path / "x").touch()
+    for end in ("shard", "run"):
+        (tmp_path / f"x.{end}.json").write_text("{}")
+    with contextlib.suppress(FastflowError):
+        OPENERS[name](path)  # imports what it needs
+    said = []
+    for count in range(3):
+        with free_descriptors(count):
+            try:
+                OPENERS[name](path)
+            except FastflowError as error:
+                said.append(str(error))
+    assert "Too many open files" in said[0]
+    assert not any("Too many" not in each for each in said if name[-4:] != "json")
+    assert "remove it" not in said[0]
+    assert "damaged" not in said[0]
 
 
 def test_a_count_that_takes_too_long_is_an_estimate_by_bytes(tmp_path, monkeypatch):

@@ -123,6 +123,8 @@ def read_manifest(path: Path) -> Manifest:
     try:
         found = read_object(path, LARGEST)
     except FastflowError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         raise FastflowError(f"{error}; remove it and make the part again") from error
     version = found.pop("fastflow_shard", None)
     found.setdefault("skipped", 0)  # absent in manifests of earlier versions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from fastflow.files.write.outputs import JsonLinesFile, OutputFile
 from fastflow.files.write.parquet_output import ParquetOutput
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
-from fastflow.values import open_regular, reason
+from fastflow.values import open_regular, reason, system_failed
 
 ROWS, CHUNK = 4096, 1 << 20  # rows and bytes read at a time
 
@@ -83,8 +82,7 @@ def _joining(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the readers raise many kinds for damaged content
-        disk_failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
-        if disk_failed or isinstance(error, FastflowError):
+        if system_failed(error) or isinstance(error, FastflowError):
             raise
         raise FastflowError(f"{what} cannot be joined: {reason(error)}; {remedy}") from error
 

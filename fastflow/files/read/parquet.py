@@ -10,7 +10,7 @@ from typing import Any
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read import LONGEST, Layout, Record, RowFault, join_texts, list_names, text_fields
 from fastflow.files.read.inputs import Input, TooLong
-from fastflow.values import reason
+from fastflow.values import reason, system_failed
 
 BATCH = 4096  # the most rows read at a time
 BYTES = 1 << 24  # unpacked size of a batch, about
@@ -133,8 +133,8 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        why = reason(error).split(".")[0]
-        raise FastflowError(f"{path} is no Parquet file, or damaged: {why}") from error
+        said = "cannot be read" if system_failed(error) else "is no Parquet file, or damaged"
+        raise FastflowError(f"{path} {said}: {reason(error).split('.')[0]}") from error
 
 
 def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:

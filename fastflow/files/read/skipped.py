@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastflow.atomic import replace_bytes
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import RowFault
+from fastflow.values import system_failed
 
 if TYPE_CHECKING:
     from tempfile import SpooledTemporaryFile
@@ -64,7 +65,12 @@ class Skipped:
                         raise ValueError
                     self._append(line.rstrip(b"\n"))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FastflowError(f"{path} is missing or damaged; make the part again") from error
+            said = (
+                f"cannot be read: {error}"
+                if system_failed(error) and path.exists()
+                else "is missing or damaged; make the part again"
+            )
+            raise FastflowError(f"{path} {said}") from error
         if self.count - before != count:
             raise FastflowError(
                 f"{path} lists {self.count - before:,} rows, and its manifest {count:,}; make the part again"
