@@ -91,7 +91,7 @@ def test_rows_that_are_left_out_keep_the_numbers_of_the_rest_in_parts_too(model,
     part = desk / "parts" / f"1{suffix}.skipped"
     part.write_text("{}\n" + part.read_text())
     assert_one_sentence(
-        run("merge", "parts", "-o", f"new{suffix}"), 1, f"1{suffix}.skipped is missing or damaged; make"
+        run("merge", "parts", "-o", f"new{suffix}"), 1, f"1{suffix}.skipped lists 2 rows, and the manifest 1; make"
     )
     (desk / "b.jsonl").write_text('"good"\n')  # a run that leaves out no row leaves no list, and keeps other files
     assert run("embed", "b.jsonl", "-m", model, "--quiet", "-o", f"out{suffix}").exit_code == 0

@@ -51,7 +51,7 @@ def merge(folder: Path, target: Path, shown: bool = False) -> list[Manifest]:
         writer.begin()
         try:
             for path, manifest in zip(paths, found, strict=True):
-                writer.skipped.add_part(path, manifest.skipped, manifest.rows)
+                writer.skipped.add_part(path, manifest.skipped)
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):

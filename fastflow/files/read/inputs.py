@@ -33,8 +33,8 @@ class BadLine(RowFault):
 class TooLong(bytes):
     """The quote that a line of over LONGEST bytes leaves open, if any."""
 
-    SAID = f"is longer than {LONGEST >> 20} MB, which no model can use"
-    REMEDY = "cut it, or end each text with a line end"
+    FAULT = f"is longer than {LONGEST >> 20} MB, which no model can use"
+    SAID = FAULT, "cut it, or end each text with a line end", "--errors skip"
 
 
 class Input:
@@ -78,18 +78,17 @@ class Input:
         number, unit, end = 0, "text" if null else "line", b"" if null or whole else b"\r"
         try:
             for number, raw in enumerate(self.raw_lines(b"\0" if null else b"\n", encoding, whole), 1):
-                place = f"{self.path}, {unit} {number}"
                 if isinstance(raw, TooLong):
-                    yield BadLine(place, TooLong.SAID, TooLong.REMEDY, "--errors skip", raw.decode())
+                    yield BadLine(f"{self.path}, {unit} {number}", *TooLong.SAID, raw.decode())
                     continue
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
                 raw = raw.removesuffix(end)
                 try:
-                    line: str | BadLine = raw.decode("utf-8", errors)
+                    yield raw.decode("utf-8", errors)
                 except UnicodeDecodeError as error:
-                    line = BadLine(place, *_undecodable(error, encoding), raw.decode("utf-8", "surrogateescape"))
-                yield line
+                    text = raw.decode("utf-8", "surrogateescape")
+                    yield BadLine(f"{self.path}, {unit} {number}", *_undecodable(error, encoding), text)
         except OSError as error:
             self.check_unchanged()
             raise FastflowError(f"{self.path}, {unit} {number + 1}: cannot be read: {error}") from error

@@ -43,7 +43,7 @@ def list_records(source: Input, layout: Layout) -> Iterator[Record | RowFault]:
             place = f"{source.path}, record {number}"
             try:
                 if len(text.encode()) > LONGEST:
-                    raise RowFault(place, TooLong.SAID, "cut it")
+                    raise RowFault(place, TooLong.FAULT, "cut it")
                 yield reader.read(value, place, number)
             except UnicodeEncodeError:
                 yield RowFault(place, "holds bytes that cannot be read", "name its --encoding, or use --errors replace")

@@ -189,7 +189,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
             fault = f"field {fields[found.index(None)]!r} is null, not a text"
             yield RowFault(place, fault, "fill it or remove the row")
         elif max(map(len, found)) > LONGEST:
-            yield RowFault(place, TooLong.SAID, "cut it")
+            yield RowFault(place, TooLong.FAULT, "cut it")
         elif isinstance(identity := ids[at], float) and not math.isfinite(identity):
             yield RowFault(place, f"field {layout.id_field!r} must be a finite number")
         else:

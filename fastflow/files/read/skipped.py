@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from fastflow.atomic import replace_bytes
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import RowFault
-from fastflow.values import system_failed
 
 if TYPE_CHECKING:
     from tempfile import SpooledTemporaryFile
@@ -53,28 +52,19 @@ class Skipped:
             self.places.append(fault.place)
         self._append(json.dumps(dict(zip(FIELDS, (row, f"{fault.place}: {fault.fault}"), strict=True))).encode())
 
-    def add_part(self, part: Path, count: int, rows: tuple[int, int]) -> None:
-        """Add the list of a part that left out ``count`` of its ``rows``; raises a FastflowError if it is damaged."""
-        if not count:
-            return
-        path, before = skipped_path(part), self.count
+    def add_part(self, part: Path, count: int) -> None:
+        """Add the list of a part that left out ``count`` rows; raises a FastflowError if it is absent or damaged."""
+        path = skipped_path(part)
         try:
-            with path.open("rb") as handle:
-                for line in handle:
-                    if not rows[0] <= json.loads(line)["row"] < rows[1]:
-                        raise ValueError
-                    self._append(line.rstrip(b"\n"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            said = (
-                f"cannot be read: {error}"
-                if system_failed(error) and path.exists()
-                else "is missing or damaged; make the part again"
-            )
-            raise FastflowError(f"{path} {said}") from error
-        if self.count - before != count:
+            lines = path.read_bytes().splitlines() if count else []
+        except OSError as error:
             raise FastflowError(
-                f"{path} lists {self.count - before:,} rows, and its manifest {count:,}; make the part again"
-            )
+                f"{path} cannot be read: {error.strerror}; put it back, or make the part again"
+            ) from error
+        if len(lines) != count:
+            raise FastflowError(f"{path} lists {len(lines):,} rows, and the manifest {count:,}; make the part again")
+        for line in lines:
+            self._append(line)
 
     def _append(self, line: bytes) -> None:
         if self._lines is None:

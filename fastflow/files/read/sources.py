@@ -82,9 +82,7 @@ def _list_parquet(folder: str) -> list[str]:
     found = _list_data(os.path.join(glob.escape(folder), "**", "*"), len(Path(folder).parts))
     others = [path for path in found if not path.endswith(".parquet")]
     if others and len(others) < len(found):
-        raise UsageError(
-            f"{folder}: {others[0]} is no Parquet file; move it, or give the pattern '{folder}/**/*.parquet'"
-        )
+        raise UsageError(f"{folder}: {others[0]} is no Parquet file; move it, or give '{folder}/**/*.parquet'")
     return [] if others else found
 
 
@@ -167,13 +165,9 @@ class Sources:
         if errors == "skip":
             self.skipped.add(number, fault)
             return
-        remedy = "; ".join(
-            [fault.remedy] * bool(fault.remedy) + ["--errors skip leaves such rows out"] * self.skippable
-        )
-        told = RowFault(fault.place, fault.fault, remedy, fault.option)
-        if errors == "replace":  # its finished rows are of another run than with skip
-            raise FastflowError(str(told)) from fault
-        raise told from fault
+        skips = "--errors skip leaves such rows out" if self.skippable else ""
+        told = RowFault(fault.place, fault.fault, "; ".join(filter(None, (fault.remedy, skips))), fault.option)
+        raise told if errors == "strict" else FastflowError(str(told))  # skip would change its earlier rows
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -26,30 +26,17 @@ def table_records(
     ambiguous in its header or its delimiter, or repeats a column.
     """
     csv.field_size_limit(LONGEST)
-    first = next(lines, None)
+    first, path = next(lines, None), source.path
     if first is None:
         return
     line = (first.text if isinstance(first, BadLine) else first).removesuffix("\r")
-    named = SEP.fullmatch(line) if kind == "csv" else None
-    if named:  # as Excel writes it
-        yield from _table_records(lines, 1, source, kind, layout._replace(delimiter=layout.delimiter or named[1]), "")
-    else:
-        yield from _table_records(chain([first], lines), 0, source, kind, layout, line)
-
-
-def _table_records(
-    lines: Iterator[str | BadLine], before: int, source: Input, kind: str, layout: Layout, line: str
-) -> Iterator[Record | RowFault]:
-    """Yield the records of a table that begins after ``before`` lines, with ``line``."""
-    path = source.path
-    delimiter = layout.delimiter or ("\t" if kind == "tsv" else _delimiter(line, path, layout))
-    ended = _Ended(lines, path, before)
+    named = SEP.fullmatch(line) if kind == "csv" else None  # as Excel writes it
+    mark = layout.delimiter or (named[1] if named else "\t" if kind == "tsv" else _delimiter(line, path, layout))
+    ended = _Ended(lines if named else chain([first], lines), path, 1 if named else 0)
     # tsv without quoting: stray quotes in STS and GLUE files would swallow rows
-    quotes = layout.quoting or ("csv" if kind == "csv" or any(map(_is_quoted, line.split(delimiter))) else "none")
-    rows = csv.reader(
-        ended, delimiter=delimiter, quoting=csv.QUOTE_NONE if quotes == "none" else csv.QUOTE_MINIMAL, strict=True
-    )
-    found = _rows(rows, ended)
+    quotes = layout.quoting or ("csv" if kind == "csv" or any(map(_is_quoted, line.split(mark))) else "none")
+    how: Any = csv.QUOTE_NONE if quotes == "none" else csv.QUOTE_MINIMAL
+    found = _rows(csv.reader(ended, delimiter=mark, quoting=how, strict=True), ended)
     head = next(found, [""])
     if isinstance(head, RowFault):
         raise FastflowError(str(head))
@@ -67,11 +54,9 @@ def _table_records(
         elif ended.fault is not None:
             yield ended.fault
         elif len(values) != len(names):
-            yield RowFault(
-                f"{path}, line {ended.number}",
-                f"has {len(values)} fields, {model} {len(names)}",
-                "quote a text that holds the delimiter, or name another --delimiter",
-            )
+            fault = f"has {len(values)} fields, {model} {len(names)}"
+            remedy = "quote a text that holds the delimiter, or name another --delimiter"
+            yield RowFault(f"{path}, line {ended.number}", fault, remedy)
         else:
             if watched and any(map(_is_quoted, values)):
                 _warn_of_quotes(path, ended.number)
