@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,14 +16,14 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
     replace_bytes(path, text.encode("utf-8"), mode)
 
 
-def replace_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
+def replace_bytes(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> None:
     """Write ``data`` to a new file PATH.tmp, then rename it to ``path``; the umask limits ``mode``. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

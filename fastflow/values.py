@@ -82,6 +82,11 @@ def system_errors() -> Iterator[None]:
         raise
 
 
+def system_failed(error: BaseException) -> bool:
+    """Return whether the system refused to open or read a file: its content may be whole."""
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+
+
 def reason(error: BaseException) -> str:
     """Format the error of another library on one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__

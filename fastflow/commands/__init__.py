@@ -96,16 +96,22 @@ DELIMITER = click.option(
 NO_HEADER = click.option(
     "--no-header", is_flag=True, help="Line 1 of a csv or tsv is data; its columns are called 1, 2, 3 ..."
 )
+QUOTING = click.option(
+    "--quoting",
+    type=click.Choice(["csv", "none"]),
+    help="csv: quotes enclose a field of a table, as pandas and Excel write it; none: they are part of the text.  "
+    "[default: csv for a .csv, and for a .tsv if line 1 has a quoted field]",
+)
 KEEP = click.option(
     "--keep",
     metavar="F,...",
     multiple=True,
-    help="Fields to carry along into .jsonl, .parquet or .db; may be repeated.",
+    help="Fields to carry along into .jsonl, .csv, .parquet or .db; may be repeated.",
 )
 NULL = click.option(
     "-0", "--null", is_flag=True, help="The texts of a .txt end with NUL, as xargs -0 and find -print0 have it."
 )
-FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv, jsonl or parquet.  [default: by the suffix]")
+FORMAT = click.option("--format", metavar="F", help="txt, tsv, csv, jsonl, json or parquet.  [default: by the suffix]")
 ENCODING = click.option(
     "--encoding",
     metavar="NAME",
@@ -119,8 +125,10 @@ def errors_option(*more: str) -> Callable[[Any], Any]:
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
         default="strict",
-        help="strict: bytes that are not of the encoding are an error; replace: they become U+FFFD"
-        + "; skip: rows with such bytes are left out, and the summary names them" * ("skip" in more)
+        help="strict: a row that cannot be used, such as null or broken JSON, is an error; replace: bytes that are not "
+        "of the encoding become U+FFFD"
+        + "; skip: rows that cannot be used are left out, and OUT.skipped has their numbers and reasons"
+        * ("skip" in more)
         + ".",
     )
 
@@ -139,7 +147,7 @@ def take_layout(command: Any) -> Any:
     @wraps(command)
     def with_layout(
         *arguments: Any, text_field: str | None, format: str | None, delimiter: str | None, no_header: bool,
-        errors: str, encoding: str | None, id_field: str | None = None, keep: tuple[str, ...] = (),
+        errors: str, encoding: str | None, quoting: str | None, id_field: str | None = None, keep: tuple[str, ...] = (),
         null: bool = False, **options: Any,
     ) -> Any:  # fmt: skip
         def layout() -> Layout:
@@ -151,18 +159,23 @@ def take_layout(command: Any) -> Any:
                 from fastflow.files.read.encodings import parse_encoding
 
                 known = parse_encoding(known)
-            return Layout(format, text_field, id_field, errors, *marks, known)
+            return Layout(format, text_field, id_field, errors, *marks, known, quoting)
 
         return command(*arguments, layout=layout, **options)
 
     return with_layout
 
 
+def text_field_option(default: str) -> Callable[[Any], Any]:
+    """Make the option --text-field."""
+    help = f"The column that holds the text; of several, F,F, the texts are joined by a line end.  [default: {default}]"
+    return click.option("--text-field", metavar="F", help=help)
+
+
 def corpus_options(command: Any) -> Any:
     """Add the options that find a corpus's texts; ``command`` gets ``layout``."""
-    help = "The column that holds the text.  [default: text or sentence, or both of a pair]"
-    field = click.option("--text-field", metavar="F", help=help)
-    return join_options(field, FORMAT, DELIMITER, NO_HEADER, ENCODING, errors_option())(take_layout(command))
+    field = text_field_option("text or sentence, or both of a pair")
+    return join_options(field, FORMAT, DELIMITER, NO_HEADER, QUOTING, ENCODING, errors_option())(take_layout(command))
 
 
 def replace_option(old: str, new: str) -> Callable[[Any], Any]:

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="OUT.npy (vectors only), .jsonl, .parquet or .db (SQLite, for fastflow search); with --shard a "
+    help="OUT.npy (vectors only), .jsonl, .csv, .parquet or .db (SQLite, for fastflow search); with --shard a "
     "folder, for .npy parts, or DIR/NAME.parquet, one name a part. "
     "[default: JSON Lines to a pipe, short lines to a terminal]",
 )
 @shared.FORMAT
-@click.option("--text-field", metavar="F", help="The column that holds the text. [default: text or sentence]")
+@shared.text_field_option("text or sentence")
 @click.option(
     "--id-field",
     metavar="F",
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @shared.KEEP
 @shared.DELIMITER
 @shared.NO_HEADER
+@shared.QUOTING
 @shared.NULL
 @shared.ENCODING
 @shared.errors_option("skip")
@@ -134,9 +135,9 @@ def embed(
 ) -> None:
     """Embed the texts of files.
 
-    All have one format; 'data/*.txt' in quotes means the files that match, sorted. A .txt holds one text a line. Row i
-    of the output is text i of the inputs in the order given, empty texts too; --errors skip and --only-new leave rows
-    out.
+    All have one format; 'data/*.txt' in quotes means the files that match, sorted, and a folder its Parquet files. A
+    .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too;
+    --errors skip and --only-new leave rows out, and the others keep their numbers.
     """
     from fastflow.files import Run, Settings, check_inputs, check_target, parse_shard
     from fastflow.files.embed import embed_file

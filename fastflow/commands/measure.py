@@ -33,8 +33,9 @@ def eval_command(
     """Measure a model on tasks.
 
     Tasks are scored pairs, labelled pairs, labelled texts, retrieval and bitext. A TASK is a TSV file without quoting,
-    with a header that names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv. Other folders are
-    searched for both. All .txt files are one bitext: line i is the same sentence in each. Every figure is x100.
+    with a header that names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv; .gz and .zst are unpacked.
+    Other folders are searched for both. All .txt files are one bitext: line i is the same sentence in each. Every
+    figure is x100.
 
     \b
     header                                   measures

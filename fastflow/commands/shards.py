@@ -25,7 +25,7 @@ REFUSED = {  # option of embed that --ray refuses -> remedy
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@output_option("OUT with the suffix of the parts: .npy, .jsonl, .parquet or .db.")
+@output_option("OUT with the suffix of the parts: .npy, .jsonl, .csv, .parquet or .db.")
 @OVERWRITE
 @QUIET
 def merge(folder: Path, output: Path, quiet: bool) -> None:
@@ -44,8 +44,12 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     replaced = os.path.isfile(output)
     found = join(folder, output, shown=not quiet, overwrite=is_overwriting())
     if not quiet:
-        joined = f"{format_count(found[0].total, 'rows')} of {format_count(len(found), 'parts')}"
-        say(f"fastflow: {joined}{describe_output(output, replaced, replaced and not found[0].total)}")
+        left = sum(manifest.skipped for manifest in found)
+        if left:
+            say(f"fastflow: WARNING: {left:,} rows are left out ({output}.skipped has the reasons)")
+        rows = found[0].total - left
+        joined = f"{format_count(rows, 'rows')} of {format_count(len(found), 'parts')}"
+        say(f"fastflow: {joined}{describe_output(output, replaced, replaced and not rows)}")
 
 
 @click.command()

@@ -84,9 +84,8 @@ def train(
 ) -> None:
     """Calibrate a frozen encoder on a corpus (also fastflow-train).
 
-    No labels are needed. A CORPUS is .txt (one text a line), .tsv, .csv,
-    .jsonl or .parquet, also as .gz or .zst; - is standard input. A pairs file counts as two texts a row. Repeated texts
-    count once.
+    No labels are needed. A CORPUS is .txt (one text a line), .tsv, .csv, .jsonl, .json or .parquet, also as .gz or
+    .zst; - is standard input. A pairs file counts as two texts a row. Repeated texts count once.
 
     \b
     fastflow-train examples/novels.txt --encoder default -o my-model

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.evaluation.analyses import Measure, mean_of
 from fastflow.evaluation.retrieval import compute_cosines
-from fastflow.evaluation.rows import read_lines
+from fastflow.evaluation.rows import read_lines, without_suffix
 from fastflow.stages.vectors import shorten
 
 
@@ -75,14 +75,15 @@ def read_bitext(paths: Sequence[Path]) -> Bitext:
     places: dict[str, int] = {}
     languages: dict[str, list[int]] = {}
     for path in paths:
-        if path.stem in languages:
-            raise FastflowError(f"{path}: another file is called {path.stem} as well; rename one of them")
+        name = without_suffix(path).stem
+        if name in languages:
+            raise FastflowError(f"{path}: another file is called {name} as well; rename one of them")
         lines = read_lines(path)
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 raise FastflowError(f"{path}, line {number}: is empty; fill it, or remove this line from every file")
-        languages[path.stem] = [places.setdefault(line, len(places)) for line in lines]
-        if len(lines) != len(first := languages[paths[0].stem]):
+        languages[name] = [places.setdefault(line, len(places)) for line in lines]
+        if len(lines) != len(first := next(iter(languages.values()))):
             longer, shorter = (path, paths[0]) if len(lines) > len(first) else (paths[0], path)
             raise FastflowError(
                 f"{longer}, line {min(len(lines), len(first)) + 1}: {shorter} has no such line; give files with the "

@@ -25,7 +25,7 @@ from fastflow.evaluation.labelled import (
     read_labelled_texts,
 )
 from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
-from fastflow.evaluation.rows import matches, read_rows
+from fastflow.evaluation.rows import find_packed, list_tables, matches, read_rows, without_suffix
 from fastflow.progress import in_parts
 from fastflow.stages.vectors import compute_paired_cosine
 
@@ -79,7 +79,7 @@ def read_pairs(path: Path) -> Pairs:
             raise FastflowError(f"{path}, line {number}: must be subset, finite score, sentence1, sentence2")
     if len(rows) < 2:
         raise FastflowError(f"{path}: holds {len(rows)} pairs; a rank correlation needs at least two")
-    return Pairs(path.stem, [r[0] for r in rows], scores, [r[2] for r in rows], [r[3] for r in rows])
+    return Pairs(without_suffix(path).stem, [r[0] for r in rows], scores, [r[2] for r in rows], [r[3] for r in rows])
 
 
 def read_labelled(path: Path) -> Labelled:
@@ -88,7 +88,7 @@ def read_labelled(path: Path) -> Labelled:
     for number, row in enumerate(rows, 2):
         if len(row) != 3 or not row[0]:
             raise FastflowError(f"{path}, line {number}: must be label, sentence1, sentence2")
-    return Labelled(path.stem, [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+    return Labelled(without_suffix(path).stem, [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
 
 
 def read_task(path: Path) -> Task:
@@ -103,7 +103,9 @@ def read_task(path: Path) -> Task:
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
     """Read the tasks of every path: a TSV file, a retrieval folder, or a folder to search; all .txt files are one."""
-    sentences = list(dict.fromkeys(path for path in paths if path.suffix == ".txt" and not path.is_dir()))
+    sentences = list(
+        dict.fromkeys(path for path in paths if without_suffix(path).suffix == ".txt" and not path.is_dir())
+    )
     tasks: list[Task] = [read_bitext(sentences)] if sentences else []
     for path in (path for path in paths if path not in sentences):
         found = [read_task(place) for place in _places(path)]
@@ -117,11 +119,11 @@ def find_tasks(paths: Sequence[Path]) -> list[Task]:
 
 
 def _places(path: Path) -> list[Path]:
-    if not path.is_dir() or (path / CORPUS).exists():
+    if not path.is_dir() or find_packed(path / CORPUS).exists():
         return [path]
     entries = sorted(entry for entry in path.glob("*") if not entry.name.startswith("."))
     folders = (entry for entry in entries if entry.is_dir() and not entry.is_symlink())  # a link may lead back
-    return [*sorted(path.glob("*.tsv")), *(place for folder in folders for place in _places(folder))]
+    return [*list_tables(path), *(place for folder in folders for place in _places(folder))]
 
 
 def measure(task: Task, vectors: NDArray[Any]) -> dict[str, float]:
@@ -153,7 +155,7 @@ def find_sets(paths: Sequence[Path]) -> list[Pairs]:
     """Read the scored pairs of every file, and of every .tsv in a directory."""
     files: list[Path] = []
     for path in paths:
-        found = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
+        found = list_tables(path) if path.is_dir() else [path]
         if not found:
             raise FastflowError(f"{path}: holds no .tsv file of scored pairs")
         files += found

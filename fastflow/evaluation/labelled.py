@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.evaluation.analyses import Measure
-from fastflow.evaluation.rows import check_fields, read_rows
+from fastflow.evaluation.rows import check_fields, read_rows, without_suffix
 from fastflow.stages.vectors import compute_paired_cosine, shorten
 
 LABELLED_PAIRS = "split\tlabel\t[votes]\tsentence1\tsentence2"
@@ -95,7 +95,9 @@ def read_labelled_texts(path: Path) -> LabelledTexts:
         return np.searchsorted(kept, chosen)
 
     texts = [rows[i][-1] for i in kept]
-    return LabelledTexts(path.stem, texts, labels[kept], at(clustered), [*map(at, train)], [*map(at, test)])
+    return LabelledTexts(
+        without_suffix(path).stem, texts, labels[kept], at(clustered), [*map(at, train)], [*map(at, test)]
+    )
 
 
 def _draw_few(path: Path, names: Any, labels: NDArray[np.int64], pool: Rows, apart: bool, seed: int) -> Rows:
@@ -160,7 +162,7 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
         )
     where: dict[str, int] = {}
     sides = [np.array([where.setdefault(row[at], len(where)) for row in rows]) for at in (-2, -1)]
-    return LabelledPairs(path.stem, positive, list(where), *sides)
+    return LabelledPairs(without_suffix(path).stem, positive, list(where), *sides)
 
 
 def average_precision(positive: NDArray[np.bool_], similarity: NDArray[Any]) -> Measure:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.evaluation.analyses import Measure, mean_of
-from fastflow.evaluation.rows import check_fields, read_rows
+from fastflow.evaluation.rows import check_fields, find_packed, read_rows
 from fastflow.stages.vectors import shorten
 
 CORPUS = "corpus.tsv"
@@ -128,7 +128,7 @@ def read_retrieval(folder: Path) -> Retrieval:
 
 
 def _rows(path: Path) -> list[list[str]]:
-    header, rows = read_rows(path, HEADERS[path.name])
+    header, rows = read_rows(find_packed(path), HEADERS[path.name])
     check_fields(path, header, rows)
     return rows
 

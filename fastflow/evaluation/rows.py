@@ -1,4 +1,4 @@
-"""Lines of a text file and rows of a TSV file without quoting, in UTF-8."""
+"""Lines of a text file and rows of a TSV file without quoting, in UTF-8, packed or not."""
 
 from __future__ import annotations
 
@@ -6,20 +6,39 @@ import re
 from pathlib import Path
 
 from fastflow.errors import FastflowError
+from fastflow.files.read.compressed import unpack
+from fastflow.files.read.inputs import PACKED, without_packing
 from fastflow.values import short
 
 
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a file, without their ends."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as handle:
+            data = b"".join(iter(unpack(str(path), handle).read1, b""))
         lines = data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n").split("\n")
     except OSError as error:
-        raise FastflowError(f"{path} cannot be opened: {error.strerror}") from error
+        raise FastflowError(f"{path} cannot be opened: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         line, byte = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
         raise FastflowError(f"{path}, line {line}: byte {byte} is not UTF-8; convert the file") from error
     return [line.removesuffix("\r") for line in lines]
+
+
+def without_suffix(path: Path) -> Path:
+    """Remove .gz or .zst from the end of ``path``."""
+    return Path(without_packing(str(path)))
+
+
+def find_packed(path: Path) -> Path:
+    """Return ``path``, or if it is absent, the packed file of that name, if any."""
+    found = (path.with_name(path.name + suffix) for suffix in ("", *PACKED))
+    return next((each for each in found if each.exists()), path)
+
+
+def list_tables(folder: Path) -> list[Path]:
+    """List the .tsv files of a folder, packed or not."""
+    return sorted(path for path in folder.glob("*.tsv*") if without_suffix(path).suffix == ".tsv")
 
 
 def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:

@@ -153,6 +153,7 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
+    from fastflow.files.read.skipped import check_list
     from fastflow.files.write.partial import check_known, check_output
     from fastflow.files.write.writers import writer_for
 
@@ -170,6 +171,8 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
     check_keep(f"{target}: a {target.suffix} file", kind.own, settings, kind.same)
     for path in paths:
         check_output(target, path)
+    if layout.errors == "skip":
+        check_list(target)
     if run.resume and settings.shard is None:
         check_known(target)
     if os.path.lexists(target) and not run.append and (not run.resume or target.is_symlink()):
@@ -247,6 +250,7 @@ def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, 
             raise not_resumable("-")
         return
     with Sources(paths) as sources:
+        sources.skippable = True
         check_types(sources, target, settings)
         for row in islice(sources.rows(settings.layout), 1):
             one_text(row)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastflow.console import say
 from fastflow.files import Run, Settings, Summary, check_resumable, check_target, check_types, write_rows
-from fastflow.files.read import Layout, Skipped
+from fastflow.files.read import Layout, list_names
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.read.texts import unit_of
 from fastflow.files.windows import Encoder, Pace, Unlike, characters, open_store, warn_if_unsuited, windows
@@ -41,6 +41,7 @@ def embed_file(
     check_target(target, paths, settings, run)
     check_truncation(settings.dim, runtime.session.width, "--dim")
     with Sources(paths, run.opened) as sources:
+        sources.skippable = True
         types = check_types(sources, target, settings)
         if run.resume:
             check_resumable(sources)
@@ -94,9 +95,7 @@ class Embedded:
         likelihood = runtime.session.likelihood if run.judge and not run.quiet else None
         self._unlike = None if likelihood is None else Unlike(likelihood)
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
-        self._counts, self._skipped = Summary(), source.skipped
-        if split is not None:
-            source.skipped = Skipped()  # counting the rows counted the skipped ones already
+        self._counts = Summary()
 
     def into(
         self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
@@ -116,9 +115,11 @@ class Embedded:
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
         counts.unused = not isinstance(writer, StandardOutput) and writer.unused
-        counts.skipped, counts.skipped_rows = self._skipped.count, self._skipped.places
+        skipped = self._source.skipped
+        counts.skipped, counts.skipped_rows = skipped.count, skipped.places
         if counts.skipped:
-            say(f"fastflow: WARNING: {self._skipped.describe()}")
+            where = None if isinstance(writer, StandardOutput) else writer.target
+            say(f"fastflow: WARNING: {skipped.describe(where)}")
         if self._unlike is not None and (warning := self._unlike.warning()):
             say(f"fastflow: {warning}")
         return counts
@@ -150,11 +151,12 @@ class Embedded:
         elif run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
         with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
-            writer.types, writer.about = types, describe_file(runtime, settings)
+            writer.types, writer.skipped = types, self._source.skipped
+            writer.about = describe_file(runtime, settings)
             if part is not None:
                 begun, writer.of_shard = part, True
                 writer.started = lambda: begun.write(target)
-                writer.seal = lambda whole: begun.add_hash(whole).write(target)
+                writer.seal = lambda whole: begun.add_hash(whole, writer.skipped.count).write(target)
             if store is not None and settings.only_new:
                 state.since = store.since
             with growing(writer, state, run.resume) as rows:
@@ -169,7 +171,7 @@ class Embedded:
             open_store(self._runtime, self._settings, run.cache, target) as store,
             AppendedFile(target, key, layout, unit, run.delete_missing) as writer,
         ):
-            writer.about = describe_file(self._runtime, self._settings)
+            writer.about, writer.skipped = describe_file(self._runtime, self._settings), source.skipped
             self._rows = writer.pick_changed(self._rows, together)
             counts = self.into(writer, None, 0, store)
             counts.appended = writer.counts
@@ -183,6 +185,8 @@ class Embedded:
         if self._run.started is not None:
             first = list(islice(coming, 1))  # its errors are raised before ``started`` prints
             self._run.started()
+            if self._source.fields:
+                say(f"fastflow: text field: {list_names(list(self._source.fields))}")
             coming = chain(first, coming)
         if not self._run.quiet:
             coming = warn_if_unsuited(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
@@ -226,5 +230,5 @@ class Embedded:
 
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
-    yield from islice(source.rows(layout, split.start, split.counts), split.stop - split.start)
+    yield from source.rows(layout, split.start, split.counts, split.stop)
     source.current.check_unchanged()  # the reader checks only at the input's end, which few shards reach

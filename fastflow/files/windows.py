@@ -66,9 +66,9 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
         if s.truncate == "error" and len(cut := runtime.tokenizer([(s.prompt or "") + t for t in texts]).cut):
             _, path, record = window[cut[0]]
             raise RowFault(
-                f"{path}, {unit_of(path, s.layout)} {record.line}: longer than the model's "
-                f"{runtime.info()['max_length']} tokens",
-                "--truncate right",
+                f"{path}, {unit_of(path, s.layout)} {record.line}",
+                f"longer than the model's {runtime.info()['max_length']} tokens",
+                option="--truncate right",
             )
         yield Window(window, texts)
 

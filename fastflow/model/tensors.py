@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.stored import BFLOAT16, CHANGED, watch, widen
-from fastflow.values import open_regular, panics, reason, system_errors
+from fastflow.values import open_regular, panics, reason, system_errors, system_failed
 
 Arrays = dict[str, NDArray[Any]]
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -45,7 +45,8 @@ class MappedTensors:
         except Exception as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
                 raise MemoryError(f"no memory to map {path}") from error
-            raise FastflowError(f"{path} is damaged or not safetensors: {reason(error)}") from error
+            said = "cannot be read" if system_failed(error) else "is damaged or not safetensors"
+            raise FastflowError(f"{path} {said}: {reason(error)}") from error
         for name, entry in entries.items():
             if entry["dtype"] not in DTYPES:
                 raise FastflowError(f"{path}: tensor {name} has dtype {entry['dtype']}, which is not supported")
@@ -70,8 +71,12 @@ def _check_map(path: Path) -> tuple[mmap.mmap, Any]:
     from safetensors import safe_open
 
     with open_regular(path) as handle:
-        with panics(), system_errors(), safe_open(str(path), "numpy"):
-            pass
+        try:
+            with panics(), system_errors(), safe_open(str(path), "numpy"):
+                pass
+        except FileNotFoundError:  # safetensors calls every failure so
+            open_regular(path).close()
+            raise
         pages = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         return pages, watch(pages, handle.fileno())
 

@@ -51,6 +51,14 @@ def test_embed_reads_standard_input(model, tmp_path):
     assert "fastflow: 0 texts" in empty.stderr
 
 
+def test_embed_says_the_text_field_that_line_1_chooses(model, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"url": "x"}\n{"url": "y", "text": "a dog"}\n')
+    result = run("embed", tmp_path / "in.jsonl", "-m", model)
+    assert [row["text"] for row in rows(result)] == ["x", "y"]
+    assert result.stderr.splitlines()[1] == "fastflow: text field: url"
+    assert run("embed", tmp_path / "in.jsonl", "-m", model, "--quiet").stderr == ""
+
+
 def test_embed_format_shard_batches_and_threads(model, tmp_path, sentences):
     source = tmp_path / "data.bin"
     source.write_text("".join(json.dumps(text) + "\n" for text in sentences[:10]))

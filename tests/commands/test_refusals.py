@@ -27,7 +27,7 @@ WITHOUT_A_MODEL = [
     ("embed absent.txt", 1, "absent.txt cannot be opened: No such file or directory"),
     ("embed", 2, "Missing argument"),
     ("embed absent.docx", 1, "absent.docx cannot be opened: No such file"),
-    ("embed in.docx", 2, "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl, parquet: if it is one of"),
+    ("embed in.docx", 2, "unknown suffix .docx; texts are read from txt, tsv, csv, jsonl, json, parquet: if it is"),
     ("embed v.npy", 2, "v.npy holds vectors, not texts"),
     ("embed in.csv --no-header --delimiter ';;'", 2, "--delimiter ';;': must be one character"),
     ("embed in.txt --no-header", 2, "--no-header is for csv and tsv"),
@@ -60,7 +60,7 @@ WITHOUT_A_MODEL = [
     ("embed in.txt --only-new --cache c.db --shard 1/2 -o new", 2, "--only-new and --shard: the rows of a part are"),
     ("embed in.txt --dim 0", 2, "0 is not in the range x>=1"),
     ("embed in.txt --precision int4", 2, "'int4' is not one of"),
-    ("embed in.txt --format xml", 2, "unknown format 'xml'; known are txt, tsv, csv, jsonl, parquet"),
+    ("embed in.txt --format xml", 2, "unknown format 'xml'; known are txt, tsv, csv, jsonl, json, parquet"),
     # the output and the cache are no file of the run
     ("embed in.txt -o in.txt", 2, "unknown suffix '.txt'"),
     ("embed in.jsonl -o in.jsonl", 2, "in.jsonl is the input; choose another output with -o"),
@@ -103,8 +103,8 @@ WITHOUT_A_MODEL = [
     ("embed pairs.tsv", 2, "holds pairs of texts; choose one with --text-field sentence1 or sentence2"),
     ("embed bytes.txt", 1, "bytes.txt, line 1: byte 1 is not UTF-8"),
     ("embed a.jsonl --null", 2, "--null is for txt, and this file is read as jsonl"),
-    ("embed typed.parquet --keep price", 2, "column 'price' is decimal128(3, 2), which JSON and text cannot hold"),
-    ("embed typed.parquet --keep when -o x.jsonl", 2, "column 'when' is date32[day], which JSON and text cannot hold"),
+    ("embed typed.parquet --keep blob", 2, "column 'blob' is binary, which JSON and text cannot hold"),
+    ("embed typed.parquet --keep span -o x.jsonl", 2, "column 'span' is duration[us], which JSON and text cannot hold"),
     ("embed in.txt -o x.safetensors", 2, "x.safetensors: fastflow no longer writes or joins .safetensors; use .npy"),
     ("merge parts -o x.npz", 2, "x.npz: fastflow no longer writes or joins .npz; use .npy for vectors only, or .parq"),
     ("embed typed.parquet other.parquet --keep n", 1, "other.parquet: the column 'n' is string, and int64 in an input"),
@@ -176,7 +176,12 @@ WITHOUT_A_MODEL = [
     ("serve --port 0 --search none.db", 1, "none.db cannot be read"),
 ]
 WITH_A_MODEL = [
-    ("embed . -m {model}", 1, ". cannot be opened: Is a directory; give the files in it, a text a line: './*'"),
+    (
+        "embed folder -m {model}",
+        1,
+        "folder cannot be opened: Is a directory; give the files in it, a text a line: 'folder/*'",
+    ),
+    ("embed . -m {model}", 2, ".: ./"),  # Parquet among other files
     ("embed 'The dog runs.' -m {model}", 1, "a text itself is given through standard input"),
     ("embed in.csv -m {model}", 1, "in.csv, line 1: is this the header or the first text"),
     ("embed in.txt -m absent", 1, "absent: no such model directory"),
@@ -250,8 +255,8 @@ def desk(tmp_path_factory, model) -> Path:
     spoilt[77, 3] = np.inf
     np.save(folder / "nan.npy", spoilt)
     (folder / "folder").mkdir()
-    when, price = pa.array([1], pa.date32()), pa.array(["1.25"]).cast(pa.decimal128(3, 2))
-    pq.write_table(pa.table({"text": ["a"], "n": [1], "when": when, "price": price}), folder / "typed.parquet")
+    span = pa.array([1], pa.duration("us"))
+    pq.write_table(pa.table({"text": ["a"], "n": [1], "span": span, "blob": [b"a"]}), folder / "typed.parquet")
     pq.write_table(pa.table({"text": ["a"], "n": ["1"]}), folder / "other.parquet")
     for number in (1, 2):
         part = ("--shard", f"{number}/2", "-o", folder / "parts" / f"{number}.npy")

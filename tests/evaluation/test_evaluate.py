@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 
 import numpy as np
 import pytest
 import scipy.stats
+import zstandard
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
@@ -36,6 +38,7 @@ from fastflow.evaluation.labelled import LABELLED_PAIRS, average_precision, read
 from fastflow.evaluation.retrieval import read_retrieval
 
 from support.builders import make_model
+from support.refusals import refuses
 from support.tasks import bitext, retrieval, write
 
 PARAPHRASES, VOTED = LABELLED_PAIRS.replace("[votes]\t", ""), LABELLED_PAIRS.replace("[votes]", "votes")
@@ -244,6 +247,20 @@ def test_all_txt_files_are_one_bitext_and_the_first_is_its_pivot(folder):
     (folder / "d.txt").mkdir()
     write(folder / "d.txt" / "one.tsv", HEADER, "x\t1\ta\tb", "x\t2\ta\tc")
     assert [found.name for found in find_tasks([folder / "d.txt"])] == ["one"]
+
+
+@pytest.mark.parametrize("pack", [gzip, zstandard], ids=[".gz", ".zst"])
+def test_packed_task_files_are_read(folder, pack):
+    files = bitext(folder, en=["a", "b"], de=["c", "a"])
+    before = find_tasks([folder, *files])
+    for path in (path for path in folder.rglob("*.t*") if path.suffix in (".tsv", ".txt")):
+        path.with_name(path.name + {gzip: ".gz", zstandard: ".zst"}[pack]).write_bytes(pack.compress(path.read_bytes()))
+        path.unlink()
+    names = [next(folder.glob(f"{name}.txt.*")) for name in ("en", "de")]
+    found = find_tasks([folder, *names])
+    assert [(task.name, task.texts) for task in found] == [(task.name, task.texts) for task in before]
+    names[0].write_bytes(names[0].read_bytes()[:-9])
+    refuses(lambda paths: find_tasks(paths), names, "cannot be opened: the file is cut short; fetch it again")
 
 
 def test_rows_and_table_hold_every_way_of_a_bitext(tmp_path):

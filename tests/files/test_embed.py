@@ -277,7 +277,8 @@ def test_long_rows_end_a_window_and_the_end_of_a_file_does_not(runtime, tmp_path
 
 
 def test_pairs_are_named_by_their_file(runtime, tmp_path):
-    paths = [write(tmp_path / "a.tsv", ["text", "ok"]), write(tmp_path / "b.tsv", ["sentence1\tsentence2", "a\tb"])]
+    heads = "sentence1\tsentence2"
+    paths = [write(tmp_path / "a.tsv", [heads]), write(tmp_path / "b.tsv", [heads, "a\tb"])]
     with pytest.raises(UsageError, match=r"/b\.tsv holds pairs of texts"):
         list_windows(runtime, paths, Settings(), 2)
 

@@ -78,7 +78,7 @@ def test_nul_footers_and_faults_are_counted(tmp_path):
     (tmp_path / "x.txt").write_bytes(b"a\nb\0c\0d")
     assert count(tmp_path / "x.txt", Layout(null=True)).rows == 3
     (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
-    refuses(count, tmp_path / "x.txt", "x.txt, line 2: byte 1 is not UTF-8")
+    assert count(tmp_path / "x.txt").rows == 2  # a row that cannot be used has a number too
     for name in "ab":
         pq.write_table(pa.table({"text": [name] * 100}), tmp_path / f"{name}.parquet", row_group_size=7)
     one, other = count(tmp_path / "a.parquet"), count(tmp_path / "b.parquet")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fastflow.errors import FastflowError
+from fastflow.files import embed
 from fastflow.files.parts import merging as module
 from fastflow.files.parts.counting import Counted
 from fastflow.files.parts.manifest import manifest_of, manifest_path, read_manifest
@@ -19,7 +20,8 @@ from fastflow.progress import format_count
 
 from support.commands import assert_one_sentence, run
 from support.memory import grown
-from support.runs import check_parts
+from support.runs import check_parts, stopped_at
+from support.written import read_back
 
 SUFFIXES = [*WRITERS]
 
@@ -56,6 +58,52 @@ def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored
     assert len(list(desk.iterdir())) == 7  # the inputs, the parts, the whole and the joined file with their records
 
 
+NULL = "a.jsonl, line 2: field 'text' is null, not a text"
+SKIPPED = {1: NULL, 13: "b.jsonl, line 1: is not JSON", 14: "b.jsonl, line 2: must be"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_rows_that_are_left_out_keep_the_numbers_of_the_rest_in_parts_too(model, desk, monkeypatch, suffix):
+    """The list beside the output is the list of one run, also if a run is continued or parts are joined."""
+    monkeypatch.setattr(embed, "WINDOW", 4)
+    a = (desk / "a.jsonl").read_text().splitlines()
+    (desk / "a.jsonl").write_text("\n".join([a[0], '{"id": 1, "text": null}', *a[1:12]]) + "\n")
+    (desk / "b.jsonl").write_text('{"text"\n7\n' + (desk / "b.jsonl").read_text())
+    given = words(model, "--errors", "skip")
+    check_parts(suffix, 3, *given)
+    listed = [json.loads(line) for line in (desk / f"whole{suffix}.skipped").read_text().splitlines()]
+    assert [each["row"] for each in listed] == [*SKIPPED]
+    assert all(each["reason"].startswith(SKIPPED[each["row"]]) for each in listed)
+    assert (desk / f"out{suffix}.skipped").read_bytes() == (desk / f"whole{suffix}.skipped").read_bytes()
+    vectors, columns = read_back(desk / f"out{suffix}")
+    kept = [row for row in range(22) if row not in SKIPPED]
+    assert columns.get("index", kept) == kept
+    assert len(vectors) == 19
+    with stopped_at(2):
+        run(*given, "-o", f"again{suffix}", "--quiet")
+    assert not (desk / f"again{suffix}.skipped").exists()
+    done = run(*given, "-o", f"again{suffix}", "--resume")
+    assert (
+        f"3 rows are left out (again{suffix}.skipped has the reasons): a.jsonl, line 2; b.jsonl, line 1" in done.stderr
+    )
+    for end in ("", ".skipped"):
+        assert (desk / f"again{suffix}{end}").read_bytes() == (desk / f"whole{suffix}{end}").read_bytes()
+    part = desk / "parts" / f"1{suffix}.skipped"
+    part.write_text("{}\n" + part.read_text())
+    assert_one_sentence(
+        run("merge", "parts", "-o", f"new{suffix}"), 1, f"1{suffix}.skipped lists 2 rows, and the manifest 1; make"
+    )
+    (desk / "b.jsonl").write_text('"good"\n')  # a run that leaves out no row leaves no list, and keeps other files
+    assert run("embed", "b.jsonl", "-m", model, "--quiet", "-o", f"out{suffix}").exit_code == 0
+    assert not (desk / f"out{suffix}.skipped").exists()
+    (desk / f"out{suffix}.skipped").write_text("a diary")
+    assert run("embed", "b.jsonl", "-m", model, "--quiet", "-o", f"out{suffix}").exit_code == 0
+    assert (desk / f"out{suffix}.skipped").read_text() == "a diary"
+    refused = f"out{suffix}.skipped is no list of skipped rows, and would be replaced; rename it"
+    assert_one_sentence(run(*given, "-o", f"out{suffix}"), 2, refused)
+    assert_one_sentence(run("merge", "parts", "-o", f"out{suffix}"), 2, refused)
+
+
 def make(model, suffix=".npy", of=3):
     for number in range(1, of + 1):
         part = ("--shard", f"{number}/{of}", "-o", f"parts/{number}{suffix}", "--quiet")
@@ -90,8 +138,8 @@ def test_a_merge_that_fails_leaves_nothing(model, desk, suffix, monkeypatch):
     part = desk / "parts" / f"3{suffix}"
     part.write_bytes((desk / "parts" / f"1{suffix}").read_bytes()[:-4])
     read_manifest(manifest_path(part)).add_hash(part).write(part)
-    if suffix == ".jsonl":
-        monkeypatch.setattr(module.JsonLinesFile, "append", lambda self, data: (_ for _ in ()).throw(KeyError("late")))
+    if suffix in (".jsonl", ".csv"):
+        monkeypatch.setattr(module.OutputFile, "append", lambda self, data: (_ for _ in ()).throw(KeyError("late")))
     with pytest.raises(FastflowError):
         merge(desk / "parts", desk / f"out{suffix}")
     assert not list(desk.glob("out*"))

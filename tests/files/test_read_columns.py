@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.lib import format as npy
 
-from fastflow import Runtime
+from fastflow import Index, Runtime
 from fastflow.errors import FastflowError
 from fastflow.files.read import Layout, parquet
 from fastflow.files.read import matrix as module
@@ -100,7 +100,7 @@ def test_fields_keep_their_types_from_parquet_to_parquet(model, tmp_path):
     result = run("embed", tmp_path / "in.parquet", "-m", model, *arguments)
     assert result.exit_code == 0, result.stderr
     found = pq.read_table(tmp_path / "out.parquet")
-    assert found.column_names == ["n", *(name for name in TYPED if name != "n"), "embedding"]
+    assert found.column_names == ["row", "n", *(name for name in TYPED if name != "n"), "embedding"]
     for name, want in TYPED.items():
         assert repr(found[name].to_pylist()) == repr(want.to_pylist())
         assert found.schema.field(name).type == (pa.string() if name == "kind" else want.type)
@@ -108,6 +108,37 @@ def test_fields_keep_their_types_from_parquet_to_parquet(model, tmp_path):
     result = run("embed", tmp_path / "in.parquet", "-m", model, "--keep", "n,deep,point", "--quiet")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [[row[name] for name in ("n", "deep", "point")] for row in rows] == [[1, [{"a": 1}], [1, None]], [None] * 3]
+
+
+DAY, ZONE = datetime.datetime(2026, 1, 31, 12, 30, 15, 500_000), pa.timestamp("us", "Europe/Berlin")
+WRITTEN = [  # a column, and its values in .db and JSON Lines
+    (pa.array([DAY, None], pa.timestamp("ms")), ["2026-01-31T12:30:15.500", None]),
+    (pa.array([DAY, DAY.replace(microsecond=0)], ZONE), ["2026-01-31T12:30:15.500000Z", "2026-01-31T12:30:15.000000Z"]),
+    (pa.array([1, -1], pa.timestamp("ns")), ["1970-01-01T00:00:00.000000001", "1969-12-31T23:59:59.999999999"]),
+    (pa.array([0, 253_402_300_800], pa.timestamp("s")), ["1970-01-01T00:00:00.000", "10000-01-01T00:00:00.000"]),
+    (pa.array([DAY.date(), None]), ["2026-01-31", None]),
+    (pa.array([DAY.date(), None], pa.date64()), ["2026-01-31", None]),
+    (pa.array([DAY.time(), None]), ["12:30:15.500000", None]),
+    (pa.array([decimal.Decimal("1.50"), decimal.Decimal("-1e5")]), ["1.50", "-100000.00"]),
+    (pa.array([decimal.Decimal(10**60), None], pa.decimal256(70, 0)), ["1" + "0" * 60, None]),
+    (pa.array([[{"at": DAY.date()}], None]), [[{"at": "2026-01-31"}], None]),
+]
+
+
+def test_times_and_decimals_are_text_that_a_condition_compares(model, tmp_path):
+    columns = {f"c{at}": column for at, (column, _) in enumerate(WRITTEN)}
+    pq.write_table(pa.table({"text": ["a", "b"], **columns}), tmp_path / "in.parquet")
+    words = ("embed", tmp_path / "in.parquet", "-m", model, "--keep", ",".join(columns), "--quiet")
+    result = run(*words)
+    assert result.exit_code == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    for at, (_, want) in enumerate(WRITTEN):
+        assert [line[f"c{at}"] for line in lines] == want
+    assert run(*words, "-o", tmp_path / "x.db").exit_code == 0
+    with Index(tmp_path / "x.db") as index:
+        vector = index.search(np.ones(index.dim), where="c1 > '2026-01-31T12:30:15.1'")
+        assert [hit.row for hit in vector] == [0]
+        assert vector[0].fields["c7"] == "1.50"
 
 
 def test_a_repeated_text_is_held_once(tmp_path):
@@ -119,8 +150,7 @@ def test_a_repeated_text_is_held_once(tmp_path):
         first = next(records)
         assert first.texts == (text,)
         assert next(records).texts == ("other",)
-        with pytest.raises(FastflowError, match="row 2: field 'text' is null"):
-            next(records)
+        assert str(next(records)).endswith("row 2: field 'text' is null, not a text; fill it or remove the row")
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array([text]))
     pq.write_table(pa.table({"text": repeated}), tmp_path / "in.parquet")
     found = read(tmp_path / "in.parquet")

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
+import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.parts.manifest import read_manifest
 from fastflow.files.read import Layout, inputs
 from fastflow.files.read import reread as spool
 from fastflow.files.read import sources as module
 from fastflow.files.read.compressed import PIECE, unpack
 from fastflow.files.read.inputs import Input
+from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.reread import reread
 from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
+from fastflow.files.write.partial import State
+from fastflow.model.tensors import MappedTensors
 
 from support.memory import grown
 from support.refusals import refuses
@@ -196,6 +207,89 @@ def test_patterns_are_sorted_and_names_keep_their_place(desk):
     assert expand_patterns(["absent.txt"]) == ["absent.txt"]  # opening it says that it is absent
 
 
+def test_a_folder_of_parquet_is_its_files_and_other_marks_are_no_data(desk):
+    names = [
+        "ds/part-0.parquet",
+        "ds/_SUCCESS",
+        "ds/.part-0.parquet.crc",
+        "ds/_log/0.parquet",
+        "_x/[1]/day=10/a.parquet",
+    ]
+    names += ["_x/[1]/day=2/b.parquet", "_x/[1]/day=2/_c.parquet", "empty/_SUCCESS", "mixed/a.parquet", "mixed/b.txt"]
+    for name in names:
+        (desk / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"text": [name]}), desk / name)
+    assert expand_patterns(["ds/"]) == expand_patterns(["ds/*"]) == ["ds/part-0.parquet"]
+    parts = ["_x/[1]/day=10/a.parquet", "_x/[1]/day=2/b.parquet"]
+    assert expand_patterns(["_x/[1]"]) == expand_patterns(["_x/*/**/*.parquet"]) == parts
+    assert expand_patterns(["ds/_*"]) == ["ds/_SUCCESS"]
+    with Sources(expand_patterns(["ds", "_x/[1]"])) as source:
+        assert [row.record.texts[0] for row in source.rows(Layout())] == ["ds/part-0.parquet", *parts]
+    assert expand_patterns(["empty"]) == ["empty"]  # opening it says that it is a folder
+    refuses(expand_patterns, ["empty/*"], "no file matches this pattern")
+    refuses(expand_patterns, ["mixed"], "mixed: mixed/b.txt is no Parquet file; move it, or give 'mixed/**/*.p")
+
+
+@contextlib.contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Leave this process ``count`` file descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 9, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in held:
+            os.close(each)
+
+
+def is_done(path):
+    return State(path.with_name("x"), [[1, 2]], {}).is_done()
+
+
+def read_texts(path):
+    return list(read_records(str(path)))
+
+
+OPENERS = {
+    "x.safetensors": MappedTensors, "x.npy": lambda path: MatrixFile(str(path)), "x.shard.json": read_manifest,
+    "x.run.json": is_done, "x.parquet": read_texts, "x.txt.gz": read_texts, "x.txt.zst": read_texts,
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts descriptors in /proc")
+@pytest.mark.parametrize("name", OPENERS)
+def test_a_file_without_a_descriptor_is_not_called_damaged(tmp_path, name):
+    path = tmp_path / name
+    save_file({"a": np.zeros(2)}, tmp_path / "x.safetensors")
+    np.save(tmp_path / "x.npy", np.zeros((2, 2)))
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "x.parquet")
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(b"a\n"))
+    (tmp_path / "x.txt.zst").write_bytes(zstandard.compress(b"a\n"))
+    (tmp_path / "x").touch()
+    for end in ("shard", "run"):
+        (tmp_path / f"x.{end}.json").write_text("{}")
+    with contextlib.suppress(FastflowError):
+        OPENERS[name](path)  # imports what it needs
+    said = []
+    for count in range(3):
+        with free_descriptors(count):
+            try:
+                OPENERS[name](path)
+            except FastflowError as error:
+                said.append(str(error))
+    assert "Too many open files" in said[0]
+    assert not any("Too many" not in each for each in said if name[-4:] != "json")
+    assert "remove it" not in said[0]
+    assert "damaged" not in said[0]
+
+
 def test_a_count_that_takes_too_long_is_an_estimate_by_bytes(tmp_path, monkeypatch):
     lines = "".join(f"line {i:06} of a long file\n" for i in range(200_000))
     (tmp_path / "a.txt").write_text(lines)
@@ -253,10 +347,8 @@ def test_rows_are_counted_before_a_run(desk):
     with Sources(["c.txt"]) as sources:
         assert sources.expected(Layout()) == (0, False)
     (desk / "e.txt").write_bytes(b"a line\n" * 3000 + b"\xff\n" + b"a line\n" * 3000)
-    with Sources(["e.txt"]) as sources:  # a damaged line ends the count and not the run
-        found, about = sources.expected(Layout())
-        assert about
-        assert found >= 3000
+    with Sources(["e.txt"]) as sources:  # a damaged line is counted too
+        assert sources.expected(Layout()) == (6001, False)
         rows = sources.rows(Layout())
         assert len([next(rows) for _ in range(3000)]) == 3000
         refuses(next, rows, "e.txt, line 3001: byte 1 is not UTF-8")

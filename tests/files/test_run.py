@@ -20,6 +20,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files import Settings, Summary, embed, transform, write_rows
+from fastflow.files.read import inputs
 from fastflow.files.transform import transform_file
 from fastflow.files.write import StandardOutput
 from fastflow.files.write.outputs import OutputFile
@@ -68,6 +69,7 @@ def of_a_full_disk() -> FastflowError:
 
 
 FAULTS = [  # a line that cannot be embedded, options of the run, those that continue it, and what it is about
+    (b"a" * 70_000, (), "--errors skip", "is longer than"),
     (b"d\xe9j\xe0 vu", (), "--errors replace", "byte 2 is not UTF-8"),
     (b"dog " * 80, ("--truncate", "error"), "--truncate right", "longer than the model's"),
 ]
@@ -80,6 +82,7 @@ def test_a_row_that_is_refused_is_said_first_and_then_the_options_that_continue(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(embed, "WINDOW", SIZE)
+    monkeypatch.setattr(inputs, "LONGEST", 1000)
     (tmp_path / "in.txt").write_bytes(b"".join([*[b"a cat sits\n"] * 20, line + b"\n", *[b"the old dog\n"] * 20]))
     words = ["embed", "in.txt", "-m", model, "--quiet", "-o"]
     stopped = run(*words, "x.npy", *options)
@@ -88,7 +91,8 @@ def test_a_row_that_is_refused_is_said_first_and_then_the_options_that_continue(
     again = f"finished rows are in x.npy.partial; the same command with {mends} --resume continues after them"
     assert hint.endswith(again + ", or with --errors skip to leave such rows out" * (mends == "--errors replace"))
     assert fault in run(*words, "x.npy", *options, "--resume").stderr
-    assert run(*words, "x.npy", "--resume", *mends.split()).stderr == ""
+    warned = "fastflow: WARNING: 1 row is left out (x.npy.skipped has the reasons): in.txt, line 21\n"
+    assert run(*words, "x.npy", "--resume", *mends.split()).stderr == warned * (mends == "--errors skip")
     assert run(*words, "whole.npy", *mends.split()).exit_code == 0
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert run(*words, "x.npy", "--resume", *mends.split()).exit_code == 0
@@ -97,16 +101,16 @@ def test_a_row_that_is_refused_is_said_first_and_then_the_options_that_continue(
 
 def test_a_fault_of_the_input_promises_no_resume(tmp_path, monkeypatch, model):
     monkeypatch.chdir(tmp_path)
-    lines = ['{"text": "a cat"}'] * 20
-    (tmp_path / "in.jsonl").write_text("\n".join([*lines, "{"]) + "\n")
-    words = ["embed", "in.jsonl", "-m", model, "--quiet", "-o", "x.npy"]
-    fault, hint = run(*words).stderr.splitlines()
-    assert "in.jsonl, line 21: is not JSON" in fault
+    lines = ["n,text", *["1,a cat"] * 20]
+    (tmp_path / "in.csv").write_text("\n".join([*lines, '2,"a dog']) + "\n")
+    words = ["embed", "in.csv", "-m", model, "--quiet", "-o", "x.npy"]
+    fault, hint = run(*words, "--errors", "skip").stderr.splitlines()
+    assert "in.csv, line 22: unexpected end of data" in fault
     kept = "16 finished rows are in x.npy.partial, but a mended input is another one, whose run begins again"
     assert hint == f"fastflow: {kept}"
-    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "in.csv").write_text("\n".join(lines) + "\n")
     said = "starts again and replaces 16 finished rows in x.npy.partial, of a run with another input"
-    assert f"fastflow: {said}\n" in run(*words[:-2], "-o", "x.npy").stderr
+    assert f"fastflow: {said}" in run(*words[:-2], "-o", "x.npy").stderr
 
 
 OPTIONS = [*({"precision": precision} for precision in PRECISIONS), {"prompt": "the old "}]

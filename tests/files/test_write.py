@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as arrays
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.reuse import cache
 from fastflow.files.write import Block, StandardOutput, Terminal, json_lines, locks
+from fastflow.files.write.csv_output import CsvFile
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.outputs import JsonLinesFile, NpyFile
 from fastflow.files.write.parquet_output import ParquetOutput
@@ -73,15 +74,18 @@ def write(path: Path, vectors: np.ndarray, cuts: tuple[int, ...] = (3,)) -> Path
 def test_everything_is_read_back_bit_for_bit(tmp_path, suffix, dtype):
     vectors = rows(dtype)
     found, columns = read_back(write(tmp_path / f"x{suffix}", vectors))
-    if suffix == ".jsonl":  # numbers of JSON have no dtype, and no zero below zero
+    if suffix in (".jsonl", ".csv"):  # numbers of JSON have no dtype, and no zero below zero
         assert np.array_equal(found.astype(dtype), vectors)
     else:
         assert (found.tobytes(), found.dtype) == (vectors.tobytes(), dtype)
     kind = writer_for(Path(f"x{suffix}"))
     want = dict(COLUMNS) if kind.keeps_fields else {}
     want |= {"log_prob": SCORES.tolist()} if kind.keeps_fields else {}
-    want |= {"index": list(range(8))} if suffix in (".jsonl", ".db") else {}
-    want |= {"text": ODD} if suffix in (".jsonl", ".db") else {}
+    want |= {"index": list(range(8))} if kind.keeps_fields else {}
+    want |= {"text": ODD} if suffix in (".jsonl", ".csv", ".db") else {}
+    if suffix == ".csv":  # a cell has no type
+        cells = {each: json.dumps(each) for each in (*COLUMNS["n"], *COLUMNS["x"])} | {None: ""}
+        want |= {name: [cells.get(value, value) for value in want[name]] for name in COLUMNS}
     assert {name: list(map(repr, values)) for name, values in columns.items()} == {
         name: list(map(repr, values)) for name, values in want.items()
     }
@@ -115,6 +119,8 @@ def test_no_rows_still_have_their_width_and_columns(tmp_path, suffix):
     path = write(tmp_path / f"x{suffix}", vectors_of("float16")[:0], cuts=())
     if suffix == ".jsonl":
         assert path.read_bytes() == b""
+    elif suffix == ".csv":
+        assert path.read_bytes() == b"row,id,text,title,may,n,x,log_prob,embedding\r\n"
     elif suffix == ".db":
         assert (read(path)[1]["precision"], read(path)[1]["dim"]) == ("float16", 5)
     else:
@@ -167,11 +173,11 @@ def test_a_file_gets_its_name_when_it_is_whole_or_leaves_an_earlier_one(tmp_path
 
 
 def test_the_suffix_decides():
-    kinds = [writer_for(Path(f"x{suffix}")) for suffix in (".npy", ".jsonl", ".parquet", ".db")]
-    assert kinds == [NpyFile, JsonLinesFile, ParquetOutput, DatabaseFile]
+    kinds = [writer_for(Path(f"x{suffix}")) for suffix in (".npy", ".jsonl", ".csv", ".parquet", ".db")]
+    assert kinds == [NpyFile, JsonLinesFile, CsvFile, ParquetOutput, DatabaseFile]
     assert len(WRITERS) == len(kinds)
     for name in ("x.arrow", "x", "x.npy.gz", "x.NPY"):
-        with pytest.raises(UsageError, match=r"unknown suffix .* \.npy, \.jsonl, \.parquet, \.db"):
+        with pytest.raises(UsageError, match=r"unknown suffix .* \.npy, \.jsonl, \.csv, \.parquet, \.db"):
             writer_for(Path(name))
     for name in ("x.npz", "x.safetensors"):
         with pytest.raises(UsageError, match=rf"^{name}: fastflow no longer writes .* use \.npy for vectors"):

@@ -30,7 +30,7 @@ ROWS = 70  # of an input; a shard of 35 rows has four blocks and a part of one
 SENTENCES = make_sentences(ROWS)
 TEXTS = [*SENTENCES[:30], "", *SENTENCES[:8], "dog " * 80, *SENTENCES[40:]]  # some come again; one is empty, one cut
 VECTORS = make_vectors(ROWS)
-SCORED = (".db", ".parquet", ".jsonl")  # JSON last: its numbers have no dtype
+SCORED = (".db", ".parquet", ".csv", ".jsonl")  # JSON last: its numbers have no dtype
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,17 @@ def read_back(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
         table = pq.read_table(path)
         lists = table["embedding"].combine_chunks()
         vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
-        return vectors, table.drop(["embedding"]).to_pydict()
+        return vectors, {"index" if n in ROWS else n: v for n, v in table.drop(["embedding"]).to_pydict().items()}
     if path.suffix == ".db":
         rows = read(path)[0]
         return np.array([row.pop("vector") for row in rows]), _columns(rows)
-    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [dict(row) for row in csv.DictReader(file, strict=True)]
+        for row in rows:
+            row |= {name: json.loads(row[name]) for name in ("row", "log_prob", "embedding") if name in row}
+    else:
+        rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     return np.array([row.pop("embedding") for row in rows], np.float32), _columns(rows)
 
 

@@ -69,4 +69,5 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "arguments": lambda v: isinstance(v, list) and all(isinstance(each, str) for each in v),
     "bytes": lambda v: v is None or is_whole(v, 0, MOST_ROWS),
     "sha256": lambda v: v is None or _is_hash(v),
+    "skipped": lambda v: is_whole(v, 0, MOST_ROWS),
 }

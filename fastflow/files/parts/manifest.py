@@ -29,7 +29,7 @@ LARGEST = 1 << 26
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a part; ``bytes`` and ``sha256`` are None until the part is whole.
+    """The description of a part; ``bytes`` and ``sha256`` are None until the part is whole, ``skipped`` is 0.
 
     ``shard``: (I, N). ``rows``: (first, end) of ``total``. ``arguments``: the command's, without --shard and -o.
     """
@@ -43,6 +43,7 @@ class Manifest:
     arguments: list[str]
     bytes: int | None = None
     sha256: str | None = None
+    skipped: int = 0
 
     def write(self, part: Path) -> None:
         target = manifest_path(part)
@@ -57,8 +58,8 @@ class Manifest:
         rows = f"rows {start:,} to {stop - 1:,} of {self.total:,}" if stop > start else f"none of {self.total:,} rows"
         return f"part {number} of {of}, {rows}"
 
-    def add_hash(self, whole: Path) -> Manifest:
-        return replace(self, bytes=whole.stat().st_size, sha256=file_hash(whole))
+    def add_hash(self, whole: Path, skipped: int = 0) -> Manifest:
+        return replace(self, bytes=whole.stat().st_size, sha256=file_hash(whole), skipped=skipped)
 
     def difference(self, other: Manifest) -> str | None:
         """Describe why the parts cannot be joined; None if they can."""
@@ -122,8 +123,11 @@ def read_manifest(path: Path) -> Manifest:
     try:
         found = read_object(path, LARGEST)
     except FastflowError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         raise FastflowError(f"{error}; remove it and make the part again") from error
     version = found.pop("fastflow_shard", None)
+    found.setdefault("skipped", 0)  # absent in manifests of earlier versions
     if version != VERSION:
         raise FastflowError(
             f"{path} is of version {short(version)} of the manifest, and this fastflow reads {VERSION}; update, or "

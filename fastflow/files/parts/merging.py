@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,9 @@ from numpy.lib import format as npy
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.manifest import Manifest, check_bytes, is_whole, manifests
 from fastflow.files.read.parquet import arrow
+from fastflow.files.read.skipped import check_list
 from fastflow.files.write import Block
+from fastflow.files.write.csv_output import CsvFile, read_head
 from fastflow.files.write.database import DatabaseFile
 from fastflow.files.write.database_schema import about_of, blocks
 from fastflow.files.write.json_columns import cast, join_schemas
@@ -25,7 +26,7 @@ from fastflow.files.write.partial import State
 from fastflow.files.write.replacing import check_replaceable
 from fastflow.files.write.writers import writer_for
 from fastflow.progress import Progress
-from fastflow.values import open_regular, reason
+from fastflow.values import open_regular, reason, system_failed
 
 ROWS, CHUNK = 4096, 1 << 20  # rows and bytes read at a time
 
@@ -47,15 +48,20 @@ def merge(folder: Path, target: Path, shown: bool = False, overwrite: bool = Fal
     check_replaceable(target, overwrite)
     with Progress("check", sum(path.stat().st_size for path in paths), "bytes", shown) as checked:
         check_bytes(folder, found, checked.advance)
+    if any(manifest.skipped for manifest in found):
+        check_list(target)
     meta = {name: value for name, value in found[0].run.items() if name != "options"}
+    rows = found[0].total - sum(manifest.skipped for manifest in found)
     with Progress("merge", found[0].total, "rows", shown) as progress, kind(target, meta) as writer:
         writer.begin()
-        writer.seal = lambda whole: State(target, None, found[0].run).done(whole, found[0].total)
+        writer.seal = lambda whole: State(target, None, found[0].run).done(whole, rows)
         try:
+            for path, manifest in zip(paths, found, strict=True):
+                writer.skipped.add_part(path, manifest.skipped)
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):
-                writer.rows = found[0].total
+                writer.rows = rows
                 with _joining(f"{folder}: the parts", "make them again"):
                     _join_parquet(writer, paths, progress.advance)
             else:
@@ -83,8 +89,7 @@ def _joining(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the readers raise many kinds for damaged content
-        disk_failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
-        if disk_failed or isinstance(error, FastflowError):
+        if system_failed(error) or isinstance(error, FastflowError):
             raise
         raise FastflowError(f"{what} cannot be joined: {reason(error)}; {remedy}") from error
 
@@ -93,11 +98,13 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
     rows, (start, stop) = 0, manifest.rows
     joining = _joining(str(path), "make the part again")
     with joining, open_regular(path) as raw, io.BufferedReader(raw) as handle:  # type: ignore[type-var]
-        if isinstance(writer, JsonLinesFile):
+        if isinstance(writer, JsonLinesFile | CsvFile):
+            if isinstance(writer, CsvFile) and (head := read_head(handle)) and manifest.shard[0] == 1:
+                writer.append(head)
             while chunk := handle.read(CHUNK):
                 writer.append(chunk)
-                writer.rows += chunk.count(b"\n")
-                count(chunk.count(b"\n"))
+            writer.rows += stop - start - manifest.skipped
+            count(stop - start)
             return
         scored = bool(manifest.run.get("options", {}).get("log_prob"))
         of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
@@ -105,8 +112,8 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
             writer.write(block)
             rows += len(block.rows)
             count(len(block.rows))
-    if rows != stop - start:
-        raise FastflowError(f"{path} has {rows:,} rows, and its manifest names {stop - start:,}; make the part again")
+    if rows != (named := stop - start - manifest.skipped):
+        raise FastflowError(f"{path} has {rows:,} rows, and its manifest names {named:,}; make the part again")
 
 
 def _npy_blocks(handle: IO[bytes], start: int) -> Iterator[Block]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
 
 PAIR = ("sentence1", "sentence2")
 TEXT_FIELDS = ("text", "sentence")
-MOST_PLACES = 20  # skipped rows that a message lists
+LONGEST = 1 << 24  # the most bytes of a row
 Identity = str | int | float | bool | None  # a row's id; from csv and tsv always str
 
 
@@ -23,36 +24,21 @@ class Record(NamedTuple):
 
 
 class RowFault(FastflowError):
-    """Error for a row that can be embedded only with ``option``, which does not change earlier rows."""
+    """Error for a row that cannot be used, at ``place``; ``option`` continues the run, and changes no earlier row."""
 
-    def __init__(self, message: str, option: str) -> None:
-        super().__init__(message)
-        self.option = option
-
-
-class Skipped:
-    """The rows that ``--errors skip`` left out: ``count``, and ``places`` of the first MOST_PLACES."""
-
-    def __init__(self) -> None:
-        self.count, self.places = 0, list[str]()
-
-    def add(self, path: str, unit: str, number: int) -> None:
-        self.count += 1
-        if len(self.places) < MOST_PLACES:
-            self.places.append(f"{path}, {unit} {number}")
-
-    def describe(self) -> str:
-        more = "; …" * (self.count > len(self.places))
-        rows = "1 row is" if self.count == 1 else f"{self.count:,} rows are"
-        return f"{rows} left out, with bytes that cannot be read: {'; '.join(self.places)}{more}"
+    def __init__(self, place: str, fault: str, remedy: str = "", option: str = "--errors skip") -> None:
+        super().__init__(f"{place}: {fault}" + f"; {remedy}" * bool(remedy))
+        self.place, self.fault, self.remedy, self.option = place, fault, remedy, option
 
 
 class Layout(NamedTuple):
     """The options for finding the texts of an input.
 
     ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
-    ``sentence1``, ``sentence2``. ``errors``: strict, replace or skip, for bytes that are not of ``encoding`` (None:
-    UTF-8). Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL. ``keep``: fields to output.
+    ``sentence1``, ``sentence2``. ``errors``: strict, replace (bytes that are not of ``encoding``; None: UTF-8) or skip
+    (rows that cannot be used). Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL.
+    ``keep``: fields to output. ``quoting`` of a table: csv, none, or None, which is csv for a tsv too if line 1 is
+    quoted. A ``field`` may list columns (a,b).
     """
 
     format: str | None = None
@@ -64,27 +50,48 @@ class Layout(NamedTuple):
     null: bool = False
     keep: tuple[str, ...] = ()
     encoding: str | None = None
+    quoting: str | None = None
 
 
-def text_fields(names: list[str], path: str, line: int | None, field: str | None) -> tuple[str, ...]:
-    """Choose the text columns among ``names``; raises a FastflowError if that is unclear."""
+def text_fields(
+    names: list[str], path: str, line: int | None, field: str | None, chosen: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Choose the text columns among ``names``; ``chosen`` are the columns of earlier rows.
+
+    Raises a FastflowError if the choice is unclear or a column is absent.
+    """
     where = path if line is None else f"{path}, line {line}"
-    if field is not None:
-        if field not in names:
-            raise FastflowError(f"{where}: no field {field!r}; the fields are {list_names(names)}")
-        return (field,)
-    if chosen := find_text_fields(names):
+    if absent := [name for name in chosen if name not in names]:
+        raise FastflowError(
+            f"{where}: no field {absent[0]!r}, the text of earlier rows; the fields are {list_names(names)}"
+        )
+    if chosen:
         return chosen
+    if chosen := find_text_fields(names, field):
+        return chosen
+    if field is not None:
+        raise FastflowError(f"{where}: no field {field!r}; the fields are {list_names(names)}")
     if len(names) == 1:
         return (names[0],)
     raise FastflowError(f"{where}: which field is the text? Use --text-field; the fields are {list_names(names)}")
 
 
-def find_text_fields(names: list[str]) -> tuple[str, ...]:
-    """Return the columns called text, sentence, or sentence1 and sentence2; () without them."""
+def find_text_fields(names: list[str], field: str | None = None) -> tuple[str, ...]:
+    """Return the column ``field`` or the columns that it lists; None: text, sentence, or sentence1 and sentence2.
+
+    () without them.
+    """
+    if field is not None:
+        listed = (field,) if field in names else tuple(field.split(","))
+        return listed if set(listed) <= set(names) else ()
     if all(name in names for name in PAIR):
         return PAIR
     return next(((name,) for name in TEXT_FIELDS if name in names), ())
+
+
+def join_texts(texts: Iterable[str], layout: Layout) -> tuple[str, ...]:
+    """Join the texts of the columns of ``field``; a pair stays two texts."""
+    return tuple(texts) if layout.field is None else ("\n".join(texts),)
 
 
 def list_names(names: list[str]) -> str:
@@ -95,7 +102,10 @@ def list_names(names: list[str]) -> str:
 
 def plain(value: Any) -> Any:
     """Return a kept value for JSON: Arrow scalars as values, NaN and infinity as None."""
-    value = value.as_py() if hasattr(value, "as_py") else value
+    if hasattr(value, "as_py"):
+        from fastflow.files.read.parquet import json_value
+
+        value = json_value(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):

@@ -42,11 +42,6 @@ class Recoded:
         return self._decoder.decode(b"", True).encode("utf-8", MARK)
 
 
-def is_unreadable(text: str) -> bool:
-    """Whether ``text``, decoded with surrogateescape, has bytes that were not UTF-8."""
-    return not text.isascii() and any("\udc80" <= each <= "\udcff" for each in text)
-
-
 def _mark(error: UnicodeError) -> tuple[str | bytes, int]:
     if isinstance(error, UnicodeDecodeError):
         return "\udcff", error.end

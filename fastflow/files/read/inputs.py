@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import RowFault, Skipped
+from fastflow.files.read import LONGEST, RowFault
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,8 +19,22 @@ if TYPE_CHECKING:
 
 PACKED = (".gz", ".zst")
 CHUNK = 1 << 16
-LONGEST = 1 << 24  # the most bytes of a line
 PATIENCE = 50  # milliseconds to wait for the next line of a pipe
+
+
+class BadLine(RowFault):
+    """A line that is not text; ``text``: its readable part, with its quotes."""
+
+    def __init__(self, place: str, fault: str, remedy: str, option: str, text: str) -> None:
+        super().__init__(place, fault, remedy, option)
+        self.text = text
+
+
+class TooLong(bytes):
+    """The quote that a line of over LONGEST bytes leaves open, if any."""
+
+    FAULT = f"is longer than {LONGEST >> 20} MB, which no model can use"
+    SAID = FAULT, "cut it, or end each text with a line end", "--errors skip"
 
 
 class Input:
@@ -31,9 +45,9 @@ class Input:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._waiting = 0  # lines read and not yielded
+        self.waiting = 0  # rows read and not yielded
         self.digest: Any = None  # a hash object, updated with the content
-        self.skipped = Skipped()
+        self.fields: tuple[str, ...] = ()  # of the texts, chosen once a run, from the first record
         try:
             self.file = self._open(path)
             self._handle = self._unpack()
@@ -55,28 +69,26 @@ class Input:
 
     def lines(
         self, errors: str = "strict", null: bool = False, encoding: str | None = None, whole: bool = False
-    ) -> Iterator[str]:
-        r"""Yield lines without their ends \n or \r\n, and without a byte-order mark.
+    ) -> Iterator[str | BadLine]:
+        r"""Yield lines without their ends \n or \r\n, and without a byte-order mark; a BadLine if one is no text.
 
         ``errors``: Python's handler for bytes that are not of ``encoding`` (None: UTF-8). ``null``: texts end with NUL.
         ``whole``: lines keep a final \r. Raises a FastflowError naming the line, also if the file changed.
         """
         number, unit, end = 0, "text" if null else "line", b"" if null or whole else b"\r"
         try:
-            for number, raw in enumerate(self.raw_lines(b"\0" if null else b"\n", encoding), 1):
+            for number, raw in enumerate(self.raw_lines(b"\0" if null else b"\n", encoding, whole), 1):
+                if isinstance(raw, TooLong):
+                    yield BadLine(f"{self.path}, {unit} {number}", *TooLong.SAID, raw.decode())
+                    continue
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
-                yield raw.removesuffix(end).decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            fault = (
-                f"byte {error.start + 1} is not UTF-8" if encoding is None else f"holds bytes that are not {encoding}"
-            )
-            other = "its" if encoding is None else "another"
-            raise RowFault(
-                f"{self.path}, {unit} {number}: {fault}; convert the file, name {other} --encoding, or use --errors "
-                "replace",
-                "--errors replace",
-            ) from error
+                raw = raw.removesuffix(end)
+                try:
+                    yield raw.decode("utf-8", errors)
+                except UnicodeDecodeError as error:
+                    text = raw.decode("utf-8", "surrogateescape")
+                    yield BadLine(f"{self.path}, {unit} {number}", *_undecodable(error, encoding), text)
         except OSError as error:
             self.check_unchanged()
             raise FastflowError(f"{self.path}, {unit} {number + 1}: cannot be read: {error}") from error
@@ -89,7 +101,7 @@ class Input:
 
     def waits(self) -> bool:
         """Whether a pipe's next line does not arrive within PATIENCE."""
-        if self._waiting or self.identity is not None or not hasattr(select, "poll"):
+        if self.waiting or self.identity is not None or not hasattr(select, "poll"):
             return False
         try:
             poll = select.poll()
@@ -105,34 +117,46 @@ class Input:
     def changed(self) -> FastflowError:
         return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
 
-    def raw_lines(self, end: bytes = b"\n", encoding: str | None = None) -> Iterator[bytes]:
-        """Yield the unpacked lines, as bytes without ``end``, converted to UTF-8 from ``encoding``."""
+    def raw_lines(self, end: bytes = b"\n", encoding: str | None = None, quoted: bool = False) -> Iterator[bytes]:
+        """Yield the unpacked lines, as bytes without ``end``, converted to UTF-8 from ``encoding``.
+
+        A longer line than LONGEST is a TooLong, at once, or if ``quoted``, at its end, with its last open quote.
+        """
+        start: list[bytes] = []  # pieces of an unfinished line
+        held = quotes = 0  # its bytes and quotes
+        for chunk in self.chunks(encoding):
+            *whole, rest = chunk.split(end)
+            if whole:
+                if held + len(whole[0]) > LONGEST:
+                    whole[0] = TooLong(b'"' * ((quotes + whole[0].count(b'"')) % 2))
+                    del whole[: held > LONGEST and not quoted]
+                else:
+                    whole[0] = b"".join([*start, whole[0]])
+                start, held, quotes = [], 0, 0
+            for self.waiting, line in zip(range(len(whole) - 1, -1, -1), whole, strict=True):
+                yield line
+            start.append(rest)
+            before, held, quotes = held, held + len(rest), quotes + rest.count(b'"')
+            if held > LONGEST:
+                start.clear()
+                if before <= LONGEST and not quoted:
+                    yield TooLong()
+        if held > LONGEST and quoted:
+            yield TooLong(b'"' * (quotes % 2))
+        elif last := b"".join(start):
+            yield last
+
+    def chunks(self, encoding: str | None = None) -> Iterator[bytes]:
+        """Yield the unpacked content, converted to UTF-8 from ``encoding``."""
         handle = self._handle
         if encoding is not None:
             from fastflow.files.read.encodings import Recoded
 
             handle = Recoded(handle, encoding)
-        start: list[bytes] = []  # pieces of an unfinished line
-        number = held = 0  # lines yielded, bytes of ``start``
         while chunk := handle.read1(CHUNK):
             if self.digest is not None:
                 self.digest.update(chunk)
-            *whole, rest = chunk.split(end)
-            if whole:
-                whole[0] = b"".join([*start, whole[0]])
-                start, held = [], 0
-            for self._waiting, line in zip(range(len(whole) - 1, -1, -1), whole, strict=True):
-                yield line
-            start.append(rest)
-            number, held = number + len(whole), held + len(rest)
-            if held > LONGEST:
-                unit = "text" if end == b"\0" else "line"
-                raise FastflowError(
-                    f"{self.path}, {unit} {number + 1}: is longer than {LONGEST >> 20} MB, which no model can use; cut "
-                    "it, or end each text with a line end"
-                )
-        if last := b"".join(start):
-            yield last
+            yield chunk
 
     def _stat(self) -> tuple[int, int] | None:
         try:
@@ -159,3 +183,10 @@ class Input:
 def without_packing(path: str) -> str:
     """Remove .gz or .zst from the end of ``path``."""
     return next((path.removesuffix(suffix) for suffix in PACKED if path.endswith(suffix)), path)
+
+
+def _undecodable(error: UnicodeDecodeError, encoding: str | None) -> tuple[str, str, str]:
+    fault = f"byte {error.start + 1} is not UTF-8" if encoding is None else f"holds bytes that are not {encoding}"
+    other = "its" if encoding is None else "another"
+    remedy = f"convert the file, name {other} --encoding, or use --errors replace"
+    return fault, remedy, "--errors replace"

@@ -17,7 +17,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
 from fastflow.kernels.stored import CHANGED, was_changed, watch
 from fastflow.stages.vectors import first_bad
-from fastflow.values import MOST, reason, short
+from fastflow.values import MOST, reason, short, system_failed
 
 HELD = 1 << 26  # bytes read before the system gets the pages back
 # raised for a damaged header, which NumPy parses as Python
@@ -82,6 +82,9 @@ class MatrixFile(Input):
             if self.identity is None:
                 raise FastflowError(f"{path} is not a file, so it cannot be mapped")
             self.matrix = _map(self.file, path)
+        except OSError as error:
+            self.file.close()
+            raise FastflowError(f"{path} cannot be mapped: {error.strerror}") from error
         except BaseException:
             self.file.close()
             raise
@@ -110,7 +113,8 @@ def _map(handle: BinaryIO, path: str) -> Matrix:
         read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
         shape, fortran, dtype = read(handle)
     except FAULTS as error:
-        raise FastflowError(f"{path} is not a .npy file: {reason(error)}") from error
+        said = "cannot be read" if system_failed(error) else "is not a .npy file"
+        raise FastflowError(f"{path} {said}: {reason(error)}") from error
     _check_kind(shape, dtype, path)
     start, size = handle.tell(), os.fstat(handle.fileno()).st_size
     if size != start + shape[0] * shape[1] * dtype.itemsize:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.files.read import Layout, Record, list_names, text_fields
-from fastflow.files.read.inputs import Input
-from fastflow.values import reason
+from fastflow.files.read import LONGEST, Layout, Record, RowFault, join_texts, list_names, text_fields
+from fastflow.files.read.inputs import Input, TooLong
+from fastflow.values import reason, system_failed
 
 BATCH = 4096  # the most rows read at a time
 BYTES = 1 << 24  # unpacked size of a batch, about
@@ -26,14 +26,14 @@ def arrow(purpose: str) -> Any:
     return pyarrow, pyarrow.parquet
 
 
-def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """Yield the records after the first ``skip``; kept fields are Arrow scalars, ``line`` is the row from 0.
+def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record | RowFault]:
+    """Yield the records after the first ``skip``, or their faults.
 
-    Raises a FastflowError naming file and row.
+    Kept fields are Arrow scalars, ``line`` is the row from 0. Raises a FastflowError naming file and row.
     """
     file = _open_file(source)
     with _readable(source.path):
-        fields, columns = columns_of(source.path, file.schema_arrow, layout)
+        fields, columns = columns_of(source, file.schema_arrow, layout)
     file = _open_file(source, fields)  # else a short repeated value could become gigabytes
     counts, row = counts_of(file, source.path), 0
     try:
@@ -94,7 +94,7 @@ def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
     file = _open_file(source)
     with _readable(source.path):
         schema = file.schema_arrow
-        columns_of(source.path, schema, layout)
+        columns_of(source, schema, layout)
         for name in [*layout.keep, *([] if layout.id_field is None else [layout.id_field])]:
             kind = plain_type(schema.field(name).type)
             if found.setdefault(name, kind) != kind:
@@ -133,14 +133,14 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        why = reason(error).split(".")[0]
-        raise FastflowError(f"{path} is no Parquet file, or damaged: {why}") from error
+        said = "cannot be read" if system_failed(error) else "is no Parquet file, or damaged"
+        raise FastflowError(f"{path} {said}: {reason(error).split('.')[0]}") from error
 
 
-def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
+def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
     """Return (text columns, all columns to read); raises a FastflowError for an absent or unsuited column."""
-    names, key = schema.names, layout.id_field
-    texts = text_fields(names, path, None, layout.field)
+    names, key, path = schema.names, layout.id_field, source.path
+    texts = source.fields = text_fields(names, path, None, layout.field, source.fields)
     wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))
     for name in wanted:
         if name not in names:
@@ -157,24 +157,57 @@ def columns_of(path: str, schema: Any, layout: Layout) -> tuple[tuple[str, ...],
     return texts, wanted
 
 
-def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record]:
-    def column(name: str) -> Any:
-        found = batch.column(name)
-        return found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
+def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record | RowFault]:
+    """Yield the records of ``batch``; if it holds bytes that are not UTF-8, of one row at a time."""
+    import pyarrow
 
-    batch.validate(full=True)  # a damaged file may point beyond the end of its dictionary
+    try:
+        batch.validate(full=True)  # a damaged file may point beyond the end of its dictionary
+    except pyarrow.ArrowInvalid as error:
+        if "UTF8" not in str(error) or not all(map(_has_all_values, batch.columns)):
+            raise
+        for at in range(batch.num_rows):
+            columns = [_unpacked(each.slice(at, 1)) for each in batch.columns]
+            row = pyarrow.record_batch(columns, names=batch.schema.names)
+            try:
+                row.validate(full=True)
+            except pyarrow.ArrowInvalid:
+                yield RowFault(f"{path}, row {first + at}", "holds bytes that are not UTF-8")
+            else:
+                yield from _records(row, fields, path, first + at, layout)
+        return
+
+    def column(name: str) -> Any:
+        return _unpacked(batch.column(name))
+
     texts = [_values(batch.column(name)) for name in fields]
     ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
     kept = [[value if value.is_valid else None for value in column(name)] for name in layout.keep]
     for at, row in enumerate(range(first, first + batch.num_rows)):
-        found = tuple(values[at] for values in texts)
+        found, place = tuple(values[at] for values in texts), f"{path}, row {row}"
         if None in found:
-            raise FastflowError(
-                f"{path}, row {row}: field {fields[found.index(None)]!r} is null, not a text; fill it or remove the row"
-            )
-        if isinstance(identity := ids[at], float) and not math.isfinite(identity):
-            raise FastflowError(f"{path}, row {row}: field {layout.id_field!r} must be a finite number")
-        yield Record(found, identity, row, tuple(values[at] for values in kept))
+            fault = f"field {fields[found.index(None)]!r} is null, not a text"
+            yield RowFault(place, fault, "fill it or remove the row")
+        elif max(map(len, found)) > LONGEST:
+            yield RowFault(place, TooLong.FAULT, "cut it")
+        elif isinstance(identity := ids[at], float) and not math.isfinite(identity):
+            yield RowFault(place, f"field {layout.id_field!r} must be a finite number")
+        else:
+            yield Record(join_texts(found, layout), identity, row, tuple(values[at] for values in kept))
+
+
+def _has_all_values(column: Any) -> bool:
+    """Whether the indices of a dictionary column are in its dictionary; unpacking would not check."""
+    from pyarrow import compute
+
+    if not hasattr(column, "dictionary"):
+        return True
+    ends = compute.min_max(column.indices)
+    return not ends["max"].is_valid or 0 <= ends["min"].as_py() <= ends["max"].as_py() < len(column.dictionary)
+
+
+def _unpacked(column: Any) -> Any:
+    return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
 
 
 def _values(column: Any) -> list[Any]:
@@ -207,4 +240,31 @@ def _fits_json(kind: Any) -> bool:
         return _fits_json(kind.value_type)
     if types.is_struct(kind):
         return all(_fits_json(kind.field(at).type) for at in range(kind.num_fields))
-    return is_text(kind) or _is_number(kind) or bool(types.is_null(kind))
+    timed = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
+    return is_text(kind) or _is_number(kind) or bool(timed or types.is_decimal(kind) or types.is_null(kind))
+
+
+def json_value(value: Any) -> Any:
+    """Return an Arrow scalar's value for JSON: a decimal as text, a time as ISO 8601 that sorts as text.
+
+    A time has all digits of its unit; with a zone it is in UTC and ends with Z.
+    """
+    import numpy as np
+    from pyarrow import types
+
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if types.is_struct(kind):
+        return {kind.field(at).name: json_value(value[at]) for at in range(kind.num_fields)}
+    if types.is_nested(kind):  # a list
+        return [json_value(each) for each in value.values]
+    if types.is_decimal(kind):
+        return format(value.as_py(), "f")
+    if not types.is_temporal(kind):
+        return value.as_py()
+    unit: Any = "D" if types.is_date32(kind) else "ms" if types.is_date(kind) else kind.unit
+    date, _, time = str(np.datetime_as_string(np.datetime64(value.value, unit))).partition("T")
+    if types.is_date(kind) or types.is_time(kind):
+        return date if types.is_date(kind) else time
+    return f"{date}T{time}" + "Z" * (kind.tz is not None)

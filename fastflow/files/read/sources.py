@@ -9,14 +9,17 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Layout, Record, Skipped
+from fastflow.files.read import Layout, Record, RowFault
 from fastflow.files.read.inputs import Input
+from fastflow.files.read.skipped import Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
+MARKS = ("_", ".")  # names that begin so are no data, such as _SUCCESS of Spark
 COUNT_S, CHECKED = 0.25, 1024  # the most seconds of counting; rows between looks at the clock
 
 
@@ -38,14 +41,18 @@ def one_text(row: Row) -> str:
 def expand_patterns(given: Sequence[str]) -> list[str]:
     """Replace patterns by the sorted files that match, unless a file has that name.
 
-    Raises a UsageError for a pattern without files and for a file named twice.
+    A folder is replaced by its Parquet files. Names that begin with _ or . are no data. Raises a UsageError for a
+    pattern without files and for a file named twice.
     """
     paths: list[str] = []
     for name in given:
+        if os.path.isdir(name) and (parts := _list_parquet(name)):
+            paths += parts
+            continue
         if name == "-" or os.path.lexists(name) or not glob.has_magic(name):
             paths.append(name)
             continue
-        found = sorted(path for path in glob.glob(name, recursive=True) if not os.path.isdir(path))
+        found = _list_data(name, next(at for at, part in enumerate(Path(name).parts) if glob.has_magic(part)))
         if not found:
             remedy = "give a pattern for each name in {}" if "{" in name else "name a file, or mend the pattern"
             raise UsageError(f"{name}: no file matches this pattern; {remedy}")
@@ -58,6 +65,25 @@ def expand_patterns(given: Sequence[str]) -> list[str]:
             raise UsageError(f"{path} is given {again}; name each input once")
         seen[key] = path
     return paths
+
+
+def _list_data(pattern: str, fixed: int) -> list[str]:
+    """Return the sorted files that match; ``fixed``: the leading parts of the path that are no pattern."""
+    named = any(part.startswith(MARKS) for part in Path(pattern).parts[fixed:])
+    return sorted(
+        path
+        for path in glob.glob(pattern, recursive=True)
+        if not os.path.isdir(path) and (named or not any(p.startswith(MARKS) for p in Path(path).parts[fixed:]))
+    )
+
+
+def _list_parquet(folder: str) -> list[str]:
+    """Return the files of a folder of Parquet, [] of another; raises a UsageError for other files among them."""
+    found = _list_data(os.path.join(glob.escape(folder), "**", "*"), len(Path(folder).parts))
+    others = [path for path in found if not path.endswith(".parquet")]
+    if others and len(others) < len(found):
+        raise UsageError(f"{folder}: {others[0]} is no Parquet file; move it, or give '{folder}/**/*.parquet'")
+    return [] if others else found
 
 
 def check_formats(paths: Sequence[str], layout: Layout) -> None:
@@ -74,12 +100,13 @@ def check_formats(paths: Sequence[str], layout: Layout) -> None:
 class Sources:
     """The inputs ``paths``; ``current``, at first the first, is open.
 
-    ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` counts rows
-    that --errors skip left out. Raises a FastflowError naming an input that cannot be opened or changed.
+    ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` lists rows
+    that --errors skip left out; ``skippable``: whether the command has that option. Raises a FastflowError naming an
+    input that cannot be opened or changed.
     """
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
-        self.paths, self._opened, self.skipped = list(paths), opened, Skipped()
+        self.paths, self._opened, self.skipped, self.skippable = list(paths), opened, Skipped(), False
         self.current, self._at = opened(self.paths[0]), 0
         try:
             self.identities = [self.current.identity, *(_identity(path) for path in self.paths[1:])]
@@ -105,9 +132,18 @@ class Sources:
         more = len(self.paths) - 1
         return self.paths[0] if not more else f"{self.paths[0]} and {more} more input{'s' * (more > 1)}"
 
-    def rows(self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None) -> Iterator[Row]:
-        """Yield the rows after the first ``skip``; ``counts``, the rows of each input, spare reading earlier inputs."""
+    def rows(
+        self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None, stop: int | None = None
+    ) -> Iterator[Row]:
+        """Yield the rows after the first ``skip``, before row ``stop``; rows that are left out are counted too.
+
+        ``counts``, the rows of each input, spare reading earlier inputs. Raises a RowFault for a row that cannot be
+        used.
+        """
         number = 0
+        if stop is not None and stop <= skip:
+            return
+        self._choose_fields(layout, skip, counts or ())
         for at, path in enumerate(self.paths):
             if counts is not None and number + counts[at] <= skip:
                 number += counts[at]
@@ -115,18 +151,46 @@ class Sources:
             before = max(0, skip - number) if counts is not None else 0
             number += before
             for record in records_of(self.open(at), layout, before):
-                if number >= skip:
+                if number < skip:
+                    pass
+                elif isinstance(record, RowFault):
+                    self._leave_out(number, record, layout.errors)
+                else:
                     yield Row(number, path, record)
                 number += 1
+                if number == stop:
+                    return
+
+    def _leave_out(self, number: int, fault: RowFault, errors: str) -> None:
+        if errors == "skip":
+            self.skipped.add(number, fault)
+            return
+        skips = "--errors skip leaves such rows out" if self.skippable else ""
+        told = RowFault(fault.place, fault.fault, "; ".join(filter(None, (fault.remedy, skips))), fault.option)
+        raise told if errors == "strict" else FastflowError(str(told))  # skip would change its earlier rows
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the texts; () before a record was read, and for .txt."""
+        return self.current.fields
+
+    def _choose_fields(self, layout: Layout, skip: int, counts: Sequence[int]) -> None:
+        """Read the first record, if ``rows`` will begin in a later input."""
+        for at, rows in enumerate(counts):
+            if rows and not self.fields and skip >= rows and format_of(self.paths[at], layout.format) != "txt":
+                any(self.fields for _ in records_of(self.open(at), layout))
+            if skip < rows or self.fields:
+                return
 
     def open(self, at: int) -> Input:
         if not (self._fresh and at == self._at):
+            fields = self.fields
             self.current.__exit__()
             self.current, self._at = self._opened(self.paths[at]), at
+            self.current.fields = fields
             if self.identities[at] not in (None, self.current.identity):
                 raise self.current.changed()
         self._fresh = False
-        self.current.skipped = self.skipped
         return self.current
 
     def types(self, layout: Layout) -> dict[str, Any]:
@@ -136,9 +200,12 @@ class Sources:
         from fastflow.files.read.parquet import add_types
 
         found: dict[str, Any] = {}
+        fields: tuple[str, ...] = ()
         for path in self.paths:
             with self._opened(path) as source:
+                source.fields = fields
                 add_types(found, source, layout)
+                fields = source.fields
         return found
 
     def expected(self, layout: Layout) -> tuple[int | None, bool]:

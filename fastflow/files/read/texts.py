@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Identity, Layout, Record, RowFault, list_names, text_fields
-from fastflow.files.read.inputs import Input, without_packing
+from fastflow.errors import UsageError
+from fastflow.files.read import Layout, Record, RowFault
+from fastflow.files.read.inputs import BadLine, Input, without_packing
 
-FORMATS = ("txt", "tsv", "csv", "jsonl", "parquet")
+FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 TABLES = ("tsv", "csv")
 # other formats that users try, with the remedy
 OTHERS = {
@@ -43,18 +40,21 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 def unit_of(path: str, layout: Layout) -> str:
-    """Return the word before a record's number in messages: line, row or text."""
-    return "text" if layout.null else "row" if format_of(path, layout.format) == "parquet" else "line"
+    """Return the word before a record's number in messages: line, row, record or text."""
+    return "text" if layout.null else {"parquet": "row", "json": "record"}.get(format_of(path, layout.format), "line")
 
 
 def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
     """Yield the records of ``path``, ``-`` for standard input; raises a FastflowError naming file and line."""
     with Input(path) as source:
-        yield from records_of(source, layout)
+        for record in records_of(source, layout):
+            if isinstance(record, RowFault):
+                raise record
+            yield record
 
 
-def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]:
-    """Yield the records of an open input after the first ``skip``."""
+def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record | RowFault]:
+    """Yield the records of an open input after the first ``skip``, and the fault of each row that cannot be used."""
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
     if kind == "parquet":
@@ -67,46 +67,42 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record]
 def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
     """Yield the number of rows so far, after each row; for Parquet only the total.
 
-    Lines are parsed only if texts may hold line ends or rows are skipped.
+    Lines are parsed only if texts may hold line ends.
     """
     kind = format_of(source.path, layout.format)
     if kind == "parquet":
         from fastflow.files.read.parquet import row_count
 
         yield row_count(source)
-    elif kind in TABLES or layout.errors == "skip":
+    elif kind in (*TABLES, "json"):
         yield from (number for number, _ in enumerate(records_of(source, layout), 1))
     else:
-        lines = enumerate(source.lines(layout.errors, layout.null, layout.encoding), 1)
-        yield from (number for number, line in lines if kind == "txt" or line.strip())  # JSON: blank lines are not rows
+        lines: Iterator[str | BadLine] = source.lines("replace", layout.null, layout.encoding)
+        if kind == "jsonl":
+            lines = (line for line in lines if isinstance(line, BadLine) or line.strip())
+        yield from (number for number, _ in enumerate(lines, 1))
 
 
-def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record]:
-    skips = layout.errors == "skip"
-    errors = "surrogateescape" if skips else layout.errors
+def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record | RowFault]:
+    if kind == "json":
+        from fastflow.files.read.objects import list_records
+
+        yield from list_records(source, layout)
+        return
+    errors = "replace" if layout.errors == "replace" else "strict"
     lines = source.lines(errors, layout.null, layout.encoding, whole=kind in TABLES)
     if kind in TABLES:
         from fastflow.files.read.tables import table_records
 
         yield from table_records(lines, source, kind, layout)
-        return
-    numbered: Iterator[tuple[int, str]] = enumerate(lines, 1)
-    if skips:
-        numbered = _without_unreadable(numbered, source, unit_of(source.path, layout))
-    if kind == "jsonl":
-        yield from _json_records(numbered, source, layout)
+    elif kind == "jsonl":
+        from fastflow.files.read.objects import json_records
+
+        yield from json_records(lines, source, layout)
     else:
-        yield from (Record((line,), None, number) for number, line in numbered)
-
-
-def _without_unreadable(lines: Iterator[tuple[int, str]], source: Input, unit: str) -> Iterator[tuple[int, str]]:
-    from fastflow.files.read.encodings import is_unreadable
-
-    for number, line in lines:
-        if is_unreadable(line):
-            source.skipped.add(source.path, unit, number)
-        else:
-            yield number, line
+        yield from (
+            line if isinstance(line, BadLine) else Record((line,), None, number) for number, line in enumerate(lines, 1)
+        )
 
 
 def check_layout(path: str, kind: str, layout: Layout) -> None:
@@ -114,103 +110,12 @@ def check_layout(path: str, kind: str, layout: Layout) -> None:
     fields = {"--text-field": layout.field, "--id-field": layout.id_field, "--keep": ",".join(layout.keep)}
     if kind == "txt" and (asked := [f"{option} {name}" for option, name in fields.items() if name]):
         raise UsageError(f"{path}: a txt file has no fields, so {asked[0]} cannot be read from it")
-    if kind not in TABLES and (layout.delimiter is not None or not layout.header):
-        option = "--no-header" if layout.delimiter is None else "--delimiter"
+    if kind not in TABLES and (layout.delimiter is not None or not layout.header or layout.quoting is not None):
+        option = "--no-header" if not layout.header else "--quoting" if layout.delimiter is None else "--delimiter"
         raise UsageError(f"{path}: {option} is for csv and tsv, and this file is read as {kind}")
     if kind == "parquet" and path != without_packing(path):
         raise UsageError(f"{path}: Parquet packs its columns itself, and is not read out of another packing; unpack it")
-    if kind == "parquet" and (layout.encoding is not None or layout.errors == "skip"):
-        option = "--encoding" if layout.encoding is not None else "--errors skip"
-        raise UsageError(f"{path}: {option} is for lines of text, and this file is read as {kind}")
+    if kind == "parquet" and layout.encoding is not None:
+        raise UsageError(f"{path}: --encoding is for lines of text, and this file is read as {kind}")
     if kind != "txt" and layout.null:
         raise UsageError(f"{path}: --null is for txt, and this file is read as {kind}")
-
-
-def _json_records(lines: Iterator[tuple[int, str]], source: Input, layout: Layout) -> Iterator[Record]:
-    for number, line in _without_blank_end(lines):
-        try:
-            yield _json_record(line, source.path, number, layout)
-        except RowFault:
-            if layout.errors != "skip":
-                raise
-            source.skipped.add(source.path, "line", number)
-
-
-def _json_record(line: str, path: str, number: int, layout: Layout) -> Record:
-    try:
-        value = json.loads(line, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
-        raise FastflowError(f"{path}, line {number}: is not JSON: {error}") from error
-    row = {"text": value} if isinstance(value, str) else value
-    if not isinstance(row, dict):
-        raise FastflowError(f"{path}, line {number}: must be a JSON object or string")
-    names = text_fields(list(row), path, number, layout.field)
-    texts = tuple(_string(row, name, path, number, layout.errors) for name in names)
-    kept = tuple(_json_kept(row, name, path, number, layout) for name in layout.keep)
-    return Record(texts, _json_id(row, path, number, layout), number, kept)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} comes twice in one object")
-    return made
-
-
-def _without_blank_end(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    blank: tuple[int, str] | None = None
-    for number, line in lines:
-        if not line.strip():
-            blank = blank or (number, line)
-            continue
-        if blank is not None:
-            yield blank
-        yield number, line
-
-
-def _string(row: dict[str, Any], name: str, path: str, line: int, errors: str) -> str:
-    value = row[name]
-    if value is None:
-        raise FastflowError(f"{path}, line {line}: field {name!r} is null, not a text; fill it or remove the line")
-    if not isinstance(value, str):
-        raise FastflowError(f"{path}, line {line}: field {name!r} is not a string")
-    return _pair(value, errors, name, path, line)
-
-
-def _pair(text: str, errors: str, name: str, path: str, line: int) -> str:
-    try:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace" if errors == "replace" else "strict")
-    except UnicodeDecodeError as error:
-        raise RowFault(
-            f"{path}, line {line}: field {name!r} holds half a surrogate pair; mend it, or use --errors replace",
-            "--errors replace",
-        ) from error
-
-
-def _json_id(row: dict[str, Any], path: str, line: int, layout: Layout) -> Identity:
-    name = layout.id_field
-    if name is None:
-        return None
-    if name not in row:
-        raise FastflowError(f"{path}, line {line}: no field {name!r} to take the id from")
-    value = row[name]
-    if isinstance(value, (list, dict)) or (isinstance(value, float) and not math.isfinite(value)):
-        raise FastflowError(f"{path}, line {line}: field {name!r} must be a string, number, true, false or null")
-    identity: Identity = _pair(value, layout.errors, name, path, line) if isinstance(value, str) else value
-    return identity
-
-
-def _json_kept(row: dict[str, Any], name: str, path: str, line: int, layout: Layout) -> Any:
-    if name not in row and line == 1:
-        raise FastflowError(f"{path}, line 1: no field {name!r} to keep; the fields are {list_names(list(row))}")
-    value = row.get(name)
-    if isinstance(value, str):
-        return _pair(value, layout.errors, name, path, line)
-    if isinstance(value, (list, dict, float)):
-        try:
-            json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
-        except ValueError as error:
-            raise FastflowError(f"{path}, line {line}: field {name!r} is no JSON value: {error}") from error
-    return value

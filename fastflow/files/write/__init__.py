@@ -40,12 +40,15 @@ def json_lines(block: Block) -> str:
         kept = {name: plain(values[at]) for name, values in block.kept.items()}
         tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
         start = json.dumps(head | {"text": text} | kept | tail, ensure_ascii=False)[:-1]
-        if vector.dtype.kind == "f":
-            numbers = ", ".join(["%.9g" % v for v in vector.tolist()])  # noqa: UP031 (twice as fast as format)
-        else:
-            numbers = ", ".join(map(str, vector.tolist()))
-        lines.append(f'{start}, "embedding": [{numbers}]}}\n')
+        lines.append(f'{start}, "embedding": {number_list(vector)}}}\n')
     return "".join(lines)
+
+
+def number_list(vector: NDArray[Any]) -> str:
+    """Return a vector as a JSON list."""
+    if vector.dtype.kind != "f":
+        return str(vector.tolist())
+    return f"[{', '.join(['%.9g' % v for v in vector.tolist()])}]"  # noqa: UP031 (twice as fast as format)
 
 
 class StandardOutput:

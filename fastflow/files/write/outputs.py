@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from numpy.lib import format as npy
 
 from fastflow.console import add_note, say
+from fastflow.files.read.skipped import Skipped
 from fastflow.files.write import FIELDS, Block, json_lines
 from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path
 
@@ -34,6 +35,7 @@ class OutputFile:
         self.types: dict[str, Any] = {}  # Arrow types of the input's columns
         self.of_shard = False  # whether this is a part of a run
         self.about: dict[str, Any] = {}  # more about the run, for .db
+        self.skipped = Skipped()  # rows of the input that are not written
         self._handle: BinaryIO = open_partial(target)
 
     @classmethod
@@ -98,6 +100,7 @@ class OutputFile:
             self.unused = True
             self.remove()
             return
+        self.skipped.write(self.target)
         if self.seal is not None:
             self.seal(whole)
         whole.replace(self.target)

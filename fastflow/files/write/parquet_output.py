@@ -20,13 +20,13 @@ GROUP = 16_384
 
 
 class ParquetOutput(OutputFile):
-    """Writes .parquet: id, kept fields, ``log_prob``, and ``embedding`` of fixed size; metadata describe the run.
+    """Writes .parquet: row, id, kept fields, ``log_prob``, and ``embedding`` of fixed size; metadata describe the run.
 
     A column of JSON values becomes int64, float64 or bool if that holds every value but null, else text; in a shard it
     stays text.
     """
 
-    own = ("log_prob", "embedding")
+    own = ("row", "log_prob", "embedding")
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         self._arrow, _ = arrow(f"{target}: writing Parquet")
@@ -63,7 +63,8 @@ class ParquetOutput(OutputFile):
 
     def _schema_of(self, block: Block) -> Any:
         pa, numbers = self._arrow, block.vectors.dtype.name
-        fields = [(name, self.types.get(name, pa.string())) for name in block.columns()]
+        fields = [("row", pa.int64())]
+        fields += [(name, self.types.get(name, pa.string())) for name in block.columns()]
         fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
         kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
         # Parquet's name of a list's items, so that the schema read back is equal
@@ -72,7 +73,8 @@ class ParquetOutput(OutputFile):
 
     def _batch(self, block: Block) -> Any:
         pa, schema = self._arrow, self._schema
-        arrays = [self._array(values, schema.field(name).type) for name, values in block.columns().items()]
+        arrays = [pa.array(list(block.rows), pa.int64())]
+        arrays += [self._array(values, schema.field(name).type) for name, values in block.columns().items()]
         arrays += [] if block.log_probs is None else [pa.array(block.log_probs)]
         arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.ravel()), block.vectors.shape[1]))
         return pa.record_batch(arrays, schema=schema)
@@ -87,7 +89,7 @@ def write_groups(path: Path, schema: Any, batches: Iterable[Any]) -> None:
     """Write ``batches`` in row groups of GROUP rows; equal rows give equal bytes."""
     pa, parquet = arrow(f"{path}: writing Parquet")
     # Parquet's int8 takes one byte in a dictionary, else four
-    texts = [field.name for field in schema if field.name != "embedding"]
+    texts = [field.name for field in schema if field.name not in ("row", "embedding")]
     small = schema.field("embedding").type.value_type.bit_width == 8
     packed = [*texts, *["embedding.list.element"] * small]
     with path.open("wb") as out:

@@ -88,6 +88,12 @@ def archive_path(target: Path) -> Path:
     return target.with_name(target.name + ".partial.zip")
 
 
+def check_readable(path: Path, error: Exception) -> None:
+    """Raise a FastflowError if the system refused to read ``path``, which may be whole."""
+    if isinstance(error, OSError):
+        raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
+
+
 def cannot_write(path: Path, error: OSError) -> FastflowError:
     """Return the error for a failed write, with a remedy."""
     help = "choose another place with -o"
@@ -144,6 +150,7 @@ class State:
             saved, rows, same = self._read(self.path)
             position = int(saved["bytes"])
         except FAULTS as error:
+            check_readable(self.path, error)
             raise FastflowError(f"{self.path} is damaged; remove it and {self._partial} to start again") from error
         if not same or size < position:
             raise FastflowError(
@@ -163,6 +170,7 @@ class State:
             whole = saved["file"] == identify(target)
             other = None if same else f"from a run with another {self._difference(saved['run'])}"
         except FAULTS as error:
+            check_readable(run_path(target), error)
             raise FastflowError(f"{run_path(target)} is damaged; remove it and {target} to start again") from error
         if other or not whole:
             found = other or f"not as {run_path(target).name} describes it"

@@ -12,6 +12,7 @@ from fastflow.files.write.outputs import OutputFile
 WRITERS = {  # suffix -> module, imported when needed, and class
     ".npy": ("outputs", "NpyFile"),
     ".jsonl": ("outputs", "JsonLinesFile"),
+    ".csv": ("csv_output", "CsvFile"),
     ".parquet": ("parquet_output", "ParquetOutput"),
     ".db": ("database", "DatabaseFile"),
 }
