@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,25 @@ from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
     from fastflow.files.read import Layout
+
+
+class Command(click.Command):
+    """A command that refuses an option which is given two values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parser = self.make_parser(ctx)
+        options = [copy(param) for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        once = [option for option in options if not option.multiple]
+        for option in once:
+            option.multiple = True
+            option.add_to_parser(parser, ctx)
+        given = parser.parse_args(list(args))[0]
+        for option in once:
+            if len(values := list(dict.fromkeys(given.get(str(option.name), ())))) > 1:
+                name = "/".join([option.opts[0], *option.secondary_opts])
+                both = f": {values[0]} and {values[1]}" if all(isinstance(each, str) for each in values) else ""
+                ctx.fail(f"{name} is given twice{both}; give it once")
+        return super().parse_args(ctx, args)
 
 
 def join_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

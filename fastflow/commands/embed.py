@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastflow.files.read.inputs import Input
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("inputs", metavar="INPUT...|-", nargs=-1, required=True)
 @shared.MODEL
 @click.option(

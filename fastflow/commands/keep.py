@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from fastflow.commands import DTYPE, JSON, QUIET, model_argument, model_named
+from fastflow.commands import DTYPE, JSON, QUIET, Command, model_argument, model_named
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import UsageError, need_extra
 
 
-@click.command()
+@click.command(cls=Command)
 @model_argument
 @JSON
 @DTYPE
@@ -27,7 +27,7 @@ def info(model: str | None, option: str | None, json_file: str | None, dtype: st
     write_json(json_file or "-", runtime.info())
 
 
-@click.command()
+@click.command(cls=Command)
 @model_argument
 @click.argument("exported", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option(
@@ -72,7 +72,7 @@ def verify(
         write_json(json_file, result)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("place", required=False, metavar="[DIR|FILE.db]", type=click.Path(path_type=Path))
 @click.option("--clear", is_flag=True, help="Remove the entries instead of listing them.")
 @click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
@@ -121,7 +121,7 @@ def cache(place: Path | None, clear: bool, older_than: float | None, json_file: 
         emit("\n".join([f"{where}: {kept.count_in_words(found)}", *(entry.describe(now) for entry in found)]))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("repository", metavar="REPO[@REVISION]")
 @click.option("-o", "--output", metavar="DIR", type=click.Path(path_type=Path), required=True, help="A new directory.")
 @QUIET
@@ -140,7 +140,7 @@ def pull(repository: str, output: Path, quiet: bool) -> None:
     _share("pull", quiet, repository, output)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("repository", metavar="REPO")
 @click.option("--private", is_flag=True, help="If the repository is made now, only its owner can read it.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastflow.files.read import Layout
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...|-")
 @shared.output_option("The model to make.", folder=True)
@@ -83,7 +83,7 @@ def distill(
     distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume)
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("model")
 @click.option(
     "--to",
@@ -118,7 +118,7 @@ def export(model: str, to: str, output: Path, dim: int | None, normalize: bool, 
     say(f"fastflow: {made.dim} numbers a vector, {made.size / 1e6:.1f} MB; written to {made.path}")
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("vectors", metavar="VECTORS.npy")
 @shared.MODEL
 @shared.output_option("OUT.npy.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastflow.commands import MODEL, RUNS
+from fastflow.commands import MODEL, RUNS, Command
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, need_extra
 from fastflow.serve.settings import MIB, Settings, read_keys
@@ -18,7 +18,7 @@ USUAL = Settings()
 SECONDS = click.FloatRange(min=0, min_open=True)
 
 
-@click.command()
+@click.command(cls=Command)
 @MODEL
 @click.option(
     "--search",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands import JSON, QUIET, describe_output, output_option
+from fastflow.commands import JSON, QUIET, Command, describe_output, output_option
 from fastflow.console import emit, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count
@@ -22,7 +22,7 @@ REFUSED = {  # option of embed that --ray refuses -> remedy
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @output_option("OUT with the suffix of the parts: .npy, .jsonl, .parquet or .db.")
 @QUIET
@@ -46,7 +46,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
         say(f"fastflow: {joined}{describe_output(output, replaced)}")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @JSON
 def status(folder: Path, json_file: str | None) -> None:
