@@ -83,7 +83,7 @@ def test_the_first_command_of_the_readme():
     source = ROOT / "examples" / "sentences.txt"
     result = run("embed", source)
     assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
-    assert result.stderr.startswith("fastflow: model default, calibrated by flow -> recolour, 256 dimensions")
+    assert result.stderr.startswith("fastflow: model default (English only), calibrated by flow -> recolour, 256")
     assert ", 256 dimensions" in result.stderr
 
 
