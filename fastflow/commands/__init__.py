@@ -53,7 +53,7 @@ MODEL = click.option(
     metavar="MODEL",
     envvar="FASTFLOW_MODEL",
     help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded; "
-    "'default' and 'static' are the models in the package. "
+    "'static' (English), 'multilingual' (thirty languages) and 'default' are the models in the package. "
     "[default: the environment variable FASTFLOW_MODEL, else 'default']",
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
