@@ -86,10 +86,10 @@ def serve(
 ) -> None:
     """Serve a model over HTTP.
 
-    Its routes are OpenAI's /v1/embeddings and /v1/models, TEI's /embed, /similarity, /tokenize, /info, /health and
-    /metrics; /openapi.json describes them. /embeddings is /v1/embeddings; POST / and /invocations are /embed, /ping is
-    /health, /api-doc/openapi.json is /openapi.json. In a browser, / is a page that compares two texts and searches, and
-    /docs lists the routes.
+    Its routes are OpenAI's /v1/embeddings, /v1/models and /v1/models/NAME, TEI's /embed, /similarity, /tokenize, /info,
+    /health and /metrics; /openapi.json describes them. /embeddings is /v1/embeddings; POST / and /invocations are
+    /embed, /ping is /health, /api-doc/openapi.json is /openapi.json. In a browser, / is a page that compares two texts
+    and searches, and /docs lists the routes.
 
     Requests that come together are computed together; long lists and single texts take turns. SIGTERM lets running
     requests finish.
