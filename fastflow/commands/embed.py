@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,21 +165,26 @@ def embed(
             settings = replace(settings, prompt=prompt)
         if not (prompt or quiet) and (prompt_name is not None or settings.prompt is not None):
             say("fastflow: the prompt is empty: nothing is put before a text")
-        start = time.monotonic()
+        start = begun = time.monotonic()
+
+        def started() -> None:
+            nonlocal begun
+            introduce(runtime)
+            begun = time.monotonic()  # the rate is without the start
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            started = None if quiet else partial(introduce, runtime)
-            run = Run(resume, quiet, not fit, open_again, given, cache, started)
+            run = Run(resume, quiet, not fit, open_again, given, cache, None if quiet else started)
             done = embed_file(runtime, paths, output, settings, run)
-    seconds = time.monotonic() - start
+    end = time.monotonic()
     if not quiet:
-        summarise(done, seconds, runtime.info()["max_length"], output, replaced)
+        summarise(done, end - begun, runtime.info()["max_length"], output, replaced)
     if json_file is not None:
         from fastflow.files.embed import numbers_of
 
         numbers = numbers_of(runtime, settings.precision, settings.normalize)
         about = {"output": None if output is None else str(output), "model": runtime.info()["model"], **numbers}
-        write_json(json_file, {**vars(done), "seconds": round(seconds, 3), **about})
+        write_json(json_file, {**vars(done), "seconds": round(end - start, 3), **about})
 
 
 def _check_together(
