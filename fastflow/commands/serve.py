@@ -123,11 +123,10 @@ def serve(
             searcher = None if search_file is None else Searcher(search_file, runtime, threads)
             service = Service(ServedModel(runtime, model_name), settings, searcher=searcher)
             where = str(uds) if uds is not None else f"http://{_address(bound.getsockname())}"
-            queue = service.engine.queue
-            line = f"fastflow: serving {service.model.names[0]} at {where}, {queue.rate:,.0f} tokens a second"
+            line = f"fastflow: serving {service.model.names[0]} at {where}"
             if searcher is not None:
                 say(f"fastflow: searching {searcher.rows:,} rows of {search_file}")
-            run(service, bound, lambda: say(f"{line}, up to {queue.batch} in a batch"))
+            run(service, bound, lambda: say(f"{line}, up to {service.engine.queue.batch:,} tokens in a batch"))
         finally:
             if uds is not None:
                 uds.unlink(missing_ok=True)
