@@ -65,7 +65,7 @@ JSON = click.option(
     flag_value="-",
     help="The result as JSON: to FILE, or in place of the text on standard output.",
 )
-DEVICE = click.option("--device", default="auto", help="auto, cpu or cuda.")
+DEVICE = click.option("--device", default="auto", help="auto, cpu, cuda, or cuda:N for GPU N.")
 DTYPE = click.option(
     "--dtype", default="auto", help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64."
 )

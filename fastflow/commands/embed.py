@@ -239,6 +239,8 @@ def fit_to(
     from fastflow.files.read.sources import Sources
     from fastflow.train.options import check_extra
 
+    if ":" in device:
+        raise UsageError(f"--fit runs on cpu or cuda, not on {device}: choose a GPU by CUDA_VISIBLE_DEVICES")
     check_extra("fastflow embed --fit", not quiet)
     from fastflow.train.fits.input_model import fit_input
 

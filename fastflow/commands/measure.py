@@ -242,7 +242,7 @@ def bench(
         return [word.strip() for word in words.split(",")]
 
     if suite is None:
-        if out or skip or against or shape or quick or device == "cuda":
+        if out or skip or against or shape or quick or device.startswith("cuda"):
             raise UsageError(
                 "name a --suite for these options, such as --suite all; without one bench takes -m, --threads, --json"
             )

@@ -91,7 +91,7 @@ def check_options(context: click.Context) -> None:
         name = parameter.name or ""
         if name in REFUSED and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"{parameter.opts[-1]} does not work with --ray: {REFUSED[name]}")
-    if context.params["device"] == "cuda":
+    if context.params["device"].startswith("cuda"):
         raise UsageError("--ray computes on CPUs: leave out --device cuda")
     if context.params["output"] is None:
         raise UsageError("--ray needs an output: -o OUT, in a folder that every node has")

@@ -105,6 +105,7 @@ def use_standin(monkeypatch, self_test=False, **settings):
 
     monkeypatch.setattr("fastflow.kernels.launch.prepare", lambda _: (torch, 1))
     monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
+    monkeypatch.setattr(encoder, "_count_gpus", lambda: 2)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
     monkeypatch.setattr(
         backend_triton.TritonBackend, "_open_pooler",
