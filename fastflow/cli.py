@@ -21,6 +21,7 @@ TASKS = {  # heading -> command -> summary, for --help without imports
         "transform": "Calibrate vectors that were made elsewhere.",
     },
     "Look at a model, and measure": {
+        "models": "List the models in the package and in the Hub's local cache.",
         "info": "Print a model's settings as JSON.",
         "verify": "Check the files of a model directory.",
         "eval": "Measure a model on tasks.",
@@ -40,7 +41,7 @@ TASKS = {  # heading -> command -> summary, for --help without imports
 NAMES = [name for commands in TASKS.values() for name in commands]
 MODULES = {  # command -> its module in fastflow.commands, unless that has its name
     **dict.fromkeys(("distill", "export", "transform"), "make"),
-    **dict.fromkeys(("info", "verify", "cache", "pull", "push"), "keep"),
+    **dict.fromkeys(("info", "models", "verify", "cache", "pull", "push"), "keep"),
     **dict.fromkeys(("eval", "report", "bench"), "measure"),
     **dict.fromkeys(("status", "merge"), "shards"),
     "similarity": "search",

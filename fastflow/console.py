@@ -243,10 +243,14 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
 
 def introduce(runtime: Runtime) -> None:
     """Print the model, its backend and its notes."""
+    from fastflow.session import ENGLISH
+
     what = runtime.info()
+    only = " (English only)" * (runtime.session.packaged in ENGLISH)
     kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # without settings in brackets
     calibration = "no calibration" if kinds == "none" else f"calibrated by {kinds}"
-    say(f"fastflow: model {what['model']}, {calibration}, {what['dim']} dimensions, {what['backend']} {what['dtype']}")
+    runs = f"{what['dim']} dimensions, {what['backend']} {what['dtype']}"
+    say(f"fastflow: model {what['model']}{only}, {calibration}, {runs}")
     for note in what["notes"]:
         say(f"fastflow: {note}")
 

@@ -10,6 +10,7 @@ from fastflow.model import Model, VectorModel
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 
+MISSING = ("None", "nan", "<NA>", "NaT")  # values of pandas and others, as words
 WINDOW = 4096  # texts in memory, and sorted by length, together
 CHARACTERS = 1 << 24  # most characters in a window, 16 to 64 MB
 Item = TypeVar("Item")
@@ -72,6 +73,8 @@ def check_texts(texts: Iterable[Any]) -> Iterator[str]:
     """Yield ``texts``; raise a FastflowError with the number of an item that is not a str."""
     for i, text in enumerate(texts):
         if not isinstance(text, str):
+            if str(text) in MISSING:
+                raise FastflowError(f"text {i} is {text} (a missing value): fill or drop it")
             raise FastflowError(f"text {i} is {type(text).__name__}, not str; pooled vectors go to transform()")
         yield text
 

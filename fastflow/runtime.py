@@ -32,7 +32,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
     Args:
         model: The path or Hub id of a model of fastflow, Sentence Transformers or Hugging Face; or an open model. None
             is the package's BERT, ``static`` its English token table, ``multilingual`` its table of thirty languages.
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda, or cuda:N for GPU N.
         dtype: The arithmetic: auto, float32, float64, bfloat16, float16 or int8, if the backend has it.
         threads: The threads of one call. None: OMP_NUM_THREADS, else the cores of this process.
         backend: auto, cpu (compiled), triton, reference (NumPy) or torch.

@@ -12,10 +12,12 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
 from fastflow import __version__
+from fastflow.cli import main
 
 from support.builders import make_encoder
 from support.commands import run, write_pairs
@@ -32,6 +34,22 @@ def test_help_and_version():
     assert run("--version").stdout.strip().endswith(__version__)
     for command in ("embed", "eval", "info", "verify"):
         assert run(command, "-h").exit_code == 0
+
+
+@pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
+def test_an_option_takes_one_value(name):
+    command = main.get_command(click.Context(main), name)
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.multiple]
+    for option in (each for each in options if not each.is_flag or each.secondary_opts):
+        short, long = option.opts[0], option.opts[-1]
+        words = [short, option.secondary_opts[0]] if option.is_flag else [short, "a", long, "b"]
+        said = "" if option.is_flag else ": a and b"
+        with pytest.raises(click.UsageError, match=f"^{short}.* is given twice{said}; give it once$"):
+            command.make_context(name, words)
+
+
+def test_one_value_may_be_repeated(model, corpus):
+    assert run("embed", corpus, "-m", model, "--model", model, "--quiet", "-q").exit_code == 0
 
 
 @pytest.mark.slow

@@ -350,6 +350,13 @@ class Table:
         return iter(["name", "text"])
 
 
+class NoValue:
+    """As NA of pandas."""
+
+    def __str__(self) -> str:
+        return "<NA>"
+
+
 UNORDERED = [{"a", "b"}, {"a": 1, "b": 2}, b"ab", 3.5, Table(), np.array("a"), np.zeros((2, 32)), 7]
 
 
@@ -358,9 +365,12 @@ def test_inputs_that_are_no_texts_are_refused(rt):
         for call in (rt.encode, rt.stream, rt.pool):
             with pytest.raises(UsageError, match="texts come as a list or another iterable of str in a fixed order"):
                 call(texts)
-    for texts in (["a", 7], ["a", None], ["a", ["a"]], ["a", b"bytes"]):
+    for texts in (["a", 7], ["a", ["a"]], ["a", b"bytes"]):
         with pytest.raises(FastflowError, match=r"text 1 is .*, not str"):
             rt.encode(texts)
+    for missing in (None, float("nan"), np.datetime64("NaT"), NoValue()):
+        with pytest.raises(FastflowError, match=r"text 1 is \S+ \(a missing value\): fill or drop it"):
+            rt.encode(["a", missing])
     for call in (rt.stream, rt.pool):
         with pytest.raises(UsageError, match="not as str"):
             call("abc")

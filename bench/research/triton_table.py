@@ -151,13 +151,14 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
     dot = triton.language.float32 if INTERPRETED else triton.language.bfloat16
     qkv = torch.randn(texts * tokens, 3 * heads * head, device=DEVICE).to(dtype)
     offsets = torch.arange(0, texts * tokens + 1, tokens, dtype=torch.int32, device=DEVICE)
-    constants, grid = attend_constants(config, head, dot), (-(-tokens // config.BM), heads, texts)
+    constants, blocks = attend_constants(config, head, dot), -(-tokens // config.BM)
 
     def call(qkv: Any) -> Any:
         y = torch.empty(len(qkv), heads * head, dtype=dtype, device=DEVICE)
-        encoder_bodies.attend[grid](
-            qkv_ptr=qkv, offset_ptr=offsets, y_ptr=y, heads=heads, head=head, scale=head**-0.5, **constants
-        )
+        encoder_bodies.attend[(texts * heads * blocks,)](
+            qkv_ptr=qkv, offset_ptr=offsets, y_ptr=y, heads=heads, head=head, blocks=blocks, scale=head**-0.5,
+            **constants,
+        )  # fmt: skip
         return y
 
     q, k, v = qkv.float().view(texts, tokens, 3, heads, head).permute(2, 0, 3, 1, 4)

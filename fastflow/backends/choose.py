@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,7 @@ OF_TABLES = {
 }
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
+GPU = re.compile(r"cuda(:\d{1,3})?", re.ASCII)
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 NEEDS = {"triton": ("gpu", ("torch", "triton")), "torch": ("train", ("torch", "transformers"))}
 
@@ -59,7 +61,7 @@ def open_backend(model: Model, backend: str, device: str, dtype: str, threads: i
         return found
     if backend != "auto":
         return _open_named(backend, *given)
-    if device == "cuda":
+    if of_device(device) == "cuda":
         try:
             return _open_named("triton", *given)
         except UnsupportedArchitecture as reason:
@@ -104,7 +106,7 @@ def _open_simple(
 ) -> Any:  # fmt: skip
     notes = []
     if (name := backend) == "auto":
-        name = "torch" if device == "cuda" else "reference" if dtype == "float64" else "cpu"
+        name = "torch" if of_device(device) == "cuda" else "reference" if dtype == "float64" else "cpu"
         if name == "cpu" and (missing := cannot_run(name, device)):
             name, notes = "reference", [f"stepped down from the cpu backend: {missing}"]
     if name not in kinds:
@@ -140,7 +142,7 @@ def _open_kind(kind: Kind, name: str, where: str, model: Any, device: str, dtype
 
 
 def _check_gpu(opened: Calibrator, model: Model | VectorModel) -> None:
-    if opened.device == "cuda":
+    if of_device(opened.device) == "cuda":
         from fastflow.backends.gpu.self_test import self_test
 
         self_test(opened, model)
@@ -149,9 +151,10 @@ def _check_gpu(opened: Calibrator, model: Model | VectorModel) -> None:
 def _check_options(backend: str, device: str, dtype: str, threads: int | None) -> None:
     check_count("threads", threads)
     known = {"backend": ("auto", *BACKENDS), "device": DEVICES, "dtype": DTYPES}
-    for (option, usable), value in zip(known.items(), (backend, device, dtype), strict=True):
+    for (option, usable), value in zip(known.items(), (backend, of_device(device), dtype), strict=True):
         if not isinstance(value, str) or value not in usable:
-            raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(usable)}")
+            more = ", cuda:N" * (option == "device")
+            raise UsageError(f"unknown {option} {short(value)}; known are {', '.join(usable)}{more}")
 
 
 def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtype: str, threads: int | None) -> Backend:
@@ -160,7 +163,7 @@ def _step_down(name: str, reason: FastflowError, model: Model, device: str, dtyp
     if dtype not in ("auto", *BACKENDS[name].dtypes):
         raise UsageError(f"{reason}; and dtype {dtype!r} does not run on the {name} backend") from reason
     opened = _open_named(name, model, device, dtype, threads)
-    opened.notes.append(f"stepped down from the {'triton' if device == 'cuda' else 'cpu'} backend: {reason}")
+    opened.notes.append(f"stepped down from the {'triton' if of_device(device) == 'cuda' else 'cpu'} backend: {reason}")
     return opened
 
 
@@ -171,9 +174,10 @@ def _open_named(name: str, model: Model, device: str, dtype: str, threads: int |
 
 def cannot_run(name: str, device: str) -> FastflowError | None:
     """Return why backend ``name`` cannot run on ``device``, or None."""
-    if device not in DEVICES:
+    on_gpu = of_device(device) == "cuda"
+    if of_device(device) not in DEVICES:
         return UsageError(f"unknown device {device!r}; known are {', '.join(DEVICES)}")
-    if device == "cuda" and name not in NEEDS:
+    if on_gpu and name not in NEEDS:
         return UsageError(f"the {name} backend runs on the CPU; on a CUDA device use triton or torch")
     if device == "cpu" and name == "triton":
         return UsageError("the triton backend runs on a CUDA device; on the CPU use cpu, torch or reference")
@@ -188,12 +192,19 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
     extra, modules = NEEDS.get(name, ("", ()))
     for module in modules:
         if find_spec(module) is None:
-            return missing_extra(extra, module, f"the {name} backend" + " (device 'cuda')" * (device == "cuda"))
-    if (name == "triton" or device == "cuda") and not _has_cuda():
+            return missing_extra(extra, module, f"the {name} backend" + " (device 'cuda')" * on_gpu)
+    if (name == "triton" or on_gpu) and not _has_cuda():
         return FastflowError(
             f"{name}: PyTorch finds no CUDA device; usable here: cpu, which device cpu and device auto take"
         )
+    if device.startswith("cuda:") and int(device[5:]) >= (count := _count_gpus()):
+        return FastflowError(f"device {device!r}: PyTorch finds cuda:0 to cuda:{count - 1} here; take one of them")
     return None
+
+
+def of_device(device: Any) -> Any:
+    """Return "cuda" for cuda:N, any other device as it is."""
+    return "cuda" if isinstance(device, str) and GPU.fullmatch(device) else device
 
 
 def _sees_gpu() -> bool:
@@ -205,3 +216,9 @@ def _has_cuda() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+def _count_gpus() -> int:
+    import torch
+
+    return int(torch.cuda.device_count())

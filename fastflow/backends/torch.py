@@ -115,7 +115,7 @@ class TorchBackend(TorchCalibrator, Backend):
     dtypes = ("float32", "bfloat16", "float64")
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
+        super().__init__(model, dtype, device if device.startswith("cuda") else "cpu", threads)
         self._open_calibration(threads)
         config = read_config(model.encoder)
         with suppress(UnsupportedArchitecture):
@@ -182,7 +182,7 @@ class TorchTable(TorchCalibrator, Backend):
     """A token table by PyTorch's embedding_bag."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        super().__init__(model, dtype, "cuda" if device == "cuda" else "cpu", threads)
+        super().__init__(model, dtype, device if device.startswith("cuda") else "cpu", threads)
         self._open_calibration(threads)
         from fastflow.kernels.table.reference import WHOLE
         from fastflow.model.static.table import open_table
@@ -231,7 +231,7 @@ class TorchVectors(TorchCalibrator):
     """A calibration without an encoder in PyTorch."""
 
     def __init__(self, model: VectorModel, dtype: str, device: str, threads: int | None) -> None:
-        super().__init__(model, model.input_dim, dtype, "cuda" if device == "cuda" else "cpu")
+        super().__init__(model, model.input_dim, dtype, device if device.startswith("cuda") else "cpu")
         self._open_calibration(threads)
 
 

@@ -66,7 +66,8 @@ class TritonBackend(Backend):
     batch_tokens = 32768
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:
-        super().__init__(model, dtype, "cuda", threads)
+        self.on = device if device.startswith("cuda:") else self.on
+        super().__init__(model, dtype, "cuda" if device == "auto" else device, threads)
         if threads is not None:
             self.notes.append("threads: a GPU has its own")
         self._process, self._lock = os.getpid(), RLock()
@@ -113,7 +114,7 @@ class TritonBackend(Backend):
         return TritonFlow(fold((), self._shape.hidden), self.on, weights=how.weights, shares=how.shares)
 
     def _open_device(self) -> Device:
-        return Device()
+        return Device(self.on)
 
     def _open_latent(self) -> Any:
         from fastflow.kernels.flow.triton import TritonFlow

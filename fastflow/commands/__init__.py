@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,25 @@ from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
     from fastflow.files.read import Layout
+
+
+class Command(click.Command):
+    """A command that refuses an option which is given two values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parser = self.make_parser(ctx)
+        options = [copy(param) for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        once = [option for option in options if not option.multiple]
+        for option in once:
+            option.multiple = True
+            option.add_to_parser(parser, ctx)
+        given = parser.parse_args(list(args))[0]
+        for option in once:
+            if len(values := list(dict.fromkeys(given.get(str(option.name), ())))) > 1:
+                name = "/".join([option.opts[0], *option.secondary_opts])
+                both = f": {values[0]} and {values[1]}" if all(isinstance(each, str) for each in values) else ""
+                ctx.fail(f"{name} is given twice{both}; give it once")
+        return super().parse_args(ctx, args)
 
 
 def join_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -34,7 +54,7 @@ MODEL = click.option(
     metavar="MODEL",
     envvar="FASTFLOW_MODEL",
     help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded; "
-    "'default' and 'static' are the models in the package. "
+    "'static' (English), 'multilingual' (thirty languages) and 'default' are the models in the package. "
     "[default: the environment variable FASTFLOW_MODEL, else 'default']",
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
@@ -80,7 +100,7 @@ JSON = join_options(
     ),
     OVERWRITE,
 )
-DEVICE = click.option("--device", default="auto", help="auto, cpu or cuda.")
+DEVICE = click.option("--device", default="auto", help="auto, cpu, cuda, or cuda:N for GPU N.")
 DTYPE = click.option(
     "--dtype", default="auto", help="The encoder's arithmetic: auto, float32, bfloat16, int8, float16 (GPU) or float64."
 )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastflow.files.read.inputs import Input
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("inputs", metavar="INPUT...|-", nargs=-1, required=True)
 @shared.MODEL
 @click.option(
@@ -191,7 +191,7 @@ def embed(
             done = embed_file(runtime, paths, output, settings, run)
     seconds = time.monotonic() - start
     if not quiet:
-        summarise(done, seconds, runtime.info()["max_length"], output, replaced and not run.append)
+        summarise(done, done.seconds, runtime.info()["max_length"], output, replaced and not run.append)
     if json_file is not None:
         from fastflow.files.embed import numbers_of
 
@@ -261,6 +261,8 @@ def fit_to(
     from fastflow.files.read.sources import Sources
     from fastflow.train.options import check_extra
 
+    if ":" in device:
+        raise UsageError(f"--fit runs on cpu or cuda, not on {device}: choose a GPU by CUDA_VISIBLE_DEVICES")
     check_extra("fastflow embed --fit", not quiet)
     from fastflow.train.fits.input_model import fit_input
 

@@ -1,20 +1,24 @@
-"""``fastflow info``, ``verify``, ``cache``, ``pull`` and ``push``."""
+"""``fastflow info``, ``models``, ``verify``, ``cache``, ``pull`` and ``push``."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastflow.commands import DTYPE, JSON, QUIET, model_argument, model_named
+from fastflow.commands import DTYPE, JSON, QUIET, Command, model_argument, model_named
 from fastflow.console import emit, open_runtime, say, write_json
-from fastflow.errors import UsageError, need_extra
+from fastflow.errors import FastflowError, UsageError, need_extra
+
+NAMED = 3  # languages at most that a table names
+SPEARMAN = re.compile(r"^\| Spearman average of 7, all \|.*?([\d.]+) \|$", re.MULTILINE)  # in a card: its last column
 
 
-@click.command()
+@click.command(cls=Command)
 @model_argument
 @JSON
 @DTYPE
@@ -27,7 +31,57 @@ def info(model: str | None, option: str | None, json_file: str | None, dtype: st
     write_json(json_file or "-", runtime.info())
 
 
-@click.command()
+@click.command(cls=Command)
+@JSON
+def models(json_file: str | None) -> None:
+    """List the models in the package and in the Hub's local cache.
+
+    They have the dimensions of a vector, the size on disk, for a model in the package the mean Spearman x100 of seven
+    English sets of sentence similarity as its card has it, and the languages that model or vocabulary was made for.
+    A repository that cannot run here is listed with the reason.
+    """
+    from fastflow.files.reuse.cache import bytes_for_people
+    from fastflow.model.locate import list_models
+
+    rows = [{"name": name, **_describe_model(folder, snapshot)} for name, folder, snapshot in list_models()]
+    if json_file is not None:
+        write_json(json_file, {"models": rows})
+    if json_file == "-":
+        return
+    width = max(len(row["name"]) for row in rows)
+    emit(f"{'model':{width}}  dimensions        size  Spearman  languages")
+    for row in rows:
+        names = row["languages"]
+        last = row["fault"] or (", ".join(names) if len(names) <= NAMED else f"{len(names)} languages")
+        figures = f"{row['dim'] or '':>10}  {bytes_for_people(row['bytes']):>10}  {row['spearman'] or '':>8}"
+        emit(f"{row['name']:{width}}  {figures}  {last}".rstrip())
+
+
+def _describe_model(folder: Path, snapshot: Path | None) -> dict[str, Any]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    row: dict[str, Any] = {"bytes": sum(path.stat().st_size for path in files)}
+    row |= {"dim": None, "spearman": None, "languages": [], "fault": None}
+    if snapshot is None:
+        return row | {"fault": "cannot run: the cache has no safetensors or no tokenizer of it"}
+    from fastflow.model.artifact import load_model
+    from fastflow.model.tokenizer.languages import load_languages, serves
+    from fastflow.stages.calibration import output_dim
+
+    try:
+        model = load_model(snapshot)
+        vocabulary = model.tokenizer()
+    except FastflowError as error:
+        return row | {"fault": f"cannot run: {error}"}
+    row["dim"] = model.truncate_dim or output_dim(model.calibration, model.pooled_dim)
+    training = model.manifest.get("training")
+    own = training.get("languages") if isinstance(training, dict) else None
+    row["languages"] = own or [name for name in load_languages() if serves(vocabulary, name)]
+    if folder == snapshot and (figure := SPEARMAN.search((folder / "README.md").read_text(encoding="utf-8"))):
+        row["spearman"] = round(float(figure[1]), 1)
+    return row
+
+
+@click.command(cls=Command)
 @model_argument
 @click.argument("exported", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option(
@@ -72,7 +126,7 @@ def verify(
         write_json(json_file, result)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("place", required=False, metavar="[DIR|FILE.db]", type=click.Path(path_type=Path))
 @click.option("--clear", is_flag=True, help="Remove the entries instead of listing them.")
 @click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="Only entries made over DAYS days ago.")
@@ -121,7 +175,7 @@ def cache(place: Path | None, clear: bool, older_than: float | None, json_file: 
         emit("\n".join([f"{where}: {kept.count_in_words(found)}", *(entry.describe(now) for entry in found)]))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("repository", metavar="REPO[@REVISION]")
 @click.option("-o", "--output", metavar="DIR", type=click.Path(path_type=Path), required=True, help="A new directory.")
 @QUIET
@@ -140,7 +194,7 @@ def pull(repository: str, output: Path, quiet: bool) -> None:
     _share("pull", quiet, repository, output)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("repository", metavar="REPO")
 @click.option("--private", is_flag=True, help="If the repository is made now, only its owner can read it.")

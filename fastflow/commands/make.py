@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastflow.files.read import Layout
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...|-")
 @shared.output_option("The model to make.", folder=True)
@@ -64,7 +64,7 @@ def distill(
 ) -> None:
     """Make a token table of a model, which embeds a text in microseconds.
 
-    MODEL is any model of texts that fastflow runs; 'default' and 'static' are in the package. A text's vector is
+    MODEL is any model of texts that fastflow runs; 'fastflow models' lists those in the package. A text's vector is
     the mean of its tokens' vectors. A ridge regression fits these to the model's vectors of the sentences of CORPUS,
     without labels. The texts are read once; give tens of thousands of sentences of the kinds that you will embed. The
     mean cosine of held-out sentences is printed: how closely the table follows the model.
@@ -83,7 +83,7 @@ def distill(
     distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume)
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("model")
 @click.option(
     "--to",
@@ -104,7 +104,7 @@ def distill(
 def export(model: str, to: str, output: Path, dim: int | None, normalize: bool, dtype: str) -> None:
     """Write a model in the format of another library.
 
-    MODEL is any model of texts that fastflow runs; 'default' and 'static' are in the package. A part that the format
+    MODEL is any model of texts that fastflow runs; 'fastflow models' lists those in the package. A part that the format
     cannot hold is an error.
 
     \b
@@ -118,7 +118,7 @@ def export(model: str, to: str, output: Path, dim: int | None, normalize: bool, 
     say(f"fastflow: {made.dim} numbers a vector, {made.size / 1e6:.1f} MB; written to {made.path}")
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.argument("vectors", metavar="VECTORS.npy")
 @shared.MODEL
 @shared.output_option("OUT.npy.")

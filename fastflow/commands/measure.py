@@ -17,7 +17,7 @@ from fastflow.progress import Progress, format_count
 CUT = "texts longer than"  # begins the warning about cut texts
 
 
-@click.command("eval")
+@click.command("eval", cls=shared.Command)
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @shared.MODEL
 @shared.RUNS
@@ -86,7 +86,7 @@ def eval_command(
         write_json(json_file, result)
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @shared.model_argument
 @click.option(
     "--against",
@@ -185,7 +185,7 @@ def report(
         write_json(json_file, content)
 
 
-@click.command()
+@click.command(cls=shared.Command)
 @click.option(
     "-m",
     "--model",
@@ -250,7 +250,7 @@ def bench(
         return [word.strip() for word in words.split(",")]
 
     if suite is None:
-        if out or skip or against or shape or quick or device == "cuda":
+        if out or skip or against or shape or quick or device.startswith("cuda"):
             raise UsageError(
                 "name a --suite for these options, such as --suite all; without one bench takes -m, --threads, --json"
             )

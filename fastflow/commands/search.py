@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands import JSON, MODEL, QUIET, RUNS
+from fastflow.commands import JSON, MODEL, QUIET, RUNS, Command
 from fastflow.console import emit, introduce, open_runtime, say, write_json, write_text
 from fastflow.errors import UsageError
 
@@ -26,7 +26,7 @@ PARAGRAPHS = (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", metavar="FILE.db|VECTORS.npy", type=click.Path(path_type=Path))
 @click.argument("query", metavar="QUERY|-")
 @MODEL
@@ -157,7 +157,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("texts", metavar="TEXT TEXT...", nargs=-1, required=True)
 @MODEL
 @JSON

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastflow.commands import MODEL, RUNS
+from fastflow.commands import MODEL, RUNS, Command
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, need_extra
 from fastflow.serve.settings import MIB, Settings, read_keys
@@ -18,7 +18,7 @@ USUAL = Settings()
 SECONDS = click.FloatRange(min=0, min_open=True)
 
 
-@click.command()
+@click.command(cls=Command)
 @MODEL
 @click.option(
     "--search",
@@ -86,10 +86,10 @@ def serve(
 ) -> None:
     """Serve a model over HTTP.
 
-    Its routes are OpenAI's /v1/embeddings and /v1/models, TEI's /embed, /similarity, /tokenize, /info, /health and
-    /metrics; /openapi.json describes them. /embeddings is /v1/embeddings; POST / and /invocations are /embed, /ping is
-    /health, /api-doc/openapi.json is /openapi.json. In a browser, / is a page that compares two texts and searches, and
-    /docs lists the routes.
+    Its routes are OpenAI's /v1/embeddings, /v1/models and /v1/models/NAME, TEI's /embed, /similarity, /tokenize, /info,
+    /health and /metrics; /openapi.json describes them. /embeddings is /v1/embeddings; POST / and /invocations are
+    /embed, /ping is /health, /api-doc/openapi.json is /openapi.json. In a browser, / is a page that compares two texts
+    and searches, and /docs lists the routes.
 
     Requests that come together are computed together; long lists and single texts take turns. SIGTERM lets running
     requests finish.
@@ -123,11 +123,10 @@ def serve(
             searcher = None if search_file is None else Searcher(search_file, runtime, threads)
             service = Service(ServedModel(runtime, model_name), settings, searcher=searcher)
             where = str(uds) if uds is not None else f"http://{_address(bound.getsockname())}"
-            queue = service.engine.queue
-            line = f"fastflow: serving {service.model.names[0]} at {where}, {queue.rate:,.0f} tokens a second"
+            line = f"fastflow: serving {service.model.names[0]} at {where}"
             if searcher is not None:
                 say(f"fastflow: searching {searcher.rows:,} rows of {search_file}")
-            run(service, bound, lambda: say(f"{line}, up to {queue.batch} in a batch"))
+            run(service, bound, lambda: say(f"{line}, up to {service.engine.queue.batch:,} tokens in a batch"))
         finally:
             if uds is not None:
                 uds.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from fastflow.commands import JSON, OVERWRITE, QUIET, describe_output, is_overwriting, output_option
+from fastflow.commands import JSON, OVERWRITE, QUIET, Command, describe_output, is_overwriting, output_option
 from fastflow.console import emit, say, write_json
 from fastflow.errors import UsageError
 from fastflow.progress import format_count
@@ -23,7 +23,7 @@ REFUSED = {  # option of embed that --ray refuses -> remedy
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @output_option("OUT with the suffix of the parts: .npy, .jsonl, .csv, .parquet or .db.")
 @OVERWRITE
@@ -52,7 +52,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
         say(f"fastflow: {joined}{describe_output(output, replaced, replaced and not rows)}")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @JSON
 def status(folder: Path, json_file: str | None) -> None:
@@ -97,7 +97,7 @@ def check_options(context: click.Context) -> None:
         name = parameter.name or ""
         if name in REFUSED and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"{parameter.opts[-1]} does not work with --ray: {REFUSED[name]}")
-    if context.params["device"] == "cuda":
+    if context.params["device"].startswith("cuda"):
         raise UsageError("--ray computes on CPUs: leave out --device cuda")
     if context.params["output"] is None:
         raise UsageError("--ray needs an output: -o OUT, in a folder that every node has")

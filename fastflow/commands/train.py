@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fastflow.commands import QUIET, corpus_options, replace_option
+from fastflow.commands import QUIET, Command, corpus_options, replace_option
 from fastflow.console import plain_errors
 from fastflow.train.option_fields import add_options
 from fastflow.train.options import Options, check_extra
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastflow.files.read import Layout
 
 
-class TrainCommand(click.Command):
+class TrainCommand(Command):
     """A command that reports a failure in one sentence."""
 
     def invoke(self, ctx: click.Context) -> Any:

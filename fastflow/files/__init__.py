@@ -50,6 +50,7 @@ class Summary:
     """The counts of a run."""
 
     texts: int = 0
+    seconds: float = field(default=0.0, compare=False)  # since the first texts were read
     empty: int = 0
     resumed: int = 0
     cut: int = 0

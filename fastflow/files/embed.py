@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -188,6 +189,7 @@ class Embedded:
             if self._source.fields:
                 say(f"fastflow: text field: {list_names(list(self._source.fields))}")
             coming = chain(first, coming)
+        start = time.monotonic()
         if not self._run.quiet:
             coming = warn_if_unsuited(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
         for (rows, texts), made in self._encoder.over(coming, self._source, pace.steady):
@@ -197,6 +199,7 @@ class Embedded:
                 unlike.look(texts, made.log_probs)
             counts.texts += len(texts)
             counts.empty += sum(not text.strip() for text in texts)
+            counts.seconds = time.monotonic() - start
 
     def _unknown(self, rows: Iterator[Row], store: Store, since: int | None) -> Iterator[Row]:
         from fastflow.files.reuse.store import decides, keys_of

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,17 @@ def resolve_model(model: Any, allow_download: bool) -> Path | Model | VectorMode
         raise UsageError(f"a model is the path of a directory, not {short(model)}")
     found = find_model(model if isinstance(model, str) else Path(model), allow_download)
     return None if found == DEFAULT else Path(os.path.abspath(found))  # a pickle may be opened in another folder
+
+
+def list_models() -> Iterator[tuple[str, Path, Path | None]]:
+    """Yield each model in the package and each repository in the Hub's cache: its name, folder, and whole snapshot."""
+    yield from ((name, place, place) for name, place in PACKAGED.items())
+    with suppress(ImportError):
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        for folder in sorted(Path(HF_HUB_CACHE).glob("models--*")):
+            name = folder.name.removeprefix("models--").replace("--", "/")
+            yield name, folder, find_snapshot(name)
 
 
 class NotCached(FastflowError):

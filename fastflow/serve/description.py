@@ -35,6 +35,7 @@ def _make_answer(**properties: Schema) -> Schema:
 OPENAI_ERROR = _make_answer(
     error=_make_answer(message=STRING, type=STRING, param=_allow_null(STRING), code=_allow_null(STRING))
 )
+MODEL = _make_answer(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
 TEI_ERROR = _make_answer(error=STRING, error_type={"enum": sorted({kind.tei_type for kind in KINDS.values()})})
 
 
@@ -42,10 +43,12 @@ def describe(service: Service) -> dict[str, Any]:
     """Make the OpenAPI 3.1 document of the server."""
     health = _get("Whether requests are computed", _make_answer(status={"const": "ok"}), public=True)
     pages = {path: {"get": _get("The page", STRING, media, public=True)} for path, (_, media) in page.FILES.items()}
+    models = _make_answer(object={"const": "list"}, data={"type": "array", "items": MODEL})
     paths = {
         "/v1/embeddings": {"post": _embeddings(service)},
         "/embeddings": {"post": _embeddings(service)},
-        "/v1/models": {"get": _get("The models", _models(), openai=True)},
+        "/v1/models": {"get": _get("The models", models, openai=True)},
+        "/v1/models/{name}": {"get": _model()},
         "/embed": {"post": _embed(service)},
         "/invocations": {"post": _embed(service)},
         "/similarity": {"post": _similarity(service)},
@@ -111,9 +114,11 @@ def _embeddings(service: Service) -> Schema:
     return _post("Embeddings, as OpenAI's", request, found, kinds, openai=True, octets=True)
 
 
-def _models() -> Schema:
-    model = _make_answer(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
-    return _make_answer(object={"const": "list"}, data={"type": "array", "items": model})
+def _model() -> Schema:
+    operation = _get("One name of the model", MODEL, openai=True)
+    operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": STRING}]
+    operation["responses"] |= _refusals(("model",), True)
+    return operation
 
 
 def _embed(service: Service) -> Schema:

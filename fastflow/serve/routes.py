@@ -52,11 +52,8 @@ async def answer_embeddings(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = Fields(await service.read(request), OPENAI)
     texts, batch = fields.texts("input", service.settings.max_inputs)
-    name = fields.text("model")
-    if name is not None and name not in service.model.names and not service.settings.any_model:
-        known = " or ".join(service.model.names)
-        message = f"the model {name:.80} does not exist here; this server has {known}; --any-model takes every name"
-        raise Refused("model", message, "model")
+    if (name := fields.text("model")) is not None:
+        _check_name(service, name)
     fields.text("user")
     encoding = fields.choice("encoding_format", FORMATS)
     if encoding is None:
@@ -77,11 +74,25 @@ async def answer_embeddings(request: Request) -> Response:
 async def answer_models(request: Request) -> Response:
     """Answer with each name of the model."""
     service: Service = request.app.state.service
-    data = [
-        {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
-        for name in service.model.names
-    ]
-    return JSONResponse({"object": "list", "data": data})
+    return JSONResponse({"object": "list", "data": [_describe(service, name) for name in service.model.names]})
+
+
+async def answer_model(request: Request) -> Response:
+    """Answer with one name of the model."""
+    service: Service = request.app.state.service
+    _check_name(service, name := request.path_params["name"])
+    return JSONResponse(_describe(service, name))
+
+
+def _describe(service: Service, name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
+
+
+def _check_name(service: Service, name: str) -> None:
+    if name not in service.model.names and not service.settings.any_model:
+        known = " or ".join(service.model.names)
+        message = f"the model {name:.80} does not exist here; this server has {known}; --any-model takes every name"
+        raise Refused("model", message, "model")
 
 
 async def answer_embed(request: Request) -> Response:
@@ -245,6 +256,7 @@ ROUTES = [
     Route("/v1/embeddings", answer_embeddings, methods=["POST"]),
     Route("/embeddings", answer_embeddings, methods=["POST"]),
     Route("/v1/models", answer_models, methods=["GET"]),
+    Route("/v1/models/{name:path}", answer_model, methods=["GET"]),  # a name may have a slash
     Route("/embed", answer_embed, methods=["POST"]),
     Route("/invocations", answer_embed, methods=["POST"]),  # Amazon SageMaker calls it, and /ping
     Route("/similarity", answer_similarity, methods=["POST"]),

@@ -142,9 +142,10 @@ class TritonEncoder(Launcher):
         heads, config = self.shape.heads, attention(qkv.element_size(), self.head, longest)
         constants = attend_constants(config, self.head, self.dot)
         y = self.torch.empty(len(qkv), self.shape.hidden, dtype=self.dtype, device=self.device)
+        blocks = -(-longest // config.BM)
         self.launch(
-            "attend", (-(-longest // config.BM), heads, len(offsets) - 1), constants, qkv_ptr=qkv, offset_ptr=offsets,
-            y_ptr=y, heads=heads, head=self.head, scale=1 / math.sqrt(self.head),
+            "attend", ((len(offsets) - 1) * heads * blocks,), constants, qkv_ptr=qkv, offset_ptr=offsets, y_ptr=y,
+            heads=heads, head=self.head, blocks=blocks, scale=1 / math.sqrt(self.head),
         )  # fmt: skip
         return y
 

@@ -71,25 +71,27 @@ def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.con
     tl.store(at, v.to(x_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def attend(
-    qkv_ptr, offset_ptr, y_ptr, heads, head, scale, BM: tl.constexpr, BN: tl.constexpr, HD: tl.constexpr,
+    qkv_ptr, offset_ptr, y_ptr, heads, head, blocks, scale, BM: tl.constexpr, BN: tl.constexpr, HD: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr, VEC: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write y (N, D) = softmax(Q K^T scale) V within each text; qkv (N, 3 D) = [Q, K, V], each [head][channel].
 
-    grid (blocks of BM queries of the longest text, heads, B). BN keys at a time, with a running maximum and sum
+    grid (B x heads x blocks of BM queries of the longest text,). BN keys at a time, with a running maximum and sum
     (Milakov & Gimelshein 2018). HD: a power of two >= head. DOT: dtype of operands, PRECISION their
     ``input_precision``.
     """
-    first = tl.load(offset_ptr + tl.program_id(2))
-    length = tl.load(offset_ptr + tl.program_id(2) + 1) - first
-    row = tl.program_id(0) * BM
+    part = tl.program_id(0) // blocks  # on the first axis: the others take 65,535 programs
+    own, index = part % heads, part // heads
+    first = tl.load(offset_ptr + index)
+    length = tl.load(offset_ptr + index + 1) - first
+    row = tl.program_id(0) % blocks * BM
     if row < length:
         queries, channels, width = row + tl.arange(0, BM), tl.arange(0, HD), head // VEC * VEC
         dim = heads * width
         inside, live = (channels < width)[None, :], (queries < length)[:, None]
-        text = qkv_ptr + first.to(tl.int64) * 3 * dim + tl.program_id(1) * width
+        text = qkv_ptr + first.to(tl.int64) * 3 * dim + own * width
         q = tl.load(text + queries[:, None] * (3 * dim) + channels[None, :], mask=live & inside, other=0.0).to(DOT)
         best = tl.full((BM,), float("-inf"), tl.float32)
         total, acc = tl.zeros((BM,), tl.float32), tl.zeros((BM, HD), tl.float32)
@@ -106,7 +108,7 @@ def attend(
             acc = tl.dot(weights.to(DOT), v, acc * decay[:, None], input_precision=PRECISION)
             total, best = total * decay + tl.sum(weights, axis=1), higher
         y = (acc / total[:, None]).to(y_ptr.dtype.element_ty)
-        to = y_ptr + first.to(tl.int64) * dim + tl.program_id(1) * width
+        to = y_ptr + first.to(tl.int64) * dim + own * width
         tl.store(to + queries[:, None] * dim + channels[None, :], y, mask=live & inside)
 
 

@@ -74,7 +74,7 @@ def inputs(source, row, cols, BM: tl.constexpr, BC: tl.constexpr, POOL: tl.const
         for layer in range(0, layers):
             for start in range(first, last, POOL):
                 tokens = start + tl.arange(0, POOL)
-                at = x_ptr + layer * layer_pitch + tokens.to(tl.int64)[:, None] * pitch + cols[None, :]
+                at = x_ptr + layer * layer_pitch.to(tl.int64) + tokens.to(tl.int64)[:, None] * pitch + cols[None, :]
                 h = tl.load(at, mask=(tokens < last)[:, None] & inside[None, :], other=0.0).to(tl.float32)
                 if share_ptr is not None:
                     h *= tl.load(share_ptr + layer)

@@ -104,7 +104,7 @@ def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
 
 UNKNOWN = [
     ({"dtype": "fp32"}, "float32, bfloat16, int8"), ({"dtype": np.float32}, "auto, float32"),
-    ({"device": "gpu"}, "auto, cpu, cuda"), ({"device": "cuda:0"}, "auto, cpu, cuda"), ({"device": None}, "auto"),
+    ({"device": "gpu"}, "auto, cpu, cuda"), ({"device": "cuda:x"}, "auto, cpu, cuda"), ({"device": None}, "auto"),
     ({"backend": "numpy"}, "auto, cpu, triton, torch, reference"), ({"backend": None}, "auto, cpu"),
 ]  # fmt: skip
 CANNOT = [
@@ -113,6 +113,7 @@ CANNOT = [
     ("texts", {"backend": "triton", "device": "cpu"}, "the triton backend runs on a CUDA device"),
     ("vectors", {"backend": "triton"}, "'triton' runs an encoder, and .* has none; usable are cpu, torch, reference"),
     ("vectors", {"backend": "gpu"}, "unknown backend 'gpu'"),
+    ("texts", {"backend": "reference", "device": "cuda:1"}, "runs on the CPU"),
     ("vectors", {"device": "tpu"}, "unknown device 'tpu'"),
     ("vectors", {"dtype": "int8"}, "'int8' does not run on the cpu backend without an encoder; usable are float32$"),
     ("vectors", {"dtype": "bfloat16", "backend": "torch"}, "without an encoder; usable are float32, float64$"),

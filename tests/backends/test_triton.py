@@ -2,13 +2,16 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
 
 import fastflow
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
+from fastflow.backends.gpu.device import Device
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files import Run, embed
@@ -164,6 +167,19 @@ def test_a_forked_process_is_told_so(standin, model, monkeypatch):
     for call in (lambda: runtime.encode("a dog"), lambda: runtime.transform(np.ones((1, 32)))):
         with pytest.raises(FastflowError, match="cannot be used in a forked process; make a new one in each process"):
             call()
+
+
+def test_a_gpu_is_chosen_by_its_number(standin, model, sentences, monkeypatch):
+    with Runtime(model, "cuda:1", backend="triton") as runtime:
+        assert (runtime.device, runtime.session.backend.on) == ("cuda:1", "cuda:1")
+        assert_same(runtime.encode(sentences[:3]), Runtime(model, backend="reference").encode(sentences[:3]))
+    with pytest.raises(FastflowError, match="device 'cuda:2': PyTorch finds cuda:0 to cuda:1 here; take one of them"):
+        Runtime(model, "cuda:2")
+    seen = []
+    for name in ("get_device_name", "current_stream", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: seen.append(str(device)) or MagicMock())
+    Device("cuda:1").stream()
+    assert seen == ["cuda:1"] * 3
 
 
 def test_auto_takes_the_gpu_where_there_is_one_and_else_says_why_not(standin, model, monkeypatch):

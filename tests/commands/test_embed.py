@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,11 +90,20 @@ def test_an_id_keeps_the_name_of_its_column_in_one_run_and_in_joined_parts(
         assert [(hit.id, hit.fields) for hit in hits] == [("T-3", {"lang": "en"} if options else {})]
 
 
+def test_the_rate_is_without_the_start(model, corpus, tmp_path, monkeypatch):
+    hours = []
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * len(hours))
+    monkeypatch.setattr("fastflow.commands.embed.time", clock)
+    monkeypatch.setattr("fastflow.commands.embed.introduce", hours.append)
+    said = run("embed", corpus, "-m", model, "-o", tmp_path / "o.npy").stderr
+    assert float(re.search(r"([\d,]+) a second", said)[1].replace(",", "")) > 0, said
+
+
 def test_the_first_command_of_the_readme():
     source = ROOT / "examples" / "sentences.txt"
     result = run("embed", source)
     assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
-    assert result.stderr.startswith("fastflow: model default, calibrated by flow -> recolour, 256 dimensions")
+    assert result.stderr.startswith("fastflow: model default (English only), calibrated by flow -> recolour, 256")
     assert ", 256 dimensions" in result.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import click
 import numpy as np
@@ -13,7 +14,10 @@ from safetensors.numpy import load_file, save_file
 from fastflow import Runtime, __version__
 from fastflow.cli import LATER, NAMES, TASKS, main
 from fastflow.commands.train import train
+from fastflow.model.artifact import load_model
+from fastflow.model.locate import PACKAGED
 
+from support.builders import hub_cache
 from support.commands import assert_one_sentence, run, write_pairs
 from support.tasks import bitext, retrieval, write
 
@@ -60,6 +64,8 @@ def test_an_option_means_one_thing_in_every_command():
                 assert (short in option.opts) == (long in option.opts), f"{command.name} {option.opts}"
             if "--json" in option.opts or "--quiet" in option.opts:
                 helps.setdefault(option.opts[-1], set()).add(str(option.help))
+            if "--model" in option.opts and "in the package" in str(option.help):
+                assert all(f"'{name}'" in str(option.help) for name in PACKAGED), command.name
     assert {name: len(found) for name, found in helps.items()} == {"--json": 1, "--quiet": 1}
     for program in (main, train):
         assert {"-V", "--version"} in [set(option.opts) for option in program.params]
@@ -92,6 +98,31 @@ def test_info_is_of_the_arithmetic_that_is_asked_for(model, dtype, monkeypatch):
         shown = run("info", *named, "--dtype", dtype)
         assert shown.exit_code == 0
         assert json.loads(shown.stdout) == json.loads(json.dumps(Runtime(model, dtype=dtype).info()))
+
+
+def test_models_of_the_package_and_of_the_cache_are_listed_with_the_reason_if_one_cannot_run(
+    bert, tmp_path, monkeypatch
+):
+    snapshot = hub_cache(tmp_path, bert, monkeypatch)
+    for name in ("pickled", "broken"):
+        shutil.copytree(snapshot.parents[1], tmp_path / f"models--someone--{name}")
+    odd = tmp_path / "models--someone--pickled" / "snapshots" / snapshot.name
+    (odd / "model.safetensors").rename(odd / "pytorch_model.bin")
+    (tmp_path / "models--someone--broken" / "snapshots" / snapshot.name / "config.json").write_text("{}")
+    listed = {row.pop("name"): row for row in json.loads(run("models", "--json").stdout)["models"]}
+    assert list(listed) == [*PACKAGED, "someone/broken", "someone/pickled", "someone/tiny"]
+    for name in PACKAGED:
+        own = load_model(name)
+        size = sum(path.stat().st_size for path in own.path.rglob("*") if path.is_file())
+        assert (listed[name]["dim"], listed[name]["bytes"], listed[name]["fault"]) == (256, size, None)
+        assert len(listed[name]["languages"]) == (30 if name == "multilingual" else 1)
+    assert [listed[name]["spearman"] for name in PACKAGED] == [66.8, None, 74.9]
+    assert (listed["someone/tiny"]["dim"], listed["someone/tiny"]["fault"]) == (32, None)
+    assert listed["someone/pickled"]["fault"] == "cannot run: the cache has no safetensors or no tokenizer of it"
+    assert listed["someone/broken"]["fault"].startswith("cannot run: ")
+    shown = run("models").stdout.splitlines()
+    assert [line.split()[0] for line in shown] == ["model", *listed]
+    assert shown[3].split() == ["static", "256", "8.4", "MB", "74.9", "English"]
 
 
 def test_verify(model, model_copy, bert, bert_copy):

@@ -12,6 +12,7 @@ from string import ascii_letters
 import pytest
 
 from fastflow import FastflowWarning, Runtime
+from fastflow.files.read.texts import read_records
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import read_config
 from fastflow.model.locate import DEFAULT
@@ -29,6 +30,15 @@ ENGLISH = (
 )
 WORDS = load_languages()
 LETTERS = "".join({*"".join(LANGUAGES.values()), *"".join(map("".join, WORDS.values()))} - set(" "))
+FINNISH = "Epäjärjestelmällisyydestään huolimatta rautatieasemarakennushankkeen suunnitteluvaihe päättyi keskiviikkona."
+SWAHILI = (
+    "Mji wa Nairobi una watu wengi sana, na magari ni mengi barabarani kila siku asubuhi. Wakulima wanasema kuwa mazao "
+    "yao yaliharibiwa na mafuriko, kwa hiyo wanahitaji msaada wa haraka. Mwalimu alisema kwamba wanafunzi wasome. "
+)
+CITIES = (
+    "Los Angeles, San Diego, El Paso, Las Vegas, La Mesa, Los Altos, Des Moines, De Soto, El Monte, Las Cruces, Del Mar"
+)
+CHINESE = ["Where is my parcel? I ordered it last week.", LANGUAGES["Chinese"][:20]]
 GERMAN, FRENCH = [LANGUAGES["German"]], [LANGUAGES["French"]]
 
 
@@ -74,6 +84,7 @@ def test_words_of_the_field_are_named_without_a_language(english):
 
 
 def test_a_part_in_another_language_is_noticed(english):
+    assert warn_of_unsuited(english, CHINESE * 9).startswith("some of the texts look like Chinese, and ")
     assert warn_of_unsuited(english, [ENGLISH, *FRENCH]).startswith("some of the texts look like French, and ")
     assert warn_of_unsuited(english, [ENGLISH] * 9 + FRENCH) is None  # a tenth
 
@@ -120,6 +131,7 @@ def test_a_language_that_a_model_was_fitted_to_is_its_own(english):
         [], ["Hydroxychloroquine"], make_sentences(200),
         ["2026-11-21 21:34:26,123 ERROR 10.0.0.12:5432 attempt 3/5"] * 100,
         ["The chef seasons the soup with thyme. Was it 12.5 % or 13 %?"] * 10,
+        [CITIES] * 9, ["The decay of \u03b1 and \u03b2 at \u03c0/2 was seen."] * 9,
         [ENGLISH], ["de la cruz, van der berg, la paz, el de la"] * 9,
         ["def load(self, path: str) -> int: return self.size if path is None else len(path)"] * 9,
     ],
@@ -147,6 +159,40 @@ def test_english_corpora_are_not_warned_of(english, shared_data, name):
     with gzip.open(path, "rt") if name.endswith(".gz") else path.open() as lines:
         texts = [line for _, line in zip(range(500), lines, strict=False)]
     assert warn_of_unsuited(english, texts) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "characters", "said"),
+    [
+        (FINNISH, 100, None), (CITIES, 1000, None), (SWAHILI, 500, None),
+        (SWAHILI, 1000, "none of the model's languages is recognised in the texts, and words fall into 2."),
+        (LANGUAGES["Thai"], 100, "the texts look like Thai, and "),
+    ],
+)  # fmt: skip
+def test_the_multilingual_model_knows_its_languages(text, characters, said):
+    with Runtime("multilingual") as runtime:
+        found = runtime.session.warn_of([text] * -(-characters // len(text)))
+    assert (found or "").startswith(said or "\0") or found is said is None
+
+
+@pytest.mark.data
+@pytest.mark.whole
+def test_of_first_texts_in_its_languages_a_hundredth_is_foreign_to_the_multilingual_model(shared_data):
+    with Runtime("multilingual") as runtime:
+        for path in sorted((shared_data / "langs").rglob("*.txt*")):
+            texts, name = [record.texts[0] for record in read_records(str(path))], path.name.partition(".")[0]
+            starts = range(0, len(texts) - 100, len(texts) // 200)
+            for characters in (100, 1000):
+                noticed = 0
+                for end in starts:
+                    first: list[str] = []
+                    while sum(map(len, first)) < characters:
+                        first.append(texts[end + len(first)])
+                    noticed += runtime.session.warn_of(first) is not None
+                if name not in ("is", "th"):
+                    assert noticed <= 0.01 * len(starts), (path, characters)
+                elif characters == 1000:
+                    assert noticed >= 0.85 * len(starts), path
 
 
 # ---- the note of ``Runtime.info()``

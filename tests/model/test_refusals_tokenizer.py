@@ -63,7 +63,7 @@ TOKENIZERS = [
     ("bert", with_one_more_word, f"{len(VOCABULARY) + 1} entries, more than the {len(VOCABULARY)}"),
     ("bert", {"post_processor": None}, "tokenizer.json, field post_processor: adds no [CLS]"),
     ("bert", change("post_processor", {"single": [CLS] * 200}), "adds 200 tokens to a text, of 128 at most"),
-    ("bert", {"normalizer": charsmap(b"\xff" * 8)}, "tokenizer.json cannot be read … precompiled_charsmap is cut"),
+    ("bert", {"normalizer": charsmap(b"\xff" * 8)}, "tokenizer.json cannot be read … precompiled_charsmap is dam"),
     ("roberta", change("model", {"dropout": 0.1}), "tokenizer.json, field dropout: must be null"),
 ]
 VOCABULARIES = [
@@ -122,10 +122,12 @@ def test_every_backend_refuses_ids_that_it_has_no_row_for(bert, odd, name, monke
     refuses(lambda tokens: opened.embed(tokens, [np.arange(2)]), tokens, said)
 
 
-def test_a_panic_of_the_tokenizers_library_at_load(bert_copy, capfd):
-    fault = {"normalizer": charsmap(b"")}
-    refuses(Runtime, spoil(bert_copy, TOKENIZER, fault), "tokenizer.json cannot be read as a tokenizer: Precompiled")
-    assert "panicked" in capfd.readouterr().err  # Rust's own, which nothing here can keep back
+@pytest.mark.parametrize("data", [b"", b"abc", b"\4\0\0\0", b"\4\0\0\0" + bytes(4) + b"\xff", None])
+def test_a_map_that_the_tokenizers_library_panics_at_is_not_handed_over(bert_copy, data, capfd):
+    normalizer = charsmap(b"") | {"precompiled_charsmap": "!"} if data is None else charsmap(data)
+    said = "tokenizer.json cannot be read as a tokenizer: its precompiled_charsmap is damaged"
+    refuses(Runtime, spoil(bert_copy, TOKENIZER, {"normalizer": normalizer}), said)
+    assert "panicked" not in capfd.readouterr().err
 
 
 PATTERN = {"Regex": "(a+)+b"}  # which backtracks without end

@@ -21,9 +21,19 @@ LONG = "word " * 500
 
 def test_every_route_is_in_the_table_and_in_the_description(librarian):
     table = {**dict.fromkeys(POSTS, "POST"), **dict.fromkeys(GETS, "GET"), "/": "GET POST"}
+    table["/v1/models/{name:path}"] = "GET"
     served = {route.path: " ".join(sorted(route.methods - {"HEAD"})) for route in librarian.app.routes}
     paths = librarian.get("/openapi.json").json["paths"]
+    paths["/v1/models/{name:path}"] = paths.pop("/v1/models/{name}")
     assert served == table == {path: " ".join(sorted(operations)).upper() for path, operations in paths.items()}
+
+
+def test_each_name_of_the_model_has_a_route(librarian):
+    for described in librarian.get("/v1/models").json["data"]:
+        assert librarian.get(f"/v1/models/{described['id']}").json == described
+    for name in ("gpt-4", "someone/other", ""):
+        answer, says = librarian.get(f"/v1/models/{name}"), f"the model {name} does not exist here; this server has "
+        check_refusal(librarian, "/v1/models/{name}", answer, "model", says, "model")
 
 
 @pytest.mark.parametrize(("alias", "path"), ALIASES.items())

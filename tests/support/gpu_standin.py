@@ -43,7 +43,7 @@ class TorchBodies(encoder_triton.TritonEncoder):
         x, kind = x_ptr.float() + add_ptr, self.shape.activation
         x_ptr.copy_(torch.relu(x) if kind == "relu" else torch.nn.functional.gelu(x, approximate=GELU[kind]))
 
-    def _attend_body(self, qkv_ptr, offset_ptr, y_ptr, heads, head, scale):
+    def _attend_body(self, qkv_ptr, offset_ptr, y_ptr, heads, head, blocks, scale):
         for first, last in zip(offset_ptr.tolist(), offset_ptr.tolist()[1:], strict=False):
             q, k, v = qkv_ptr[first:last].view(last - first, 3, heads, head).permute(1, 2, 0, 3).float()
             weights = torch.exp((q @ k.mT) * scale - (q @ k.mT * scale).amax(-1, keepdim=True)) if last > first else q
@@ -105,6 +105,7 @@ def use_standin(monkeypatch, self_test=False, **settings):
 
     monkeypatch.setattr("fastflow.kernels.launch.prepare", lambda _: (torch, 1))
     monkeypatch.setattr(encoder, "_has_cuda", lambda: True)
+    monkeypatch.setattr(encoder, "_count_gpus", lambda: 2)
     monkeypatch.setattr(backend_triton.TritonBackend, "_open", open_both)
     monkeypatch.setattr(
         backend_triton.TritonBackend, "_open_pooler",

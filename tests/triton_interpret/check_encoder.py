@@ -143,6 +143,14 @@ def test_attention_within_each_text(itemsize, number, head, monkeypatch):
     assert torch.equal(alone, found[len(qkv) - lengths[-1] : len(qkv)])
 
 
+def test_any_number_of_texts_fits_the_grid(monkeypatch):
+    """CUDA takes 2^31 programs on the first axis, and 65,535 on the others."""
+    grids, encoder = [], small(hidden=16, heads=2)
+    monkeypatch.setattr(encoder, "launch", lambda body, grid, *_, **__: grids.append(grid))
+    encoder.attend(random(70_000, 48), torch.arange(70_001, dtype=torch.int32, device=DEVICE), 1)
+    assert grids == [(140_000,)]
+
+
 def test_attention_of_large_scores_is_finite_and_a_choice():
     """Scores near 1e4 would overflow without the running maximum; every query then takes one key's value."""
     encoder = small(hidden=16, heads=1)

@@ -239,6 +239,15 @@ def assert_near(z, exact, limit=LIMIT):
     assert np.abs(z - exact).max() <= limit * np.abs(exact).max()
 
 
+def test_layers_may_be_far_apart():
+    """A number of 32 bits does not reach the last layer; memory that is not written takes no page."""
+    hidden = torch.empty(3, (1 << 24) + 1, 64, dtype=torch.float16, device=DEVICE)
+    hidden[:, :4] = torch.arange(3 * 4 * 64, device=DEVICE).view(3, 4, 64) / 768
+    offsets, ids = to_device([0, 4], [0] * 4)
+    exact = hidden[:, :4].double().mean(dim=(0, 1))[None].cpu().numpy()
+    assert_near(on_device([], 64).pool(hidden, offsets, ids), exact)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("counts", [[1, 15, 0, 17, 33, 16, 65], [33]], ids=["several", "one"])
 @pytest.mark.parametrize("weighted", [False, True])

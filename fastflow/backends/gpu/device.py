@@ -19,27 +19,27 @@ class Graph:
 
 
 class Device:
-    """The current CUDA device; only ``empty``, ``synchronize``, ``capture`` and ``replay`` wait for it."""
+    """A CUDA device, cuda or cuda:N; only ``empty``, ``synchronize``, ``capture`` and ``replay`` wait for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: str) -> None:
         import torch
 
-        self._torch = torch
+        self._torch, self._on = torch, torch.device(on)
         self.OutOfMemory: type[BaseException] = torch.cuda.OutOfMemoryError
-        self.name = torch.cuda.get_device_name()
+        self.name = torch.cuda.get_device_name(self._on)
 
     def allocate_pinned(self, size: int, dtype: str) -> Tensor:
         return self._torch.empty(size, dtype=getattr(self._torch, dtype), pin_memory=True)
 
     def empty(self, size: int, dtype: str) -> Tensor:
         """Return uninitialised device memory. Raises ``OutOfMemory``."""
-        made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device="cuda")
-        self._torch.cuda.current_stream().synchronize()
+        made = self._torch.empty(size, dtype=getattr(self._torch, dtype), device=self._on)
+        self._torch.cuda.current_stream(self._on).synchronize()
         return made
 
     def stream(self) -> Any:
-        stream = self._torch.cuda.Stream()
-        stream.wait_stream(self._torch.cuda.current_stream())
+        stream = self._torch.cuda.Stream(self._on)
+        stream.wait_stream(self._torch.cuda.current_stream(self._on))
         return stream
 
     def run(self, stream: Any, work: Work, tokens: int = 0) -> None:
@@ -62,10 +62,10 @@ class Device:
         self.run(stream, work)  # compiles kernels and loads libraries before the capture
         stream.synchronize()
         cuda.empty_cache()
-        before, graph = cuda.memory_reserved(), cuda.CUDAGraph()
+        before, graph = cuda.memory_reserved(self._on), cuda.CUDAGraph()
         with self._torch.inference_mode(), cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             work()
-        return Graph(graph.replay, max(0, cuda.memory_reserved() - before))
+        return Graph(graph.replay, max(0, cuda.memory_reserved(self._on) - before))
 
     def replay(self, stream: Any, graph: Graph) -> None:
         with stream:

@@ -18,7 +18,7 @@ OTHERS = {"roformer": "RoFormerTokenizer"}
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 MODEL = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word")
 UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')  # Unigram's unknown id, which its object lacks
-CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([A-Za-z0-9+/]*)')
+CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("[^"]*")')
 RULES = re.compile(r'"(normalizer|pre_tokenizer)"\s*:\s*(?=\{)')
 SPELT_OUT = re.compile(r"\\u00[2-7]")  # printable ASCII escaped in JSON, which may hide a key
 GROWTH = 1024  # how many times longer rules may make a text; XLM-R's: 132
@@ -225,13 +225,19 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def _check_charsmap(data: bytes, path: Path) -> None:
-    """Check the size that precompiled_charsmap claims: the library allocates up to 4 GB, or ends the process."""
-    if (found := CHARSMAP.search(data)) is None:
-        return
+    """Refuse a map that the library panics at, or that claims up to 4 GB."""
     from base64 import b64decode
 
-    if int.from_bytes(b64decode(found[1][:8] + b"A" * (8 - len(found[1][:8])))[:4], "little") > len(found[1]):
-        raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is cut short")
+    for found in CHARSMAP.finditer(data):
+        try:
+            charsmap = b64decode(json.loads(found[1]), validate=True)
+            size = int.from_bytes(charsmap[:4], "little")
+            whole = 4 + size <= len(charsmap)
+            charsmap[4 + size // 4 * 4 :].decode()
+        except ValueError:
+            whole = False
+        if not whole:
+            raise FastflowError(f"{path} cannot be read as a tokenizer: its precompiled_charsmap is damaged")
 
 
 def measure_growth(rule: Any) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ WORD = re.compile(rf"[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*")
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]|[\U00020000-\U0003ffff]"
 SAMPLE = 2000
 LOOKED_AT = 20_000
-LOOKS = (100, 1000, 10_000, math.inf)  # characters after which to judge: a short name may be many pieces
+ENOUGH = 1000  # least characters to judge the words of a multilingual vocabulary: long ones have many pieces
+LOOKS = (100, ENOUGH, 10_000, math.inf)  # characters after which to judge: a short name may be many pieces
 FEWEST = 8
 MANY, MANY_SHARED = 1.55, 2.5
 SHARED = 100_000  # least entries of a multilingual vocabulary
@@ -47,11 +49,17 @@ def warn_of_unsuited(
     if total < FEWEST:
         return None
     with making:  # a fork waits for the import
-        from fastflow.model.tokenizer.languages import load_languages, recognise, serves
+        from fastflow.model.tokenizer.languages import are_names, is_multilingual, load_languages, recognise, serves
 
     found = recognise(words, lambda name: name in fitted or serves(vocabulary, name))
-    fault = _find_fault(vocabulary, words, total, unknown, found is not None and found.served)
-    lists = load_languages()
+    fault, lists = _find_fault(vocabulary, words, total, unknown, MANY), load_languages()
+    if fault and (vocabulary.size >= SHARED or is_multilingual(vocabulary)):
+        if found.served if found else are_names(Counter(words)) or sum(map(len, texts)) < ENOUGH:
+            return None
+        fault = fault.partition(", where")[0] if fitted else _find_fault(vocabulary, words, total, unknown, MANY_SHARED)
+        if found is None and fitted:
+            none = "none of the model's languages is recognised in the texts"
+            return f"{none}, and {fault}: their vectors may be poor; use {ENCODER.format('their language and field')}"
     if found is None or found.served or not any(serves(vocabulary, name) for name in lists):
         return fault and f"{fault}: their vectors are poor; use {ENCODER.format('this language and field')}"
     if fault is None and found.name not in lists:
@@ -62,7 +70,7 @@ def warn_of_unsuited(
     return f"{some}the texts look like {found.name}, and {fault}: their vectors are poor; use {use}"
 
 
-def _find_fault(vocabulary: Tokenizer, words: Sequence[str], total: int, unknown: int, served: bool) -> str | None:
+def _find_fault(vocabulary: Tokenizer, words: Sequence[str], total: int, unknown: int, usual: float) -> str | None:
     if unknown > UNKNOWN * total:
         return f"{unknown / total:.0%} of the word pieces are unknown to the encoder"
     spaced, count = words, total
@@ -72,16 +80,9 @@ def _find_fault(vocabulary: Tokenizer, words: Sequence[str], total: int, unknown
         letters = sum(map(len, words)) - sum(map(len, spaced))
         if len(spaced) < len(words) / 2 and total - count > MANY * letters:
             return f"letters fall into {(total - count) / letters:.1f} pieces on average"
-    if count < FEWEST or (mean := count / len(spaced)) <= MANY:
+    if count < FEWEST or (mean := count / len(spaced)) <= usual:
         return None
-    with making:
-        from fastflow.model.tokenizer.languages import is_multilingual
-
-    shared = vocabulary.size >= SHARED or is_multilingual(vocabulary)
-    usual = MANY_SHARED if shared else MANY
-    if mean <= usual or (shared and served):
-        return None
-    return f"words fall into {mean:.1f} pieces on average, where up to {usual:g} is usual"
+    return f"words fall into {mean:.1f} pieces on average, where up to {usual} is usual"
 
 
 class Seen:

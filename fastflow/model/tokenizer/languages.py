@@ -22,8 +22,10 @@ MANY = ("LATIN", "CYRILLIC", "ARABIC")  # scripts of several languages
 SAME = 0.5  # least share of letters in one script
 KANA = 0.1  # least share of letters in Japanese: others are Chinese
 SHARE, FEWEST = 0.2, 5  # least share and number of a language's commonest words: its own texts have 0.32 to 0.8
+LEAST = 0.15  # the same share of a served language: unknown languages have 0.02 to 0.2
 PART, SOME = 0.1, 8  # the same of its words that a served language lacks: English texts have 0.04 at most
 NEAR = 0.5  # least hits of a served language, over hits of the likeliest, to look for a part in another language
+NAMES = 0.7  # of words; German sentences have 0.4
 JUDGED = 200  # commonest words that show whether a vocabulary serves a language
 WHOLE = 1.4  # most pieces a word: vocabularies have 1 to 1.27 in their own languages, 1.56 to 5 in others
 UNKNOWN = 0.05
@@ -55,23 +57,28 @@ def recognise(words: Sequence[str], is_served: Callable[[str], bool]) -> Found |
     """Return the language of ``words``; a part in a language that is not served has precedence."""
     counts, scripts = Counter(words), Counter[str]()
     for letter, count in Counter("".join(counts)).items():
-        scripts[unicodedata.name(letter, "").partition(" ")[0]] += count
-    letters, (script, most) = scripts.total(), next(iter(scripts.most_common(1)), ("", 0))
+        if letter.isalpha():
+            scripts[unicodedata.name(letter, "").partition(" ")[0]] += count
+    letters = scripts.total()
     if scripts["HIRAGANA"] + scripts["KATAKANA"] >= KANA * letters > 0:
         return Found("Japanese", is_served("Japanese"))
-    if most < SAME * letters or script in ("", *MANY):
-        return _compare_lists(counts, is_served)
-    name = SCRIPTS.get(script, script.capitalize())
-    return Found(name, is_served(name))
+    for script, count in scripts.most_common():
+        if script in ("", *MANY) or count < PART * letters:
+            continue
+        name, whole = SCRIPTS.get(script, script.capitalize()), count >= SAME * letters
+        if whole or not (is_served(name) or script == "GREEK"):  # formulas have some Greek letters
+            return Found(name, is_served(name), not whole)
+    return _compare_lists(counts, is_served)
 
 
 def _compare_lists(counts: Counter[str], is_served: Callable[[str], bool]) -> Found | None:
-    lower, total, sets = Counter[str](), counts.total(), _load_sets()
+    lower, sets, names = Counter[str](), _load_sets(), are_names(counts)
     for word, count in counts.items():
-        lower[word.lower()] += count
-    ranked = _rank(lower, frozenset())
+        if not (names and word.istitle()):
+            lower[word.lower()] += count
+    total, ranked = lower.total(), _rank(lower, frozenset())
     name, most, distinct = ranked[0]
-    if most < SHARE * total or distinct < FEWEST:
+    if most < (LEAST if is_served(name) else SHARE) * total or distinct < FEWEST:
         return None
     own = next((other for other, hits, _ in ranked if hits >= NEAR * most and is_served(other)), None)
     if own is None:
@@ -80,6 +87,11 @@ def _compare_lists(counts: Counter[str], is_served: Callable[[str], bool]) -> Fo
     if most >= PART * total and distinct >= SOME and not is_served(name):
         return Found(name, False, True)
     return Found(own, True)
+
+
+def are_names(counts: Counter[str]) -> bool:
+    """Whether over NAMES of the words begin with a capital: a list of names is in no language."""
+    return sum(count for word, count in counts.items() if word.istitle()) > NAMES * counts.total()
 
 
 def _rank(counts: Counter[str], without: frozenset[str]) -> list[tuple[str, int, int]]:
