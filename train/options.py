@@ -58,9 +58,9 @@ class Options:
     )
     stop: str = choice_field(
         "rule budget likelihood",
-        "rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
-        "calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default for vectors "
-        "and for them alone: keep the step that makes held-out vectors most likely.",
+        "rule: keep the training step that best separates two dropout views of a text from other texts; --method auto "
+        "keeps no calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default of "
+        "vectors and only for them: keep the step that makes held-out vectors most likely.",
     )
     pooling: str = name_field(
         "auto",

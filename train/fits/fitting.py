@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fastflow.backends.choose import cannot_run
 from fastflow.errors import UsageError
 from fastflow.evaluation.evaluate import find_sets
+from fastflow.model.encoder import size_of
 from fastflow.model.tokenizer.fragmentation import take_words
 from fastflow.model.tokenizer.languages import recognise
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
@@ -48,7 +49,11 @@ class Fitting:
         options, reason = resolve_auto(self.encoder, self.options, setup.reference)
         options, doubt = suit_tuned(self.encoder, self.options, options, setup.reference)
         frozen = check_encoder(self.encoder, options, setup.reference)
+        if self.options.order_from is not None and (reason or doubt or not size_of(frozen.directory).layers):
+            raise UsageError("--order-from compares layers, and this encoder was tuned or has none: leave it out")
         if frozen.pooling.mode != "mean":  # only a mean has token weights, on which recolour's defaults depend
+            if self.options.has_weights:
+                raise UsageError(f"--token-weights sif is for a mean, and --pooling {options.pooling} is none")
             options = replace(options, token_weights="none")
         sets = find_sets(self.pairs) if self.pairs else []
         if setup.dry_run and options.stream:
