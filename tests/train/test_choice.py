@@ -1,7 +1,6 @@
-"""Choosing: by dropout views, by held-out likelihood, by neighbouring sentences, for posts and for tuned encoders."""
+"""Choosing: by dropout views, by held-out likelihood, by neighbouring sentences, and for tuned encoders."""
 
 import json
-import random
 import shutil
 import warnings
 from dataclasses import replace
@@ -18,7 +17,6 @@ from fastflow.stages.pooling import parse_pooling
 from fastflow.stages.vectors import cosine
 from fastflow.train.choice import neighbours, selection, tuned
 from fastflow.train.choice.neighbours import Ranking, compare, find_pairs, load_english_pairs, name_candidates, rank
-from fastflow.train.choice.posts import recognise_posts
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
 from fastflow.train.choice.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
 from fastflow.train.choice.tuned import CONE, explain_tuning, find_tuning, measure_crowding, read_probe
@@ -308,21 +306,6 @@ def test_resume_keeps_what_was_kept(tmp_path, stop):
     assert same(whole.state_dict(), flow.state_dict())
 
 
-LISTED = (
-    "the game was so good and i want to see it again with you",
-    "who is going to the show this week",
-    "he has it all",
-)
-SLANG = ["omg", "lol", "rn", "tbh", "smh", "ngl"]
-
-
-def make_posts(count=300):
-    rng = random.Random(0)
-    return [
-        f"{rng.choice(SLANG)} {' '.join(rng.choice(LISTED).split()[:6])} {rng.choice(SLANG)} {i}" for i in range(count)
-    ]
-
-
 def test_a_sentence_ranks_the_next_one_by_cosine_about_the_mean():
     x = np.random.default_rng(0).normal(size=(50, 8))
     assert (rank(x, 3 * x) == 1).all()
@@ -430,39 +413,9 @@ def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tm
     assert ordered[-1].startswith(f"pooling words: how well a sentence of --order-from {tmp_path}")
 
 
-def test_a_tuned_encoder_is_left_as_it_is_whatever_the_texts(bert, tmp_path):
-    tuned = str(make_tuned(tmp_path / "tuned", bert))
-    fit = fastflow.fit(make_posts(), encoder=tuned)
-    assert [reason[:15] for reason in fit.report["reasons"]] == ["this encoder wa"]
-    assert fit.encoder.pooling.layers == (3,)
-
-
-def test_posts_are_recognised_and_other_short_texts_are_not():
-    english = load_english()
-    posts = make_posts()
-    assert recognise_posts(posts, english).startswith("these texts look like short posts: 9 words in the median")
-    assert recognise_posts(posts, None) is None
-    assert recognise_posts(posts[:20], english) is None  # too few words to tell
-    captions = [" ".join(text.split()[:9]) for text in english.sentences]
-    assert recognise_posts(captions, english) is None
-    titles = [f"{slang} {text.split()[0]} {slang}" for slang in SLANG for text in english.sentences[:75]]
-    assert recognise_posts(titles, english) is None  # few common words
-    assert recognise_posts([f"{a} {b}" for a, b in zip(posts, captions, strict=False)], english) is None  # long
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_posts_keep_the_plain_mean_and_a_named_method_is_warned_of(bert, stream, recwarn):
-    posts = make_posts()
-    fit = fastflow.fit(posts, encoder=str(bert), stream=stream)
-    assert fit.report["method"] == "none"
-    assert "short posts" in fit.report["reasons"][-1]
-    assert fit.encoder.pooling.weights is None
-    assert fit.encoder.pooling.layers == (1, 3)
-    with pytest.warns(
-        fastflow.FastflowWarning, match="look like short posts.*compare with a fit of method none, token_weights none"
-    ):
-        named = fastflow.fit(posts, encoder=str(bert), stream=stream, method="none", token_weights="sif")
-    assert named.encoder.pooling.weights is not None
+def test_short_posts_are_fitted_as_other_texts_are(bert):
+    fit = fastflow.fit([f"omg he has it all and i see it again tbh {i}" for i in range(90)], encoder=str(bert))
+    assert fit.encoder.pooling.weights is not None
 
 
 SAID = "this encoder was tuned for similarity: unrelated sentences have a mean cosine of "

@@ -26,7 +26,7 @@ from fastflow.train.fits.corpus import Corpus, Setup, count_fitted, describe, em
 from fastflow.train.methods.chain import Fitted, check_chain, fit_chain
 from fastflow.train.methods.loop import Schedule, Source, Training, open_log
 from fastflow.train.option_fields import flag
-from fastflow.train.options import AUTOMATIC, DEFAULTS, FEWEST, OF_LANGUAGE, POOLING, TUNED_SPECTRUM, Options
+from fastflow.train.options import DEFAULTS, FEWEST, OF_LANGUAGE, POOLING, TUNED_SPECTRUM, Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.result import Fit
@@ -58,11 +58,9 @@ class Fitting:
         sets = find_sets(self.pairs) if self.pairs else []
         if setup.dry_run and options.stream:
             return None
-        free = () if reason or doubt else [name for name in AUTOMATIC if getattr(self.options, name) == "auto"]
+        free = self.options.pooling == "auto" and not (reason or doubt)
         corpus = read(texts, ", ".join(names), frozen, options, setup.voice, free)
         automatic = self.options.method == "auto"
-        if corpus.posts and all(name in free for name in AUTOMATIC):
-            options = replace(options, method="none", token_weights="none")
         least = max(FEWEST, options.batch_size)
         if automatic and options.method == AUTO and corpus.count < least:
             options = replace(options, method="none")
