@@ -54,7 +54,7 @@ def test_what_a_run_prints(train, tmp_path):
     assert result.exit_code == 0
     head, *rows, verdict = result.stdout.splitlines()
     assert result.output.splitlines()[-1] == verdict  # after all lines on standard error
-    assert re.split(r" {2,}", head.strip()) == ["weighted pooling", "calibrated"]
+    assert re.split(r" {2,}", head.strip()) == ["weights only", "calibrated"]
     assert verdict.startswith("Better or worse: unknown, for nothing here measures similarity. Give pairs with human")
     measures = ["bits per dimension: Gaussian, flow", "mean cosine of random pairs", "IsoScore"]
     measures += ["largest singular value's share"]
