@@ -336,7 +336,11 @@ def test_pairs_are_neighbours_spread_over_texts_and_sorted_lines_have_none():
     assert [sentences[i + 1] for i in places] == [second for _, second in pairs]
     assert places[0] == 0
     assert places[-1] > 3900
-    assert find_pairs(sorted(f"{i:04d} has some words" for i in range(2000))) == []
+    words = [word for word in load_english().shares if word.isalpha()]
+    lines = [f"{'“' * (i % 3)}{(word, word.title())[i % 2]} has some words" for i, word in enumerate(words)]
+    letters = sorted(lines, key=lambda line: line.lower().strip("“"))
+    for texts in (sorted(f"{i:04d} has some words" for i in range(2000)), sorted(lines), letters, letters[::-1]):
+        assert find_pairs(texts) == []
     assert find_pairs(["Too short. Also this."] * 9) == [] == find_pairs([])
 
 
