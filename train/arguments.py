@@ -79,8 +79,6 @@ def run_fit(
     assert fit is not None  # noqa: S101
     for warning in fit.report["warnings"]:
         warn(name_arguments(warning))
-    if fit.refused:
-        warn(name_arguments(fit.choice.reasons[-1]))
     return fit
 
 

@@ -28,9 +28,8 @@ LARGE_CORPUS = 20_000  # texts for a LARGE flow
 BACKGROUND = (3_000, 10_000)  # sentences of random words: least and most
 SHARE, BROAD_SHARE = 4, 8  # background sentences for a text: of random words; half random, half English
 FEWEST = 100  # texts for which ``auto`` fits a flow
-POOLING, RAW = "words", "first-last"  # ``auto`` for an untuned encoder; for short posts
+POOLING = "words"  # ``auto`` for an untuned encoder
 OF_LANGUAGE = ("background_words", "background_sentences", "language")
-AUTOMATIC = ("method", "pooling", "token_weights")  # options that may be auto
 COLOURS = {  # recolour's defaults by token weights
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
@@ -58,9 +57,9 @@ class Options:
     )
     stop: str = choice_field(
         "rule budget likelihood",
-        "rule: keep the training step that best separates two dropout views of a text from other texts; keep no "
-        "calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default for vectors "
-        "and for them alone: keep the step that makes held-out vectors most likely.",
+        "rule: keep the training step that best separates two dropout views of a text from other texts; --method auto "
+        "keeps no calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default of "
+        "vectors and only for them: keep the step that makes held-out vectors most likely.",
     )
     pooling: str = name_field(
         "auto",

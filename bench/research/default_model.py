@@ -96,7 +96,7 @@ Why this calibration:
 **Licence.** Apache-2.0 for weights and calibration; the corpora's texts are not in it.
 
 **Measured.** Spearman ×100 of cosine on the paper's seven test sets, `all` and `wmean`; likelihood and isotropy on the
-corpus. *unweighted pooling* is the mean of the same layers with every token alike, *weighted pooling* with token weights and uncalibrated. Larger
+corpus. *raw pooling* is the mean of first and last layer with every token alike, *weights only* the pooling of the model, uncalibrated. Larger
 pretrained encoders score higher (figures published of BERT-base: bench/results/quality.md); this one is small enough to ship.
 
 {rows}

@@ -60,7 +60,7 @@ class TrainCommand(Command):
     multiple=True,
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="Scored pairs: print Spearman x100 of unweighted pooling, of weighted pooling, of the calibrated embeddings "
+    help="Scored pairs: print Spearman x100 of raw pooling, of token weights only, of the calibrated embeddings "
     "and, with --encoder default, of the packaged models; then whether the calibration is better or worse.",
 )
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")

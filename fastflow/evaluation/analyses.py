@@ -13,6 +13,7 @@ from fastflow.stages.vectors import compute_paired_cosine
 
 DRAWS = 1000
 TAIL = 2.5  # percent of draws beyond each end of an interval
+WILSON = 1.96**2
 COSINES = 10_000  # random pairs in a mean cosine
 WORD = re.compile(r"\w+|[^\w\s]")
 SMALL = 4  # words, up to which the paper calls an edit small
@@ -39,18 +40,25 @@ def spearman(a: Matrix, b: Matrix) -> float:
 
 
 class Measure(NamedTuple):
-    """A measure x100 over ``units``; ``at(counts)``: its value if unit i is drawn ``counts[i]`` times."""
+    """A measure x100 over ``units``; ``at(counts)``: its value if unit i is drawn ``counts[i]`` times.
+
+    ``shares``: the value is the mean of a share, 0 to 1, of each unit.
+    """
 
     units: int
     at: Callable[[Matrix], float]
+    shares: bool = False
 
     @property
     def value(self) -> float:
         return self.at(np.ones(self.units))
 
     def interval(self, seed: int = 0) -> tuple[float, float]:
-        """Compute the 95 % bootstrap interval, shifted to the mean ``value``."""
+        """Compute the 95 % bootstrap interval, shifted to the mean ``value``; Wilson's if no share differs from it."""
         rng, n = np.random.default_rng(seed), self.units
+        if self.shares and self.value in (0.0, 100.0):
+            reach = 100 * WILSON / (n + WILSON)
+            return (0.0, reach) if self.value == 0 else (100 - reach, 100.0)
         drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
         low, high = np.clip(interval_of(drawn, self.value), 0.0, 100.0)
         return float(low), float(high)
@@ -58,7 +66,7 @@ class Measure(NamedTuple):
 
 def mean_of(values: Matrix) -> Measure:
     """Make the Measure of the mean x100 of ``values`` (n,)."""
-    return Measure(len(values), lambda counts: float(100 * (counts @ values) / counts.sum()))
+    return Measure(len(values), lambda counts: float(100 * (counts @ values) / counts.sum()), shares=True)
 
 
 def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:

@@ -68,7 +68,7 @@ class LabelledTexts:
             right[test] += fitted.predict(x[test]) == self.labels[test]
             tested[test] += 1
         right, tested = right[tested > 0], tested[tested > 0]
-        return Measure(len(tested), lambda counts: float(100 * (counts @ right) / (counts @ tested)))
+        return Measure(len(tested), lambda counts: float(100 * (counts @ right) / (counts @ tested)), shares=True)
 
 
 def read_labelled_texts(path: Path) -> LabelledTexts:

@@ -16,9 +16,11 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.texts import read_records
 from fastflow.model import Model
 from fastflow.model.artifact import load_model
+from fastflow.model.encoder import size_of
 from fastflow.progress import in_parts
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, apply_wide, describe
+from fastflow.stages.pooling import Pooling, make_raw
 
 Matrix = NDArray[Any]
 Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages
@@ -74,19 +76,18 @@ def make_subjects(
 ) -> list[Subject]:  # fmt: skip
     """Make the columns: ``model``, then ``against``; raises a UsageError for a wrong name.
 
-    A name is ``raw``, the encoder's pooling; ``weights``, the same with the model's token weights; a method of ``fit``,
-    fitted on ``texts``; or a model's directory.
+    A name is ``raw``, the pooling of ``find_raw``; ``weights``, the model's pooling with its token weights; a method of
+    ``fit``, fitted on ``texts``; or a model's directory.
     """
-    pool, out = Pool(runtime, count), []
-    unweighted = replace(model.pooling, weights=None)
-    plain = pool if model.pooling.weights is None else Pool(open_model(replace(model, pooling=unweighted)), count)
+    pool, out, plain = Pool(runtime, count), [], find_raw(model)
     for name in dict.fromkeys(against):
         if name == MODEL:
             raise UsageError("--against names the other columns, not the model itself")
-        if name == "weights" and plain is pool:
+        if name == "weights" and model.pooling.weights is None:
             raise UsageError("--against weights: this model has no token weights; name raw")
         if name in UNCALIBRATED:
-            own = plain if name == "raw" else pool
+            other = name == "raw" and plain is not None
+            own = Pool(open_model(replace(model, pooling=plain)), count) if other else pool
             out.append(Subject(name, _describe(own.runtime, "none"), own, lambda x: x))
         elif Path(name).is_dir():
             out.append(_make_subject(name_path(name), Pool(open_model(name), count)))
@@ -112,7 +113,14 @@ def make_subjects(
 def count_encoders(model: Model, against: Sequence[str]) -> int:
     """Count how often ``make_subjects`` pools each text."""
     others = [name for name in dict.fromkeys(against) if name not in UNCALIBRATED and Path(name).is_dir()]
-    return 1 + len(others) + ("raw" in against and model.pooling.weights is not None) + 2 * is_of_package(model)
+    return 1 + len(others) + ("raw" in against and find_raw(model) is not None) + 2 * is_of_package(model)
+
+
+def find_raw(model: Model) -> Pooling | None:
+    """Return the raw pooling, or None if ``model`` has it, or is of Sentence Transformers and so keeps its own."""
+    raw = make_raw(model.pooling, size_of(model.encoder).layers)
+    same = model.pooling.weights is None and model.pooling == raw
+    return None if same or model.modules is not None else raw
 
 
 def is_of_package(model: Model) -> bool:

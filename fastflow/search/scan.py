@@ -111,4 +111,4 @@ def exact(query: Floats, vectors: NDArray[Any], similarity: str) -> Floats:
         return dots
     lengths = np.maximum(np.sqrt((x * x).sum(axis=1)), TINY)
     with np.errstate(invalid="ignore"):
-        return dots / lengths / max(float(np.sqrt((query * query).sum())), float(TINY))
+        return np.clip(dots / lengths / max(float(np.sqrt((query * query).sum())), float(TINY)), -1.0, 1.0)

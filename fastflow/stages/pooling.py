@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,11 @@ def parse_pooling(name: str, depth: int) -> Pooling:
     if match := re.fullmatch(rf"mean-of-layers:({_ITEM}(?:,{_ITEM})*)", name):
         return _by_items(name, depth, match[1].split(","))
     raise UsageError(f"unknown pooling {name!r}; use {HELP}")
+
+
+def make_raw(pooling: Pooling, depth: int) -> Pooling:
+    """Make the pooling that the pages call raw: first and last layer, every token counting 1; a table has no layers."""
+    return parse_pooling("first-last", depth) if depth else replace(pooling, weights=None)
 
 
 def pooling_name(pooling: Pooling) -> str:

@@ -54,7 +54,7 @@ def pairwise(name: str, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     if len(a) != len(b):
         raise FastflowError(f"similarity_pairwise takes as many rows on both sides, not {len(a)} and {len(b)}")
     if name == "cosine":
-        return np.clip(compute_paired_cosine(a, b), -1.0, 1.0)
+        return compute_paired_cosine(a, b)
     if name == "dot":
         return np.asarray((a * b).sum(axis=1))
     return _manhattan(a, b) if name == "manhattan" else _euclidean(a, b)

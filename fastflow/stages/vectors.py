@@ -195,4 +195,4 @@ def check_same_width(a: NDArray[Any], b: NDArray[Any]) -> None:
 def compute_paired_cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """Compute (m, D), (m, D) -> (m,) cosines, row by row."""
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return np.asarray((a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float32).tiny))
+    return np.clip((a * b).sum(axis=1) / np.maximum(norms, np.finfo(np.float32).tiny), -1.0, 1.0)

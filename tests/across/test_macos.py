@@ -102,11 +102,8 @@ def test_threads_are_the_performance_cores_and_the_machine_is_described(mac, tmp
     assert "3 threads" in run(MAIN, "info", folder=tmp_path, env=mac)
 
 
-# files that name a folder of Linux's kernel; its absence is no error, but in arm64.py
-READERS = {
-    "bench/measure/machine.py", "bench/research/arm64.py", "bench/suites/serve.py", "bench/suites/starts.py",
-    "kernels/processor.py",
-}  # fmt: skip
+# files that name a folder of Linux's kernel; its absence is no error
+READERS = {"bench/measure/machine.py", "bench/suites/serve.py", "bench/suites/starts.py", "kernels/processor.py"}
 
 
 def test_folders_that_only_linux_has_are_read_where_their_absence_is_expected():

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from fastflow import Runtime
 from fastflow.bench.cli import RANGES, RUNS
-from fastflow.bench.research import arm64, default_model, quality, study
+from fastflow.bench.research import default_model, quality, study
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.languages import load_languages
@@ -155,48 +155,6 @@ def test_the_default_model_is_stored_as_its_script_rounds_it(tmp_path):
         assert (tmp_path / "copy" / name).read_bytes() == (DEFAULT / "0_Transformer" / name).read_bytes()
     matrix = load_file(DEFAULT / "calibration.safetensors")["1.matrix"]
     assert np.array_equal(matrix, matrix.astype(np.float32))
-
-
-ASSEMBLY = """
-_tile_2_float: ; @tile_2_float
-	.cfi_startproc
-	fmla v0.4s, v1.4s, v2.s[0]
-	.cfi_endproc
-tile_12_float:
-	.cfi_startproc
-.L1:
-	add x3, x3, 1
-.L2:
-	ldr q1, [x0], 16  // sixteen bytes
-	fmla v0.4s, v1.4s, v2.s[0]
-	cbz x9, .L5
-.L5:
-	fmla v3.4s, v1.4s, v2.s[1]
-	b.ne .L2
-	fmla v4.4s, v1.4s, v2.s[1]
-	fmla v5.4s, v1.4s, v2.s[1]
-.L3:
-	fmla v3.4s, v1.4s, v2.s[1]
-	cbnz x1, .L3
-	cbz x2, .L1
-	b.eq .L4
-	fmla v3.4s, v1.4s, v2.s[1]
-.L4:
-	ret
-	.cfi_endproc
-tile_3_float:
-	.cfi_endproc
-tile_1_int8:
-	ret
-	.cfi_endproc
-"""
-
-
-def test_the_inner_loop_of_the_largest_tile_is_found():
-    tiles = arm64.find_tiles(arm64.strip_comments(ASSEMBLY))
-    assert [*tiles] == ["float, 12 rows", "int8, 1 rows"]
-    loop = ["ldr q1, [x0], 16", "fmla v0.4s, v1.4s, v2.s[0]", "cbz x9, .L5", "fmla v3.4s, v1.4s, v2.s[1]"]
-    assert arm64.find_loop(tiles["float, 12 rows"]) == [*loop, "b.ne .L2"]
 
 
 def test_the_page_has_the_loops_of_arm64():

@@ -67,6 +67,11 @@ def test_an_interval_is_around_its_value():
     assert np.isnan(analyses.Measure(3, lambda counts: float("nan")).interval()).all()
 
 
+@pytest.mark.parametrize(("right", "ends"), [(0.0, (0, 27.75)), (1.0, (72.25, 100))])
+def test_the_interval_of_an_accuracy_of_0_or_100_is_wilsons(right, ends):
+    assert analyses.mean_of(np.full(10, right)).interval() == pytest.approx(ends, abs=0.01)
+
+
 def test_draws_of_a_rank_correlation_are_about_its_value():
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -16,11 +17,13 @@ from fastflow.errors import missing_extra
 from fastflow.evaluation.analyses import isoscore, mean_cosine
 from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, evaluate_tasks, find_sets, find_tasks, measure
 from fastflow.evaluation.labelled import LABELLED_PAIRS
+from fastflow.model.artifact import load_model
 from fastflow.report.verdict import FEW_PAIRS, FEWER_PAIRS, NO_PROOF, judge
+from fastflow.stages.pooling import parse_pooling
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 
-from support.builders import LAYERED, make_model, make_sentences
+from support.builders import make_model, make_sentences
 from support.places import ROOT
 from support.tasks import retrieval
 
@@ -192,9 +195,9 @@ def test_columns_are_other_models_methods_and_the_models_of_the_package(
     assert list(read_report("--sts", pairs)["subjects"]) == ["model", "raw"]
 
     found = read_report(weighted_model, "--against", "raw,weights", "--dtype", "float32", "--sts", pairs)
-    assert found["subjects"]["raw"] == "masked mean of layers 0, 1 and 3, uncalibrated"
+    assert found["subjects"]["raw"] == "masked mean of layers 1 and 3, uncalibrated"
     assert found["subjects"]["weights"] == "weighted masked mean of layers 0, 1 and 3, uncalibrated"
-    plain = Embedder(open_encoder(str(bert), LAYERED, 64), "cpu")  # every token counts alike
+    plain = Embedder(open_encoder(str(bert), "first-last", 64), "cpu")
     for name, embed in (("raw", plain), ("weights", Runtime(weighted_model, dtype="float32").pool)):
         assert abs(average(found, name) - evaluate(embed, sets)["average"]["all"]) <= 0.02
     assert average(found, "raw") != average(found, "weights")
@@ -240,7 +243,8 @@ def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
     assert list(result["sections"]) == SECTIONS
     assert result["left_out"] == []
     sets = find_sets([data / "pairs.tsv"])
-    for name, encode in (("model", runtime.encode), ("raw", runtime.pool)):
+    plain = Runtime(replace(load_model(model), pooling=parse_pooling("first-last", 3))).pool
+    for name, encode in (("model", runtime.encode), ("raw", plain)):
         found, wanted = result["sections"]["similarity"][name], evaluate(encode, sets)
         for row, want in zip([*found["rows"], found["average"]], [*wanted["rows"], wanted["average"]], strict=True):
             assert row | want == row
@@ -248,7 +252,7 @@ def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
                 assert low < row[key] < high
     tasks, section = find_tasks([data / "same.tsv"]), result["sections"]["tasks"]
     assert section["model"] == evaluate_tasks(runtime, tasks)
-    raw = measure(tasks[0], runtime.pool(tasks[0].texts))["ap"]
+    raw = measure(tasks[0], plain(tasks[0].texts))["ap"]
     assert section["raw"][0]["measures"]["ap"]["value"] == round(raw, 2)
     texts = list(dict.fromkeys((data / "corpus.txt").read_text().splitlines()))
     z = runtime.encode(texts).astype(np.float64)

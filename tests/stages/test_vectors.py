@@ -5,6 +5,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.search.scan import exact
 from fastflow.stages import similarity
 from fastflow.stages.rows import Joined
 from fastflow.stages.similarity import SIMILARITIES
@@ -149,6 +150,14 @@ def test_cosines_are_those_of_the_definition():
     z = Z.astype(np.float64)
     assert np.abs(compute_paired_cosine(z, z[::-1]) - np.diag(cosine(z, z[::-1]))).max() <= 1e-12
     assert not cosine(np.zeros((1, 10)), z).any()
+
+
+@pytest.mark.parametrize(
+    "compute", [cosine, compute_paired_cosine, lambda a, b: exact(a[0], b, "cosine")], ids=["all", "paired", "search"]
+)
+def test_no_cosine_is_beyond_1(compute):
+    rows = np.random.default_rng(0).normal(size=(300, 1, 7))
+    assert max(np.abs(compute(scale * row, row)).max() for row in rows for scale in (3, -3)) == 1
 
 
 # ---- rows and similarities

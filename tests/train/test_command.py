@@ -54,7 +54,7 @@ def test_what_a_run_prints(train, tmp_path):
     assert result.exit_code == 0
     head, *rows, verdict = result.stdout.splitlines()
     assert result.output.splitlines()[-1] == verdict  # after all lines on standard error
-    assert re.split(r" {2,}", head.strip()) == ["weighted pooling", "calibrated"]
+    assert re.split(r" {2,}", head.strip()) == ["weights only", "calibrated"]
     assert verdict.startswith("Better or worse: unknown, for nothing here measures similarity. Give pairs with human")
     measures = ["bits per dimension: Gaussian, flow", "mean cosine of random pairs", "IsoScore"]
     measures += ["largest singular value's share"]
@@ -123,11 +123,24 @@ def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_refused_method_is_warned_of(bert, sentences):
-    with pytest.warns(UserWarning, match="whiten was REFUSED and the pooling kept as it is") as warned:
+def test_a_named_method_that_separates_no_better_stays_with_a_warning(bert, sentences):
+    with pytest.warns(UserWarning, match="compare method none on pairs of your own") as warned:
         fit = fastflow.fit(sentences, bert, "whiten", pooling=LAYERED)
     assert warned[0].filename == __file__
-    assert (fit.stages, fit.report["method"], fit.report["calibration"]) == ([], "none", "none")
+    assert ([stage.kind for stage in fit.stages], fit.report["method"]) == (["whiten"], "whiten")
+    assert [name_arguments(warning) for warning in fit.report["warnings"]] == [str(each.message) for each in warned]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pooling": "cls", "token_weights": "sif"}, "token_weights sif is for a mean, and pooling cls is none"),
+        ({"encoder": "static", "order_from": "f.txt"}, "order_from compares layers, and this encoder was tuned or has"),
+    ],
+)
+def test_a_named_option_is_obeyed_or_refused(bert, sentences, given, message):
+    with pytest.raises(UsageError, match=message):
+        fastflow.fit(sentences, **{"encoder": bert} | given)
 
 
 @pytest.mark.slow

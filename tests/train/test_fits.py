@@ -144,7 +144,7 @@ def test_the_tokens_of_a_corpus_are_counted_in_texts_from_all_of_it(bert, monkey
         ("", "weighted-mean", COLOURS["sif"]),
         ("--token-weights none", "mean", COLOURS["none"]),
         ("--pooling cls", "cls", COLOURS["none"]),  # token weights are of a mean
-        ("--pooling cls --token-weights sif --demoted 1", "cls", COLOURS["none"] | {"demoted": 1}),
+        ("--pooling cls --demoted 1", "cls", COLOURS["none"] | {"demoted": 1}),
         ("--spectrum 0.3 --mean-share 0.2", "weighted-mean", COLOURS["sif"] | {"spectrum": 0.3, "mean_share": 0.2}),
         ("--token-weights none --spectrum 0 --demoted 0", "mean", {"spectrum": 0, "mean_share": 0, "demoted": 0}),
     ],

@@ -373,8 +373,8 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     result = train("--eval", pairs, "--method", "standardize")
     assert result.exit_code == 0
     assert re.split(r" {2,}", result.stdout.splitlines()[0].strip()) == [
-        "unweighted pooling",
-        "weighted pooling",
+        "raw pooling",
+        "weights only",
         "calibrated",
     ]
     lines = {line[:34].strip(): line.split()[-3:] for line in result.stdout.splitlines()[1:]}
@@ -382,7 +382,8 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
         f"Spearman {name}, {kind}" for name in ("a", "b", "average of 2") for kind in ("all", "wmean")
     ]
     runtime = Runtime(tmp_path / "m", backend="torch")
-    assert train("--method", "none", "--token-weights", "none", "--eval", pairs, out=tmp_path / "raw").exit_code == 0
+    plain = ("--method", "none", "--token-weights", "none", "--pooling", "first-last")
+    assert train(*plain, "--eval", pairs, out=tmp_path / "raw").exit_code == 0
     raw = Runtime(tmp_path / "raw", backend="torch")
     assert "| measured | unweighted pooling | calibrated |" in (tmp_path / "raw" / "README.md").read_text()
     for column, encode in enumerate((raw.encode, runtime.pool, runtime.encode)):
@@ -390,10 +391,10 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
         for row in expected["rows"]:
             for kind in ("all", "wmean"):
                 assert float(lines[f"Spearman {row['set']}, {kind}"][column]) == pytest.approx(row[kind], abs=0.02)
-    best = r"(?: Calibrating gained .* over unweighted pooling\.)?"
-    figures = rf"Spearman \S+ calibrated(?:[;,] \S+ \w+ pooling){{2}}\.{best} So few pairs cannot decide\."
+    gain, other = r" The calibration gains [+-][\d.]+ over weights only\.", "(?:raw pooling|weights only)"
+    figures = rf"Spearman \S+ calibrated(?:[;,] \S+ {other}){{2}}\.{gain} So few pairs cannot decide\."
     assert re.fullmatch(
-        rf"(?:Better|Worse than \w+ pooling|Level), perhaps by chance with 60 pairs: {figures}",
+        rf"(?:Better|Worse than {other}|Level), perhaps by chance with 60 pairs: {figures}",
         result.stdout.splitlines()[-1],
     )
     one = train("--eval", pairs / "a.tsv", out=tmp_path / "one")
@@ -402,7 +403,7 @@ def test_evaluation_before_and_after(train, pairs, tmp_path, model):
     manifest = json.loads((tmp_path / "m" / "fastflow.json").read_text())
     assert manifest["training"]["spearman"]["before"]["rows"][0]["set"] == "a"
     card = (tmp_path / "m" / "README.md").read_text()
-    assert "| measured | unweighted pooling | weighted pooling | calibrated |" in card
+    assert "| measured | raw pooling | weights only | calibrated |" in card
     assert f"| Spearman a, all | {' | '.join(lines['Spearman a, all'])} |" in card
 
 
@@ -429,14 +430,14 @@ def test_what_is_spread_out_already_is_warned_of():
 
 
 def test_a_model_worse_than_what_it_was_made_of_is_said_so():
-    fell = "Spearman FELL from 50.0 to 49.0; this calibration"
+    fell = "Spearman FELL from 50.0 to 49.0; use --method none"
     isotropy = {when: {"isoscore": 0.5, "mean_cosine": 0.5} for when in ("before", "after")}
     for raw, before, after, said in (
         (None, 50.0, 51.0, []),
         (None, 50.0, 49.0, [fell]),
         (40.0, 50.0, 49.0, [fell]),
-        (52.0, 50.0, 51.0, ["Spearman is 51.0, and 52.0 with equal token weights and no calibration; use"]),
-        (52.0, 51.0, 50.0, ["Spearman FELL from 51.0 to 50.0", "Spearman is 50.0, and 52.0 with"]),
+        (52.0, 50.0, 51.0, ["Spearman is 51.0, and 52.0 by raw pooling; use --pooling first-last"]),
+        (52.0, 51.0, 50.0, ["Spearman FELL from 51.0 to 50.0", "Spearman is 50.0, and 52.0 by"]),
     ):
         scores = {"before": before, "after": after} | ({} if raw is None else {"raw": raw})
         found = report.write_warnings({"isotropy": isotropy, **make_scores(60, **scores)}, [])
@@ -452,34 +453,31 @@ def make_scores(pairs, **scores):
 @pytest.mark.parametrize(
     ("scores", "said", "others", "gained"),
     [
-        ((50.0, 52.0, 55.0), "Better", "52 weighted pooling, 50 unweighted pooling", ""),
-        ((56.2, 52.0, 55.0), "Worse than unweighted pooling", "56.2 unweighted pooling, 52 weighted pooling", ""),
-        ((None, 52.0, 52.0), "Level", "52 weighted pooling", ""),
-        ((None, 5.0, 60.0, 61.0), "Worse than model in the package", "61 model in the package, 5 weighted pooling",
-         " Calibrating gained 55.0 over weighted pooling."),
+        ((50.0, 52.0, 55.0), "Better", "52 weights only, 50 raw pooling", "+3.0"),
+        ((56.2, 52.0, 51.0), "Worse than raw pooling", "56.2 raw pooling, 52 weights only", "-1.0"),
+        ((None, 52.0, 52.0), "Level", "52 weights only", "+0.0"),
         ((4.0, 5.0, 61.0, 60.0, 93.8), "Worse than static in the package",
-         "93.8 static in the package, 60 model in the package, 5 weighted pooling, 4 unweighted pooling",
-         " Calibrating gained 57.0 over unweighted pooling."),
+         "93.8 static in the package, 60 model in the package, 5 weights only, 4 raw pooling", "+56.0"),
     ],
 )  # fmt: skip
 def test_the_verdict_is_better_worse_or_level_than_the_best_other_which_it_names(scores, said, others, gained):
     names = ("raw", "before", "after", "packaged", "static")
     given = {name: score for name, score in zip(names, scores, strict=False) if score is not None}
-    rest = f": Spearman {given['after']:.4g} calibrated; {others}.{gained}"
+    rest = f": Spearman {given['after']:.4g} calibrated; {others}. The calibration gains {gained} over weights only."
     for pairs, line in (
         (500, f"{said}{rest}"),
         (499, f"{said}, perhaps by chance with 499 pairs{rest}"),
         (100, f"{said}, perhaps by chance with 100 pairs{rest}"),
         (99, f"{said}, perhaps by chance with 99 pairs{rest} So few pairs cannot decide."),
     ):
-        assert report.write_verdict(make_scores(pairs, **given), "weighted pooling") == line
+        assert report.write_verdict(make_scores(pairs, **given), "weights only") == line
 
 
 def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_package():
     assert report.write_verdict({}, "raw vectors").startswith(
         "Better or worse: unknown. Compare cosines of pairs of your own"
     )
-    plain, rival = (report.write_verdict({}, "weighted pooling", packaged) for packaged in (False, True))
+    plain, rival = (report.write_verdict({}, "weights only", packaged) for packaged in (False, True))
     assert plain.endswith("compare with the pooling by fastflow eval.")
     assert "and with the models in the package, default, static and multilingual, by fastflow eval" in rival
 
@@ -492,7 +490,7 @@ def test_a_fit_on_the_encoder_of_the_package_has_its_model_in_a_column_of_its_ow
     assert fit.measures["spearman"]["static"] == evaluate(Runtime("static").encode, sets)
     heads, *lines = report.make_cells(fit.measures, report.name_source(fit.encoder))
     packaged = ["model in the package", "static in the package"]
-    assert heads == ["", "unweighted pooling", "weighted pooling", "calibrated", *packaged]
+    assert heads == ["", "raw pooling", "weights only", "calibrated", *packaged]
     assert [bool(line[4] and line[5]) for line in lines] == [line[0].startswith("Spearman") for line in lines]
     assert fit.report["verdict"] == fit.verdict
     assert re.match(r"(Better|Level|Worse than [\w ]+)[,:]", fit.verdict)

@@ -1,4 +1,4 @@
-"""Choose a calibration by the separability of dropout views, or refuse it."""
+"""Judge a calibration by the separability of dropout views."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ AUTO, AUTO_STREAMED = "flow", "whiten,recolour"  # chosen on STS12-14 (bench/res
 
 @dataclass
 class Choice:
-    """The chosen calibration; ``record`` is for the manifest, ``reasons`` are for log and card."""
+    """The chosen calibration; ``record`` is for the manifest, ``reasons`` for log and card, ``doubt`` is a warning."""
 
     fitted: Fitted
     method: str
     views: Views | None = None
     record: dict[str, Any] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    doubt: str | None = None
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
@@ -32,10 +33,10 @@ def judge(stages: Sequence[Stage], views: Views) -> float:
 
 
 def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool = False) -> Choice:
-    """Fit ``method``, and keep it if it separates ``views`` better than the pooling.
+    """Fit ``method``, and compare how it and the pooling separate ``views``.
 
     If the method keeps a part of the mean, both are compared about the mean. ``automatic`` keeps the pooling if the
-    method cannot be fitted.
+    method is no better or cannot be fitted; else the method stays, with a doubt.
     """
     choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
     try:
@@ -49,12 +50,21 @@ def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool
         return choice
     raw, value = views.judge(centred=keeps_mean(fitted.stages)), judge(fitted.stages, views)
     choice.reasons += [_explain_stop(look) for look in fitted.looks]
-    if value > raw * (1 + MARGIN):
+    better, about = value > raw * (1 + MARGIN), " about their mean" if keeps_mean(fitted.stages) else ""
+    numbers = f"none {raw:.3f}, {method} {value:.3f}"
+    worse = f"{method} separates dropout views{about} no better than the pooling ({numbers}"
+    if value > raw:
+        worse += f"; it needs more than {raw * (1 + MARGIN):.3f}, because a smaller gain may be chance"
+    if automatic and not better:
+        choice.reasons.append(f"auto keeps the pooling as it is: {worse})")
+    else:
         choice.fitted, choice.method = fitted, method
+        chose = f"auto chose {method}: " if automatic else ""
+        choice.reasons.append(f"{chose}separability of dropout views{about}: {numbers}")
+    if not (automatic or better):
+        choice.doubt = f"{worse}), so it may fit noise of the encoder: compare --method none on pairs of your own"
     separability = {"none": round(raw, 4), method: round(value, 4)}
     choice.record |= {"separability": separability, "looks": choice.fitted.looks, "chosen": choice.method}
-    about = " about their mean" if keeps_mean(fitted.stages) else ""
-    choice.reasons.append(_explain_choice(method, choice.method, raw, value, about, automatic))
     return choice
 
 
@@ -62,19 +72,3 @@ def _explain_stop(look: dict[str, Any]) -> str:
     last = look["kept_step"] == look["steps"]
     step = f"the last of {look['steps']} steps" if last else f"step {look['kept_step']} of {look['steps']}"
     return f"flow: kept {step}, where its latent best separates two dropout views of a text from other texts"
-
-
-def _explain_choice(method: str, chosen: str, raw: float, value: float, about: str, automatic: bool) -> str:
-    numbers = f"none {raw:.3f}, {method} {value:.3f}"
-    if chosen == method:
-        chose = f"auto chose {method}: " if automatic else ""
-        return f"{chose}separability of dropout views{about}: {numbers}"
-    why = f"its dropout views are no better separated{about} ({numbers}"
-    if value > raw:
-        why += f"; it needs more than {raw * (1 + MARGIN):.3f}, because a smaller gain may be chance"
-    if automatic:
-        return f"auto keeps the pooling as it is: {method} was refused, {why})"
-    return (
-        f"{method} was REFUSED and the pooling kept as it is: {why}), so it would fit the encoder's noise; give more "
-        "text or more varied text, or keep it with --stop budget"
-    )

@@ -1,4 +1,4 @@
-"""Measure the separability of dropout views, which stops a flow or refuses a calibration without labels.
+"""Measure the separability of dropout views, which judges a flow or another calibration without labels.
 
 Two passes with dropout give two views of a text (SimCSE, Gao et al. 2021). The separability is the mean cosine of two
 views of one text, less the mean cosine of different texts, in standard deviations of the latter.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,8 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import tokenizer_of
-from fastflow.model.encoder import size_of
 from fastflow.model.tokenizer.fragmentation import warn_of_unsuited
-from fastflow.stages.pooling import parse_pooling
 from fastflow.train.choice.neighbours import choose_pooling
-from fastflow.train.choice.posts import recognise_posts
 from fastflow.train.data.background import Words, draw_sentences, recognise_words, warn_of_case, warn_of_language
 from fastflow.train.data.corpus import clean, corpus_hash, draw, pick_by_hash, read_corpus
 from fastflow.train.data.embeddings import Embedder, embed_corpus
@@ -26,7 +23,7 @@ from fastflow.train.data.moments import Moments, read_through
 from fastflow.train.data.token_weights import count_tokens, measure_perplexity, split_head, weigh
 from fastflow.train.methods.chain import SAMPLE
 from fastflow.train.methods.loop import Schedule
-from fastflow.train.options import AUTOMATIC, BACKGROUND, BROAD_SHARE, RAW, SHARE, Options
+from fastflow.train.options import BACKGROUND, BROAD_SHARE, SHARE, Options
 from fastflow.train.progress import COMMAND, Voice
 
 PARAGRAPH = 40  # words: above, on Wikipedia, no fit with equal weights beats raw pooling (bench/results/verdicts.md)
@@ -64,7 +61,6 @@ class Corpus:
     sha256: str
     encoder: FrozenEncoder
     words: Words | None = None
-    posts: str | None = None  # the reason to take the texts for short posts
     reasons: Sequence[str] = ()
     pooled: NDArray[np.float32] | None = None  # (k, D) of the sample of a corpus that is read once
     moments: Moments | None = None
@@ -84,26 +80,25 @@ def read(
     frozen: FrozenEncoder,
     options: Options,
     voice: Voice,
-    free: Container[str] = (),
+    free: bool = False,
 ) -> Corpus:
-    """Read the corpus and suit the encoder to it; with ``stream`` also embed it. ``free`` options are chosen here."""
+    """Read the corpus and suit the encoder to it; with ``stream`` also embed it. If ``free``, choose layers."""
     found = clean(texts, options.sentences)
     if options.stream:
         head, found = split_head(found)
         words = _find_words(head, options)
-        suited, posts, reasons = suit(frozen, head, words, options, free, voice)
+        suited, reasons = suit(frozen, head, words, options, free, voice)
         streamed = read_through(found, Embedder(suited, options.device), SAMPLE, options.seed, voice)
         kept, statistics = streamed.texts, streamed.moments
         voice.say(f"corpus: {statistics.count} texts, read once; {len(kept)} of them kept to measure on")
         shown = pick_by_hash(head, COUNTED, options.seed)
         return Corpus(
-            name, kept, statistics.count, streamed.sha256, suited, words, posts, reasons, streamed.pooled, statistics,
-            shown,
+            name, kept, statistics.count, streamed.sha256, suited, words, reasons, streamed.pooled, statistics, shown,
         )  # fmt: skip
     kept = draw(voice.count("corpus", found), name, options.sample, options.seed)
     words = _find_words(kept, options)
-    suited, posts, reasons = suit(frozen, kept, words, options, free, voice)
-    return Corpus(name, kept, len(kept), corpus_hash(kept), suited, words, posts, reasons)
+    suited, reasons = suit(frozen, kept, words, options, free, voice)
+    return Corpus(name, kept, len(kept), corpus_hash(kept), suited, words, reasons)
 
 
 def suit(
@@ -111,25 +106,17 @@ def suit(
     texts: Sequence[str],
     words: Words | None,
     options: Options,
-    free: Container[str],
+    free: bool,
     voice: Voice,
-) -> tuple[FrozenEncoder, str | None, list[str]]:
-    """Weigh the tokens and choose the layers, if the options for them are ``free``.
-
-    Returns the encoder, the reason to take ``texts`` for short posts, and reasons of the choice. Posts keep the plain
-    mean if all of AUTOMATIC are free.
-    """
-    depth = size_of(frozen.directory).layers
-    posts = recognise_posts(texts, words) if depth else None
-    if posts and all(name in free for name in AUTOMATIC):
-        return replace(frozen, pooling=parse_pooling(RAW, depth)), posts, [f"{posts}, which is kept"]
+) -> tuple[FrozenEncoder, list[str]]:
+    """Weigh the tokens and, if ``free``, choose the layers; return the encoder and reasons of the choice."""
     if options.has_weights:
         frozen = weigh(frozen, texts, words)
-    if "pooling" not in free:
-        return frozen, posts, []
+    if not free:
+        return frozen, []
     english = words is not None and options.source is None
     frozen, reason = choose_pooling(frozen, texts, english, options.order_from, options.device, voice.say)
-    return frozen, posts, [reason] if reason else []
+    return frozen, [reason] if reason else []
 
 
 def _find_words(texts: Sequence[str], options: Options) -> Words | None:
@@ -245,9 +232,6 @@ def _find_concerns(corpus: Corpus, options: Options, voice: Voice) -> list[str]:
                 f"{paragraphs}, and a calibration fitted on them may harm sentences: if you will embed sentences, use "
                 "--sentences"
             )
-    if corpus.posts and (options.method != "none" or options.has_weights):
-        fit = f"a fit of --method none, --token-weights none and --pooling {RAW}"
-        concerns.append(f"{corpus.posts}: compare with {fit}")
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
     found = [warn_of_unsuited(tokenizer, corpus.texts)]
     if options.source and corpus.words:

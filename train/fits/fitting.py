@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fastflow.backends.choose import cannot_run
 from fastflow.errors import UsageError
 from fastflow.evaluation.evaluate import find_sets
+from fastflow.model.encoder import size_of
 from fastflow.model.tokenizer.fragmentation import take_words
 from fastflow.model.tokenizer.languages import recognise
 from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, Choice, choose
@@ -25,7 +26,7 @@ from fastflow.train.fits.corpus import Corpus, Setup, count_fitted, describe, em
 from fastflow.train.methods.chain import Fitted, check_chain, fit_chain
 from fastflow.train.methods.loop import Schedule, Source, Training, open_log
 from fastflow.train.option_fields import flag
-from fastflow.train.options import AUTOMATIC, DEFAULTS, FEWEST, OF_LANGUAGE, POOLING, TUNED_SPECTRUM, Options
+from fastflow.train.options import DEFAULTS, FEWEST, OF_LANGUAGE, POOLING, TUNED_SPECTRUM, Options
 from fastflow.train.ship import summary
 from fastflow.train.ship.export import check_reference
 from fastflow.train.ship.result import Fit
@@ -48,16 +49,18 @@ class Fitting:
         options, reason = resolve_auto(self.encoder, self.options, setup.reference)
         options, doubt = suit_tuned(self.encoder, self.options, options, setup.reference)
         frozen = check_encoder(self.encoder, options, setup.reference)
+        if self.options.order_from is not None and (reason or doubt or not size_of(frozen.directory).layers):
+            raise UsageError("--order-from compares layers, and this encoder was tuned or has none: leave it out")
         if frozen.pooling.mode != "mean":  # only a mean has token weights, on which recolour's defaults depend
+            if self.options.has_weights:
+                raise UsageError(f"--token-weights sif is for a mean, and --pooling {options.pooling} is none")
             options = replace(options, token_weights="none")
         sets = find_sets(self.pairs) if self.pairs else []
         if setup.dry_run and options.stream:
             return None
-        free = () if reason or doubt else [name for name in AUTOMATIC if getattr(self.options, name) == "auto"]
+        free = self.options.pooling == "auto" and not (reason or doubt)
         corpus = read(texts, ", ".join(names), frozen, options, setup.voice, free)
         automatic = self.options.method == "auto"
-        if corpus.posts and all(name in free for name in AUTOMATIC):
-            options = replace(options, method="none", token_weights="none")
         least = max(FEWEST, options.batch_size)
         if automatic and options.method == AUTO and corpus.count < least:
             options = replace(options, method="none")

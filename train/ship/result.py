@@ -94,11 +94,6 @@ class Fit(Saving):
         return list(self.choice.fitted.stages)
 
     @property
-    def refused(self) -> bool:
-        """Whether the named method was refused and the pooling kept."""
-        return self.choice.method != self.training["method"] != "auto"
-
-    @property
     def report(self) -> Report:
         """The results that fastflow-train prints, as data for json.
 
@@ -129,7 +124,8 @@ class Fit(Saving):
     @property
     def doubts(self) -> list[str]:
         """Warnings about the measures."""
-        return summary.write_warnings(self.measures, self.stages, self.unit)
+        own = [self.choice.doubt] if self.choice.doubt else []
+        return [*own, *summary.write_warnings(self.measures, self.stages, self.unit)]
 
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
         """Write the model, if its files give PyTorch's vectors.

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from fastflow.evaluation.analyses import is_less_isotropic, measure_isotropy
 from fastflow.evaluation.evaluate import Pairs, evaluate
+from fastflow.model.encoder import size_of
 from fastflow.report.verdict import FEW, FEWER_PAIRS, NO_PROOF
 from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
+from fastflow.stages.pooling import make_raw
 from fastflow.stages.rows import Rows
 from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder
@@ -44,7 +46,7 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
 
 
 def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """Measure Spearman before and after; add ``raw`` (no token weights) and, for default's encoder, packaged models."""
+    """Measure Spearman before and after; add raw pooling beside token weights, and packaged models of the encoder."""
     embedder = Embedder(encoder, device)
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
 
@@ -59,7 +61,8 @@ def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], 
         "after": evaluate(lambda texts: calibration.apply_wide(fitted.stages, pool(texts)), sets),
     }
     if encoder.pooling.weights is not None:
-        equal = Embedder(replace(encoder, pooling=replace(encoder.pooling, weights=None)), device)
+        raw = make_raw(encoder.pooling, size_of(encoder.directory).layers)
+        equal = Embedder(replace(encoder, pooling=raw), device)
         out["raw"] = evaluate(lambda texts: equal(texts).astype(np.float64), sets)
     if encoder.packaged:
         for column, name in (("packaged", None), ("static", "static")):
@@ -92,12 +95,12 @@ def name_source(encoder: FrozenEncoder | None) -> str:
     """Name the column of measures before the calibration."""
     if encoder is None:
         return RAW_VECTORS
-    return "unweighted pooling" if encoder.pooling.weights is None else "weighted pooling"
+    return "unweighted pooling" if encoder.pooling.weights is None else "weights only"
 
 
 def _name_columns(source: str) -> dict[str, str]:
     return {
-        "raw": "unweighted pooling",
+        "raw": "raw pooling",
         "before": source,
         "after": "calibrated",
         "packaged": PACKAGED,
@@ -139,9 +142,7 @@ def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False)
     if pairs < FEW:
         said += f", perhaps by chance with {pairs:,} pairs"
     line = f"{said}: Spearman {own:.4g} calibrated; {', '.join(f'{score:.4g} {head}' for head, score in others)}."
-    plain = "unweighted pooling" if "unweighted pooling" in scores else source
-    if scores[plain] < own < best:
-        line += f" Calibrating gained {own - scores[plain]:.1f} over {plain}."
+    line += f" The calibration gains {own - scores[source]:+.1f} over {source}."
     return line + FEWER_PAIRS * (pairs < NO_PROOF)
 
 
@@ -200,10 +201,10 @@ def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str 
     if "spearman" in measures:
         score = {when: found["average"]["all"] for when, found in measures["spearman"].items()}
         if score["after"] < score["before"]:
-            out.append(f"Spearman FELL from {score['before']} to {score['after']}; this calibration does not help here")
+            out.append(f"Spearman FELL from {score['before']} to {score['after']}; use --method none here")
         if "raw" in score and score["after"] < score["raw"]:
             out.append(
-                f"Spearman is {score['after']}, and {score['raw']} with equal token weights and no calibration; "
-                "use --token-weights none here"
+                f"Spearman is {score['after']}, and {score['raw']} by raw pooling; use --pooling first-last "
+                "--token-weights none --method none here"
             )
     return out
