@@ -146,7 +146,6 @@ def check_target(
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
-    from fastflow.files.read.skipped import check_list
     from fastflow.files.write.partial import check_known, check_output
     from fastflow.files.write.writers import writer_for
 
@@ -165,6 +164,8 @@ def check_target(
     for path in paths:
         check_output(target, path)
     if layout.errors == "skip":
+        from fastflow.files.read.skipped import check_list
+
         check_list(target)
     if resume and settings.shard is None:
         check_known(target)

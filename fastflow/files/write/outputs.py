@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from numpy.lib import format as npy
 
 from fastflow.console import add_note, say
-from fastflow.files.read.skipped import Skipped
+from fastflow.files.read import Skipped
 from fastflow.files.write import FIELDS, Block, json_lines
 from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path, run_path
 
@@ -95,7 +95,10 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def name(self, whole: Path) -> None:
-        self.skipped.write(self.target)
+        if self.skipped.count or os.path.exists(f"{self.target}.skipped"):
+            from fastflow.files.read.skipped import write_list
+
+            write_list(self.skipped, self.target)
         if self.seal is not None:
             self.seal(whole)
         whole.replace(self.target)
