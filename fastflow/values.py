@@ -83,7 +83,7 @@ def system_errors() -> Iterator[None]:
 
 
 def system_failed(error: BaseException) -> bool:
-    """Return whether the system refused to open or read a file: its content may be whole."""
+    """Return whether the system refused a file, which may be whole."""
     return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 

@@ -31,7 +31,7 @@ def without_suffix(path: Path) -> Path:
 
 
 def find_packed(path: Path) -> Path:
-    """Return ``path``, or if it is absent, the packed file of that name, if any."""
+    """Return ``path``, or a packed file of that name."""
     found = (path.with_name(path.name + suffix) for suffix in ("", *PACKED))
     return next((each for each in found if each.exists()), path)
 

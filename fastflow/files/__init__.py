@@ -154,7 +154,6 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
-    from fastflow.files.read.skipped import check_list
     from fastflow.files.write.partial import check_known, check_output
     from fastflow.files.write.writers import writer_for
 
@@ -173,6 +172,8 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
     for path in paths:
         check_output(target, path)
     if layout.errors == "skip":
+        from fastflow.files.read.skipped import check_list
+
         check_list(target)
     if run.resume and settings.shard is None:
         check_known(target)

@@ -137,7 +137,7 @@ JSON = st.recursive(
 @given(st.sampled_from(sorted(SOUND)), JSON)
 def test_any_value_is_sound_or_named(name, value):
     said = find_wrong_field(SOUND | {name: value})
-    assert value == SOUND[name] or said is not None or name in ("run", "arguments", "part")
+    assert value == SOUND[name] or said is not None or name in ("run", "arguments", "part", "skipped")
     assert said is None or isinstance(said, str)
 
 
@@ -338,6 +338,7 @@ DAMAGED = [  # new fields of a manifest, sentence
     ({"bytes": 1.5}, "field bytes: 1.5; remove it"),
     ({"bytes": None}, "field sha256: a part that is whole has bytes and sha256; remove it"),
     ({"sha256": "F" * 64}, "field sha256: 'F…'; remove it"),
+    ({"skipped": 99}, "skipped: 99 rows are more than the part has; remove it"),
     ({"more": 1}, "field 'more', which no manifest has; remove it"),
     ({"run": ...}, "field run: missing; remove it"),
     ("[{}]", "cannot be read: it does not hold a JSON object"),

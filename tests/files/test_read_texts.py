@@ -21,6 +21,7 @@ from fastflow.files import check_delimiter
 from fastflow.files.read import Layout, Record, find_text_fields, list_names, text_fields
 from fastflow.files.read.encodings import parse_encoding
 from fastflow.files.read.inputs import Input
+from fastflow.files.read.skipped import write_list
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import format_of, read_records, rows_so_far
 
@@ -266,7 +267,7 @@ def test_a_row_that_cannot_be_used_is_left_out_with_number_and_reason(tmp_path, 
     with Sources([path]) as source:
         assert {row.number: row.record.texts[0] for row in source.rows(layout)} == rows
         assert source.skipped.places == [f"{path}, {place}" for place, _ in faults.values()]
-        source.skipped.write(tmp_path / "out")
+        write_list(source.skipped, tmp_path / "out")
     listed = (tmp_path / "out.skipped").read_text().splitlines() if faults else []
     assert [tuple(json.loads(line).values()) for line in listed] == [
         (row, f"{path}, {place}: {fault}") for row, (place, fault) in faults.items()

@@ -27,6 +27,8 @@ def find_wrong_field(found: dict[str, Any]) -> str | None:
         return f"rows: {short(found['rows'])} of {found['total']} are not those of part {number} of {of}"
     if found["total"] != sum(each["rows"] for each in found["inputs"]):
         return f"total: {found['total']} rows are not those of the inputs"
+    if found["skipped"] > found["rows"][1] - found["rows"][0]:
+        return f"skipped: {found['skipped']} rows are more than the part has"
     if (found["bytes"] is None) != (found["sha256"] is None):
         return "sha256: a part that is whole has bytes and sha256"
     return None

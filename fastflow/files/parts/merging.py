@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.parts.manifest import Manifest, check_bytes, is_whole, manifests
 from fastflow.files.read.parquet import arrow
-from fastflow.files.read.skipped import check_list
+from fastflow.files.read.skipped import add_part, check_list
 from fastflow.files.write import Block
 from fastflow.files.write.csv_output import CsvFile, read_head
 from fastflow.files.write.database import DatabaseFile
@@ -57,7 +57,7 @@ def merge(folder: Path, target: Path, shown: bool = False, overwrite: bool = Fal
         writer.seal = lambda whole: State(target, None, found[0].run).done(whole, rows)
         try:
             for path, manifest in zip(paths, found, strict=True):
-                writer.skipped.add_part(path, manifest.skipped)
+                add_part(writer.skipped, path, manifest.skipped)
             if isinstance(writer, DatabaseFile):
                 writer.about = about_of(paths[0])
             if isinstance(writer, ParquetOutput):

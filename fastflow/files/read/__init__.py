@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastflow.errors import FastflowError
 
+if TYPE_CHECKING:
+    from tempfile import SpooledTemporaryFile
+
 PAIR = ("sentence1", "sentence2")
 TEXT_FIELDS = ("text", "sentence")
+MOST_PLACES = 20  # skipped rows that a message lists
 LONGEST = 1 << 24  # the most bytes of a row
 Identity = str | int | float | bool | None  # a row's id; from csv and tsv always str
 
@@ -31,14 +37,40 @@ class RowFault(FastflowError):
         self.place, self.fault, self.remedy, self.option = place, fault, remedy, option
 
 
+class Skipped:
+    """The rows that ``--errors skip`` left out: ``count``, ``places`` of the first, ``lines`` of OUT.skipped."""
+
+    def __init__(self) -> None:
+        self.count, self.places = 0, list[str]()
+        self.lines: SpooledTemporaryFile[bytes] | None = None
+
+    def add(self, row: int, fault: RowFault) -> None:
+        if len(self.places) < MOST_PLACES:
+            self.places.append(fault.place)
+        self.append(json.dumps({"row": row, "reason": f"{fault.place}: {fault.fault}"}).encode())
+
+    def append(self, line: bytes) -> None:
+        if self.lines is None:
+            from tempfile import SpooledTemporaryFile
+
+            self.lines = SpooledTemporaryFile(1 << 20)  # noqa: SIM115 (closed with the object)
+        self.lines.write(line + b"\n")
+        self.count += 1
+
+    def describe(self, target: Path | None) -> str:
+        more = "; …" * (self.count > len(self.places))
+        rows = "1 row is" if self.count == 1 else f"{self.count:,} rows are"
+        listed = "" if target is None else f" ({target}.skipped has the reasons)"
+        return f"{rows} left out{listed}: {'; '.join(self.places)}{more}"
+
+
 class Layout(NamedTuple):
     """The options for finding the texts of an input.
 
     ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
     ``sentence1``, ``sentence2``. ``errors``: strict, replace (bytes that are not of ``encoding``; None: UTF-8) or skip
     (rows that cannot be used). Without a ``header`` columns are called 1, 2, 3. ``null``: texts end with NUL.
-    ``keep``: fields to output. ``quoting`` of a table: csv, none, or None, which is csv for a tsv too if line 1 is
-    quoted. A ``field`` may list columns (a,b).
+    ``keep``: fields to output. ``quoting`` of a tsv: csv, none, or None, which looks at line 1.
     """
 
     format: str | None = None
@@ -56,10 +88,7 @@ class Layout(NamedTuple):
 def text_fields(
     names: list[str], path: str, line: int | None, field: str | None, chosen: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Choose the text columns among ``names``; ``chosen`` are the columns of earlier rows.
-
-    Raises a FastflowError if the choice is unclear or a column is absent.
-    """
+    """Choose the text columns among ``names``, of earlier rows if ``chosen``; raises a FastflowError if unclear."""
     where = path if line is None else f"{path}, line {line}"
     if absent := [name for name in chosen if name not in names]:
         raise FastflowError(
@@ -77,10 +106,7 @@ def text_fields(
 
 
 def find_text_fields(names: list[str], field: str | None = None) -> tuple[str, ...]:
-    """Return the column ``field`` or the columns that it lists; None: text, sentence, or sentence1 and sentence2.
-
-    () without them.
-    """
+    """Return the columns called text, sentence, or sentence1 and sentence2, or in ``field``; () without them."""
     if field is not None:
         listed = (field,) if field in names else tuple(field.split(","))
         return listed if set(listed) <= set(names) else ()
@@ -90,7 +116,7 @@ def find_text_fields(names: list[str], field: str | None = None) -> tuple[str, .
 
 
 def join_texts(texts: Iterable[str], layout: Layout) -> tuple[str, ...]:
-    """Join the texts of the columns of ``field``; a pair stays two texts."""
+    """Join the texts of several columns, but for a pair."""
     return tuple(texts) if layout.field is None else ("\n".join(texts),)
 
 
@@ -102,12 +128,32 @@ def list_names(names: list[str]) -> str:
 
 def plain(value: Any) -> Any:
     """Return a kept value for JSON: Arrow scalars as values, NaN and infinity as None."""
-    if hasattr(value, "as_py"):
-        from fastflow.files.read.parquet import json_value
-
-        value = json_value(value)
+    value = _from_arrow(value) if hasattr(value, "as_py") else value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):
         return [plain(each) for each in value]
     return {name: plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _from_arrow(value: Any) -> Any:
+    """Return an Arrow scalar's value; decimals and times are text, and times of a column sort as text."""
+    import numpy as np
+    from pyarrow import types
+
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if types.is_struct(kind):
+        return {kind.field(at).name: _from_arrow(value[at]) for at in range(kind.num_fields)}
+    if types.is_nested(kind):  # a list
+        return [_from_arrow(each) for each in value.values]
+    if types.is_decimal(kind):
+        return format(value.as_py(), "f")
+    if not types.is_temporal(kind):
+        return value.as_py()
+    unit: Any = "D" if types.is_date32(kind) else "ms" if types.is_date(kind) else kind.unit
+    date, _, time = str(np.datetime_as_string(np.datetime64(value.value, unit))).partition("T")
+    if types.is_date(kind) or types.is_time(kind):
+        return date if types.is_date(kind) else time
+    return f"{date}T{time}" + "Z" * (kind.tz is not None)

@@ -23,7 +23,7 @@ PATIENCE = 50  # milliseconds to wait for the next line of a pipe
 
 
 class BadLine(RowFault):
-    """A line that is not text; ``text``: its readable part, with its quotes."""
+    """A line that is not text; ``text``: its readable part."""
 
     def __init__(self, place: str, fault: str, remedy: str, option: str, text: str) -> None:
         super().__init__(place, fault, remedy, option)
@@ -31,7 +31,7 @@ class BadLine(RowFault):
 
 
 class TooLong(bytes):
-    """The quote that a line of over LONGEST bytes leaves open, if any."""
+    """The quote that a long line leaves open."""
 
     FAULT = f"is longer than {LONGEST >> 20} MB, which no model can use"
     SAID = FAULT, "cut it, or end each text with a line end", "--errors skip"
@@ -47,7 +47,7 @@ class Input:
         self.path = path
         self.waiting = 0  # rows read and not yielded
         self.digest: Any = None  # a hash object, updated with the content
-        self.fields: tuple[str, ...] = ()  # of the texts, chosen once a run, from the first record
+        self.fields: tuple[str, ...] = ()  # of the texts
         try:
             self.file = self._open(path)
             self._handle = self._unpack()
@@ -120,7 +120,7 @@ class Input:
     def raw_lines(self, end: bytes = b"\n", encoding: str | None = None, quoted: bool = False) -> Iterator[bytes]:
         """Yield the unpacked lines, as bytes without ``end``, converted to UTF-8 from ``encoding``.
 
-        A longer line than LONGEST is a TooLong, at once, or if ``quoted``, at its end, with its last open quote.
+        A line of over LONGEST bytes is a TooLong: at once, or if ``quoted``, after its end.
         """
         start: list[bytes] = []  # pieces of an unfinished line
         held = quotes = 0  # its bytes and quotes

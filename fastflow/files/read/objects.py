@@ -18,7 +18,7 @@ MARK = re.compile(r"[ \t\r\n]*([^ \t\r\n])[ \t\r\n]*")
 
 
 def json_records(lines: Iterable[str | BadLine], source: Input, layout: Layout) -> Iterator[Record | RowFault]:
-    """Yield a record, or its fault, for each line that is not blank."""
+    """Yield the records of JSON Lines, or their faults."""
     reader = Objects(source, layout)
     for number, line in enumerate(lines, 1):
         if isinstance(line, RowFault):
@@ -36,7 +36,7 @@ def list_records(source: Input, layout: Layout) -> Iterator[Record | RowFault]:
     reader, number = Objects(source, layout), 0
     handler = "replace" if layout.errors == "replace" else "surrogateescape"
     decoder = codecs.getincrementaldecoder("utf-8-sig")(handler)
-    source.waiting = 1  # no value of a pipe needs to be embedded before the list ends
+    source.waiting = 1  # a window does not wait
     try:
         for value, text in _values(map(decoder.decode, source.chunks(layout.encoding)), source.path):
             number += 1
@@ -56,9 +56,8 @@ def list_records(source: Input, layout: Layout) -> Iterator[Record | RowFault]:
 
 
 def _values(pieces: Iterator[str], path: str) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a JSON list, and their JSON; hold one piece and one value."""
     parser = json.JSONDecoder(object_pairs_hook=_object)
-    text, at, enough, signs, number = "", 0, 0, "[", 1  # enough: characters for the next try; signs: that may follow
+    text, at, enough, signs, number = "", 0, 0, "[", 1  # enough: to try again
     for piece in chain(pieces, [""]):
         text, at = text[at:] + piece, 0
         while (mark := MARK.match(text, at)) and (len(text) - at >= enough or not piece):
@@ -93,7 +92,6 @@ class Objects:
         self._source, self._layout, self._first = source, layout, True
 
     def read(self, value: Any, place: str, number: int) -> Record:
-        """Return the record of a value; raises a RowFault, or a FastflowError that concerns every row."""
         source, layout = self._source, self._layout
         row = {"text": value} if isinstance(value, str) else value
         if not isinstance(row, dict):

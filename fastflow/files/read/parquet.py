@@ -29,7 +29,7 @@ def arrow(purpose: str) -> Any:
 def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record | RowFault]:
     """Yield the records after the first ``skip``, or their faults.
 
-    Kept fields are Arrow scalars, ``line`` is the row from 0. Raises a FastflowError naming file and row.
+    Kept fields are Arrow scalars, ``line`` is the row from 0.
     """
     file = _open_file(source)
     with _readable(source.path):
@@ -158,7 +158,6 @@ def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, .
 
 
 def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record | RowFault]:
-    """Yield the records of ``batch``; if it holds bytes that are not UTF-8, of one row at a time."""
     import pyarrow
 
     try:
@@ -196,8 +195,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
             yield Record(join_texts(found, layout), identity, row, tuple(values[at] for values in kept))
 
 
-def _has_all_values(column: Any) -> bool:
-    """Whether the indices of a dictionary column are in its dictionary; unpacking would not check."""
+def _has_all_values(column: Any) -> bool:  # unpacking would not check
     from pyarrow import compute
 
     if not hasattr(column, "dictionary"):
@@ -242,29 +240,3 @@ def _fits_json(kind: Any) -> bool:
         return all(_fits_json(kind.field(at).type) for at in range(kind.num_fields))
     timed = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
     return is_text(kind) or _is_number(kind) or bool(timed or types.is_decimal(kind) or types.is_null(kind))
-
-
-def json_value(value: Any) -> Any:
-    """Return an Arrow scalar's value for JSON: a decimal as text, a time as ISO 8601 that sorts as text.
-
-    A time has all digits of its unit; with a zone it is in UTC and ends with Z.
-    """
-    import numpy as np
-    from pyarrow import types
-
-    kind = value.type
-    if not value.is_valid:
-        return None
-    if types.is_struct(kind):
-        return {kind.field(at).name: json_value(value[at]) for at in range(kind.num_fields)}
-    if types.is_nested(kind):  # a list
-        return [json_value(each) for each in value.values]
-    if types.is_decimal(kind):
-        return format(value.as_py(), "f")
-    if not types.is_temporal(kind):
-        return value.as_py()
-    unit: Any = "D" if types.is_date32(kind) else "ms" if types.is_date(kind) else kind.unit
-    date, _, time = str(np.datetime_as_string(np.datetime64(value.value, unit))).partition("T")
-    if types.is_date(kind) or types.is_time(kind):
-        return date if types.is_date(kind) else time
-    return f"{date}T{time}" + "Z" * (kind.tz is not None)

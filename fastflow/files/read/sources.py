@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Layout, Record, RowFault
+from fastflow.files.read import Layout, Record, RowFault, Skipped
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.skipped import Skipped
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
 Identity = tuple[int, int]
-MARKS = ("_", ".")  # names that begin so are no data, such as _SUCCESS of Spark
+MARKS = ("_", ".")  # as of _SUCCESS
 COUNT_S, CHECKED = 0.25, 1024  # the most seconds of counting; rows between looks at the clock
 
 
@@ -68,7 +67,7 @@ def expand_patterns(given: Sequence[str]) -> list[str]:
 
 
 def _list_data(pattern: str, fixed: int) -> list[str]:
-    """Return the sorted files that match; ``fixed``: the leading parts of the path that are no pattern."""
+    # fixed: leading parts of the path that are no pattern
     named = any(part.startswith(MARKS) for part in Path(pattern).parts[fixed:])
     return sorted(
         path
@@ -78,7 +77,6 @@ def _list_data(pattern: str, fixed: int) -> list[str]:
 
 
 def _list_parquet(folder: str) -> list[str]:
-    """Return the files of a folder of Parquet, [] of another; raises a UsageError for other files among them."""
     found = _list_data(os.path.join(glob.escape(folder), "**", "*"), len(Path(folder).parts))
     others = [path for path in found if not path.endswith(".parquet")]
     if others and len(others) < len(found):
@@ -101,8 +99,8 @@ class Sources:
     """The inputs ``paths``; ``current``, at first the first, is open.
 
     ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` lists rows
-    that --errors skip left out; ``skippable``: whether the command has that option. Raises a FastflowError naming an
-    input that cannot be opened or changed.
+    that --errors skip left out, an option of commands that are ``skippable``. Raises a FastflowError naming an input
+    that cannot be opened or changed.
     """
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
@@ -135,10 +133,9 @@ class Sources:
     def rows(
         self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None, stop: int | None = None
     ) -> Iterator[Row]:
-        """Yield the rows after the first ``skip``, before row ``stop``; rows that are left out are counted too.
+        """Yield the rows after the first ``skip``, before row ``stop``; rows that are left out have numbers too.
 
-        ``counts``, the rows of each input, spare reading earlier inputs. Raises a RowFault for a row that cannot be
-        used.
+        ``counts``, the rows of each input, spare reading earlier inputs.
         """
         number = 0
         if stop is not None and stop <= skip:
@@ -171,11 +168,9 @@ class Sources:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the texts; () before a record was read, and for .txt."""
         return self.current.fields
 
     def _choose_fields(self, layout: Layout, skip: int, counts: Sequence[int]) -> None:
-        """Read the first record, if ``rows`` will begin in a later input."""
         for at, rows in enumerate(counts):
             if rows and not self.fields and skip >= rows and format_of(self.paths[at], layout.format) != "txt":
                 any(self.fields for _ in records_of(self.open(at), layout))

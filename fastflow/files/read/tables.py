@@ -77,7 +77,7 @@ def _warn_of_quotes(path: str, line: int) -> None:
 
 
 def _rows(rows: Any, ended: _Ended) -> Iterator[list[str] | RowFault]:
-    """Yield rows, except blank lines of tables with several columns, and a fault for a row that csv cannot read."""
+    """Yield rows, or their faults, except blank lines of tables with several columns."""
     width = 0
     while True:
         ended.begin()

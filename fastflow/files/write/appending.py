@@ -126,7 +126,7 @@ class AppendedFile(DatabaseFile):
                     )
                 gone = f"DELETE FROM {TABLE} WHERE row <= ? AND row NOT IN (SELECT row FROM kept)"  # noqa: S608
                 self.counts["deleted"] = self._db.execute(gone, [self._first]).rowcount
-        self.skipped.write(self.target)
+        self.list_skipped()
 
     def __enter__(self) -> AppendedFile:
         return self

@@ -12,10 +12,7 @@ from fastflow.files.write.outputs import OutputFile
 
 
 class CsvFile(OutputFile):
-    """Writes .csv: row, id, text, kept fields, ``log_prob``, and ``embedding`` as a JSON list in one cell.
-
-    A cell of null is empty; cells of other types than text are JSON.
-    """
+    """Writes .csv: row, id, text, kept fields, ``log_prob``, ``embedding``; cells are text or JSON, null is empty."""
 
     own = ("row", "text", "log_prob", "embedding")
 
@@ -32,7 +29,7 @@ class CsvFile(OutputFile):
 
 
 def read_head(handle: IO[bytes]) -> bytes:
-    """Read the first record, the header; its names may hold line ends."""
+    """Read the header; its names may hold line ends."""
     head = handle.readline()
     while head.count(b'"') % 2:
         head += handle.readline()

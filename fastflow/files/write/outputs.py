@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from numpy.lib import format as npy
 
 from fastflow.console import add_note, say
-from fastflow.files.read.skipped import Skipped
+from fastflow.files.read import Skipped
 from fastflow.files.write import FIELDS, Block, json_lines
 from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path
 
@@ -100,11 +100,18 @@ class OutputFile:
             self.unused = True
             self.remove()
             return
-        self.skipped.write(self.target)
+        self.list_skipped()
         if self.seal is not None:
             self.seal(whole)
         whole.replace(self.target)
         self.named = True
+
+    def list_skipped(self) -> None:
+        """Write OUT.skipped, or remove that of an earlier run."""
+        if self.skipped.count or os.path.exists(f"{self.target}.skipped"):
+            from fastflow.files.read.skipped import write_list
+
+            write_list(self.skipped, self.target)
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:

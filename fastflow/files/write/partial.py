@@ -89,7 +89,7 @@ def archive_path(target: Path) -> Path:
 
 
 def check_readable(path: Path, error: Exception) -> None:
-    """Raise a FastflowError if the system refused to read ``path``, which may be whole."""
+    """Raise a FastflowError if the system refused ``path``."""
     if isinstance(error, OSError):
         raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
 
