@@ -170,7 +170,7 @@ def embed(
         def started() -> None:
             nonlocal begun
             introduce(runtime)
-            begun = time.monotonic()  # the rate is without the start
+            begun = time.monotonic()
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
