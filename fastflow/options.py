@@ -10,7 +10,7 @@ from fastflow.model import Model, VectorModel
 from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 
-MISSING = ("None", "nan", "<NA>", "NaT")  # values of pandas and others, as words
+MISSING = ("None", "nan", "<NA>", "NaT")
 WINDOW = 4096  # texts in memory, and sorted by length, together
 CHARACTERS = 1 << 24  # most characters in a window, 16 to 64 MB
 Item = TypeVar("Item")

@@ -155,10 +155,10 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
 
     def call(qkv: Any) -> Any:
         y = torch.empty(len(qkv), heads * head, dtype=dtype, device=DEVICE)
+        values = {"heads": heads, "head": head, "blocks": blocks, "scale": head**-0.5}
         encoder_bodies.attend[(texts * heads * blocks,)](
-            qkv_ptr=qkv, offset_ptr=offsets, y_ptr=y, heads=heads, head=head, blocks=blocks, scale=head**-0.5,
-            **constants,
-        )  # fmt: skip
+            qkv_ptr=qkv, offset_ptr=offsets, y_ptr=y, **values, **constants
+        )
         return y
 
     q, k, v = qkv.float().view(texts, tokens, 3, heads, head).permute(2, 0, 3, 1, 4)

@@ -14,8 +14,8 @@ from fastflow.commands import DTYPE, JSON, QUIET, Command, model_argument, model
 from fastflow.console import emit, open_runtime, say, write_json
 from fastflow.errors import FastflowError, UsageError, need_extra
 
-NAMED = 3  # languages at most that a table names
-SPEARMAN = re.compile(r"^\| Spearman average of 7, all \|.*?([\d.]+) \|$", re.MULTILINE)  # in a card: its last column
+NAMED = 3  # languages
+SPEARMAN = re.compile(r"^\| Spearman average of 7, all \|.*?([\d.]+) \|$", re.MULTILINE)
 
 
 @click.command(cls=Command)
@@ -36,9 +36,7 @@ def info(model: str | None, option: str | None, json_file: str | None, dtype: st
 def models(json_file: str | None) -> None:
     """List the models in the package and in the Hub's local cache.
 
-    They have the dimensions of a vector, the size on disk, for a model in the package the mean Spearman x100 of seven
-    English sets of sentence similarity as its card has it, and the languages that model or vocabulary was made for.
-    A repository that cannot run here is listed with the reason.
+    Spearman x100 is the mean of seven English sets in the card of a model in the package.
     """
     from fastflow.files.reuse.cache import bytes_for_people
     from fastflow.model.locate import list_models

@@ -82,7 +82,7 @@ def attend(
     (Milakov & Gimelshein 2018). HD: a power of two >= head. DOT: dtype of operands, PRECISION their
     ``input_precision``.
     """
-    part = tl.program_id(0) // blocks  # on the first axis: the others take 65,535 programs
+    part = tl.program_id(0) // blocks  # other axes take 65,535
     own, index = part % heads, part // heads
     first = tl.load(offset_ptr + index)
     length = tl.load(offset_ptr + index + 1) - first

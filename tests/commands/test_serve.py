@@ -31,7 +31,6 @@ ASKED = request("/embed", b'{"inputs": "a"}').replace(b"host: a", b"host: localh
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_it_serves_and_ends_with_success(tmp_path, sent):
     with serving_process(folder=tmp_path) as server:
-        # no rate: it is without the tokenizer, which a table waits for
         said = r"fastflow: serving default at http://127\.0\.0\.1:\d+, up to [\d,]+ tokens in a batch\n?"
         assert re.fullmatch(said, server.said[-1]), server.said
         assert server.post("/embed", TEXTS).status == 200

@@ -144,7 +144,6 @@ def test_attention_within_each_text(itemsize, number, head, monkeypatch):
 
 
 def test_any_number_of_texts_fits_the_grid(monkeypatch):
-    """CUDA takes 2^31 programs on the first axis, and 65,535 on the others."""
     grids, encoder = [], small(hidden=16, heads=2)
     monkeypatch.setattr(encoder, "launch", lambda body, grid, *_, **__: grids.append(grid))
     encoder.attend(random(70_000, 48), torch.arange(70_001, dtype=torch.int32, device=DEVICE), 1)

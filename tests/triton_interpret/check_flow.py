@@ -240,7 +240,7 @@ def assert_near(z, exact, limit=LIMIT):
 
 
 def test_layers_may_be_far_apart():
-    """A number of 32 bits does not reach the last layer; memory that is not written takes no page."""
+    """Further than 32 bits reach; memory that is not written takes no page."""
     hidden = torch.empty(3, (1 << 24) + 1, 64, dtype=torch.float16, device=DEVICE)
     hidden[:, :4] = torch.arange(3 * 4 * 64, device=DEVICE).view(3, 4, 64) / 768
     offsets, ids = to_device([0, 4], [0] * 4)

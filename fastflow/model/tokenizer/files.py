@@ -225,7 +225,7 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def _check_charsmap(data: bytes, path: Path) -> None:
-    """Refuse a map that the library panics at, or that claims up to 4 GB."""
+    """Refuse a map that the library panics at."""
     from base64 import b64decode
 
     for found in CHARSMAP.finditer(data):

@@ -22,10 +22,10 @@ MANY = ("LATIN", "CYRILLIC", "ARABIC")  # scripts of several languages
 SAME = 0.5  # least share of letters in one script
 KANA = 0.1  # least share of letters in Japanese: others are Chinese
 SHARE, FEWEST = 0.2, 5  # least share and number of a language's commonest words: its own texts have 0.32 to 0.8
-LEAST = 0.15  # the same share of a served language: unknown languages have 0.02 to 0.2
+LEAST = 0.15  # share of a served language: others have 0.02 to 0.2
 PART, SOME = 0.1, 8  # the same of its words that a served language lacks: English texts have 0.04 at most
 NEAR = 0.5  # least hits of a served language, over hits of the likeliest, to look for a part in another language
-NAMES = 0.7  # of words; German sentences have 0.4
+NAMES = 0.7  # German sentences have 0.4
 JUDGED = 200  # commonest words that show whether a vocabulary serves a language
 WHOLE = 1.4  # most pieces a word: vocabularies have 1 to 1.27 in their own languages, 1.56 to 5 in others
 UNKNOWN = 0.05
@@ -66,7 +66,7 @@ def recognise(words: Sequence[str], is_served: Callable[[str], bool]) -> Found |
         if script in ("", *MANY) or count < PART * letters:
             continue
         name, whole = SCRIPTS.get(script, script.capitalize()), count >= SAME * letters
-        if whole or not (is_served(name) or script == "GREEK"):  # formulas have some Greek letters
+        if whole or not (is_served(name) or script == "GREEK"):  # formulas have Greek letters
             return Found(name, is_served(name), not whole)
     return _compare_lists(counts, is_served)
 
@@ -90,7 +90,7 @@ def _compare_lists(counts: Counter[str], is_served: Callable[[str], bool]) -> Fo
 
 
 def are_names(counts: Counter[str]) -> bool:
-    """Whether over NAMES of the words begin with a capital: a list of names is in no language."""
+    """Whether over NAMES of the words begin with a capital."""
     return sum(count for word, count in counts.items() if word.istitle()) > NAMES * counts.total()
 
 
