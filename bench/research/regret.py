@@ -37,13 +37,13 @@ from fastflow.train.methods.names import complete_chain, parse_method
 from fastflow.train.options import COLOURS, DEFAULTS
 from fastflow.train.progress import SILENT
 
-FILES = ("sts/STS13.tsv", "tasks/pairs/msrp.tsv", "tasks/classes/banking77.tsv", "tasks/retrieval/cranfield")
-OTHERS = ("sts/STSb-test.tsv", "tasks/retrieval/quora-duplicates", "tasks/classes/agnews-titles.tsv")
+FIRST = ("sts/STS13.tsv", "tasks/pairs/msrp.tsv", "tasks/classes/banking77.tsv", "tasks/retrieval/cranfield")
+SECOND = ("sts/STSb-test.tsv", "tasks/retrieval/quora-duplicates", "tasks/classes/agnews-titles.tsv")
 HALVES = {"choosing": slice(0, 4), "reported": slice(4, 8), "all": slice(0, 8)}
 NEWS, NOVELS = "corpora/leipzig-eng-news-2016-10k.txt", "corpora/eltec-eng-novels.txt.gz"
 FITTED, ROWS, QUERIES, DOCUMENTS, MORE, AMONG = 1250, 1000, 100, 600, 3000, 600
 FORMS = {"raw": "none", "weights": "none", "soft whitening": "whiten,recolour", "flow": "flow"}
-Rows, RULES = list[dict[str, Any]], ("two errors", "3,000 pairs", "largest mean", "log ranks")
+RULES = ("two errors", "3,000 pairs", "largest mean", "log ranks")
 
 
 def sample_task(path: Path, folder: Path) -> Task:
@@ -99,7 +99,7 @@ def study(encoder: FrozenEncoder, depth: int, tasks: list[Task], news: list[str]
         plain, (x, background, few, many, *sets) = (np.split(each, ends) for each in whole[:, i])
         sides = [np.split(pairs, len(pairs) // AMONG) for pairs in (few, many)]
         ranks = [np.concatenate([*map(rank, side[: len(side) // 2], side[len(side) // 2 :])]) for side in sides]
-        scores, fitted = {}, [each.astype(np.float32) for each in (x, background)]
+        scores, fitted = dict[str, Any](), [each.astype(np.float32) for each in (x, background)]
         for form, method in FORMS.items():
             training = Training(Schedule(), views=Views(views[0][i], views[1][i]), voice=SILENT)
             links, shape = complete_chain(parse_method(method), False), DEFAULTS.shape(len(x), len(background))
@@ -114,7 +114,7 @@ def _score(task: Task, z: NDArray[np.float64]) -> float:
     return task.measure_clusters(z).value if isinstance(task, LabelledTexts) else next(iter(measure(task, z).values()))
 
 
-def compute_regret(rows: Rows, found: Any, rule: str, sets: slice) -> float:
+def compute_regret(rows: list[dict[str, Any]], found: Any, rule: str, sets: slice) -> float:
     """Compare the best of ``rows`` with the flow of the pooling that ``rule`` chooses, or of ``words``, the first."""
     power, errors = np.log if rule == "log ranks" else np.positive, 0 if rule == "largest mean" else 2
     ranks = [power(each[rule == "3,000 pairs"]) for each in found]
@@ -132,14 +132,14 @@ def main(encoders: tuple[str, ...], data: Path, out: Path) -> None:
     """Write the scores, and the regret of each rule."""
     news, novels = read_corpus([str(data / NEWS)], FITTED), _draw_pairs(read_corpus([str(data / NOVELS)]))
     with TemporaryDirectory() as folder:
-        tasks = [sample_task(data / path, Path(folder)) for path in (*FILES, *OTHERS, "tasks/retrieval/scifact")]
-    every = []
+        tasks = [sample_task(data / path, Path(folder)) for path in (*FIRST, *SECOND, "tasks/retrieval/scifact")]
+    every: list[Any] = []
     for name, _, depth in (encoder.rpartition(":") for encoder in encoders):
         encoder = weigh(open_encoder(name, "words", None), news, load_english())
         every.append([*zip(*study(encoder, int(depth), tasks, news, novels), strict=True)])
     rows, regrets = [row for rows, _ in every for row in rows], []
     for rule in RULES:
-        of = {half: [compute_regret(*found, rule, sets) for found in every] for half, sets in HALVES.items()}
+        of = {half: [compute_regret(each, ranks, rule, sets) for each, ranks in every] for half, sets in HALVES.items()}
         regrets.append({"rule": rule, **of})
     level = int(sum(np.mean(row["weights"]) >= np.mean(row["soft whitening"]) for row in rows))
     found = {"sets": [task.name for task in tasks], "weights": {"of": len(rows), "level": level}, "regrets": regrets}

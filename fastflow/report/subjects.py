@@ -86,8 +86,9 @@ def make_subjects(
         if name == "weights" and model.pooling.weights is None:
             raise UsageError("--against weights: this model has no token weights; name raw")
         if name in UNCALIBRATED:
-            other = name == "raw" and plain is not None
-            own = Pool(open_model(replace(model, pooling=plain)), count) if other else pool
+            own = pool
+            if name == "raw" and plain is not None:
+                own = Pool(open_model(replace(model, pooling=plain)), count)
             out.append(Subject(name, _describe(own.runtime, "none"), own, lambda x: x))
         elif Path(name).is_dir():
             out.append(_make_subject(name_path(name), Pool(open_model(name), count)))
