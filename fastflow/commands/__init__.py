@@ -34,7 +34,20 @@ class Command(click.Command):
                 name = "/".join([option.opts[0], *option.secondary_opts])
                 both = f": {values[0]} and {values[1]}" if all(isinstance(each, str) for each in values) else ""
                 ctx.fail(f"{name} is given twice{both}; give it once")
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        _check_apart(ctx)
+        return rest
+
+
+def _check_apart(context: click.Context) -> None:
+    """Raise a UsageError if a file that ``check_free`` lets be replaced is another file of the command."""
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in context.params.items()}
+    named = {name: [str(each) for each in value if isinstance(each, str | Path)] for name, value in values.items()}
+    places = {name: [os.path.realpath(each) for each in found if each != "-"] for name, found in named.items()}
+    for option in (each for each in context.command.params if each.callback is check_free):
+        others = {place for name, found in places.items() if name != option.name for place in found}
+        if set(places.get(str(option.name), ())) & others:
+            raise UsageError(f"{option.opts[-1]} names another file of this command; name a file of its own")
 
 
 def join_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

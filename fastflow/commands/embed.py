@@ -78,8 +78,8 @@ if TYPE_CHECKING:
 @click.option(
     "--append",
     is_flag=True,
-    help="Add the rows to OUT.db, whose other tables stay. With --id-field a known id with another text is replaced; "
-    "without ids a known text is left out. Vectors of unchanged texts are not computed.",
+    help="Add the rows to OUT.db, made if absent; other tables in it stay. With --id-field a known id with another "
+    "text or fields is replaced; without ids a known text is left out. Only new texts are computed.",
 )
 @click.option(
     "--delete-missing", is_flag=True, help="With --append: delete the rows of OUT.db whose id or text the inputs lack."
@@ -236,10 +236,12 @@ def summarise(
     if done.finished:
         say(f"fastflow: {output} is finished: nothing to do")
         return
+    count = sum(done.appended[name] for name in ("added", "replaced", "same")) if done.appended else done.texts
     rate = done.texts / max(seconds, 1e-9)
     odd = [f"{done.empty:,} empty"] * bool(done.empty) + [f"{done.resumed:,} done before"] * bool(done.resumed)
     odd += [f"{done.known:,} more known and left out"] * bool(done.known)
-    odd += [f"{count:,} {what}" for what, count in done.appended.items()]
+    odd += [f"{number:,} {what}" for what, number in done.appended.items()]
+    odd += [f"{done.texts:,} computed"] * bool(done.appended)
     odd += [f"{done.cut:,} cut at {longest:,} tokens"] * bool(done.cut)
     odd = odd or ["none empty or cut"] * (unit == "texts")
     again = f"; {done.reused:,} not computed again" * bool(done.reused)
@@ -247,7 +249,8 @@ def summarise(
     if done.cache:
         say(f"fastflow: {done.cache}")
     what = f" ({', '.join(odd)}{again})" if odd else ""
-    say(f"fastflow: {format_count(done.texts, unit)}{what}, {rate:,.0f} a second{written}")
+    speed = f", {rate:,.0f} a second" * bool(done.texts)
+    say(f"fastflow: {format_count(count, unit)}{what}{speed}{written}")
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def append_texts(
     run = _read_run(path)
     if (ids is None) != (run["id_field"] is None):
         raise UsageError(f"{path} has {'no ids: leave ids out' if run['id_field'] is None else 'ids: give ids='}")
-    layout = Layout(id_field=run["id_field"], keep=tuple(fields))
+    layout = Layout(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
     settings = Settings(layout, run["precision"], run["truncate_dim"], bool(run["normalized"]), prompt=run["prompt"])
     encoder = Encoder(runtime, settings, False, WINDOW)
 
@@ -62,4 +62,4 @@ def delete_rows(path: Path, keys: Sequence[Any]) -> int:
 def _read_run(path: Path) -> dict[str, Any]:
     has_run(path)
     with reading(path) as db:
-        return dict.fromkeys(("id_field", "truncate_dim", "normalized", "prompt")) | run_of(db, path)
+        return dict.fromkeys(("id_field", "text_field", "truncate_dim", "normalized", "prompt")) | run_of(db, path)

@@ -84,6 +84,7 @@ def describe_file(runtime: Runtime, settings: Settings) -> dict[str, Any]:
         "truncate_dim": settings.dim,
         "prompt": settings.prompt,
         "id_field": settings.layout.id_field,
+        "text_field": settings.layout.field,
         "model": runtime.session.packaged or os.path.abspath(runtime.session.model.path),
     }
 

@@ -59,7 +59,7 @@ def test_an_id_is_kept_replaced_or_added_and_only_changed_texts_are_computed(des
     assert embed(write("new.jsonl", NEW), out="whole.db").exit_code == 0
     done = embed("new.jsonl", "--append", *["--delete-missing"] * missing, *cache, model=None)
     assert done.exit_code == 0
-    assert "fastflow: 2 texts (1 added, 2 replaced, 1 same, 0 deleted" in done.stderr
+    assert "fastflow: 4 texts (1 added, 2 replaced, 1 same, 0 deleted, 2 computed" in done.stderr
     assert done.stderr.rstrip().endswith("written to x.db")
     assert len(whole) == 4
     assert rows_of() == rows_of("whole.db")
@@ -109,13 +109,14 @@ REFUSED = [  # options, exit code, sentence
     (
         ("--dtype", "float64"),
         2,
-        "x.db was made with another --dtype: 'float32', and this run has 'float64'; give the same",
+        "x.db was made with --dtype 'float32', and this run is with --dtype 'float64'; give the sa",
     ),
-    (("--precision", "int8"), 2, "another --precision: 'float32', and this run has 'int8'"),
-    (("--normalize",), 2, "another --normalize: 0, and this run has True"),
-    (("--dim", 8), 2, "another --dim: None, and this run has 8"),
-    (("--prompt", "so "), 2, "another --prompt: None, and this run has 'so '"),
-    (("-m", "default"), 2, "x.db was made with another -m: "),
+    (("--precision", "int8"), 2, "with --precision 'float32', and this run is with --precision 'int8'"),
+    (("--normalize",), 2, "without --normalize, and this run is with --normalize;"),
+    (("--dim", 8), 2, "without --dim, and this run is with --dim 8;"),
+    (("--text-field", "text"), 2, "x.db was made without --text-field, and this run is with --text-field 'text'; give"),
+    (("--prompt", "so "), 2, "without --prompt, and this run is with --prompt 'so '"),
+    (("-m", "default"), 2, "x.db was made with -m 'static', and this run is with -m 'default'; give the same"),
     (("--keep", "more"), 2, "x.db has no column more: leave it out, or choose another output"),
     (("--resume",), 2, "--append needs no --resume"),
     (("--shard", "1/2"), 2, "--append and --shard: a part is a file of its own"),
@@ -137,15 +138,17 @@ def test_a_run_that_does_not_fit_the_file_is_refused(desk, options, code, said):
 
 def test_columns_and_values_that_do_not_fit_are_refused(desk):
     make_old()
-    said = "x.db has the column n: fill it too, by --keep n or fields= of Index.add"
+    said = "x.db has the column n: fill it, by --keep or fields= of Index.add"
     assert_one_sentence(embed("old.jsonl", "--append", "-q", ids=("--id-field", "id")), 2, said)
     assert_one_sentence(
-        embed("old.jsonl", "--append", "-q", ids=("--keep", "n")), 2, "another --id-field: 'id', and this"
+        embed("old.jsonl", "--append", "-q", ids=("--keep", "n")),
+        2,
+        "with --id-field 'id', and this run is without",
     )
     for row, said in (
-        ((7, "a fox", 1), "line 1: id is 7, and the column of x.db is TEXT, so SQLite would change it"),
+        ((7, "a fox", 1), "line 1: the id 7 is int, and others are not, so '7' and 7 would be two rows"),
         (("z", "a fox", "007"), "line 1: n is '007', and the column of x.db is INTEGER, so"),
-        ((None, "a fox", 1), "line 1: its id is null, by which --append would find it again"),
+        ((None, "a fox", 1), "line 1: its id is empty, by which --append would find it again"),
     ):
         assert_one_sentence(embed(write("odd.jsonl", [row]), "--append", "-q"), 1, said)
     assert_one_sentence(embed("old.jsonl", "--delete-missing"), 2, "--delete-missing deletes rows of the file that")
@@ -157,11 +160,12 @@ def test_columns_and_values_that_do_not_fit_are_refused(desk):
 
 
 def test_values_of_a_file_that_append_made_keep_their_types(desk):
-    ids = ("--id-field", "id", "--keep", "n")
-    for row in ((7, "a fox", 1), ("007", "a fox", "01"), (7.5, "a fox", None)):
-        assert embed(write("odd.jsonl", [row]), "--append", ids=ids).exit_code == 0
+    for row in ((7, "a fox", 1), (8, "a fox", "01"), (7.5, "a fox", None)):
+        assert embed(write("odd.jsonl", [row]), "--append").exit_code == 0
     with closing(sqlite3.connect("x.db")) as db:
-        assert db.execute("SELECT id, n FROM texts ORDER BY row").fetchall() == [(7, 1), ("007", "01"), (7.5, None)]
+        assert db.execute("SELECT id, n FROM texts ORDER BY row").fetchall() == [(7, 1), (8, "01"), (7.5, None)]
+    said = "line 1: the id '8' is str, and others are not, so '7' and 7 would be two rows; give all ids one type"
+    assert_one_sentence(embed(write("odd.jsonl", [("8", "a fox", 1)]), "--append", "-q"), 1, said)
 
 
 def test_a_database_of_others_gets_the_tables_and_keeps_its_own(desk):
@@ -175,7 +179,9 @@ def test_a_database_of_others_gets_the_tables_and_keeps_its_own(desk):
     with closing(sqlite3.connect("own.db")) as db, db:
         db.execute("CREATE TABLE texts AS SELECT 'hi' AS text")
     assert_one_sentence(
-        embed("old.jsonl", "--append", "-q", out="own.db"), 1, "own.db is no .db of fastflow embed, or da"
+        embed("old.jsonl", "--append", "-q", out="own.db"),
+        2,
+        "own.db has a table texts or run of another program, and",
     )
 
 
@@ -183,6 +189,7 @@ def test_a_run_that_fails_leaves_whole_windows_and_its_repetition_the_rest(desk)
     Path("in.jsonl").write_text("".join(json.dumps({"id": i, "text": f"dog {i}"}) + "\n" for i in range(5)) + "[\n")
     done = embed("in.jsonl", "--append", "-q", ids=("--id-field", "id"))
     assert done.exit_code == 1
+    assert "fastflow: 4 rows are in x.db; the same command adds the rest\n" in done.stderr
     assert rows_of(names="id") == [(0,), (1,), (2,), (3,)]
     Path("in.jsonl").write_text("".join(json.dumps({"id": i, "text": f"dog {i}"}) + "\n" for i in range(7)))
     assert "3 added, 0 replaced, 4 same" in embed("in.jsonl", "--append", ids=("--id-field", "id")).stderr
@@ -230,7 +237,7 @@ def test_an_index_adds_and_deletes_rows_and_finds_them(desk, hold):
                 lambda: index.add(["a", "b"], ids=["z", "z"], fields={"n": [1, 2]}),
                 "text 1: the id 'z' is that of Index.add, te",
             ),
-            (lambda: index.add(["a"], ids=["z"]), "x.db has the column n: fill it too"),
+            (lambda: index.add(["a"], ids=["z"]), "x.db has the column n: fill it, by"),
         ):
             with pytest.raises(FastflowError, match=said):
                 call()

@@ -85,11 +85,30 @@ def test_a_part_and_a_matrix_are_replaced_by_the_same_rule(desk, vector_model):
     assert_one_sentence(run("embed", "in.txt", "--shard", "1/2", "-o", "parts"), 2, f"{part.name} exists, and no ")
     words = ("transform", "in.npy", "-m", vector_model, "-q", "-o")
     Path("x.npy").write_text("theirs")
-    assert_one_sentence(run(*words, "x.npy"), 2, "no x.npy.run.json says that fastflow made it")
+    assert_one_sentence(run(*words, "x.npy"), 2, "no x.npy.run.json says that one run made it")
     assert run(*words, "x.npy", "--overwrite").exit_code == 0
     assert run(*words, "x.npy").exit_code == 0
     os.utime("x.npy", (1, 1))
-    assert_one_sentence(run(*words, "x.npy"), 2, "x.npy exists, and no x.npy.run.json says that fastflow made it as it")
+    assert_one_sentence(run(*words, "x.npy"), 2, "x.npy exists, and no x.npy.run.json says that one run made it as it")
+
+
+def test_a_file_that_append_extended_or_that_was_changed_is_not_replaced(desk):
+    assert run("embed", "in.txt", "-o", "x.db", "-q").exit_code == 0
+    assert run("embed", "in.txt", "-o", "x.db", "-q").exit_code == 0
+    for change in (lambda: run("embed", "in.txt", "-o", "x.db", "-q", "--append"), lambda: os.utime("x.db", (1, 1))):
+        assert run("embed", "in.txt", "-o", "x.db", "-q", "--overwrite").exit_code == 0
+        change()
+        said = "x.db exists, and no x.db.run.json says that one run made it as it is: choose another output with -o, ad"
+        assert_one_sentence(run("embed", "in.txt", "-o", "x.db"), 2, said)
+
+
+def test_the_file_of_json_is_no_other_file_of_the_command(desk):
+    assert run("embed", "in.txt", "-o", "x.db", "-q").exit_code == 0
+    said = "--json names another file of this command; name a file of its own"
+    for words in (("embed", "in.txt", "-o", "x.db"), ("search", "x.db", "dog"), ("embed", "x.db", "-o", "new.db")):
+        assert_one_sentence(run(*words, "--json", "./x.db", "--overwrite"), 2, said)
+    assert_one_sentence(run("embed", "in.txt", "-o", "new.db", "--json", "new.db"), 2, said)
+    assert Path("x.db").read_bytes().startswith(b"SQLite")
 
 
 JSON = ("similarity a b", "info static", "status parts", "embed in.txt -o x.npy", "search x.db dog", "cache cache")

@@ -198,7 +198,7 @@ def test_a_finished_output_that_is_another_file_or_has_a_damaged_record_is_an_er
     record.unlink()
     absent = "x.npy is finished, and there is no x.npy.run.json, which names its run: leave out --resume"
     assert_one_sentence(run(*words, "--resume"), 2, absent)
-    assert_one_sentence(run(*words), 2, "x.npy exists, and no x.npy.run.json says that fastflow made it")
+    assert_one_sentence(run(*words), 2, "x.npy exists, and no x.npy.run.json says that one run made it")
     assert run(*words, "--overwrite").exit_code == 0
     assert run(*words, "--resume").exit_code == 0
 

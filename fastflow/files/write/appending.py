@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastflow.console import add_note
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import Layout
 from fastflow.files.read.sources import Row, one_text
@@ -33,6 +34,7 @@ OPTIONS = {  # entry of the table run that an appended row must share -> option
     "truncate_dim": "--dim",
     "prompt": "--prompt",
     "id_field": "--id-field",
+    "text_field": "--text-field",
 }
 # declared type -> values that SQLite does not convert
 TYPES = {"TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
@@ -52,9 +54,12 @@ def explain_fault(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if "not a database" in str(error):
             raise UsageError(f"{path} is no SQLite file; choose another output with -o") from error
-        raise FastflowError(
-            f"{path} cannot be written: {error}; the rows so far stay, and the same command adds the rest"
-        ) from error
+        raise FastflowError(f"{path} cannot be written: {error}; mend that, and give the same command again") from error
+
+
+def _describe_option(option: str, value: Any) -> str:
+    given = f" {short(value)}" * (not isinstance(value, int) or option == "--dim")
+    return f"with {option}{given}" if value else f"without {option}"
 
 
 class Entry(NamedTuple):
@@ -86,6 +91,7 @@ class AppendedFile(DatabaseFile):
         self._layout, self._unit, self._deletes = layout, unit, delete_missing
         self._key = "text" if layout.id_field is None else layout.id_field
         self._places: dict[int, int] = {}  # number in the input -> row of the file that it replaces
+        self._texts: bool | None = None
         self._updates: list[tuple[Any, ...]] = []  # (*kept, row, *kept) of rows with the same text
         self._new = not target.exists()
         with explain_fault(self.target):
@@ -133,8 +139,11 @@ class AppendedFile(DatabaseFile):
 
     def __exit__(self, *error: object) -> None:
         self._db.close()
-        if self._new and error[0] is not None and not self.rows:
-            self.target.unlink(missing_ok=True)
+        if isinstance(error[1], BaseException):
+            if self._new and not self.rows:
+                self.target.unlink(missing_ok=True)
+            elif self.rows:
+                add_note(error[1], f"{self.rows:,} rows are in {self.target}; the same command adds the rest")
         self.remove()
         super().__exit__(*error)
 
@@ -196,19 +205,25 @@ class AppendedFile(DatabaseFile):
         self._db.execute(f"CREATE INDEX IF NOT EXISTS {KEY_INDEX} ON {TABLE} ({quote_name(self._key)})")
 
     def _check_run(self, names: list[str]) -> None:
-        before, now = run_of(self._db, self.target), self.describe_run()
+        try:
+            before, now = run_of(self._db, self.target), self.describe_run()
+        except FastflowError as error:
+            raise UsageError(
+                f"{self.target} has a table {TABLE} or {RUN} of another program, and --append needs these names; give "
+                "another output with -o"
+            ) from error
         for name, option in OPTIONS.items():
-            if before.get(name) != now[name]:
+            if before.get(name) != now[name] and (name in before or name != "text_field"):
+                shown = "model" if option == "-m" else name
+                was, has = (_describe_option(option, run.get(shown)) for run in (before, now))
+                has = "with another version of it" if was == has else has
                 raise UsageError(
-                    f"{self.target} was made with another {option}: {short(before.get(name))}, and this run has "
-                    f"{short(now[name])}; give the same, or choose another output with -o"
+                    f"{self.target} was made {was}, and this run is {has}; give the same, or another output with -o"
                 )
         declared = {name: kind for _, name, kind, *_ in self._db.execute(f"PRAGMA table_info({TABLE})")}
         mine, theirs = ({fold_case(name): name for name in each} for each in (names, declared))
         if absent := [theirs[name] for name in theirs if name not in mine]:
-            raise UsageError(
-                f"{self.target} has the column {absent[0]}: fill it too, by --keep {absent[0]} or fields= of Index.add"
-            )
+            raise UsageError(f"{self.target} has the column {absent[0]}: fill it, by --keep or fields= of Index.add")
         if absent := [mine[name] for name in mine if name not in theirs]:
             raise UsageError(f"{self.target} has no column {absent[0]}: leave it out, or choose another output with -o")
         self._types = {mine[name]: declared[theirs[name]] for name in mine}
@@ -217,8 +232,13 @@ class AppendedFile(DatabaseFile):
         text, layout = one_text(row), self._layout
         kept = tuple(map(to_column, row.record.kept))
         key = text if layout.id_field is None else to_column(row.record.id)
-        if key is None:
-            raise FastflowError(f"{self._place(row)}: its id is null, by which --append would find it again; fill it")
+        if layout.id_field is not None and key in (None, ""):
+            raise FastflowError(f"{self._place(row)}: its id is empty, by which --append would find it again; fill it")
+        if isinstance(key, str) != self._is_text(key):
+            raise FastflowError(
+                f"{self._place(row)}: the id {short(key)} is {type(key).__name__}, and others are not, so '7' and 7 "
+                "would be two rows; give all ids one type"
+            )
         named = [*zip(layout.keep, kept, strict=True), *[(layout.id_field, key)] * (layout.id_field is not None)]
         for name, value in named:
             declared = self._types[str(name)]
@@ -228,6 +248,14 @@ class AppendedFile(DatabaseFile):
                     "SQLite would change it; change the value, or make the file again"
                 )
         return Entry(row, text, key, kept)
+
+    def _is_text(self, key: Any) -> bool:
+        """Whether the ids are texts, as the first one of the file or, without rows, of the input is."""
+        if self._texts is None:
+            kind = f"SELECT typeof({quote_name(self._key)}) = 'text' FROM {TABLE} LIMIT 1"  # noqa: S608 (a quoted name)
+            found = self._db.execute(kind).fetchone()
+            self._texts = isinstance(key, str) if found is None else bool(found[0])
+        return self._texts
 
     def _note(self, entries: list[Entry]) -> list[Entry]:
         """Note the keys of ``entries``; return the entries whose key comes for the first time."""

@@ -25,7 +25,7 @@ KEY_INDEX = "texts_by_key"  # of --append
 JOURNALS = ("-journal", "-wal", "-shm")  # ends of the names of SQLite's files beside a database that is written
 STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
-ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "model")  # fields of a run that a manifest lacks
+ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "text_field", "model")  # fields of a run that a manifest lacks
 ROWS = 512  # rows at a time: more would not fit the caches
 DTYPES = {  # --precision of the run -> dtype of its vectors
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"

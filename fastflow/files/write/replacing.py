@@ -17,8 +17,9 @@ def check_replaceable(target: Path, overwrite: bool) -> None:
     if not target.is_symlink() and not target.is_file():
         raise UsageError(f"{target} is not a regular file; choose another output with -o")
     if not overwrite and (reason := _find_foreign(target)) is not None:
+        append = ", add to it with --append" * (target.suffix == ".db")
         raise UsageError(
-            f"{target} exists, and {reason}: choose another output with -o, or replace it with --overwrite"
+            f"{target} exists, and {reason}: choose another output with -o{append}, or replace it with --overwrite"
         )
 
 
@@ -28,7 +29,8 @@ def _find_foreign(target: Path) -> str | None:
     if target.suffix == ".db":
         from fastflow.files.write.database_schema import find_foreign
 
-        return find_foreign(target)
+        if (found := find_foreign(target)) is not None:
+            return found
     from fastflow.files.parts.manifest import is_whole, manifest_path, read_manifest
 
     if manifest_path(target).exists() and is_whole(target.parent, read_manifest(manifest_path(target))):
@@ -38,4 +40,4 @@ def _find_foreign(target: Path) -> str | None:
         known = identify(target) in (record["file"], record["before"])
     except FAULTS:
         known = False
-    return None if known else f"no {run_path(target).name} says that fastflow made it as it is"
+    return None if known else f"no {run_path(target).name} says that one run made it as it is"
