@@ -36,7 +36,7 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
     "calibrate.md": ("a cosine of about 0.1, by design",),
     "embed.md": (
         "of 12,000 texts (34 %), ", "read up to 256 MB", "that 1 % of the texts are", "at least 5 % of 200 or more",
-        "line of over 16 MB",
+        "over 16 MB",
     ),
     "large-files.md": ("| 100 MB |", "are 384 GB as int8", "four times as much"),
     "deploy.md": ("has taken longer than 60 s",),

@@ -77,7 +77,7 @@ def test_the_run_is_described(model, corpus, tmp_path, sentences):
     assert about == {
         "fingerprint": runtime.fingerprint, "backend": runtime.backend, "dtype": str(runtime.info()["dtype"]),
         "precision": "ubinary", "normalized": 1, "dim": 12, "truncate_dim": 12, "prompt": "so ", "format": 1,
-        "version": __version__, "id_field": None, "model": str(model),
+        "version": __version__, "id_field": None, "text_field": None, "model": str(model),
     }  # fmt: skip
     want = runtime.encode(sentences, None, True, truncate_dim=12, precision="ubinary", prompt="so ")
     assert np.array_equal(read_back(target)[0], want)

@@ -1,4 +1,4 @@
-"""An existing output is replaced only if a record says that fastflow made all of it."""
+"""An existing output is replaced only if the record of a run describes the whole file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastflow.files.write.partial import FAULTS, identify, run_path
 
 
 def check_replaceable(target: Path, overwrite: bool) -> None:
-    """Raise a UsageError if the output ``target`` exists, unless fastflow made all of it or ``overwrite``."""
+    """Raise a UsageError if ``target`` exists and no record of a run describes it, unless ``overwrite``."""
     if not os.path.lexists(target):
         return
     if not target.is_symlink() and not target.is_file():
