@@ -83,7 +83,7 @@ def is_overwriting() -> bool:
 
 
 def check_free(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Raise a UsageError if the file ``value`` exists, unless --overwrite replaces it, for such a file has no record."""
+    """Raise a UsageError if the file ``value``, which has no record, exists and --overwrite is not given."""
     if value is not None and str(value) != "-" and os.path.lexists(value):
         if not (os.path.isfile(value) or os.path.islink(value)):
             raise UsageError(f"{parameter.opts[-1]} {value} is not a regular file; name another")

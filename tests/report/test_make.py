@@ -128,7 +128,7 @@ def test_no_path_of_this_machine_is_in_page_or_json(model, model_copy, bert, dat
     whole = ["--corpus", data / "corpus.txt", "--qnli", data / "q.tsv"]
     for options in (whole, []):
         named = ["--against", f"raw,{other}", "--sts", tmp_path / "sts", *options]
-        done = report(".", "-o", shown, "--json", written, *named)
+        done = report(".", "-o", shown, "--json", written, "--overwrite", *named)
         assert done.exit_code == 0, done.stderr
         for text in (shown.read_text(), written.read_text()):
             for folder in {str(tmp_path), str(data), str(bert), str(model), str(model_copy), str(tmp_path.parents[1])}:
@@ -268,7 +268,9 @@ def test_json_agrees_with_eval_and_the_analyses(whole, model, data):
 @pytest.mark.slow
 def test_same_seed_same_bytes_and_another_seed_another_choice(model, data, tmp_path):
     options = ["--sts", data / "pairs.tsv", "-o", tmp_path / "r.html", "--sample", 50, "--seed"]
-    found = [(read_report(model, *options, seed), (tmp_path / "r.html").read_bytes()) for seed in (3, 3, 4)]
+    found = [
+        (read_report(model, *options, seed, "--overwrite"), (tmp_path / "r.html").read_bytes()) for seed in (3, 3, 4)
+    ]
     assert found[0] == found[1]
     assert found[0][0]["sections"]["isotropy"] != found[2][0]["sections"]["isotropy"]
 

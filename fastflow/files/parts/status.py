@@ -69,7 +69,8 @@ class Status(NamedTuple):
 def command(first: Manifest, part: Path, number: int) -> str:
     """Return the command that makes ``part``, to run in the first command's folder."""
     words = ["fastflow", "embed", *first.arguments, "--shard", f"{number}/{first.shard[1]}", "-o", str(part)]
-    return shlex.join([*words, *["--resume"] * is_unfinished(part)])
+    again = "--resume" if is_unfinished(part) else "--overwrite"
+    return shlex.join([*words, *[again] * (is_unfinished(part) or part.exists())])
 
 
 def _state(folder: Path, part: Path, manifest: Manifest | None) -> str:

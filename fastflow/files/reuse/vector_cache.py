@@ -52,7 +52,7 @@ class VectorCache(Store):
     def __init__(self, path: Path, decided: Mapping[str, Any], size: int, by_id: bool = False) -> None:
         self.path, self._size, self._settings = path, size, json.dumps(decided, sort_keys=True)
         self._keys = "ids" if by_id else "keys"
-        self._db = _open(path, "rwc")
+        self._db = self._connect(path)
         try:
             with self._changing():
                 if not _version(self._db, path):
@@ -66,6 +66,9 @@ class VectorCache(Store):
         except BaseException:
             self._db.close()
             raise
+
+    def _connect(self, path: Path) -> Any:
+        return _open(path, "rwc")
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with _plain(self.path):
@@ -135,14 +138,18 @@ class Temporary(VectorCache):
 
     def __init__(self, folder: Path | None, decided: Mapping[str, Any], size: int) -> None:
         folder = folder or Path(tempfile.gettempdir())
+        super().__init__(folder / "(temporary file of --dedupe)", decided, size)
+        self.since = None
+
+    def _connect(self, path: Path) -> Any:
         try:
-            with tempfile.NamedTemporaryFile(prefix="fastflow-", dir=folder) as file:
-                super().__init__(Path(file.name), decided, size)
-                for pragma in ("journal_mode = off", "synchronous = off"):
-                    self._db.execute(f"PRAGMA {pragma}")
+            with tempfile.NamedTemporaryFile(prefix="fastflow-", dir=path.parent) as file:  # empty while it has a name
+                db = _open(Path(file.name), "rw")
         except OSError as error:
-            raise cannot_write(folder / "(temporary file of --dedupe)", error) from error
-        self.path, self.since = folder / "(temporary file of --dedupe)", None
+            raise cannot_write(path, error) from error
+        for pragma in ("journal_mode = off", "synchronous = off"):
+            db.execute(f"PRAGMA {pragma}")
+        return db
 
     def finish(self) -> None:
         """Keep nothing: the file ends with the run."""
