@@ -19,23 +19,13 @@ from fastflow.files.read import Layout
 from fastflow.files.read.sources import Row, one_text
 from fastflow.files.write import Block
 from fastflow.files.write.database import FIXED, DatabaseFile, to_column
-from fastflow.files.write.database_schema import KEY_INDEX, PAGE, RUN, TABLE, fold_case, quote_name, run_of
+from fastflow.files.write.database_schema import KEY_INDEX, PAGE, RUN, TABLE, check_appendable, quote_name
 from fastflow.files.write.partial import is_unfinished, run_path
 from fastflow.options import cut_windows
 from fastflow.values import short
 
 WAIT = 60.0  # seconds to wait for another process that writes the file
 ASKED = 500  # keys in a query
-OPTIONS = {  # entry of the table run that an appended row must share -> option
-    "fingerprint": "-m",
-    "dtype": "--dtype",
-    "precision": "--precision",
-    "normalized": "--normalize",
-    "truncate_dim": "--dim",
-    "prompt": "--prompt",
-    "id_field": "--id-field",
-    "text_field": "--text-field",
-}
 # declared type -> values that SQLite does not convert
 TYPES = {"TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
 
@@ -55,11 +45,6 @@ def explain_fault(path: Path) -> Iterator[None]:
         if "not a database" in str(error):
             raise UsageError(f"{path} is no SQLite file; choose another output with -o") from error
         raise FastflowError(f"{path} cannot be written: {error}; mend that, and give the same command again") from error
-
-
-def _describe_option(option: str, value: Any) -> str:
-    given = f" {short(value)}" * (not isinstance(value, int) or option == "--dim")
-    return f"with {option}{given}" if value else f"without {option}"
 
 
 class Entry(NamedTuple):
@@ -193,7 +178,7 @@ class AppendedFile(DatabaseFile):
                 # without declared types, for later values may be of others
                 self._db.execute(f"CREATE TABLE {TABLE} ({', '.join(quote_name(n) + FIXED.get(n, '') for n in names)})")
                 self._write_run(self._db)
-            self._check_run(names)
+            self._types = check_appendable(self._db, self.target, self.describe_run(), names)
             self._index()
             self._db.execute("CREATE TEMP TABLE seen (key BLOB PRIMARY KEY, place TEXT) WITHOUT ROWID")
             self._db.execute("CREATE TEMP TABLE kept (row INTEGER PRIMARY KEY)")
@@ -203,30 +188,6 @@ class AppendedFile(DatabaseFile):
 
     def _index(self) -> None:
         self._db.execute(f"CREATE INDEX IF NOT EXISTS {KEY_INDEX} ON {TABLE} ({quote_name(self._key)})")
-
-    def _check_run(self, names: list[str]) -> None:
-        try:
-            before, now = run_of(self._db, self.target), self.describe_run()
-        except FastflowError as error:
-            raise UsageError(
-                f"{self.target} has a table {TABLE} or {RUN} of another program, and --append needs these names; give "
-                "another output with -o"
-            ) from error
-        for name, option in OPTIONS.items():
-            if before.get(name) != now[name] and (name in before or name != "text_field"):
-                shown = "model" if option == "-m" else name
-                was, has = (_describe_option(option, run.get(shown)) for run in (before, now))
-                has = "with another version of it" if was == has else has
-                raise UsageError(
-                    f"{self.target} was made {was}, and this run is {has}; give the same, or another output with -o"
-                )
-        declared = {name: kind for _, name, kind, *_ in self._db.execute(f"PRAGMA table_info({TABLE})")}
-        mine, theirs = ({fold_case(name): name for name in each} for each in (names, declared))
-        if absent := [theirs[name] for name in theirs if name not in mine]:
-            raise UsageError(f"{self.target} has the column {absent[0]}: fill it, by --keep or fields= of Index.add")
-        if absent := [mine[name] for name in mine if name not in theirs]:
-            raise UsageError(f"{self.target} has no column {absent[0]}: leave it out, or choose another output with -o")
-        self._types = {mine[name]: declared[theirs[name]] for name in mine}
 
     def _read(self, row: Row) -> Entry:
         text, layout = one_text(row), self._layout

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write import Block
 from fastflow.stages.vectors import first_bad
 from fastflow.values import open_regular, short
@@ -30,6 +30,16 @@ ROWS = 512  # rows at a time: more would not fit the caches
 DTYPES = {  # --precision of the run -> dtype of its vectors
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
 }  # fmt: skip
+OPTIONS = {  # entry of the table run that an appended row must share -> option
+    "fingerprint": "-m",
+    "dtype": "--dtype",
+    "precision": "--precision",
+    "normalized": "--normalize",
+    "truncate_dim": "--dim",
+    "prompt": "--prompt",
+    "id_field": "--id-field",
+    "text_field": "--text-field",
+}
 
 
 def quote_name(name: str) -> str:
@@ -141,6 +151,38 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
             said = f"{name} in its table run is {short(run[name])}"
             raise FastflowError(f"{path} is damaged: {said}; make the file again")
     return run
+
+
+def _describe_option(option: str, value: Any) -> str:
+    given = f" {short(value)}" * (not isinstance(value, int) or option == "--dim")
+    return f"with {option}{given}" if value else f"without {option}"
+
+
+def check_appendable(db: sqlite3.Connection, path: Path, now: dict[str, Any], names: list[str]) -> dict[str, str]:
+    """Return the declared type of each column ``names`` of ``path``, to which a run ``now`` appends.
+
+    Raises a UsageError if the options or the columns of the file are others.
+    """
+    try:
+        before = run_of(db, path)
+    except FastflowError as error:
+        raise UsageError(
+            f"{path} has a table {TABLE} or {RUN} of another program, and --append needs these names; give "
+            "another output with -o"
+        ) from error
+    for name, option in OPTIONS.items():
+        if before.get(name) != now[name] and (name in before or name != "text_field"):
+            shown = "model" if option == "-m" else name
+            was, has = (_describe_option(option, run.get(shown)) for run in (before, now))
+            has = "with another version of it" if was == has else has
+            raise UsageError(f"{path} was made {was}, and this run is {has}; give the same, or another output with -o")
+    declared = {name: kind for _, name, kind, *_ in db.execute(f"PRAGMA table_info({TABLE})")}
+    mine, theirs = ({fold_case(name): name for name in each} for each in (names, declared))
+    if absent := [theirs[name] for name in theirs if name not in mine]:
+        raise UsageError(f"{path} has the column {absent[0]}: fill it, by --keep or fields= of Index.add")
+    if absent := [mine[name] for name in mine if name not in theirs]:
+        raise UsageError(f"{path} has no column {absent[0]}: leave it out, or choose another output with -o")
+    return {mine[name]: declared[theirs[name]] for name in mine}
 
 
 def columns_of(db: sqlite3.Connection) -> list[str]:
