@@ -65,7 +65,7 @@ class AppendedFile(DatabaseFile):
     """Writes rows into the tables ``texts`` and ``run`` of ``target``, made if absent.
 
     ``counts``: the rows added, replaced, the same as before, and deleted. ``unit``: the word before a row's number in
-    messages. Raises a FastflowError if the file has other options or columns, or another run writes it.
+    messages. Raises as ``check_appendable``, and if another run writes the file.
     """
 
     def __init__(self, target: Path, meta: dict[str, Any], layout: Layout, unit: str, delete_missing: bool) -> None:
@@ -75,7 +75,7 @@ class AppendedFile(DatabaseFile):
         self.counts = {"added": 0, "replaced": 0, "same": 0, "deleted": 0}
         self._layout, self._unit, self._deletes = layout, unit, delete_missing
         self._key = "text" if layout.id_field is None else layout.id_field
-        self._places: dict[int, int] = {}  # number in the input -> row of the file that it replaces
+        self._places: dict[int, int] = {}  # number in the input -> row that it replaces
         self._texts: bool | None = None
         self._updates: list[tuple[Any, ...]] = []  # (*kept, row, *kept) of rows with the same text
         self._new = not target.exists()
@@ -135,8 +135,8 @@ class AppendedFile(DatabaseFile):
     def pick_changed(self, rows: Iterable[Row], together: int) -> Iterator[Row]:
         """Yield the rows that need a vector: a new key, or an id with another text.
 
-        Changed fields of other rows are written with the next window. Raises a FastflowError for an id that comes
-        twice. ``together``: rows that are looked up at once.
+        Changed fields of other rows are written with the next window. Raises a FastflowError for a repeated id.
+        ``together``: rows that are looked up at once.
         """
         for some in cut_windows(iter(rows), together, lambda row: len(one_text(row))):
             entries = [self._read(row) for row in some]
@@ -211,7 +211,7 @@ class AppendedFile(DatabaseFile):
         return Entry(row, text, key, kept)
 
     def _is_text(self, key: Any) -> bool:
-        """Whether the ids are texts, as the first one of the file or, without rows, of the input is."""
+        """Whether ids are texts, as the first one of the file, or else of the input."""
         if self._texts is None:
             kind = f"SELECT typeof({quote_name(self._key)}) = 'text' FROM {TABLE} LIMIT 1"  # noqa: S608 (a quoted name)
             found = self._db.execute(kind).fetchone()
@@ -219,7 +219,7 @@ class AppendedFile(DatabaseFile):
         return self._texts
 
     def _note(self, entries: list[Entry]) -> list[Entry]:
-        """Note the keys of ``entries``; return the entries whose key comes for the first time."""
+        """Note the keys of ``entries``; return the entries with a new key."""
         seen = dict(self._select("SELECT key, place FROM seen WHERE key IN ", [entry.digest for entry in entries]))
         fresh: dict[bytes, str] = {}
         first = []
@@ -256,7 +256,7 @@ class AppendedFile(DatabaseFile):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Run a transaction, which first writes the changed fields of rows with the same text."""
+        """Run a transaction, which first writes ``_updates``."""
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             if self._updates:

@@ -22,7 +22,7 @@ PAGE = 16_384  # bytes; rows of 768 floats waste less than with SQLite's 4,096
 TABLE = "texts"
 RUN = "run"
 KEY_INDEX = "texts_by_key"  # of --append
-JOURNALS = ("-journal", "-wal", "-shm")  # ends of the names of SQLite's files beside a database that is written
+JOURNALS = ("-journal", "-wal", "-shm")  # SQLite's files beside a database that is written
 STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
 ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "text_field", "model")  # fields of a run that a manifest lacks
@@ -30,7 +30,7 @@ ROWS = 512  # rows at a time: more would not fit the caches
 DTYPES = {  # --precision of the run -> dtype of its vectors
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
 }  # fmt: skip
-OPTIONS = {  # entry of the table run that an appended row must share -> option
+OPTIONS = {  # entry of the table run that appended rows share -> option
     "fingerprint": "-m",
     "dtype": "--dtype",
     "precision": "--precision",
@@ -120,7 +120,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_only(db: sqlite3.Connection, *tables: str) -> None:
-    """Restrict ``db`` to reading ``tables`` and calling functions; to list columns, RUN must be among them."""
+    """Restrict ``db`` to ``tables`` and functions; to list columns, RUN must be among them."""
 
     def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
         reads = action == sqlite3.SQLITE_READ and first in tables
@@ -133,7 +133,7 @@ def read_only(db: sqlite3.Connection, *tables: str) -> None:
 
 
 def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Return the table ``run`` as a dict; raises a FastflowError for a damaged or foreign file."""
+    """Return the table ``run``; raises a FastflowError for a damaged or foreign file."""
     try:
         run = dict(db.execute("SELECT name, value FROM run"))
         columns_of(db)
@@ -159,10 +159,7 @@ def _describe_option(option: str, value: Any) -> str:
 
 
 def check_appendable(db: sqlite3.Connection, path: Path, now: dict[str, Any], names: list[str]) -> dict[str, str]:
-    """Return the declared type of each column ``names`` of ``path``, to which a run ``now`` appends.
-
-    Raises a UsageError if the options or the columns of the file are others.
-    """
+    """Return the declared types of ``names``; raises a UsageError unless a run ``now`` may append to ``path``."""
     try:
         before = run_of(db, path)
     except FastflowError as error:
@@ -200,7 +197,7 @@ def width_of(run: dict[str, Any]) -> int:
 
 
 def find_foreign(path: Path) -> str | None:
-    """Describe what ``path`` has that fastflow embed did not make, or return None."""
+    """Describe a part of ``path`` that fastflow did not make, or return None."""
     if beside := [path.name + end for end in JOURNALS if path.with_name(path.name + end).exists()]:
         return f"{beside[0]} shows that another program writes it"
     try:

@@ -11,7 +11,7 @@ from fastflow.files.write.partial import FAULTS, identify, run_path
 
 
 def check_replaceable(target: Path, overwrite: bool) -> None:
-    """Raise a UsageError if the output ``target`` exists, unless fastflow made all of it or ``overwrite``."""
+    """Raise a UsageError if ``target`` exists, unless fastflow made all of it or ``overwrite``."""
     if not os.path.lexists(target):
         return
     if not target.is_symlink() and not target.is_file():
