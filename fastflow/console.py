@@ -177,7 +177,7 @@ def plain_errors(invoke: Any, ctx: click.Context, debug: bool) -> Any:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Raise Terminated at SIGTERM if its handler is the default; repeat a signal if Python dropped its error."""
+    """Raise Terminated at SIGTERM unless it has a handler; repeat a signal if Python dropped its error."""
 
     def terminate(number: int, frame: Any) -> None:
         raise Terminated
@@ -221,7 +221,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for each closed standard stream, or the next opened file would get its descriptor."""
+    """Open /dev/null for closed standard streams, or another file would get their descriptors."""
     for number in range(3):
         try:
             os.fstat(number)

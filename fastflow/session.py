@@ -203,7 +203,7 @@ class Session:
         return f"{warning} (the model {self.packaged} is English only)" if english else warning
 
     def look_at(self, texts: Sequence[str]) -> str | None:
-        """Keep the first texts; return a warning, at most once, if they do not suit the model's vocabulary."""
+        """Keep the first texts; return the warning of ``warn_of``, at most once."""
         if self.unsuited or not self.seen.add(texts):
             return None
         self.unsuited = self.warn_of(self.seen.texts)
@@ -213,7 +213,7 @@ class Session:
         self._calibrator = self._fused = None
 
     def _prepare(self, texts: list[str], o: Options) -> list[str] | Tokens:
-        """Return texts with their prompt for the fused (one compiled) call, or tokens for separate steps."""
+        """Return texts with their prompt for the fused call, or tokens for separate steps."""
         if self.seen.open:
             self._look_at(texts)
         if self._fused is None or (o.prompt and not self.model.prompts.pooled):

@@ -62,7 +62,7 @@ def short(value: Any) -> str:
 
 @contextmanager
 def panics() -> Iterator[None]:
-    """Turn a panic of a Rust library, a BaseException, into a RuntimeError."""
+    """Turn a Rust library's panic, a BaseException, into a RuntimeError."""
     try:
         yield
     except BaseException as error:

@@ -134,7 +134,6 @@ def _siblings(cpu: int) -> str:
 
 
 def _sysctl(name: str) -> int:
-    """Return an integer of macOS's sysctl, 0 without one."""
     value, size = ctypes.c_int32(), ctypes.c_size_t(4)
     ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t())
     return value.value

@@ -204,7 +204,7 @@ DEFAULTS = Options()
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:
-    """Raise a FastflowError without PyTorch or transformers; ``shown``: tell a terminal that loading takes time."""
+    """Raise a FastflowError without PyTorch or transformers; ``shown``: announce the loading."""
     if shown and sys.stderr is not None and sys.stderr.isatty():
         say("fastflow: PyTorch is loaded first, which takes a few seconds")
     try:

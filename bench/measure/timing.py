@@ -84,7 +84,7 @@ def alternate(
 ) -> dict[str, Timing]:
     """Time every warmed-up candidate; return {name: Timing} with equal numbers of samples.
 
-    A quarter as many untimed calls precede each sample, to refill caches and wake threads.
+    A quarter as many untimed calls precede each sample, to wake threads.
     """
     calls = {name: count_calls(call, watch, effort.sample_s) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}

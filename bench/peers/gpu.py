@@ -98,7 +98,7 @@ TEXTS_ONLY = "sentence-transformers"
 
 
 def replay_ms(call: Callable[[], Any], seconds: float = 0.02) -> float | None:
-    """Return the milliseconds of GPU time of a call that can ``replay`` a graph, in samples of ``seconds``; or None."""
+    """Return the GPU's milliseconds of a call that can ``replay`` a graph, in samples of ``seconds``; or None."""
     if not hasattr(call, "replay"):
         return None
     with torch.inference_mode(), torch.cuda.stream(getattr(call, "stream", None)):
@@ -168,7 +168,7 @@ def _open(subject: Subject, family: str, dtype: str, gpu: Gpu) -> Prepare:
 
 
 def _capture_module(module: Any, dtype: str, gpu: Gpu, ids: Array, mask: Array) -> Callable[..., Array]:
-    """Capture ``module`` without a mask, which the host would read; a call may give other ids of this shape."""
+    """Capture ``module`` without a mask, which the host would read, for ids of this shape."""
     if not mask.all():
         raise ValueError("a graph without masks needs texts of equal length")
     there, vectors = torch.from_numpy(ids).to(gpu.device), torch.ones(ids.shape, device=gpu.device)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fastflow.console import write_text
 
 Row = dict[str, Any]
-QUIET = 0.1  # share of the processors used by others, above which ratios mean little
+QUIET = 0.1  # share of processors that others use, above which ratios mean little
 
 
 def format_duration(ms: float) -> str:

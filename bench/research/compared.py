@@ -78,7 +78,6 @@ def _make_environment(where: Path, requirement: str, *more: str) -> list[str]:
 
 
 def _install_package(package: str, where: Path) -> dict[str, Any]:
-    """Make the environment ``where`` if absent; return its megabytes and packages."""
     record = where / "installed.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""Measure how much ``fastflow-train`` loses against the best pooling and form in hindsight.
+"""Measure how much ``fastflow-train`` loses against the best choice in hindsight.
 
     python -m fastflow.bench.research.regret MINILM:3 MINILM:5 E5:8 --data DIR --out bench/results/regret.json
 
@@ -71,7 +71,7 @@ def _draw_pairs(novels: Sequence[str]) -> list[str]:
 
 
 def pool_layers(encoder: FrozenEncoder, depth: int, texts: list[str], noise: bool = False) -> NDArray[np.float64]:
-    """Pool ``texts`` in one pass, (2, candidates, n, D): each token counting 1, and weighted; ``noise`` is dropout."""
+    """Pool ``texts``, (2, candidates, n, D): each token counting 1, and weighted; ``noise`` is dropout."""
     layers, weights = (WORDS, *range(1, depth + 1)), np.asarray(encoder.pooling.weights)
     embedder = Embedder(replace(encoder, pooling=Pooling("mean", layers)), "cpu", noise, DROPOUT, "torch")
     tokens, out = encoder.make_tokenize()(texts), np.empty((2, len(layers), len(texts), encoder.dim))
@@ -88,7 +88,7 @@ def pool_layers(encoder: FrozenEncoder, depth: int, texts: list[str], noise: boo
 
 
 def study(encoder: FrozenEncoder, depth: int, tasks: list[Task], news: list[str], novels: list[str]) -> Iterator[Any]:
-    """Yield each pooling's row, with each form's score of every task, and its reciprocal ranks of neighbours."""
+    """Yield each pooling's row of scores by form and task, and its reciprocal ranks of neighbours."""
     words, package = load_english(), [text for side in zip(*load_english_pairs(), strict=True) for text in side]
     more = [*words.sentences, *draw_sentences(len(words.sentences), words)]
     groups = [news, more, package, novels, *(task.texts for task in tasks)]
@@ -115,7 +115,7 @@ def _score(task: Task, z: NDArray[np.float64]) -> float:
 
 
 def compute_regret(rows: list[dict[str, Any]], found: Any, rule: str, sets: slice) -> float:
-    """Compare the best of ``rows`` with the flow of the pooling that ``rule`` chooses, or of ``words``, the first."""
+    """Compare the best of ``rows`` with the flow of the pooling that ``rule`` chooses."""
     power, errors = np.log if rule == "log ranks" else np.positive, 0 if rule == "largest mean" else 2
     ranks = [power(each[rule == "3,000 pairs"]) for each in found]
     gains = [each - ranks[0] for each in ranks]

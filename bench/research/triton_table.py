@@ -1,4 +1,4 @@
-"""Time configurations of the Triton kernels on this GPU, from which the stored tables are chosen.
+"""Time configurations of the Triton kernels on this GPU, to choose the stored tables.
 
     python -m fastflow.bench.research.triton_table --out table.json [--seconds 60]
 
@@ -76,7 +76,6 @@ DENSE: dict[int, list[Numbers]] = {
 
 
 def _list_flow_cases() -> Iterator[Case]:
-    """Yield the paper's flow on 768 channels, and dense, the default's flow with recolour."""
     for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
         for rows, entries in sizes.items():
             stored = triton_configurations.choose(kind, rows)
@@ -89,7 +88,6 @@ def _list_flow_cases() -> Iterator[Case]:
 
 
 def _list_attention_cases() -> Iterator[Case]:
-    """Yield attention in bfloat16 with the head sizes of all-MiniLM-L6-v2 and BERT-base."""
     for size in ((1, 16, 32), (32, 32, 32), (256, 128, 32), (1, 128, 64), (32, 32, 64), (256, 128, 64), (64, 512, 64)):
         stored = attention(2, size[2], size[1])
         yield Case("attention", size, stored, True)

@@ -33,7 +33,7 @@ from fastflow.model.artifact import load_model
 from fastflow.train.options import DEFAULTS, LARGE
 
 MOST_DISTINCT = 65_536  # most different rows of a batch; they are checked
-MOST_IN_GRAPH = 1024  # most rows of calls that a CUDA graph repeats: with more rows, launches do not matter
+MOST_IN_GRAPH = 1024  # most rows in a CUDA graph: with more, launches do not matter
 Function = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor], Callable[[], Any]]
 
@@ -71,7 +71,7 @@ def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[
 
 
 def open_peers(workload: Workload, device: str, wanted: Container[str], results: Results) -> list[FlowCandidate]:
-    """Return the PyTorch candidates in ``wanted``; name in ``results`` forms that this calibration lacks."""
+    """Return the PyTorch candidates in ``wanted``; ``results`` names forms that are missing."""
     functions = {
         "torch": peers_flow.build_unfused(workload.stages, device, torch.float32),
         "torch-lean": peers_flow.build_lean(workload.stages, device),

@@ -91,10 +91,7 @@ def _time_runtime(runtime: Runtime, texts: list[str], size: int) -> Row:
 
 @contextmanager
 def run_server(command: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Run a server, its port in place of ``{port}``; yield port and process id once /health answers.
-
-    Raises a FastflowError with the server's messages.
-    """
+    """Run a server at ``{port}``; yield port and process id once /health answers, or raise its messages."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryFile() as log:

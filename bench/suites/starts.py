@@ -152,10 +152,7 @@ def start_once(job: Job) -> tuple[float, dict[str, float]]:
 
 
 def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, results: Results) -> None:
-    """Start every job by turns and add its row; leave out a peer that fails.
-
-    The first round fills the page cache.
-    """
+    """Start every job by turns and add its row; leave out a peer that fails."""
     samples: dict[int, list[tuple[float, dict[str, float]]]] = {i: [] for i in range(len(jobs))}
     for _ in range(1 + request.sizes.starts):
         for i in list(samples):

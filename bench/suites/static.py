@@ -76,7 +76,7 @@ def run_static(request: Request) -> Results:
 
 
 def open_engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[TextCandidate], list[str]]:
-    """Return the peers that open ``path`` and agree on ``texts``, and sentences on others."""
+    """Return the peers that agree on ``texts``, and sentences on others."""
     if not is_model2vec(path):
         return [], ["the other engines: they are compared on directories of model2vec"]
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))

@@ -1,4 +1,4 @@
-"""Choose the backend of a model. ``auto`` may fall back to a slower backend with a note; a named backend raises."""
+"""Choose the backend of a model. ``auto`` may take a slower one, with a note; a named one raises."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def cannot_run(name: str, device: str) -> FastflowError | None:
     if name == "cpu" and find_spec("fastflow.kernels._cpu") is None:
         return FastflowError("the cpu backend needs the compiled extension: install a C compiler and fastflow again")
     if name == "cpu":
-        from fastflow.kernels.processor import best_first, faults  # the first call runs instruction sets' self-tests
+        from fastflow.kernels.processor import best_first, faults  # the first call runs self-tests
 
         if next(best_first(), None) is None:
             warn(fault := f"the cpu backend cannot run: {'; '.join(faults())}")
@@ -208,7 +208,7 @@ def of_device(device: Any) -> Any:
 
 
 def _sees_gpu() -> bool:
-    """Return whether a GPU driver is present; asking PyTorch would take a second."""
+    """Look for a GPU driver; asking PyTorch would take a second."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "all") != "" and any(Path(p).exists() for p in GPU_FILES)
 
 

@@ -235,7 +235,7 @@ class CpuTable(CpuCalibrator, Backend):
         return self._apply_head(pooled) if self._head else pooled
 
     def _open_head(self) -> Callable[[Floats], Floats]:
-        """Import now: the lock of an import in ``pool`` would stay locked in a child that another thread forks."""
+        """Import now: a fork during an import in ``pool`` would leave its lock locked."""
         from fastflow.kernels.encoder.texts import apply_head
         from fastflow.kernels.search.cpu import products
 

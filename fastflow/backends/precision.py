@@ -203,7 +203,7 @@ class Tried:
             self._of, self.found, self._when = kept[0]["fingerprint"], kept[1], "measured at an earlier opening"
 
     def holds(self) -> bool:
-        """Wait for the files' hashes; return whether the trial is of these files, else run a new trial."""
+        """Wait for the files' hashes; return whether the trial is of these files, else run a new one."""
         if not self._of or self._model.awaited is None or self._model.awaited() == self._of:
             return True
         self._try()
@@ -257,7 +257,7 @@ def _keep(path: Path, model: Path, fingerprint: str, found: Int8) -> None:
 
 
 def read_trial(path: Path) -> tuple[dict[str, Any], Int8] | None:
-    """Read a cached trial and its entry; None if absent or damaged."""
+    """Read a cached trial and its entry, or None."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

@@ -31,7 +31,7 @@ PROJECTIONS = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # o
 
 
 def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
-    """Load the frozen transformers model of a directory; missing or non-finite weights are a FastflowError."""
+    """Load the transformers model of a directory; missing or non-finite weights are a FastflowError."""
     import torch
     from transformers import AutoModel
     from transformers.utils import logging

@@ -40,7 +40,7 @@ class Command(click.Command):
 
 
 def _check_apart(context: click.Context) -> None:
-    """Raise a UsageError if a file that ``check_free`` lets be replaced is another file of the command."""
+    """Raise a UsageError if a file that ``check_free`` passed is another file of the command."""
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in context.params.items()}
     named = {name: [str(each) for each in value if isinstance(each, str | Path)] for name, value in values.items()}
     places = {name: [os.path.realpath(each) for each in found if each != "-"] for name, found in named.items()}
@@ -83,7 +83,7 @@ def is_overwriting() -> bool:
 
 
 def check_free(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Raise a UsageError if the file ``value``, which has no record, exists and --overwrite is not given."""
+    """Raise a UsageError if the file ``value`` exists, unless --overwrite replaces it."""
     if value is not None and str(value) != "-" and os.path.lexists(value):
         if not (os.path.isfile(value) or os.path.islink(value)):
             raise UsageError(f"{parameter.opts[-1]} {value} is not a regular file; name another")
@@ -153,7 +153,7 @@ ENCODING = click.option(
 
 
 def errors_option(*more: str) -> Callable[[Any], Any]:
-    """Make the option --errors; ``more``: additional values."""
+    """Make the option --errors with ``more`` values."""
     return click.option(
         "--errors",
         type=click.Choice(["strict", "replace", *more]),
@@ -212,7 +212,7 @@ def corpus_options(command: Any) -> Any:
 
 
 def replace_option(old: str, new: str) -> Callable[[Any], Any]:
-    """Make an option that is refused: ``old`` is now called ``new``."""
+    """Make the option ``old``, refused because it is now ``new``."""
     return refuse_option(old, f"{old} is called {new} now")
 
 
@@ -228,7 +228,7 @@ def refuse_option(old: str, text: str) -> Callable[[Any], Any]:
 
 
 def model_named(argument: str | None, option: str | None) -> str | None:
-    """Return the model given as argument or with -m; raises a UsageError for both."""
+    """Return the model, given as argument or with -m; raises a UsageError for both."""
     given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
     if argument is not None and option is not None and given:
         raise UsageError("give the model once, as an argument or with -m")
@@ -242,7 +242,7 @@ def model_argument(command: Any) -> Any:
 
 
 def describe_output(output: Path, replaced: bool, unused: bool = False) -> str:
-    """Return the end of a summary: the output's path, and whether it was replaced, or kept for an empty result."""
+    """Return the end of a summary: the output's path, and whether it was replaced or kept."""
     if unused:
         return f"; {output} stays as it was, for a result without rows replaces no file"
     return f"; written to {output}" + ", which was replaced" * replaced

@@ -201,7 +201,7 @@ def embed(
 
 
 def _find_model(output: Path) -> str | None:
-    """Return the model that the .db ``output`` names; None for a database of others."""
+    """Return the model that the .db ``output`` names, if any."""
     from fastflow.files.write.appending import has_run
     from fastflow.search.database import find_model
 
@@ -257,7 +257,7 @@ def summarise(
 def fit_to(
     paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
-    """Calibrate a model on all texts; yield a function that opens inputs, and the model's path."""
+    """Calibrate a model; yield a function that opens inputs, and the model's path."""
     from fastflow.files import check_resumable
     from fastflow.files.embed import texts_of
     from fastflow.files.read.reread import reread

@@ -53,7 +53,7 @@ class Bitext:
 
 
 def find_right(x: NDArray[Any], queries: NDArray[np.int64], documents: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark each line (n,) if its nearest line, the first of equal cosines, has the text of the same line.
+    """Mark each line (n,) if its nearest line, the first of equal cosines, has the same line's text.
 
     ``x`` (T, D): vectors of length 1; ``queries``, ``documents`` (n,): the row of each line.
     """

@@ -102,7 +102,7 @@ def read_task(path: Path) -> Task:
 
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Read the tasks of every path: a TSV file, a retrieval folder, or a folder to search; all .txt files are one."""
+    """Read tasks: TSV files, retrieval folders, and folders to search; all .txt files are one."""
     sentences = list(
         dict.fromkeys(path for path in paths if without_suffix(path).suffix == ".txt" and not path.is_dir())
     )
@@ -152,7 +152,7 @@ def embed(encoder: Any, task: Task) -> NDArray[Any]:
 
 
 def find_sets(paths: Sequence[Path]) -> list[Pairs]:
-    """Read the scored pairs of every file, and of every .tsv in a directory."""
+    """Read the scored pairs of files, and of directories."""
     files: list[Path] = []
     for path in paths:
         found = list_tables(path) if path.is_dir() else [path]
@@ -225,7 +225,7 @@ def format_scores(result: dict[str, Any]) -> str:
 
 
 def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, Any]]:
-    """Measure tasks but scored pairs: set, kind, size, value and interval of each measure, and BM25."""
+    """Measure tasks but scored pairs: sizes, values, intervals, and BM25."""
     rows = []
     for task in tasks:
         measures: dict[str, dict[str, Any]] = {}
@@ -243,7 +243,7 @@ def evaluate_tasks(encoder: Any, tasks: Sequence[OtherTask]) -> list[dict[str, A
 
 
 def format_tasks(rows: Sequence[dict[str, Any]]) -> str:
-    """Format a table with a line for each measure, and a table of all ways of three languages or more."""
+    """Format a line for each measure, and a table of all ways of three languages or more."""
     width = max(13, *(len(row["set"]) for row in rows)) + 1
     wide = max(10, *(len(name) for row in rows for name in row["measures"])) + 1
     lines = [f"{'set':{width}}{'measure':{wide}}{'value':>7}{'95 % interval':>18}{'BM25':>8}"]

@@ -27,7 +27,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """n texts with ``labels`` (n,), the rows to cluster, and each seed's rows to train on and test."""
+    """n texts with ``labels`` (n,), rows to cluster, and each seed's rows to train on and test."""
 
     name: str
     texts: list[str]
@@ -87,7 +87,7 @@ def read_labelled_texts(path: Path) -> LabelledTexts:
     pool, tested = (np.flatnonzero((splits == name) | (not apart)) for name in ("train", "test"))
     train = [_draw_few(path, names, labels, pool, apart, seed) for seed in range(SEEDS)]
     test = [tested if apart else np.setdiff1d(tested, drawn) for drawn in train]
-    kept = np.unique(np.concatenate([tested, *train]))  # other texts of train need no vector
+    kept = np.unique(np.concatenate([tested, *train]))  # others need no vector
     rng = np.random.default_rng(0)
     clustered = np.sort(rng.choice(tested, min(CLUSTERED, len(tested)), replace=False))
 

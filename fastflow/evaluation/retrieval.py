@@ -28,7 +28,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Documents, queries, and each query's rows of ``relevant`` documents and of documents equal to it (``own``)."""
+    """Documents, queries, and each query's rows of ``relevant`` and of equal (``own``) documents."""
 
     name: str
     documents: list[str]
@@ -82,7 +82,7 @@ def compute_cosines(queries: NDArray[Any], documents: NDArray[Any]) -> Iterator[
 
 
 def find_best(scores: NDArray[Any], count: int) -> Rows:
-    """Find the ``count`` highest scores above -inf, best first; ties go to the lower row."""
+    """Find the ``count`` highest scores above -inf, best first, of equal ones the lower row."""
     least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
     rows = np.flatnonzero(scores >= least)
     found = rows[np.argsort(-scores[rows], kind="stable")][:count]

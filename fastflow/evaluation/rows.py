@@ -1,4 +1,4 @@
-"""Lines of a text file and rows of a TSV file without quoting, in UTF-8, packed or not."""
+"""Lines of a text file and rows of a TSV file without quoting, packed or not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_rows(path: Path, *headers: str) -> tuple[str, list[list[str]]]:
 
 
 def matches(found: str, header: str) -> bool:
-    """Say whether ``found`` is ``header``, with or without its field in brackets."""
+    """Say whether ``found`` is ``header``, perhaps without its field in brackets."""
     return found in (re.sub(r"\[(\w+)\]", r"\1", header), re.sub(r"\[\w+\]\t", "", header))
 
 

@@ -144,7 +144,7 @@ def _add_table(writer: Writer, model: Model, head: Head) -> tuple[Head, int]:
     """Add the StaticEmbedding of a token table; return later modules and their width.
 
     The module divides by the number of all tokens, the model by the weight of the kept tokens; Normalize undoes both.
-    If ``head`` does not begin with Normalize, each row gets its weight as an extra number, which decides the length;
+    Without a Normalize at the start of ``head``, each row gets its weight as an extra number, which decides the length;
     Normalize and an enlarging Dense then give the model's mean.
     """
     table, weights, unknown = open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out

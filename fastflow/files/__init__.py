@@ -50,22 +50,22 @@ class Summary:
     """The counts of a run."""
 
     texts: int = 0
-    seconds: float = field(default=0.0, compare=False)  # since the first texts were read
+    seconds: float = field(default=0.0, compare=False)  # from the first texts on
     empty: int = 0
     resumed: int = 0
     cut: int = 0
     reused: int = 0  # texts with a pooled vector from a store
     cache: str = ""  # a sentence about the file of --cache
-    finished: bool = False  # whether an earlier run finished the output
-    unused: bool = False  # whether a result without rows was dropped, to replace no file
-    appended: dict[str, int] = field(default_factory=dict)  # rows that --append added, replaced, left the same, deleted
-    known: int = 0  # rows that --only-new left out
-    skipped: int = 0  # rows that --errors skip left out; ``skipped_rows`` lists the first
+    finished: bool = False  # by an earlier run
+    unused: bool = False  # whether an empty result was dropped
+    appended: dict[str, int] = field(default_factory=dict)  # as ``AppendedFile.counts``
+    known: int = 0  # left out by --only-new
+    skipped: int = 0  # left out by --errors skip
     skipped_rows: list[str] = field(default_factory=list)
 
 
 def parse_keep(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of ``--keep a,b --keep c``; raises a UsageError for an empty or repeated one."""
+    """Parse ``--keep a,b --keep c``; raises a UsageError for an empty or repeated field."""
     names = [name for each in given for name in each.split(",")]
     for name in names:
         if not name or names.count(name) > 1:
@@ -96,8 +96,7 @@ class Run:
 
     ``judge``: whether to warn of texts unlike the model's corpus. ``opened`` opens an input. ``given``: the command's
     arguments. ``cache``: a file of vectors that runs share. ``started`` is called after the first texts are read.
-    ``overwrite``: whether to replace an output that fastflow did not make. ``append``: whether to add to a .db, and
-    ``delete_missing``, to delete its rows that the input lacks.
+    ``overwrite``, ``append`` and ``delete_missing`` are the options.
     """
 
     resume: bool = False
@@ -138,7 +137,7 @@ def write_rows(
 
 
 def check_target(target: Path | None, paths: Sequence[str], settings: Settings, run: Run) -> None:
-    """Raise a UsageError unless options, inputs, output and cache fit together, and the output may be written."""
+    """Raise a UsageError unless options and files fit together, and the output may be written."""
     check_formats(paths, settings.layout)
     check_cache(run.cache, target, paths)
     if settings.only_new and run.cache is None:
@@ -184,7 +183,7 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
 
 
 def check_append(target: Path | None, settings: Settings, run: Run) -> None:
-    """Raise a UsageError for options that do not go with --append or --delete-missing."""
+    """Raise a UsageError for options that exclude --append or --delete-missing."""
     for wrong, sentence in (
         (not run.append, "--delete-missing deletes rows of the file that --append extends: add --append"),
         (target is None or target.suffix != ".db", "--append extends a .db: give -o FILE.db"),
@@ -218,7 +217,7 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
 
 
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
-    """Raise a UsageError if two columns have one name; ``same`` maps names that are equal in the format to one."""
+    """Raise a UsageError if two columns have one name; ``same`` folds names that the format takes as equal."""
     layout = settings.layout
     absent = set() if settings.log_prob else {"log_prob"}
     ids = () if layout.id_field is None else (layout.id_field,)
@@ -232,7 +231,7 @@ def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callab
 
 
 def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
-    """Return the Arrow types of kept Parquet columns; raises a UsageError if the output cannot hold one."""
+    """Return the Arrow types of kept columns; raises a UsageError if the output cannot hold one."""
     types = sources.types(settings.layout)
     if types and (target is None or target.suffix != ".parquet"):
         from fastflow.files.read.parquet import check_json
@@ -242,7 +241,7 @@ def check_types(sources: Sources, target: Path | None, settings: Settings) -> di
 
 
 def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
-    """Raise if the first row cannot be read, or standard input is given with --resume or --shard."""
+    """Raise if the first row cannot be read, or a pipe is given with --resume or --shard."""
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:
             from fastflow.files.parts.counting import not_countable

@@ -1,4 +1,4 @@
-"""Write texts of a program into a .db, as ``fastflow embed --append`` writes the texts of a file."""
+"""Write texts of a program into a .db, as ``fastflow embed --append`` does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastflow.runtime import Runtime
 def append_texts(
     runtime: Runtime, path: Path, texts: Sequence[str], ids: Sequence[Any] | None, fields: Mapping[str, Sequence[Any]]
 ) -> dict[str, int]:
-    """Embed ``texts`` with the options of the .db ``path``, and write new and changed rows; return their counts."""
+    """Embed ``texts`` as the .db ``path`` was made; return the counts of rows written."""
     texts = list(check_texts(iterate_in_order(texts)))
     for name, values in (("ids", ids), *fields.items()):
         if values is not None and len(values) != len(texts):
@@ -53,7 +53,7 @@ def append_texts(
 
 
 def delete_rows(path: Path, keys: Sequence[Any]) -> int:
-    """Delete the rows of ids, or in a file without ids of texts; return their number."""
+    """Delete rows by ids, or in a file without ids by texts; return their number."""
     layout = Layout(id_field=_read_run(path)["id_field"])
     with AppendedFile(path, {}, layout, "text", False) as writer:
         return writer.delete(list(iterate_in_order(keys)))

@@ -35,7 +35,7 @@ def embed_file(
 ) -> Summary:
     """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
-    The target appears when whole. Until then its rows are in TARGET.partial, which ``resume`` continues.
+    Until it is whole its rows are in TARGET.partial, which ``resume`` continues.
     """
     run = run or Run()
     paths = [source] if isinstance(source, str) else list(source)
@@ -78,7 +78,7 @@ def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, A
 
 
 def describe_file(runtime: Runtime, settings: Settings) -> dict[str, Any]:
-    """Return what a .db says of its vectors beside ``numbers_of``."""
+    """Return the entries of a .db that ``numbers_of`` lacks."""
     return {
         "dim": settings.dim or runtime.dim,
         "truncate_dim": settings.dim,
@@ -235,4 +235,4 @@ class Embedded:
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
     yield from source.rows(layout, split.start, split.counts, split.stop)
-    source.current.check_unchanged()  # the reader checks only at the input's end, which few shards reach
+    source.current.check_unchanged()  # the reader checks only at the input's end

@@ -28,7 +28,7 @@ ROWS = 4096
 def transform_file(runtime: Runtime, source: str, target: Path, settings: Settings, run: Run | None = None) -> Summary:
     """Calibrate the vectors of ``source`` (.npy) into ``target``, which appears only when whole.
 
-    Raises a FastflowError for vectors of another width than the model's, and for NaN or infinity, naming the row.
+    Raises a FastflowError for another width, and for NaN or infinity, naming the row.
     """
     run = run or Run()
     if writer_for(target) is not NpyFile:
@@ -60,7 +60,6 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
 
 
 def _transform(runtime: Runtime, source: MatrixFile, s: Settings, first: int) -> Iterator[Block]:
-    """Yield a block of no rows, and the calibrated rows from row ``first`` on."""
     options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
 
     def calibrate(vectors: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Cut rows into windows, warn about unsuited texts (study: bench/results/verdicts.md), and compute the vectors."""
+"""Cut rows into windows, warn about unsuited texts, and compute the vectors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
 def warn_if_unsuited(
     windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
 ) -> Iterator[Window]:
-    """Yield ``windows``; warn if the first does not suit the vocabulary, and count its texts in ``unlike``."""
+    """Yield ``windows``; warn if the first does not suit the vocabulary, and count in ``unlike``."""
     for number, window in enumerate(windows):
         if number == 0 and (warning := runtime.session.warn_of(window.texts)):
             say(f"fastflow: WARNING: {warning}")
@@ -140,7 +140,7 @@ class VectorBlock(NamedTuple):
 
 
 class Encoder:
-    """Embed texts with the options of a run; pooled vectors in ``store`` are not computed again.
+    """Embed texts with the options of a run; vectors in ``store`` are not computed again.
 
     ``scored``: whether to compute log-densities. ``window``: texts that are computed together.
     """
@@ -227,7 +227,7 @@ class Encoder:
 
 @contextmanager
 def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None) -> Iterator[Store | None]:
-    """Open the store of reused vectors: ``cache``, for --dedupe files next to ``target``, or None."""
+    """Open the store of reused vectors: ``cache``, a file next to ``target`` for --dedupe, or None."""
     if cache is None and not settings.dedupe:
         yield None
         return

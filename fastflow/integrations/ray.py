@@ -30,7 +30,7 @@ def embed_on_cluster(
     """Embed on a cluster of Ray with the options ``words`` and join the parts to ``target``: (rows, parts).
 
     Every node must see the folder TARGET.parts. ``resume`` keeps the rows of an earlier run. Each task has ``threads``
-    CPUs. A FastflowError has the error sentence of a node.
+    CPUs. A FastflowError has a node's sentence.
     """
     try:
         import ray
@@ -90,7 +90,7 @@ def _clear(folder: Path) -> None:
 
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """Connect to the cluster at ``address``; ``local`` starts one that ends with the block."""
+    """Connect to the cluster at ``address``; ``local`` starts one for the block."""
     import ray
 
     if address == "local":
@@ -110,7 +110,7 @@ def cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kill_failed_start() -> Iterator[None]:
-    """If the block fails, kill the Ray processes that it started, which ``ray.shutdown`` misses."""
+    """After an error kill Ray's processes of the block, which ``ray.shutdown`` misses."""
     import ray  # first, for it makes psutil importable
     import psutil  # isort: skip
 
@@ -142,7 +142,6 @@ def check_address(address: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise a FastflowError if no process listens at ``address``."""
     from ray._private import services  # no public module finds the cluster of auto
 
     found = address

@@ -18,7 +18,7 @@ BLOCK = 1 << 20
 
 
 def file_hash(path: Path, count: Callable[[int], None] = lambda read: None) -> str:
-    """Return the sha256 of a file, in hexadecimal; ``count`` takes the number of bytes of each read."""
+    """Return the sha256 of a file; ``count`` takes the bytes of each read."""
     from hashlib import sha256
 
     digest = sha256()
@@ -86,7 +86,7 @@ class Later:
         self._found = ""
 
     def __call__(self) -> str:
-        if not self._found:  # no lock: hashing takes long, and a forked process would get the lock held
+        if not self._found:  # no lock, which a fork would copy locked
             found = combine_hashes(self._files, root=self._root)
             for path, before in zip(self._files, self._seen, strict=True):
                 check_unchanged(path, before)

@@ -55,7 +55,7 @@ def resolve_model(model: Any, allow_download: bool) -> Path | Model | VectorMode
 
 
 def list_models() -> Iterator[tuple[str, Path, Path | None]]:
-    """Yield name, folder and whole snapshot of each packaged model and each repository in the Hub's cache."""
+    """Yield name, folder and whole snapshot of packaged models and of the Hub's cache."""
     yield from ((name, place, place) for name, place in PACKAGED.items())
     with suppress(ImportError):
         from huggingface_hub.constants import HF_HUB_CACHE

@@ -76,8 +76,8 @@ def make_subjects(
 ) -> list[Subject]:  # fmt: skip
     """Make the columns: ``model``, then ``against``; raises a UsageError for a wrong name.
 
-    A name is ``raw``, the pooling of ``find_raw``; ``weights``, the model's pooling with its token weights; a method of
-    ``fit``, fitted on ``texts``; or a model's directory.
+    A name is ``raw`` (``find_raw``); ``weights``, without calibration; a method of ``fit``, fitted on ``texts``;
+    or a model's directory.
     """
     pool, out, plain = Pool(runtime, count), [], find_raw(model)
     for name in dict.fromkeys(against):
@@ -118,7 +118,7 @@ def count_encoders(model: Model, against: Sequence[str]) -> int:
 
 
 def find_raw(model: Model) -> Pooling | None:
-    """Return the raw pooling, or None if ``model`` has it, or is of Sentence Transformers and so keeps its own."""
+    """Return the raw pooling, or None if ``model`` keeps its own."""
     raw = make_raw(model.pooling, size_of(model.encoder).layers)
     same = model.pooling.weights is None and model.pooling == raw
     return None if same or model.modules is not None else raw
@@ -132,7 +132,7 @@ def is_of_package(model: Model) -> bool:
 
 
 def find_baseline(names: Sequence[str]) -> str | None:
-    """Find the subject to judge the model against: raw, else the first."""
+    """Find the subject to compare with: raw, else the first."""
     others = [name for name in names if name != MODEL]
     return "raw" if "raw" in others else others[0] if others else None
 

@@ -99,7 +99,7 @@ def encode_bytes(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.fl
 
 
 def find_largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Return the places of the ``count`` largest ``scores``, ascending; of equal scores the first."""
+    """Return the places of the ``count`` largest ``scores``, ascending; the first of equal ones."""
     if count >= len(scores):
         return np.arange(len(scores))
     size = max(1, len(scores) // (4 * count))  # of a piece: count pieces have a maximum of at least the bound

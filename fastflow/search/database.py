@@ -44,7 +44,7 @@ TOKEN = re.compile(
 
 
 def find_model(path: Path) -> str | None:
-    """Return the model's directory that the .db names, or None; raises if it is missing."""
+    """Return the model that the .db names, or None; raises if it is missing."""
     with reading(path) as db:
         name = run_of(db, path).get("model")
     if name in PACKAGED:
@@ -164,7 +164,7 @@ class Database(Source):
 
 
 def check_condition(where: str, columns: Sequence[str]) -> str:
-    """Put ``where`` in parentheses; raises a UsageError unless it is one condition on ``columns``.
+    """Return ``where`` in parentheses; raises a UsageError unless it is a condition on ``columns``.
 
     SQLite would take an unknown name in double quotes as a text.
     """

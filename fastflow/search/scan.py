@@ -1,7 +1,7 @@
 """Find the best rows of each query: float32 products choose candidates, float64 decides between them.
 
-Each row is scored by itself: equal vectors have equal scores, and ties go to the lower row. Rows with NaN are never
-found; no other row is missed.
+Each row is scored by itself: equal vectors have equal scores, the lower row first. Rows with NaN are never found; no
+other row is missed.
 
 Let u be 2^-24, D at most 2^21, g = D u / (1 - D u) <= 1.15 D u, x a row, and q the query divided by its length. The
 float32 product has an error of at most (g + u) |x|, the length of x (g / 2 + 2 u) |x|, and division, slack and

@@ -58,7 +58,7 @@ class Source(ABC):
 
     @abstractmethod
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        """Yield ascending row numbers (b,) and vectors (b, width) that meet the SQL condition ``where``."""
+        """Yield ascending row numbers (b,) and vectors (b, width) that meet ``where``."""
 
     @abstractmethod
     def vectors(self, rows: Rows) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """The queue of waiting texts: admission, order and expiry, as plain data without clock, threads or event loop.
 
-Work is counted in tokens, and in seconds by the machine's rate. Requests take turns, each of a few texts, so a long
-request delays a short one by only one turn.
+Work is counted in tokens, and in seconds by the machine's rate. Requests take turns of a few texts: a long request
+delays a short one by one turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
 class Busy(Exception):
-    """Error: a request is refused now, but not after ``seconds``, or with a larger ``option``."""
+    """Error: a request fits only after ``seconds``, or with a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
@@ -91,7 +91,7 @@ class Queue(Generic[AnyJob]):
         """``rate``: measured tokens a second; ``learn`` corrects it."""
         self.bounds, self.rate = bounds, rate
         self.work = 0  # tokens admitted and not in a batch yet
-        self.turns = 0  # tokens of every job's next turn, which precede the first turn of a new job
+        self.turns = 0  # tokens of every job's next turn
         self.running = 0  # tokens of the batch taken last
         self.jobs = 0
         self.longer = 1.0  # recent tokens of a text, divided by their estimate

@@ -42,7 +42,7 @@ LEFT_OUT = {  # route of TEI -> why this server lacks it
 CHARACTERS = 500_000  # the most for /tokenize, which has a long answer
 NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
 SEARCH = ("query", "k")
-K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows of a query; most queries of a request
+K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows; most queries
 
 log = logging.getLogger("fastflow.serve")
 

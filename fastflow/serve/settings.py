@@ -16,7 +16,7 @@ MIB = 2**20
 class Settings:
     """Limits and options of a server; times are seconds."""
 
-    keys: tuple[str, ...] = ()  # API keys: a request must have one, if there are any
+    keys: tuple[str, ...] = ()  # a request must have one, if there are any
     hosts: tuple[str, ...] = ()  # allowed names in Host if no keys are set; none: any
     names: tuple[str, ...] = ()  # further names of the model in requests
     any_model: bool = False

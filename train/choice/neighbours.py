@@ -26,7 +26,7 @@ PAIRS, FEWEST = 600, 200
 LOOKED_AT, SHORTEST = 20_000, 4  # texts; words of a sentence
 ERRORS = 2.0  # standard errors that a candidate must be ahead of USUAL
 ORDERED = 4.0  # times the reciprocal rank of chance: novels have 5 to 9, other running text 20 and more; news 3
-SORTED = 0.8  # share of neighbours in one order by their letters, from which lines are sorted and begin alike
+SORTED = 0.8  # share of neighbours in alphabetical order, from which lines are sorted
 
 UNORDERED = f"pooling {USUAL}: not compared with others, because no running text was found; name some by --order-from"
 
@@ -58,7 +58,7 @@ class Ranking:
 
 
 def find_pairs(texts: Sequence[str]) -> list[Pair]:
-    """Return PAIRS pairs of neighbouring sentences or fewer, spread over LOOKED_AT texts; none if lines are sorted."""
+    """Return at most PAIRS pairs of neighbouring sentences of LOOKED_AT texts; none if lines are sorted."""
     sentences = [part for text in texts[:LOOKED_AT] for part in cut_sentences(text) if len(part.split()) >= SHORTEST]
     keys = [("".join(filter(str.isalpha, sentence.casefold())), sentence) for sentence in sentences]
     for first, last in ((keys, keys[1:]), (keys[1:], keys)):
@@ -70,7 +70,7 @@ def find_pairs(texts: Sequence[str]) -> list[Pair]:
 
 
 def load_english_pairs() -> list[Pair]:
-    """Load the package's pairs of neighbouring English sentences."""
+    """Load the package's pairs of English sentences."""
     lines = read_packaged_lines("neighbours.txt.gz")
     return list(zip(lines[::2], lines[1::2], strict=True))
 
@@ -83,7 +83,7 @@ def rank(first: Matrix, second: Matrix) -> Matrix:
 
 
 def are_ordered(ranks: Matrix) -> bool:
-    """Whether sentences find the next ones at ORDERED times the reciprocal rank (P,) of chance."""
+    """Whether the mean of ``ranks`` (P,) is ORDERED times the chance."""
     return bool(ranks.mean() > ORDERED * np.mean(1 / np.arange(1, len(ranks) + 1)))
 
 

@@ -17,7 +17,7 @@ AUTO, AUTO_STREAMED = "flow", "whiten,recolour"  # chosen on STS12-14 (bench/res
 
 @dataclass
 class Choice:
-    """The chosen calibration; ``record`` is for the manifest, ``reasons`` for log and card, ``doubt`` is a warning."""
+    """The chosen calibration; ``record`` is for the manifest, ``reasons`` for log and card."""
 
     fitted: Fitted
     method: str
@@ -28,7 +28,7 @@ class Choice:
 
 
 def judge(stages: Sequence[Stage], views: Views) -> float:
-    """Measure the separability after ``stages`` in float64, about the mean if they keep a part of it."""
+    """Measure the separability after ``stages`` in float64, about a mean that they keep."""
     return views.judge(partial(apply_wide, stages), keeps_mean(stages))
 
 

@@ -85,7 +85,7 @@ def read_words(path: Path) -> Words:
 
 @cache
 def load_language(code: str) -> Words:
-    """Load the words of a language from the package wordfreq, which counts no marks: they have their English shares."""
+    """Load the words of a language from wordfreq; marks, which it lacks, have their English shares."""
     if code in UNSPACED_CODES:
         raise UsageError(
             f"--language {code}: wordfreq cuts its texts by a tokenizer of its own, unlike an encoder; give words "
@@ -167,7 +167,7 @@ def compute_shares(tokenize: Tokenizer, vocabulary: int, words: Words) -> NDArra
 
 
 def draw_sentences(count: int, words: Words) -> list[str]:
-    """Draw ``count`` texts of random words by their shares; the seed is fixed: a larger ``count`` adds texts."""
+    """Draw ``count`` texts of random words by their shares and a fixed seed; a larger ``count`` adds texts."""
     names, limits, rng = list(words.shares), list(accumulate(words.shares.values())), random.Random(0)
     out = []
     for _ in range(count):

@@ -36,7 +36,7 @@ WORTH = 5.0  # seconds: a longer pass is saved at its end
 class Gathered:
     """A corpus read so far: ``sums`` by target, token ``counts`` (V,), and sentences ``held`` out.
 
-    ``texts`` counts summed sentences; ``lengths`` come from the first SHARD. ``sha256`` covers all sentences.
+    ``texts`` counts summed sentences; ``lengths`` are of the first SHARD. ``sha256`` covers all sentences.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from fastflow.train.progress import COMMAND, Voice
 PARAGRAPH = 40  # words: above, on Wikipedia, no fit with equal weights beats raw pooling (bench/results/verdicts.md)
 VARIED = 270  # perplexity above which the number of fitted texts does not grow
 COUNTED = 1250  # texts that perplexity is measured on
-SENTENCES = 5000  # of --background-sentences, as many as the package has in English
+SENTENCES = 5000  # of --background-sentences
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _find_words(texts: Sequence[str], options: Options) -> Words | None:
 
 
 def make_background(corpus: Corpus, options: Options) -> Corpus:
-    """Make the sentences that recolour is fitted to with the corpus; perhaps none."""
+    """Make the sentences, perhaps none, that recolour is fitted to with the corpus."""
     texts: list[str] = []
     if options.has_recolour and options.background is None:
         texts = _make_usual_background(corpus.words, corpus.count)
@@ -171,7 +171,7 @@ def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
 def pick_fitted(
     corpus: Corpus, pooled: NDArray[np.float32], options: Options, background: int
 ) -> tuple[Corpus, NDArray[np.float32]]:
-    """Draw ``count_fitted`` texts with embeddings; the Moments of a corpus read once count as so many texts."""
+    """Draw ``count_fitted`` texts with embeddings; Moments of a corpus read once count as so many."""
     size = count_fitted(corpus, options, background)
     if size == corpus.count:
         return corpus, pooled

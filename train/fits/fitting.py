@@ -190,6 +190,6 @@ def check_encoder(encoder: str, options: Options, reference: bool) -> FrozenEnco
     if given and not (options.has_weights or options.has_recolour):
         raise UsageError(f"{flag(given[0])} serves token weights and recolour, and this fit has neither: leave it out")
     if options.language != DEFAULTS.language:
-        load_language(options.language)  # an error comes before the corpus is read
+        load_language(options.language)  # raises before the corpus is read
     check_chain(links, frozen.dim, options.shape())
     return frozen

@@ -37,7 +37,7 @@ EVIDENCE = (
     "on one (bench/results/verdicts.md)"
 )
 PART, MOST = 20, 4096  # one row in PART is held out, at most MOST
-SAME = 1e-13  # variance over squared mean, below which float32 cannot tell rows apart
+SAME = 1e-13  # variance over squared mean, below which float32 rows are equal
 UNJUDGED = "without an encoder there are no dropout views, so nothing judged the calibration by similarity"
 
 

@@ -46,7 +46,7 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
 
 
 def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], device: str) -> dict[str, Any]:
-    """Measure Spearman before and after; add raw pooling beside token weights, and packaged models of the encoder."""
+    """Measure Spearman before and after, of raw pooling, and of packaged models of the encoder."""
     embedder = Embedder(encoder, device)
     remembered: dict[tuple[str, ...], NDArray[Any]] = {}
 

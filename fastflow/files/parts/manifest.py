@@ -29,7 +29,7 @@ LARGEST = 1 << 26
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a part; ``bytes`` and ``sha256`` are None until the part is whole, ``skipped`` is 0.
+    """A part; ``bytes`` and ``sha256`` are None until it is whole, ``skipped`` is 0.
 
     ``shard``: (I, N). ``rows``: (first, end) of ``total``. ``arguments``: the command's, without --shard and -o.
     """
@@ -62,7 +62,7 @@ class Manifest:
         return replace(self, bytes=whole.stat().st_size, sha256=file_hash(whole), skipped=skipped)
 
     def difference(self, other: Manifest) -> str | None:
-        """Describe why the parts cannot be joined; None if they can."""
+        """Describe why the parts cannot be joined, or None."""
         mine, others = ([(i["rows"], i["size"], i["sha256"]) for i in m.inputs] for m in (self, other))
         if len(mine) != len(others):
             return f"{len(mine)} inputs, and of {len(others)}"
@@ -97,7 +97,7 @@ def make_folder(part: Path) -> None:
 
 
 def part_name(shard: tuple[int, int], suffix: str) -> str:
-    """Return a file name for the part, such as part-00001-of-00003.npy."""
+    """Return a name such as part-00001-of-00003.npy."""
     width = max(5, len(str(shard[1])))
     return f"part-{shard[0]:0{width}}-of-{shard[1]:0{width}}{suffix}"
 
@@ -183,7 +183,7 @@ def is_done(part: Path, manifest: Manifest) -> bool:
 
 
 def check_beside(part: Path, manifest: Manifest) -> None:
-    """Raise a FastflowError if ``part`` could not be merged with a part in its folder."""
+    """Raise a FastflowError if a part in its folder could not be merged with ``part``."""
     for path in sorted(part.parent.glob(f"*{ENDING}")):
         if path != manifest_path(part) and (difference := manifest.difference(other := read_manifest(path))):
             raise FastflowError(
@@ -193,7 +193,7 @@ def check_beside(part: Path, manifest: Manifest) -> None:
 
 
 def is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Whether the part has the size in its manifest; its content is not checked."""
+    """Whether the part has the size in its manifest."""
     part = folder / manifest.part
     return manifest.sha256 is not None and part.is_file() and part.stat().st_size == manifest.bytes
 

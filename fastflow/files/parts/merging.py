@@ -32,7 +32,7 @@ ROWS, CHUNK = 4096, 1 << 20  # rows and bytes read at a time
 
 
 def merge(folder: Path, target: Path, shown: bool = False, overwrite: bool = False) -> list[Manifest]:
-    """Join the parts in ``folder`` to ``target``, the file of one run; return their manifests.
+    """Join the parts in ``folder`` to ``target``; return their manifests.
 
     Raises a FastflowError for a part that is missing, changed or of another run, before any byte is written, and for a
     ``target`` that fastflow did not make, unless ``overwrite``.

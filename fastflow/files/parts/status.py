@@ -1,4 +1,4 @@
-"""``fastflow status``: the parts in a folder, and the commands that make missing ones."""
+"""``fastflow status``: the parts in a folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Status(NamedTuple):
         return sum(state == PRESENT for _, state in self.parts)
 
     def commands(self) -> dict[int, str]:
-        """Return {part's number: its command} for parts that are neither whole nor being written."""
+        """Return {number: command} of parts that are neither whole nor being written."""
         return {
             number: command(self.first, part, number)
             for number, (part, state) in enumerate(self.parts, 1)

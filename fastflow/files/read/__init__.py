@@ -1,4 +1,4 @@
-"""The record that every reader of inputs yields, and the options that find its text."""
+"""The record that every reader yields, and the options that find its text."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Layout(NamedTuple):
 def text_fields(
     names: list[str], path: str, line: int | None, field: str | None, chosen: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Choose the text columns among ``names``, of earlier rows if ``chosen``; raises a FastflowError if unclear."""
+    """Choose the text columns among ``names``, or take ``chosen``; raises a FastflowError if unclear."""
     where = path if line is None else f"{path}, line {line}"
     if absent := [name for name in chosen if name not in names]:
         raise FastflowError(
@@ -106,7 +106,7 @@ def text_fields(
 
 
 def find_text_fields(names: list[str], field: str | None = None) -> tuple[str, ...]:
-    """Return the columns called text, sentence, or sentence1 and sentence2, or in ``field``; () without them."""
+    """Return the columns in ``field``, or called text, sentence, or sentence1 and sentence2; () without them."""
     if field is not None:
         listed = (field,) if field in names else tuple(field.split(","))
         return listed if set(listed) <= set(names) else ()
@@ -121,13 +121,13 @@ def join_texts(texts: Iterable[str], layout: Layout) -> tuple[str, ...]:
 
 
 def list_names(names: list[str]) -> str:
-    """List names on one line for a message; cut long names, and lists of over twenty."""
+    """List names on one line; cut long names and lists."""
     shown = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in name) for name in names[:20]]
     return ", ".join(name if len(name) <= 40 else name[:39] + "…" for name in shown) + ", …" * (len(names) > 20)
 
 
 def plain(value: Any) -> Any:
-    """Return a kept value for JSON: Arrow scalars as values, NaN and infinity as None."""
+    """Return a kept value for JSON; NaN and infinity become None."""
     value = _from_arrow(value) if hasattr(value, "as_py") else value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -137,7 +137,7 @@ def plain(value: Any) -> Any:
 
 
 def _from_arrow(value: Any) -> Any:
-    """Return an Arrow scalar's value; decimals and times are text, and times of a column sort as text."""
+    """Return an Arrow scalar's value; decimals, and times, which sort as text, are text."""
     import numpy as np
     from pyarrow import types
 

@@ -38,7 +38,7 @@ class TooLong(bytes):
 
 
 class Input:
-    """An open file, or standard input for ``-``; raises a FastflowError naming it.
+    """An open file, or standard input for ``-``; raises a FastflowError.
 
     ``identity``: size and modification time of a regular file at opening, else None.
     """
@@ -95,7 +95,7 @@ class Input:
         self.check_unchanged()
 
     def share(self) -> float | None:
-        """Return the share of bytes read so far; None if unknown."""
+        """Return the share of bytes read, or None."""
         size = self.identity[0] if self.identity else 0
         return min(1.0, self.file.tell() / size) if size else None
 
@@ -118,7 +118,7 @@ class Input:
         return FastflowError(f"{self.path} was changed while it was read; run the command again once it is complete")
 
     def raw_lines(self, end: bytes = b"\n", encoding: str | None = None, quoted: bool = False) -> Iterator[bytes]:
-        """Yield the unpacked lines, as bytes without ``end``, converted to UTF-8 from ``encoding``.
+        """Yield the unpacked lines without ``end``, as UTF-8.
 
         A line of over LONGEST bytes is a TooLong: at once, or if ``quoted``, after its end.
         """
@@ -147,7 +147,7 @@ class Input:
             yield last
 
     def chunks(self, encoding: str | None = None) -> Iterator[bytes]:
-        """Yield the unpacked content, converted to UTF-8 from ``encoding``."""
+        """Yield the unpacked content as UTF-8."""
         handle = self._handle
         if encoding is not None:
             from fastflow.files.read.encodings import Recoded

@@ -32,7 +32,7 @@ def json_records(lines: Iterable[str | BadLine], source: Input, layout: Layout) 
 
 
 def list_records(source: Input, layout: Layout) -> Iterator[Record | RowFault]:
-    """Yield the records, or their faults, of a JSON list; raises a FastflowError for broken JSON."""
+    """Yield the records of a JSON list, or their faults; raises a FastflowError for broken JSON."""
     reader, number = Objects(source, layout), 0
     handler = "replace" if layout.errors == "replace" else "surrogateescape"
     decoder = codecs.getincrementaldecoder("utf-8-sig")(handler)
@@ -86,7 +86,7 @@ def _values(pieces: Iterator[str], path: str) -> Iterator[tuple[Any, str]]:
 
 
 class Objects:
-    """Finds text, id and kept fields in JSON values; the first object must have all of them."""
+    """Finds text, id and kept fields in JSON values; the first object must have all."""
 
     def __init__(self, source: Input, layout: Layout) -> None:
         self._source, self._layout, self._first = source, layout, True

@@ -56,9 +56,9 @@ def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Re
 
 
 def _rows_at_once(group: Any) -> int:
-    """Return the number of rows that have about BYTES unpacked, at most BATCH.
+    """Return the number of rows of about BYTES, at most BATCH, by the sizes of all columns.
 
-    The sizes of all columns are used: asking for a damaged column ends the process (pyarrow 26).
+    Asking for a damaged column ends the process (pyarrow 26).
     """
     return max(1, min(BATCH, BYTES * group.num_rows // max(1, group.total_byte_size)))
 
@@ -69,7 +69,7 @@ def row_count(source: Input) -> int:
 
 
 def counts_of(file: Any, path: str) -> list[int]:
-    """Return the number of rows of each group; raises a FastflowError if the footer has another sum."""
+    """Return the rows of each group; raises a FastflowError if the footer has another sum."""
     metadata = file.metadata
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
@@ -80,7 +80,7 @@ def counts_of(file: Any, path: str) -> list[int]:
 
 
 def footer(source: Input) -> bytes:
-    """Return the footer's bytes: places, sizes and statistics of all columns."""
+    """Return the footer's bytes."""
     _open_file(source)
     file = source.file
     file.seek(-8, 2)
@@ -115,10 +115,7 @@ def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
 
 
 def _open_file(source: Input, dictionaries: Sequence[str] = ()) -> Any:
-    """Open the ParquetFile; the columns ``dictionaries`` are read as dictionary columns.
-
-    Raises a UsageError for a pipe, a FastflowError for a damaged footer.
-    """
+    """Open the ParquetFile; raises a UsageError for a pipe, a FastflowError for a damaged footer."""
     _, parquet = arrow(f"{source.path}: reading Parquet")
     if source.identity is None:
         raise UsageError(f"{source.path}: Parquet is read from its end, which a pipe does not have yet; give a file")
@@ -138,7 +135,7 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
-    """Return (text columns, all columns to read); raises a FastflowError for an absent or unsuited column."""
+    """Return (text columns, all columns to read); raises a FastflowError for a wrong column."""
     names, key, path = schema.names, layout.id_field, source.path
     texts = source.fields = text_fields(names, path, None, layout.field, source.fields)
     wanted = list(dict.fromkeys([*texts, *layout.keep, *([] if key is None else [key])]))

@@ -15,7 +15,7 @@ def _path(target: Path) -> Path:
 
 
 def is_list(path: Path) -> bool:
-    """Whether fastflow wrote ``path``, judged by its first line."""
+    """Judge by the first line whether fastflow wrote ``path``."""
     try:
         with path.open("rb") as handle:
             return list(json.loads(handle.readline(1 << 20))) == ["row", "reason"]
@@ -40,7 +40,7 @@ def write_list(skipped: Skipped, target: Path) -> None:
 
 
 def add_part(skipped: Skipped, part: Path, count: int) -> None:
-    """Add the list of a part that left out ``count`` rows."""
+    """Add a part's list of ``count`` rows."""
     path = _path(part)
     try:
         lines = path.read_bytes().splitlines() if count else []

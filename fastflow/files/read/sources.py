@@ -98,9 +98,8 @@ def check_formats(paths: Sequence[str], layout: Layout) -> None:
 class Sources:
     """The inputs ``paths``; ``current``, at first the first, is open.
 
-    ``identities``: size and modification time of each at the start, None if not a regular file. ``skipped`` lists rows
-    that --errors skip left out, an option of commands that are ``skippable``. Raises a FastflowError naming an input
-    that cannot be opened or changed.
+    ``identities``: size and modification time of each at the start, None if not a regular file. ``skippable``: the
+    command has --errors skip. Raises a FastflowError naming an input that cannot be opened or changed.
     """
 
     def __init__(self, paths: Sequence[str], opened: Callable[[str], Input] = Input) -> None:
@@ -133,7 +132,7 @@ class Sources:
     def rows(
         self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None, stop: int | None = None
     ) -> Iterator[Row]:
-        """Yield the rows after the first ``skip``, before row ``stop``; rows that are left out have numbers too.
+        """Yield the rows from ``skip`` to before ``stop``; rows that are left out have numbers too.
 
         ``counts``, the rows of each input, spare reading earlier inputs.
         """
@@ -204,10 +203,7 @@ class Sources:
         return found
 
     def expected(self, layout: Layout) -> tuple[int | None, bool]:
-        """Return (rows of all inputs, whether that is an estimate); (None, True) for a pipe.
-
-        Counting ends after COUNT_S; the rest is estimated.
-        """
+        """Return (rows of all inputs, whether they are estimated, after COUNT_S); (None, True) for a pipe."""
         sizes = [size for size, _ in self.identity or []]
         if not sizes or ("-" in self.paths and sys.stdin.buffer.tell()):
             return None, True

@@ -22,8 +22,8 @@ def table_records(
 ) -> Iterator[Record | RowFault]:
     r"""Yield the records of a csv or tsv, or their faults; ids are strings.
 
-    ``lines`` keep a final \r, which a quoted field may hold. Raises a FastflowError for a file that is
-    ambiguous in its header or its delimiter, or repeats a column.
+    ``lines`` keep a final \r, which a quoted field may hold. Raises a FastflowError for an ambiguous header or
+    delimiter, and a repeated column.
     """
     csv.field_size_limit(LONGEST)
     first, path = next(lines, None), source.path
@@ -77,7 +77,7 @@ def _warn_of_quotes(path: str, line: int) -> None:
 
 
 def _rows(rows: Any, ended: _Ended) -> Iterator[list[str] | RowFault]:
-    """Yield rows, or their faults, except blank lines of tables with several columns."""
+    """Leave out blank lines of tables with several columns."""
     width = 0
     while True:
         ended.begin()

@@ -40,7 +40,7 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 def unit_of(path: str, layout: Layout) -> str:
-    """Return the word before a record's number in messages: line, row, record or text."""
+    """Return the word before a record's number: line, row, record or text."""
     return "text" if layout.null else {"parquet": "row", "json": "record"}.get(format_of(path, layout.format), "line")
 
 
@@ -54,7 +54,7 @@ def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # n
 
 
 def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record | RowFault]:
-    """Yield the records of an open input after the first ``skip``, and the fault of each row that cannot be used."""
+    """Yield the records after the first ``skip``, or their faults."""
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
     if kind == "parquet":
@@ -65,7 +65,7 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record 
 
 
 def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
-    """Yield the number of rows so far, after each row; for Parquet only the total.
+    """Yield the number of rows so far; for Parquet only the total.
 
     Lines are parsed only if texts may hold line ends.
     """

@@ -1,6 +1,6 @@
 """Store of pooled vectors that are used again: keys, rows of bytes, and interface.
 
-A key is a 128-bit hash of the text and all that decides its pooled vector. A row: 1 if the text was cut, the vector.
+A key is a 128-bit hash of all that decides the pooled vector. A row: 1 if the text was cut, the vector.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CHECK = 8  # bytes of the checksum of a key and its row
 class Store(ABC):
     """Interface of a store: rows of bytes, all of one size, by key.
 
-    ``since``: the number of the last row of a finished run; None if runs share no rows. If rows have ids, the keys of
-    (id, text) are noted, and ``since`` and ``known`` are of these.
+    ``since``: the number of the last row of a finished run; None if runs share no rows. If rows have ids, ``since`` and
+    ``known`` are of the noted keys of (id, text).
     """
 
     since: int | None = None
@@ -46,7 +46,7 @@ class Store(ABC):
         return set()
 
     def note(self, keys: Sequence[bytes]) -> None:  # noqa: B027 (as ``finish``)
-        """Take ``keys`` of (id, text), which are known once the run has finished."""
+        """Take ``keys`` of (id, text), known once the run has finished."""
 
     def finish(self) -> None:  # noqa: B027 (nothing to note, if runs share no rows)
         """Note that a run wrote all of its rows."""
@@ -77,7 +77,7 @@ def keys_of(texts: Iterable[str], decided: Mapping[str, Any]) -> list[bytes]:
 
 
 def pack_rows(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
-    """Return a row of bytes for each vector of (B, D); ``cut``: the numbers of cut texts."""
+    """Return a row of bytes for each vector of (B, D); ``cut``: numbers of cut texts."""
     numbers = set(cut)
     return [bytes([at in numbers]) + vector.tobytes() for at, vector in enumerate(np.ascontiguousarray(pooled))]
 

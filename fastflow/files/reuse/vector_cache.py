@@ -44,7 +44,7 @@ LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
 class VectorCache(Store):
-    """Store at ``path``, made if absent, of rows of ``size`` bytes, computed with the settings ``decided``.
+    """Store at ``path``, made if absent, of rows of ``size`` bytes, by the settings ``decided``.
 
     Raises a FastflowError for a file that is not a cache, damaged or locked, or cannot be read and written.
     """
@@ -159,7 +159,7 @@ class Temporary(VectorCache):
 
 
 def report(path: Path) -> list[str]:
-    """Return lines with the size of the cache, and the vectors of each model."""
+    """Return lines: the size of the cache, and the vectors of each model."""
     found = contents(path)
     if not found["version"]:
         return [f"{path}: empty"]
@@ -193,7 +193,7 @@ def _line(settings: dict[str, Any], vectors: int) -> str:
 
 
 def describe_damage(path: Path) -> FastflowError:
-    """Return the error for a file that SQLite or a checksum refuses; it advises to remove only a cache."""
+    """Return the error for a refused file; it advises to remove only a cache."""
     try:
         with path.open("rb") as file:
             head = file.read(APPLICATION_AT.stop)

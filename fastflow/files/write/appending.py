@@ -19,23 +19,13 @@ from fastflow.files.read import Layout
 from fastflow.files.read.sources import Row, one_text
 from fastflow.files.write import Block
 from fastflow.files.write.database import FIXED, DatabaseFile, to_column
-from fastflow.files.write.database_schema import KEY_INDEX, PAGE, RUN, TABLE, fold_case, quote_name, run_of
+from fastflow.files.write.database_schema import KEY_INDEX, PAGE, RUN, TABLE, check_appendable, quote_name
 from fastflow.files.write.partial import is_unfinished, run_path
 from fastflow.options import cut_windows
 from fastflow.values import short
 
 WAIT = 60.0  # seconds to wait for another process that writes the file
 ASKED = 500  # keys in a query
-OPTIONS = {  # entry of the table run that an appended row must share -> option
-    "fingerprint": "-m",
-    "dtype": "--dtype",
-    "precision": "--precision",
-    "normalized": "--normalize",
-    "truncate_dim": "--dim",
-    "prompt": "--prompt",
-    "id_field": "--id-field",
-    "text_field": "--text-field",
-}
 # declared type -> values that SQLite does not convert
 TYPES = {"TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
 
@@ -57,11 +47,6 @@ def explain_fault(path: Path) -> Iterator[None]:
         raise FastflowError(f"{path} cannot be written: {error}; mend that, and give the same command again") from error
 
 
-def _describe_option(option: str, value: Any) -> str:
-    given = f" {short(value)}" * (not isinstance(value, int) or option == "--dim")
-    return f"with {option}{given}" if value else f"without {option}"
-
-
 class Entry(NamedTuple):
     """A row of the input, with its key and the values of its other columns."""
 
@@ -80,7 +65,7 @@ class AppendedFile(DatabaseFile):
     """Writes rows into the tables ``texts`` and ``run`` of ``target``, made if absent.
 
     ``counts``: the rows added, replaced, the same as before, and deleted. ``unit``: the word before a row's number in
-    messages. Raises a FastflowError if the file has other options or columns, or another run writes it.
+    messages. Raises as ``check_appendable``, and if another run writes the file.
     """
 
     def __init__(self, target: Path, meta: dict[str, Any], layout: Layout, unit: str, delete_missing: bool) -> None:
@@ -90,7 +75,7 @@ class AppendedFile(DatabaseFile):
         self.counts = {"added": 0, "replaced": 0, "same": 0, "deleted": 0}
         self._layout, self._unit, self._deletes = layout, unit, delete_missing
         self._key = "text" if layout.id_field is None else layout.id_field
-        self._places: dict[int, int] = {}  # number in the input -> row of the file that it replaces
+        self._places: dict[int, int] = {}  # number in the input -> row that it replaces
         self._texts: bool | None = None
         self._updates: list[tuple[Any, ...]] = []  # (*kept, row, *kept) of rows with the same text
         self._new = not target.exists()
@@ -150,8 +135,8 @@ class AppendedFile(DatabaseFile):
     def pick_changed(self, rows: Iterable[Row], together: int) -> Iterator[Row]:
         """Yield the rows that need a vector: a new key, or an id with another text.
 
-        Changed fields of other rows are written with the next window. Raises a FastflowError for an id that comes
-        twice. ``together``: rows that are looked up at once.
+        Changed fields of other rows are written with the next window. Raises a FastflowError for a repeated id.
+        ``together``: rows that are looked up at once.
         """
         for some in cut_windows(iter(rows), together, lambda row: len(one_text(row))):
             entries = [self._read(row) for row in some]
@@ -193,7 +178,7 @@ class AppendedFile(DatabaseFile):
                 # without declared types, for later values may be of others
                 self._db.execute(f"CREATE TABLE {TABLE} ({', '.join(quote_name(n) + FIXED.get(n, '') for n in names)})")
                 self._write_run(self._db)
-            self._check_run(names)
+            self._types = check_appendable(self._db, self.target, self.describe_run(), names)
             self._index()
             self._db.execute("CREATE TEMP TABLE seen (key BLOB PRIMARY KEY, place TEXT) WITHOUT ROWID")
             self._db.execute("CREATE TEMP TABLE kept (row INTEGER PRIMARY KEY)")
@@ -203,30 +188,6 @@ class AppendedFile(DatabaseFile):
 
     def _index(self) -> None:
         self._db.execute(f"CREATE INDEX IF NOT EXISTS {KEY_INDEX} ON {TABLE} ({quote_name(self._key)})")
-
-    def _check_run(self, names: list[str]) -> None:
-        try:
-            before, now = run_of(self._db, self.target), self.describe_run()
-        except FastflowError as error:
-            raise UsageError(
-                f"{self.target} has a table {TABLE} or {RUN} of another program, and --append needs these names; give "
-                "another output with -o"
-            ) from error
-        for name, option in OPTIONS.items():
-            if before.get(name) != now[name] and (name in before or name != "text_field"):
-                shown = "model" if option == "-m" else name
-                was, has = (_describe_option(option, run.get(shown)) for run in (before, now))
-                has = "with another version of it" if was == has else has
-                raise UsageError(
-                    f"{self.target} was made {was}, and this run is {has}; give the same, or another output with -o"
-                )
-        declared = {name: kind for _, name, kind, *_ in self._db.execute(f"PRAGMA table_info({TABLE})")}
-        mine, theirs = ({fold_case(name): name for name in each} for each in (names, declared))
-        if absent := [theirs[name] for name in theirs if name not in mine]:
-            raise UsageError(f"{self.target} has the column {absent[0]}: fill it, by --keep or fields= of Index.add")
-        if absent := [mine[name] for name in mine if name not in theirs]:
-            raise UsageError(f"{self.target} has no column {absent[0]}: leave it out, or choose another output with -o")
-        self._types = {mine[name]: declared[theirs[name]] for name in mine}
 
     def _read(self, row: Row) -> Entry:
         text, layout = one_text(row), self._layout
@@ -250,7 +211,7 @@ class AppendedFile(DatabaseFile):
         return Entry(row, text, key, kept)
 
     def _is_text(self, key: Any) -> bool:
-        """Whether the ids are texts, as the first one of the file or, without rows, of the input is."""
+        """Whether ids are texts, as the first one of the file, or else of the input."""
         if self._texts is None:
             kind = f"SELECT typeof({quote_name(self._key)}) = 'text' FROM {TABLE} LIMIT 1"  # noqa: S608 (a quoted name)
             found = self._db.execute(kind).fetchone()
@@ -258,7 +219,7 @@ class AppendedFile(DatabaseFile):
         return self._texts
 
     def _note(self, entries: list[Entry]) -> list[Entry]:
-        """Note the keys of ``entries``; return the entries whose key comes for the first time."""
+        """Note the keys of ``entries``; return the entries with a new key."""
         seen = dict(self._select("SELECT key, place FROM seen WHERE key IN ", [entry.digest for entry in entries]))
         fresh: dict[bytes, str] = {}
         first = []
@@ -295,7 +256,7 @@ class AppendedFile(DatabaseFile):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Run a transaction, which first writes the changed fields of rows with the same text."""
+        """Run a transaction, which first writes ``_updates``."""
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             if self._updates:

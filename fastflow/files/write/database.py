@@ -1,6 +1,6 @@
 """Write embeddings to an SQLite database: append records to NAME.partial, and copy them to a table at the end.
 
-A resumed run cuts off the records after the last whole window. While it copies, the rows are on the disk twice.
+While it copies, the rows are on the disk twice.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.files.write import Block
 from fastflow.stages.vectors import first_bad
 from fastflow.values import open_regular, short
@@ -22,7 +22,7 @@ PAGE = 16_384  # bytes; rows of 768 floats waste less than with SQLite's 4,096
 TABLE = "texts"
 RUN = "run"
 KEY_INDEX = "texts_by_key"  # of --append
-JOURNALS = ("-journal", "-wal", "-shm")  # ends of the names of SQLite's files beside a database that is written
+JOURNALS = ("-journal", "-wal", "-shm")  # SQLite's files beside a database that is written
 STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
 ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "text_field", "model")  # fields of a run that a manifest lacks
@@ -30,6 +30,16 @@ ROWS = 512  # rows at a time: more would not fit the caches
 DTYPES = {  # --precision of the run -> dtype of its vectors
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
 }  # fmt: skip
+OPTIONS = {  # entry of the table run that appended rows share -> option
+    "fingerprint": "-m",
+    "dtype": "--dtype",
+    "precision": "--precision",
+    "normalized": "--normalize",
+    "truncate_dim": "--dim",
+    "prompt": "--prompt",
+    "id_field": "--id-field",
+    "text_field": "--text-field",
+}
 
 
 def quote_name(name: str) -> str:
@@ -110,7 +120,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_only(db: sqlite3.Connection, *tables: str) -> None:
-    """Restrict ``db`` to reading ``tables`` and calling functions; to list columns, RUN must be among them."""
+    """Restrict ``db`` to ``tables`` and functions; to list columns, RUN must be among them."""
 
     def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
         reads = action == sqlite3.SQLITE_READ and first in tables
@@ -123,7 +133,7 @@ def read_only(db: sqlite3.Connection, *tables: str) -> None:
 
 
 def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Return the table ``run`` as a dict; raises a FastflowError for a damaged or foreign file."""
+    """Return the table ``run``; raises a FastflowError for a damaged or foreign file."""
     try:
         run = dict(db.execute("SELECT name, value FROM run"))
         columns_of(db)
@@ -143,6 +153,35 @@ def run_of(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
     return run
 
 
+def _describe_option(option: str, value: Any) -> str:
+    given = f" {short(value)}" * (not isinstance(value, int) or option == "--dim")
+    return f"with {option}{given}" if value else f"without {option}"
+
+
+def check_appendable(db: sqlite3.Connection, path: Path, now: dict[str, Any], names: list[str]) -> dict[str, str]:
+    """Return the declared types of ``names``; raises a UsageError unless a run ``now`` may append to ``path``."""
+    try:
+        before = run_of(db, path)
+    except FastflowError as error:
+        raise UsageError(
+            f"{path} has a table {TABLE} or {RUN} of another program, and --append needs these names; give "
+            "another output with -o"
+        ) from error
+    for name, option in OPTIONS.items():
+        if before.get(name) != now[name] and (name in before or name != "text_field"):
+            shown = "model" if option == "-m" else name
+            was, has = (_describe_option(option, run.get(shown)) for run in (before, now))
+            has = "with another version of it" if was == has else has
+            raise UsageError(f"{path} was made {was}, and this run is {has}; give the same, or another output with -o")
+    declared = {name: kind for _, name, kind, *_ in db.execute(f"PRAGMA table_info({TABLE})")}
+    mine, theirs = ({fold_case(name): name for name in each} for each in (names, declared))
+    if absent := [theirs[name] for name in theirs if name not in mine]:
+        raise UsageError(f"{path} has the column {absent[0]}: fill it, by --keep or fields= of Index.add")
+    if absent := [mine[name] for name in mine if name not in theirs]:
+        raise UsageError(f"{path} has no column {absent[0]}: leave it out, or choose another output with -o")
+    return {mine[name]: declared[theirs[name]] for name in mine}
+
+
 def columns_of(db: sqlite3.Connection) -> list[str]:
     """Return the names of the columns except ``vector``."""
     names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({TABLE})")]
@@ -158,7 +197,7 @@ def width_of(run: dict[str, Any]) -> int:
 
 
 def find_foreign(path: Path) -> str | None:
-    """Describe what ``path`` has that fastflow embed did not make, or return None."""
+    """Describe a part of ``path`` that fastflow did not make, or return None."""
     if beside := [path.name + end for end in JOURNALS if path.with_name(path.name + end).exists()]:
         return f"{beside[0]} shows that another program writes it"
     try:

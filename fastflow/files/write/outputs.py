@@ -20,7 +20,7 @@ from fastflow.files.write.partial import State, archive_path, cannot_write, open
 
 
 class OutputFile:
-    """Appends rows to NAME.partial, which is locked; subclasses encode rows and write header and end."""
+    """Appends rows to NAME.partial, locked; subclasses encode rows and write header and end."""
 
     header_bytes = 0
     keeps_fields = True  # whether the format has ids, fields and log_prob
@@ -29,9 +29,9 @@ class OutputFile:
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
-        self.named = self.unused = False  # whether the file got its name, or had no rows and replaced none
+        self.named = self.unused = False  # the file got its name, or had no rows and replaced none
         self.started: Callable[[], None] | None = None  # called before the first rows are written
-        self.seal: Callable[[Path], None] | None = None  # called with the whole file before it is renamed
+        self.seal: Callable[[Path], None] | None = None  # called with the whole file before the renaming
         self.types: dict[str, Any] = {}  # Arrow types of the input's columns
         self.of_shard = False  # whether this is a part of a run
         self.about: dict[str, Any] = {}  # more about the run, for .db
@@ -95,7 +95,7 @@ class OutputFile:
             raise cannot_write(self.target, error) from error
 
     def name(self, whole: Path) -> None:
-        """Rename the ``whole`` file to the target, unless it has no rows and would replace a file."""
+        """Rename the ``whole`` file, unless it has no rows and would replace a file."""
         if not (self.rows or self.of_shard) and os.path.lexists(self.target):
             self.unused = True
             self.remove()
@@ -115,7 +115,7 @@ class OutputFile:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
-        """Give a path for the whole file; rename it after the ``with`` block."""
+        """Give a path for the whole file, which is renamed after the block."""
         path = archive_path(self.target)
         try:
             path.unlink(missing_ok=True)  # left by a killed run
@@ -174,8 +174,8 @@ class NpyFile(OutputFile):
 def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
     """Empty NAME.partial, or keep its finished rows if ``resume``; give their number.
 
-    If the ``with`` block fails, finished rows stay in NAME.partial, and a note of the error names them. A finished file
-    that is not a part gets a record for --resume.
+    After an error, which gets a note, finished rows stay in NAME.partial. A finished file that is not a part gets a
+    record for --resume.
     """
     if not writer.of_shard:
         writer.seal = lambda whole: state.done(whole, writer.rows)

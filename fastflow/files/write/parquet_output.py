@@ -1,7 +1,6 @@
 """Write embeddings to Parquet: append rows to NAME.partial as an Arrow stream, and copy them to row groups at the end.
 
-Parquet without its footer cannot be continued; a stream can, after the last whole window. While it is copied, the rows
-are on the disk twice.
+Unlike Parquet, a stream can be continued. While it is copied, the rows are on the disk twice.
 """
 
 from __future__ import annotations

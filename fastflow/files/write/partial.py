@@ -54,7 +54,7 @@ def check_known(target: Path) -> None:
 
 
 def open_partial(target: Path) -> BinaryIO:
-    """Open and lock NAME.partial; raises a FastflowError if another run has it or it cannot be written."""
+    """Open and lock NAME.partial; raises a FastflowError if it cannot."""
     path = partial_path(target)
     try:
         handle = open_locked(path)
@@ -115,14 +115,14 @@ def _loosen(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def flatten_options(options: Any) -> dict[str, Any]:
-    """Return the ``options`` of a record with the fields of their layout among them."""
+    """Put the fields of the layout among the ``options`` of a record."""
     found = dict(options) if isinstance(options, dict) else {}
     layout = found.pop("layout", None)
     return found | layout if isinstance(layout, dict) else found
 
 
 def identify(path: Path) -> list[int]:
-    """Return size and modification time of a file, as a record has them."""
+    """Return size and modification time of a file."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
 
@@ -130,8 +130,7 @@ def identify(path: Path) -> list[int]:
 class State:
     """NAME.partial.json, the record of a run: progress, input, model and options.
 
-    ``source``: size and time of the input, or of each of ``paths``; None for a pipe, which cannot be continued.
-    ``run``: model and options.
+    ``source``: size and time of the input, or of each of ``paths``; None for a pipe. ``run``: model and options.
     """
 
     def __init__(self, target: Path, source: Any, run: dict[str, Any], paths: Sequence[str] = ()) -> None:
@@ -142,7 +141,7 @@ class State:
         self._run = json.loads(json.dumps({"input": source, **run}))
 
     def load(self) -> tuple[int, int | None]:
-        """Return (rows, bytes) to continue from, (0, None) for a new run; raises a FastflowError for another run."""
+        """Return (rows, bytes) to continue from, (0, None) at first; raises a FastflowError for another run."""
         size = self._partial.stat().st_size
         if not self.path.is_file() or not size:
             return self.forget()
@@ -194,7 +193,7 @@ class State:
             raise cannot_write(path, error) from error
 
     def left(self) -> str:
-        """Describe the rows that an interrupted run left; take ``since`` from it if it is equal."""
+        """Describe the rows of an interrupted run; take ``since`` from an equal one."""
         try:
             saved, rows, same = self._read(self.path)
         except FAULTS:

@@ -101,7 +101,7 @@ def _post_norm_shape(config: dict[str, Any], where: Path, activation: str) -> En
 
 
 def _check_aliases(config: dict[str, Any], where: Path) -> None:
-    """Raise if a field by BERT's name, which transformers prefers, differs from DistilBERT's."""
+    """Raise if a field by BERT's name, which wins, differs from DistilBERT's."""
     for alias, name in DISTIL.items():
         if config.get(alias, config.get(name)) != config.get(name):
             raise FastflowError(f"{where / 'config.json'}, field {alias}: must be absent, or equal to {name}")
@@ -125,7 +125,7 @@ def _check_positions(tokens: int, where: Path) -> None:
 
 
 def max_tokens(shape: EncoderShape) -> int:
-    """Return the largest number of tokens of a text, special tokens included."""
+    """Return the most tokens of a text, special ones included."""
     return shape.positions - shape.position_start
 
 
@@ -150,7 +150,7 @@ def encoder_size(config: dict[str, Any], where: Path) -> EncoderSize:
 
 
 def is_model2vec(directory: Path) -> bool:
-    """Return whether model2vec wrote config.json, which may lack a model_type."""
+    """Return whether model2vec wrote config.json."""
     if not is_file(directory / "config.json"):
         return False
     config = read_config(directory)

@@ -77,7 +77,7 @@ def encoder_hash(directory: Path) -> str:
 
 
 def has_pooler(directory: Path) -> bool:
-    """Return whether the weights hold BERT's pooler; transformers would fill a missing pooler at random."""
+    """Return whether the weights hold BERT's pooler, which transformers would fill at random."""
     return any(
         n.endswith("pooler.dense.weight") for path in weight_files(directory) for n in MappedTensors(path).arrays
     )
@@ -161,7 +161,7 @@ def word_tensor(family: str) -> str:
 
 
 def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
-    """Yield (name, (tensors, shape)) lazily: config.json may claim any number of layers. ``has``: is a tensor there?"""
+    """Yield (name, (tensors, shape)) lazily: config.json may claim any number of layers."""
     if config["model_type"] == "modernbert":
         yield from _modernbert(has, config, shape, where)
     else:

@@ -232,7 +232,7 @@ class Tokenizer:
         try:
             with panics():
                 return encode(list(texts), add_special_tokens=special)
-        except TypeError as error:  # half a surrogate pair, the only str that the library rejects
+        except TypeError as error:  # half a surrogate pair
             raise no_utf8(texts) from error
         except Exception as error:  # such as an unknown word without a token [UNK]
             raise FastflowError(f"{self._directory}: the tokenizer cannot take a text: {reason(error)}") from error
@@ -272,7 +272,7 @@ class Tokenizer:
 
 
 def no_utf8(texts: Sequence[str]) -> FastflowError:
-    """Return the error for a text with half a surrogate pair."""
+    """Return the error for half a surrogate pair."""
     found = next((half, text) for text in texts if (half := SURROGATE.search(text)))
     shown = found[1][max(0, found[0].start() - 20) :]
     return FastflowError(f"a text holds half a surrogate pair and has no UTF-8 form: {shown[:80]!r:.80}")

@@ -30,7 +30,7 @@ class NotNativeError(Exception):
 
 
 class Saved(NamedTuple):
-    """The bytes of tokenizer.json, the file that errors name, and settings of files next to it, None for a table."""
+    """The bytes of tokenizer.json, the file that errors name, and ``Settings``, None for a table."""
 
     path: Path
     data: bytes
@@ -54,7 +54,7 @@ class Saved(NamedTuple):
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """Load the ``tokenizers.Tokenizer`` of a directory: tokenizer.json, else BERT's vocab.txt."""
+    """Load the ``tokenizers.Tokenizer`` of a directory."""
     return read_saved(directory).library()
 
 

@@ -1,4 +1,4 @@
-"""Find texts that do not suit a vocabulary: their language is another, or their words become many or unknown pieces."""
+"""Find texts that do not suit a vocabulary, by their language or by many or unknown pieces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def take_words(texts: Sequence[str]) -> list[str]:
 def warn_of_unsuited(
     vocabulary: Tokenizer, texts: Sequence[str], remedy: str = ENCODER, fitted: Container[str] = ()
 ) -> str | None:
-    """Return a warning if ``texts``, judged by at most SAMPLE words, do not suit ``vocabulary``; else None.
+    """Return a warning if the first SAMPLE words of ``texts`` do not suit ``vocabulary``; else None.
 
     ``remedy`` has {0} for the language, and {1} for a model in the package. ``fitted``: languages that the model was
     fitted to.
@@ -95,7 +95,7 @@ class Seen:
         self._next = next(self._looks)
 
     def add(self, texts: Iterable[str]) -> bool:
-        """Keep ``texts`` while there is room; return whether this call reached the next of LOOKS."""
+        """Keep ``texts`` while there is room; return whether the next of LOOKS is reached."""
         for text in texts:
             if self._count >= LOOKED_AT:
                 break

@@ -23,18 +23,18 @@ SAME = 0.5  # least share of letters in one script
 KANA = 0.1  # least share of letters in Japanese: others are Chinese
 SHARE, FEWEST = 0.2, 5  # least share and number of a language's commonest words: its own texts have 0.32 to 0.8
 LEAST = 0.15  # share of a served language: others have 0.02 to 0.2
-PART, SOME = 0.1, 8  # the same of its words that a served language lacks: English texts have 0.04 at most
+PART, SOME = 0.1, 8  # the same of words that a served language lacks: English has 0.04 at most
 NEAR = 0.5  # least hits of a served language, over hits of the likeliest, to look for a part in another language
 NAMES = 0.7  # German sentences have 0.4
 JUDGED = 200  # commonest words that show whether a vocabulary serves a language
-WHOLE = 1.4  # most pieces a word: vocabularies have 1 to 1.27 in their own languages, 1.56 to 5 in others
+WHOLE = 1.4  # most pieces a word: vocabularies have 1 to 1.27 in own languages, 1.56 to 5 in others
 UNKNOWN = 0.05
 SEVERAL = 5  # least languages of a multilingual vocabulary
 
 
 @cache
 def load_languages() -> dict[str, tuple[str, ...]]:
-    """Load the commonest words of each language, the commonest first, by its name; English is first."""
+    """Load the commonest words of each language in order, by its name; English is first."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
     rows = [line.split(" ") for line in lines if not line.startswith("#")]
     return {name: tuple(words) for name, *words in rows}
@@ -95,7 +95,7 @@ def are_names(counts: Counter[str]) -> bool:
 
 
 def _rank(counts: Counter[str], without: frozenset[str]) -> list[tuple[str, int, int]]:
-    """Return each language with the number of words, and of distinct words, in its list; the likeliest is first."""
+    """Return each language with its number of words, and of distinct words; the likeliest first."""
     found = []
     for name, listed in _load_sets().items():
         hits = (counts.keys() & listed) - without
@@ -104,7 +104,7 @@ def _rank(counts: Counter[str], without: frozenset[str]) -> list[tuple[str, int,
 
 
 def serves(vocabulary: Tokenizer, language: str) -> bool:
-    """Whether the language's commonest words are whole pieces of ``vocabulary``; False for one without a list."""
+    """Whether the commonest words are whole pieces of ``vocabulary``; False without a list."""
     words = load_languages().get(language, ())[:JUDGED]
     total, unknown = vocabulary.pieces(words)
     return 0 < total <= WHOLE * len(words) and unknown <= UNKNOWN * total
