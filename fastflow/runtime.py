@@ -18,9 +18,6 @@ from fastflow.stages.calibration import describe
 from fastflow.tasks import Tasks
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from fastflow import types
     from fastflow.types import Matrix, Scores, Vector
 
 
@@ -161,24 +158,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
         options = Options(
             batch_size, normalize_embeddings, precision, truncate_dim, prompt, batch_tokens, window, prompt_name, ranges
         )  # fmt: skip
-        return ((start, vectors) for start, vectors, _ in self.session.blocks(iterable, options))
-
-    def stream_with_log_prob(
-        self, iterable: Iterable[str], **options: Unpack[types.StreamOptions]
-    ) -> Iterator[tuple[int, Matrix, Scores]]:
-        """Embed texts with the same bits as ``stream``, and compute each text's log-density.
-
-        Args:
-            iterable: The texts; an iterator is read lazily.
-            **options: The options of ``stream``.
-
-        Yields:
-            (index of the first text, embeddings (b, D'), natural-log densities (b,)).
-
-        Raises:
-            FastflowError: As ``stream`` and ``log_prob``.
-        """
-        return (tuple(block) for block in self.session.blocks(iterable, Options(**options), scored=True))  # type: ignore[misc]
+        return self.session.blocks(iterable, options)
 
     def transform(
         self, array: ArrayLike, *, normalize_embeddings: bool = False, precision: str = "float32",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,26 +18,16 @@ from fastflow.model.locate import find_packaged_name
 from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.fragmentation import ENCODER, SHIPPED, Seen, warn_of_unsuited
 from fastflow.options import PLAIN, Options, check_texts, cut_windows, iterate_in_order, prefetch
-from fastflow.stages.calibration import output_dim
+from fastflow.stages.calibration import density_of, output_dim
 from fastflow.stages.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
 from fastflow.values import MOST
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fastflow.model.manifest import Likelihood
-
 Count = Callable[[int], None]
 ENGLISH = ("default", "static")  # models in the package
 MODEL = "a model that was made for {0}, such as -m {1}"
-
-
-class Block(NamedTuple):
-    """Embeddings (b, D') of b consecutive texts from number ``start`` on, and log-densities (b,) or None."""
-
-    start: int
-    vectors: NDArray[Any]
-    log_probs: NDArray[np.float64] | None
 
 
 class Session:
@@ -104,10 +94,6 @@ class Session:
         _ = self.calibrator  # raises after ``close``
         return self._width
 
-    @property
-    def likelihood(self) -> Likelihood | None:
-        return self.model.likelihood if isinstance(self.model, Model) else None
-
     @late
     def _plain(self) -> Options:
         return PLAIN.resolve(self.width, self.model)
@@ -116,34 +102,32 @@ class Session:
         return self._plain if options.ranges is None and options == PLAIN else options.resolve(self.width, self.model)
 
     def blocks(
-        self, texts: Iterable[str], options: Options = PLAIN, count: Count | None = None, scored: bool = False
-    ) -> Iterator[Block]:
-        """Check the options now, then yield a Block for each window of ``texts``, in order.
+        self, texts: Iterable[str], options: Options = PLAIN, count: Count | None = None
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Check the options now, then yield (number of the first text, vectors (b, D')) of each window of ``texts``.
 
-        ``count(n)`` is called after a batch of n texts; ``scored`` adds log-densities. An error names its text.
+        ``count(n)`` is called after a batch of n texts. An error names its text.
         """
         o, overlaps = self.resolve(options), self.backend.overlaps
-        if scored:
-            _ = self.backend.density  # raises without a density
         windows = cut_windows(check_texts(iterate_in_order(texts)), o.window or 1, len)
         prepared: Iterator[list[str] | Tokens] = (self._prepare(window, o) for window in windows)
         if overlaps and (not isinstance(texts, Sized) or len(texts) > (o.window or 1)):
             prepared = prefetch(prepared)
-        return self._compute(prepared, o, count, scored)
+        return self._compute(prepared, o, count)
 
     def encode(self, inputs: Any, options: Options = PLAIN, shown: bool = False) -> NDArray[Any]:
         texts = [inputs] if isinstance(inputs, str) else list(iterate_in_order(inputs))
         o = self.resolve(options)
         if not shown and 0 < len(texts) <= (o.window or 1):  # faster than ``blocks`` by 2 microseconds
-            z, _ = self._embed(self._prepare(list(check_texts(texts)), o), o, None, False)
+            z = self._embed(self._prepare(list(check_texts(texts)), o), o, None)
             found = [self._quantise(check_finite(z, "text"), o)]
         elif shown:
             from fastflow.progress import Progress
 
             with Progress("embed", len(texts), "texts") as progress:
-                found = [block.vectors for block in self.blocks(texts, options, progress.advance)]
+                found = [vectors for _, vectors in self.blocks(texts, options, progress.advance)]
         else:
-            found = [block.vectors for block in self.blocks(texts, options)]
+            found = [vectors for _, vectors in self.blocks(texts, options)]
         if not found:
             return self.transform(np.zeros((0, self.backend.pooled_dim), self.calibrator.floats), options)
         if len(found) == 1:
@@ -169,12 +153,14 @@ class Session:
         return self.pool_tokens(tokens, batch_size, batch_tokens, count)
 
     def log_prob(self, inputs: Any, batch_size: int | None, prompt: str | None) -> NDArray[np.float64]:
-        calibrator = self.calibrator
-        _ = calibrator.density  # raises without a density
+        stages, calibrator = self.model.calibration, self.calibrator
+        density = density_of(stages, self.model.path)  # raises without a density
         if isinstance(self.model, VectorModel) or getattr(inputs, "ndim", 1) == 2:
-            pooled = check_pooled(inputs, calibrator.pooled_dim, calibrator.floats, "log_prob")
-            return check_finite(calibrator.log_prob(pooled), "log_prob: row")
-        return check_finite(calibrator.log_prob(self.pool(inputs, batch_size, prompt)), "text")
+            pooled, what = check_pooled(inputs, calibrator.pooled_dim, calibrator.floats, "log_prob"), "log_prob: row"
+        else:
+            pooled, what = self.pool(inputs, batch_size, prompt), "text"
+        wide = [stage.astype(np.float64) for stage in stages]
+        return check_finite(density.log_prob(pooled.astype(np.float64), wide), what)
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> Tokens:
         return self.tokenizer.tokenize_prompted(texts, prompt, self.model.prompts.pooled)
@@ -224,36 +210,31 @@ class Session:
         return texts if longest == MOST or max(map(len, texts)) <= longest else self.tokenizer(texts)
 
     def _compute(
-        self, prepared: Iterator[list[str] | Tokens], o: Options, count: Count | None, scored: bool
-    ) -> Iterator[Block]:
+        self, prepared: Iterator[list[str] | Tokens], o: Options, count: Count | None
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
         start = 0
         for window in prepared:
-            z, log_probs = self._embed(window, o, count, scored)
-            z = self._quantise(check_finite(z, "text", start), o)
-            yield Block(start, z, None if log_probs is None else check_finite(log_probs, "text", start))
+            z = self._quantise(check_finite(self._embed(window, o, count), "text", start), o)
+            yield start, z
             start += len(z)
 
-    def _embed(
-        self, window: list[str] | Tokens, o: Options, count: Count | None, scored: bool
-    ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
-        calibrator, fused = self.calibrator, self._fused  # kept: another thread may call ``close``
+    def _embed(self, window: list[str] | Tokens, o: Options, count: Count | None) -> NDArray[Any]:
+        fused = self._fused  # kept: another thread may call ``close``
+        _ = self.calibrator  # raises after ``close``
         if isinstance(window, list) and fused is not None:
-            pooled = np.empty((len(window), calibrator.pooled_dim), np.float32) if scored else None
             try:
-                z, cut = fused(window, o.normalize_embeddings, o.truncate_dim, pooled)
+                z, cut = fused(window, o.normalize_embeddings, o.truncate_dim)
             except ValueError:  # the separate steps name the faulty text
                 window = self.tokenizer(window)
             else:
                 self._count_truncated(cut)
                 if count is not None:
                     count(len(window))
-                return z, None if pooled is None else calibrator.log_prob(pooled)
+                return z
         tokens = self.tokenizer(window) if isinstance(window, list) else window
         self._count_truncated(len(tokens.cut))
         batches = self._batches(tokens, o.batch_size, o.batch_tokens, count)
-        if scored:
-            return self.backend.embed_with_log_prob(tokens, batches, o.normalize_embeddings, o.truncate_dim)
-        return self.backend.embed(tokens, batches, o.normalize_embeddings, o.truncate_dim), None
+        return self.backend.embed(tokens, batches, o.normalize_embeddings, o.truncate_dim)
 
     def _quantise(self, z: NDArray[Any], o: Options) -> NDArray[Any]:
         if o.precision == "float32":

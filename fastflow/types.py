@@ -32,20 +32,6 @@ class QueryOptions(TypedDict):
     truncate_dim: int | None
 
 
-class StreamOptions(TypedDict, total=False):
-    """The options of ``Runtime.stream``."""
-
-    batch_size: int | None
-    normalize_embeddings: bool
-    precision: str
-    truncate_dim: int | None
-    prompt: str | None
-    batch_tokens: int | None
-    window: int | None
-    prompt_name: str | None
-    ranges: Matrix | None
-
-
 class FitOptions(TypedDict, total=False):
     """The named options of ``fastflow.fit``; fastflow-train --help explains them."""
 

@@ -41,24 +41,15 @@ class Late(NamedTuple):
 USES: dict[str, Callable[[Runtime], Any]] = {
     "encode": lambda rt: rt.encode(["a dog", LONG]),
     "cut": lambda rt: rt.transform(np.ones((3, 32)), truncate_dim=5),
-    "density": lambda rt: rt.log_prob(["a dog", "a cat"]),
-    "density of vectors": lambda rt: rt.log_prob(np.ones((3, 32))),
     "pieces": lambda rt: [piece.id for piece in rt.tokenizer.describe(["a dog"])[0]],
     "fingerprint": lambda rt: [int(rt.fingerprint, 16) % 2**32],
     "similarity": lambda rt: rt.similarity(["a dog"], ["a cat"]),
 }
 LIBRARY = "fastflow.model.tokenizer.files.Saved.library"
 LONG_TEXTS, CUTS = "fastflow.model.tokenizer.cuts.LongTexts.__init__", "fastflow.model.tokenizer.cuts.find_cuts"
-OF_FLOW, FOLD = "fastflow.backends.density_of", "fastflow.backends.cpu.fold"
 CASES = [
     Late("flow", LIBRARY, "pieces"),
-    Late("flow", OF_FLOW, "density"),
-    Late("flow", FOLD, "density"),
-    Late("flow", OF_FLOW, "density", {"dtype": "int8"}),
-    Late("flow", OF_FLOW, "density", {"backend": "torch"}),
-    Late("flow", OF_FLOW, "density", {"backend": "reference"}),
-    Late("vectors", OF_FLOW, "density of vectors"),
-    Late("vectors", FOLD, "cut"),
+    Late("vectors", "fastflow.backends.cpu.fold", "cut"),
     Late("roberta", LONG_TEXTS, "encode"),
     Late("roberta", CUTS, "encode"),
     Late("roberta", CUTS, "encode", {"backend": "torch"}),

@@ -17,7 +17,7 @@ from fastflow.plan import fold
 from fastflow.stages.calibration import Densities, Density, density_of, has_density, log_normal
 
 Floats = NDArray[np.floating[Any]]
-# (texts, normalize, truncate, pooled (B, D) to fill or None) -> (embeddings (B, D'), number of texts cut)
+# (texts, normalize, truncate) -> (embeddings (B, D'), number of texts cut)
 FusedCall = Callable[..., tuple[Floats, int]]
 
 

@@ -117,11 +117,9 @@ class CpuCalibrator(Calibrator):
 
         fused = Texts(words, pooling, tokenizer.max_length, tokenizer.ended, tokenizer.left_out)
 
-        def embed(
-            texts: Sequence[str], normalize: bool, truncate: int | None, pooled: NDArray[np.float32] | None
-        ) -> tuple[Floats, int]:
+        def embed(texts: Sequence[str], normalize: bool, truncate: int | None) -> tuple[Floats, int]:
             flow, keep = self._flow_for(truncate)
-            return fused(flow, texts, normalize, keep, pooled)
+            return fused(flow, texts, normalize, keep)
 
         return embed
 

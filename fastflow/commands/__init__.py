@@ -216,15 +216,16 @@ def replace_option(old: str, new: str) -> Callable[[Any], Any]:
     return refuse_option(old, f"{old} is called {new} now")
 
 
-def refuse_option(old: str, text: str) -> Callable[[Any], Any]:
+def refuse_option(old: str, text: str, flag: bool = False) -> Callable[[Any], Any]:
     """Make the option ``old``, refused with the sentence ``text``."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
             raise click.UsageError(text, context)
 
-    name = "old_" + old.removeprefix("--")  # because the new option may have the plain name
-    return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True)
+    name = "old_" + old.removeprefix("--").replace("-", "_")  # because the new option may have the plain name
+    how = {"is_flag": True, "default": None} if flag else {}
+    return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True, **how)
 
 
 def model_named(argument: str | None, option: str | None) -> str | None:
@@ -260,6 +261,9 @@ PRECISION = click.option(
     default="float32",
     help="Numbers in the output: int8 has one fixed range about 0, which the model stores; uint8 is int8 plus "
     "128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
+)
+LOG_PROB = refuse_option(
+    "--log-prob", "--log-prob was removed: Runtime.log_prob gives log-densities in Python (docs/embed.md)", flag=True
 )
 RANGES = refuse_option(
     "--ranges",

@@ -58,9 +58,7 @@ if TYPE_CHECKING:
 @click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
 @shared.THREADS
 @shared.DEVICE
-@click.option(
-    "--log-prob", is_flag=True, help="Write the log-density of each text under the model's flow too; not to .npy."
-)
+@shared.LOG_PROB
 @click.option("--dedupe", is_flag=True, help="Compute a repeated text once, with files next to OUT while it runs.")
 @click.option(
     "--cache",
@@ -150,7 +148,7 @@ def embed(
         check_options(click.get_current_context())
     found, paths = layout(), expand_patterns(inputs)
     ours = {name: options.pop(name) for name in ("resume", "cache", "append", "delete_missing")}
-    run = Run(quiet=quiet, judge=not fit, overwrite=shared.is_overwriting(), **ours)
+    run = Run(quiet=quiet, overwrite=shared.is_overwriting(), **ours)
     settings = Settings(found, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []

@@ -50,7 +50,7 @@ def models(json_file: str | None) -> None:
     emit(f"{'model':{width}}  dimensions        size  Spearman  languages")
     for row in rows:
         names = row["languages"]
-        last = row["fault"] or (", ".join(names) if len(names) <= NAMED else f"{len(names)} languages")
+        last = row["fault"] or (", ".join(names) if len(names) <= NAMED else f"{len(names)} languages: --json")
         figures = f"{row['dim'] or '':>10}  {bytes_for_people(row['bytes']):>10}  {row['spearman'] or '':>8}"
         emit(f"{row['name']:{width}}  {figures}  {last}".rstrip())
 

@@ -38,7 +38,6 @@ class Settings:
     shard: tuple[int, int] | None = None
     truncate: str = "right"
     prompt: str | None = None
-    log_prob: bool = False
     only_new: bool = False
 
     def to_record(self) -> dict[str, Any]:
@@ -94,14 +93,13 @@ def check_delimiter(given: str | None) -> str | None:
 class Run:
     """The options of a run that do not change its rows.
 
-    ``judge``: whether to warn of texts unlike the model's corpus. ``opened`` opens an input. ``given``: the command's
-    arguments. ``cache``: a file of vectors that runs share. ``started`` is called after the first texts are read.
+    ``opened`` opens an input. ``given``: the command's arguments. ``cache``: a file of vectors that runs share.
+    ``started`` is called after the first texts are read.
     ``overwrite``, ``append`` and ``delete_missing`` are the options.
     """
 
     resume: bool = False
     quiet: bool = False
-    judge: bool = True
     opened: Callable[[str], Input] = Input
     given: Sequence[str] = ()
     cache: Path | None = None
@@ -159,8 +157,8 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
     kind = writer_for(target)
     kind.check_extra(target)
     layout = settings.layout
-    asked = {"ids": layout.id_field is not None, "fields": bool(layout.keep), "log_prob": settings.log_prob}
-    options = {"ids": "--id-field", "fields": "--keep", "log_prob": "--log-prob"}
+    asked = {"ids": layout.id_field is not None, "fields": bool(layout.keep)}
+    options = {"ids": "--id-field", "fields": "--keep"}
     if not kind.keeps_fields and (absent := [name for name in asked if asked[name]]):
         part = "" if settings.shard is None else f"; with --shard name the part: -o {target.with_suffix('.parquet')}"
         raise UsageError(
@@ -219,9 +217,8 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
 def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
     """Raise a UsageError if two columns have one name; ``same`` folds names that the format takes as equal."""
     layout = settings.layout
-    absent = set() if settings.log_prob else {"log_prob"}
     ids = () if layout.id_field is None else (layout.id_field,)
-    taken: dict[str, str | None] = {same(name): None for name in own if name not in absent}
+    taken: dict[str, str | None] = {same(name): None for name in own}
     for name in (*ids, *layout.keep):
         if (other := taken.setdefault(same(name), name)) not in (None, name):
             raise UsageError(f"{what} cannot hold {other!r} and {name!r}, which differ in case alone; keep one of them")

@@ -32,12 +32,12 @@ def append_texts(
         raise UsageError(f"{path} has {'no ids: leave ids out' if run['id_field'] is None else 'ids: give ids='}")
     layout = Layout(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
     settings = Settings(layout, run["precision"], run["truncate_dim"], bool(run["normalized"]), prompt=run["prompt"])
-    encoder = Encoder(runtime, settings, False, WINDOW)
+    encoder = Encoder(runtime, settings, WINDOW)
 
     def embed(at: Sequence[int]) -> Block:
         given = [texts[i] for i in at]
         named = {} if ids is None else {str(run["id_field"]): [ids[i] for i in at]}
-        return Block(at, given, *encoder(given), named, {name: [v[i] for i in at] for name, v in fields.items()})
+        return Block(at, given, encoder(given), named, {name: [v[i] for i in at] for name, v in fields.items()})
 
     key = numbers_of(runtime, settings.precision, settings.normalize)
     with AppendedFile(path, key, layout, "text", False) as writer:

@@ -16,7 +16,7 @@ from fastflow.files import Run, Settings, Summary, check_resumable, check_target
 from fastflow.files.read import Layout, list_names
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.read.texts import unit_of
-from fastflow.files.windows import Encoder, Pace, Unlike, characters, open_store, warn_if_unsuited, windows
+from fastflow.files.windows import Encoder, Pace, characters, open_store, warn_if_unsuited, windows
 from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
@@ -94,8 +94,6 @@ class Embedded:
 
     def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
-        likelihood = runtime.session.likelihood if run.judge and not run.quiet else None
-        self._unlike = None if likelihood is None else Unlike(likelihood)
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
         self._counts = Summary()
 
@@ -106,13 +104,12 @@ class Embedded:
         named = self._run.cache is not None and self._settings.layout.id_field is not None
         if store is not None and (self._settings.only_new or named):
             self._rows = self._unknown(self._rows, store, store.since if state is None else state.since)
-        scored = self._settings.log_prob or (self._unlike is not None and not self._runtime.session.backend.overlaps)
         shown = not self._run.quiet and not isinstance(writer, Terminal)
         total, about = self._expect() if shown else (None, False)
         progress = Progress("embed", total, "texts", shown, done=finished, about=about)
-        self._encoder = Encoder(self._runtime, self._settings, scored, WINDOW, store, progress.within)
+        self._encoder = Encoder(self._runtime, self._settings, WINDOW, store, progress.within)
         before = cut_windows(islice(self._rows, finished), WINDOW, characters)
-        write_rows(self._blocks(), writer, state, progress, (self._block(rows, [], None, None) for rows in before))
+        write_rows(self._blocks(), writer, state, progress, (self._block(rows, [], None) for rows in before))
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
         counts.cache = "" if store is None else store.describe()
@@ -122,8 +119,6 @@ class Embedded:
         if counts.skipped:
             where = None if isinstance(writer, StandardOutput) else writer.target
             say(f"fastflow: WARNING: {skipped.describe(where)}")
-        if self._unlike is not None and (warning := self._unlike.warning()):
-            say(f"fastflow: {warning}")
         return counts
 
     def into_file(self, target: Path, types: dict[str, Any]) -> Summary:
@@ -180,8 +175,8 @@ class Embedded:
             return counts
 
     def _blocks(self) -> Iterator[Block]:
-        yield self._block([], [], *self._encoder([]))
-        s, unlike, counts = self._settings, self._unlike, self._counts
+        yield self._block([], [], self._encoder([]))
+        s, counts = self._settings, self._counts
         pace = Pace(WINDOW, self._runtime.backend == "cpu")
         coming = windows(self._rows, self._runtime, self._source, s, pace)
         if self._run.started is not None:
@@ -192,12 +187,10 @@ class Embedded:
             coming = chain(first, coming)
         start = time.monotonic()
         if not self._run.quiet:
-            coming = warn_if_unsuited(coming, self._runtime, s.prompt, unlike if not self._encoder.scored else None)
-        for (rows, texts), made in self._encoder.over(coming, self._source, pace.steady):
+            coming = warn_if_unsuited(coming, self._runtime)
+        for (rows, texts), vectors in self._encoder.over(coming, self._source, pace.steady):
             pace.done(len(rows))
-            yield self._block(rows, texts, *made)
-            if unlike is not None and made.log_probs is not None:
-                unlike.look(texts, made.log_probs)
+            yield self._block(rows, texts, vectors)
             counts.texts += len(texts)
             counts.empty += sum(not text.strip() for text in texts)
             counts.seconds = time.monotonic() - start
@@ -225,12 +218,11 @@ class Embedded:
             return self._split.stop - self._split.start, False
         return self._source.expected(self._settings.layout)
 
-    def _block(self, rows: Sequence[Row], texts: Sequence[str], vectors: Any, log_probs: Any) -> Block:
+    def _block(self, rows: Sequence[Row], texts: Sequence[str], vectors: Any) -> Block:
         layout = self._settings.layout
         ids = {} if layout.id_field is None else {layout.id_field: [row.record.id for row in rows]}
         kept = {name: [row.record.kept[at] for row in rows] for at, name in enumerate(layout.keep)}
-        log_probs = log_probs if self._settings.log_prob else None
-        return Block([row.number for row in rows], texts, vectors, log_probs, ids, kept)
+        return Block([row.number for row in rows], texts, vectors, ids, kept)
 
 
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:

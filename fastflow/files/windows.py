@@ -21,13 +21,10 @@ from fastflow.options import Options, cut_windows
 
 if TYPE_CHECKING:
     from fastflow.files.reuse.store import Store
-    from fastflow.model.manifest import Likelihood
     from fastflow.runtime import Runtime
     from fastflow.session import Count
 
 FEWEST, SECONDS = 16, 1.0  # fewest rows, and time, of a window that varies
-FEWEST_JUDGED = 200  # texts before a warning: a share of fewer could be chance
-TIMES = 5  # times the corpus's share of unlike texts: warn
 
 
 class Window(NamedTuple):
@@ -73,35 +70,12 @@ def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings,
         yield Window(window, texts)
 
 
-def warn_if_unsuited(
-    windows: Iterator[Window], runtime: Runtime, prompt: str | None, unlike: Unlike | None
-) -> Iterator[Window]:
-    """Yield ``windows``; warn if the first does not suit the vocabulary, and count in ``unlike``."""
+def warn_if_unsuited(windows: Iterator[Window], runtime: Runtime) -> Iterator[Window]:
+    """Yield ``windows``; warn if the first does not suit the vocabulary."""
     for number, window in enumerate(windows):
         if number == 0 and (warning := runtime.session.warn_of(window.texts)):
             say(f"fastflow: WARNING: {warning}")
-        if number == 0 and unlike is not None:
-            unlike.look(window.texts, runtime.log_prob(window.texts, prompt=prompt))
         yield window
-
-
-class Unlike:
-    """Counts texts that are unlike the model's corpus."""
-
-    def __init__(self, usual: Likelihood) -> None:
-        self._usual, self.seen, self.below = usual, 0, 0
-
-    def look(self, texts: Sequence[str], log_probs: NDArray[np.float64]) -> None:
-        judged = log_probs[np.array([bool(text.strip()) for text in texts], bool)]
-        self.seen += len(judged)
-        self.below += int((judged < self._usual.log_prob).sum())
-
-    def warning(self) -> str | None:
-        if self.seen < FEWEST_JUDGED or self.below < TIMES * self._usual.share * self.seen:
-            return None
-        return (
-            f"{self.below / self.seen:.0%} of these texts are unlike the corpus the model was fitted on; consider --fit"
-        )
 
 
 def characters(row: Row) -> int:
@@ -120,36 +94,21 @@ def _cut_windows(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[l
         yield window
 
 
-class VectorBlock(NamedTuple):
-    """Vectors (b, D'), and log-densities (b,) or None."""
-
-    vectors: NDArray[Any]
-    log_probs: NDArray[np.float64] | None
-
-    def join_rows(self, more: VectorBlock) -> VectorBlock:
-        scores = None
-        if self.log_probs is not None and more.log_probs is not None:
-            scores = np.concatenate([self.log_probs, more.log_probs])
-        return VectorBlock(np.concatenate([self.vectors, more.vectors]), scores)
-
-    def split(self, count: int) -> tuple[VectorBlock, VectorBlock | None]:
-        if count == len(self.vectors):
-            return self, None
-        scores = (None, None) if self.log_probs is None else (self.log_probs[:count], self.log_probs[count:])
-        return VectorBlock(self.vectors[:count], scores[0]), VectorBlock(self.vectors[count:], scores[1])
-
-
 class Encoder:
     """Embed texts with the options of a run; vectors in ``store`` are not computed again.
 
-    ``scored``: whether to compute log-densities. ``window``: texts that are computed together.
+    ``window``: texts that are computed together.
     """
 
     def __init__(
-        self, runtime: Runtime, settings: Settings, scored: bool, window: int, store: Store | None = None,
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        window: int,
+        store: Store | None = None,
         count: Count | None = None,
-    ) -> None:  # fmt: skip
-        self._runtime, self._settings, self.scored, self._window = runtime, settings, scored, window
+    ) -> None:
+        self._runtime, self._settings, self._window = runtime, settings, window
         self._store, self._count = store, count
         self._how: dict[str, Any] = {
             "normalize_embeddings": settings.normalize, "precision": settings.precision, "truncate_dim": settings.dim
@@ -162,7 +121,7 @@ class Encoder:
         """The number of truncated texts, reused ones included."""
         return self._runtime.truncated - self._before if self._store is None else self._cut
 
-    def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, VectorBlock]]:
+    def over(self, windows: Iterator[Window], source: Sources, steady: bool) -> Iterator[tuple[Window, NDArray[Any]]]:
         """Yield each window with its vectors.
 
         Without a store, windows of ``steady`` size are one stream: tokenising overlaps with computing.
@@ -177,26 +136,22 @@ class Encoder:
                 coming.append(window)
                 yield from window.texts
 
-        held: VectorBlock | None = None
+        held: NDArray[Any] | None = None
         for made in self._stream(texts()):
-            held = made if held is None else held.join_rows(made)
-            while held is not None and len(coming[0].texts) <= len(held.vectors):
-                first, held = held.split(len(coming[0].texts))
+            held = made if held is None else np.concatenate([held, made])
+            while held is not None and (count := len(coming[0].texts)) <= len(held):
+                first, held = held[:count], held[count:] if len(held) > count else None
                 yield coming.popleft(), first
 
-    def __call__(self, texts: Sequence[str]) -> VectorBlock:
+    def __call__(self, texts: Sequence[str]) -> NDArray[Any]:
         if self._store is not None:
-            return self._finish(self._pool(texts, self._store))
-        none = VectorBlock(drop_float64(self._runtime.encode([], **self._how)), np.zeros(0))
-        parts = [none, *self._stream(texts)]
-        scores = np.concatenate([part.log_probs for part in parts if part.log_probs is not None])
-        return VectorBlock(np.concatenate([part.vectors for part in parts]), scores if self.scored else None)
+            return drop_float64(self._runtime.transform(self._pool(texts, self._store), **self._how))
+        return np.concatenate([drop_float64(self._runtime.encode([], **self._how)), *self._stream(texts)])
 
-    def _stream(self, texts: Iterable[str]) -> Iterator[VectorBlock]:
+    def _stream(self, texts: Iterable[str]) -> Iterator[NDArray[Any]]:
         s = self._settings
         options = Options(**self._how, prompt=s.prompt, batch_tokens=s.batch_tokens, window=self._window)
-        blocks = self._runtime.session.blocks(texts, options, self._count, self.scored)
-        return (VectorBlock(drop_float64(block.vectors), block.log_probs) for block in blocks)
+        return (drop_float64(vectors) for _, vectors in self._runtime.session.blocks(texts, options, self._count))
 
     def _pool(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
         from fastflow.files.reuse.store import decides, keys_of, pack_rows, unpack_rows
@@ -219,10 +174,6 @@ class Encoder:
         vectors, count = unpack_rows([rows[key] for key in keys], pooled.shape[1], pooled.dtype)
         self._cut += count
         return vectors
-
-    def _finish(self, pooled: NDArray[Any]) -> VectorBlock:
-        vectors = drop_float64(self._runtime.transform(pooled, **self._how))
-        return VectorBlock(vectors, self._runtime.log_prob(pooled) if self.scored else None)
 
 
 @contextmanager

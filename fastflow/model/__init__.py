@@ -16,7 +16,6 @@ from fastflow.kernels.encoder import Head, head_width
 from fastflow.late import late
 from fastflow.model.encoder import is_static, size_of
 from fastflow.model.hashing import Later
-from fastflow.model.manifest import Likelihood
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.stages.calibration import Stage, unit_variance
 from fastflow.stages.pooling import Pooling
@@ -114,7 +113,6 @@ class Model(Calibrated):
     pooling: Pooling
     max_length: int
     _: KW_ONLY
-    likelihood: Likelihood | None = None
     int8: Int8 | None = None
     head: Head = ()
     awaited: Callable[[], str] | None = None

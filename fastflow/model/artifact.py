@@ -33,14 +33,12 @@ from fastflow.model.manifest import (
     MODULES_VERSION,
     VECTORS_VERSION,
     check_files_listed,
-    read_likelihood,
     read_manifest,
     read_pooling,
     read_stages,
 )
 from fastflow.model.tensors import Arrays, read_tensors
 from fastflow.stages import calibration as calibrations
-from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import WORDS, Pooling
 from fastflow.values import is_whole, short
 
@@ -203,7 +201,7 @@ def _model(directory: Path, manifest: dict[str, Any], encoder: Path) -> Model:
         raise FastflowError(f"{encoder}: pooling 'pooler' needs a pooler, and this encoder has none")
     if not is_whole(manifest["max_length"], 2, size.max_tokens):
         raise FastflowError(f"{directory / MANIFEST}, field max_length: must be 2 to {size.max_tokens}")
-    records = _records(directory, manifest, calibration["calibration"])
+    records = _records(directory, manifest)
     return Model(directory, encoder, pooling, manifest["max_length"], **calibration, **records)
 
 
@@ -234,7 +232,7 @@ def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
     if modules.truncate_dim is not None:
         raise FastflowError(f"{directory / MODULES_FOLDER}: a calibrated model has no truncate_dim of its own")
     calibration = _calibration(directory, manifest, _arrays(directory, manifest), model.pooled_dim)
-    return replace(model, **calibration, **_records(directory, manifest, calibration["calibration"]))
+    return replace(model, **calibration, **_records(directory, manifest))
 
 
 def _vector_model(directory: Path, manifest: dict[str, Any]) -> VectorModel:
@@ -268,10 +266,9 @@ def _calibration(directory: Path, manifest: dict[str, Any], arrays: Arrays, inpu
     return found
 
 
-def _records(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {"likelihood": read_likelihood(directory, manifest, stages)}
-    if "int8" in manifest:
-        from fastflow.model.encoder.int8 import read_int8
+def _records(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    if "int8" not in manifest:
+        return {}
+    from fastflow.model.encoder.int8 import read_int8
 
-        found["int8"] = read_int8(directory, manifest)
-    return found
+    return {"int8": read_int8(directory, manifest)}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import WORDS
 from fastflow.model.encoder import vocabulary_of
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.tensors import Arrays
-from fastflow.stages.calibration import Stage, density_of
+from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 
@@ -25,7 +25,6 @@ ENCODER = "0_Transformer"
 MODULES_FOLDER = "0_SentenceTransformer"
 MODULES_POOLING = {"mode": "modules", "calibration": "last"}
 CARD = "README.md"
-LIKELIHOOD = "likelihood"
 LARGEST = 1e300
 SHARES_ERROR = 1e-6
 
@@ -36,7 +35,7 @@ _FIELDS = {
     VECTORS_VERSION: {"input_dim": int, **_COMMON},
     MODULES_VERSION: _WITH_ENCODER,
 }
-_OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")
+_OF_TEXTS = ("pooling", "max_length", "least_cosine", "likelihood", "int8")  # likelihood: of default, not used
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -134,29 +133,3 @@ def _shares(found: object) -> tuple[float, ...] | None:
     if not isinstance(found, list) or not all(type(share) is float and 0 < share <= 1 for share in found):
         return None
     return tuple(found) if abs(sum(found) - 1) <= SHARES_ERROR else None
-
-
-class Likelihood(NamedTuple):
-    """A ``share`` of the fitted texts has a log-density below ``log_prob``."""
-
-    log_prob: float
-    share: float
-
-
-def read_likelihood(directory: Path, manifest: dict[str, Any], stages: tuple[Stage, ...]) -> Likelihood | None:
-    """Read the field likelihood; None if absent."""
-    if LIKELIHOOD not in manifest:
-        return None
-    where, entry = f"{directory / MANIFEST}, field {LIKELIHOOD}", manifest[LIKELIHOOD]
-    if not isinstance(entry, dict) or set(entry) != set(Likelihood._fields):
-        raise FastflowError(f"{where}: must hold {' and '.join(Likelihood._fields)}, not {short(entry)}")
-    for name, low, high in (("log_prob", -LARGEST, LARGEST), ("share", 0, 1)):
-        value = entry[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-            most = "a finite number" if name == "log_prob" else "above 0 and below 1"
-            raise FastflowError(f"{where}, {name}: must be {most}, not {short(value)}")
-    try:
-        density_of(stages, directory)
-    except UsageError as error:
-        raise FastflowError(f"{where}: {error}") from error
-    return Likelihood(float(entry["log_prob"]), float(entry["share"]))

@@ -169,11 +169,9 @@ def processes(of: Open) -> Iterator[tuple[str, Any]]:
 def streams(of: Open) -> Iterator[tuple[str, Any]]:
     if of.subject.call == "transform":
         return
-    settings, call = of.subject.settings, of.runtime.stream
-    if of.subject.call == "log_prob":
-        call = of.runtime.stream_with_log_prob
-    for window in (1, 7, None):
-        blocks = list(call(iter(of.rows), window=window, **settings))
+    settings = of.subject.settings
+    for window in (1, 7, None) if of.subject.call == "encode" else ():
+        blocks = list(of.runtime.stream(iter(of.rows), window=window, **settings))
         starts = np.cumsum([0, *(len(block[1]) for block in blocks)]).tolist()
         assert [block[0] for block in blocks] == starts[:-1]
         yield f"windows of {window}", np.concatenate([block[-1] for block in blocks])

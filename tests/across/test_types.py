@@ -38,7 +38,6 @@ def names_of(function: object, *without: str) -> set[str]:
 
 
 def test_typed_options_are_those_of_the_calls():
-    assert set(types.StreamOptions.__annotations__) == names_of(fastflow.Runtime.stream, "iterable")
     given = ("inputs", "sentences", "prompt", "prompt_name", "foreign")
     assert set(types.EncodeOptions.__annotations__) == names_of(fastflow.Runtime.encode, *given)
     assert set(types.Info.__annotations__) == set(fastflow.Runtime().info())

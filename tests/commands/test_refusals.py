@@ -52,7 +52,7 @@ WITHOUT_A_MODEL = [
         )
     ),
     ("pull someone/model -o folder", 2, "folder exists already, and was not pulled from the Hub; remove it or choose"),
-    ("embed in.txt -o x.npy --log-prob", 2, "a .npy file has no place for log_prob; write .jsonl, .parquet or .db"),
+    ("embed in.txt -o x.npy --log-prob", 2, "--log-prob was removed: Runtime.log_prob gives log-densities in Python"),
     ("embed in.txt --prompt a --prompt-name b", 2, "give --prompt or --prompt-name, not both"),
     ("embed in.txt --prompt-name b --fit", 2, "--fit makes a model without prompts of its own"),
     ("embed in.txt --fit --shard 1/2 -o new", 2, "--fit and --shard: every shard needs one and the same"),
@@ -97,7 +97,7 @@ WITHOUT_A_MODEL = [
     ("embed a.jsonl --keep Title,tItle -o x.db", 2, "cannot hold 'Title' and 'tItle', which differ in case alone; k"),
     ("embed a.jsonl --id-field ID --shard 1/2 -o new", 2, "name the part: -o new/part-00001-of-00002.parquet"),
     ("embed a.jsonl --keep ID --shard 1/2 -o new", 2, "name the part: -o new/part-00001-of-00002.parquet"),
-    ("embed in.txt --log-prob --shard 1/2 -o new", 2, "name the part: -o new/part-00001-of-00002.parquet"),
+    ("embed in.jsonl --id-field id --shard 1/2 -o new", 2, "name the part: -o new/part-00001-of-00002.parquet"),
     # inputs
     ("embed in.txt a.jsonl", 2, "in.txt is txt and a.jsonl is jsonl: the inputs of a run must be of one format"),
     ("embed pairs.tsv", 2, "holds pairs of texts; choose one with --text-field sentence1 or sentence2"),
@@ -191,7 +191,6 @@ WITH_A_MODEL = [
     ("embed in.txt -m {model} --dtype int3", 2, "unknown dtype 'int3'; known are auto, float32"),
     ("embed in.txt -m {model} --dtype float16", 2, "runs on a GPU alone (device cuda); on the CPU use auto, float32"),
     ("embed in.txt -m {model} -o x.npy --dim 33", 2, "--dim must be 1 to 32"),
-    ("embed in.txt -m {bert} -o y.db --log-prob", 2, "log_prob needs a flow"),
     ("embed fault.jsonl -m {model} -o new.d/x.npy", 1, "new.d/x.npy.partial cannot be written: No such file or direc"),
     ("embed in.txt -m {model} -o /proc/x.npy", 1, "/proc/x.npy.partial cannot be written: "),
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,7 @@ from fastflow.files import windows as windows_module
 from fastflow.files.embed import embed_file
 from fastflow.files.read import Layout
 from fastflow.files.read.sources import Sources
-from fastflow.files.windows import FEWEST_JUDGED as FEWEST
-from fastflow.files.windows import Encoder, Pace, Unlike, windows
-from fastflow.model.manifest import Likelihood
+from fastflow.files.windows import Encoder, Pace, windows
 
 from support.builders import make_model, make_sentences
 from support.commands import run
@@ -148,45 +146,15 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
     assert np.array_equal(np.load(out), runtime.encode(lines))
 
 
-def knowing(model, log_prob: float, **options) -> Runtime:
-    rt = Runtime(model, **options)
-    rt.session.model = replace(rt.session.model, likelihood=Likelihood(log_prob, 0.01))
-    return rt
-
-
-SAID = "of these texts are unlike the corpus the model was fitted on; consider --fit"
-
-
-@pytest.mark.slow
-def test_embed_says_once_that_texts_are_unlike(model, runtime, tmp_path, target, monkeypatch, capsys):
-    monkeypatch.setattr(module, "WINDOW", 50)
-    lines, scored = make_sentences(256, 5), target.with_suffix(".jsonl")
-    source = write(tmp_path / "in.txt", "\n\n".join(lines).splitlines())
-    log_probs = runtime.log_prob(lines)
-    unlike, usual = knowing(model, float(np.median(log_probs))), knowing(model, float(log_probs.min()))
-    for of, out, settings, options, said in (
-        (unlike, target, Settings(), {}, 1), (unlike, target, Settings(), {"quiet": True}, 0),
-        (unlike, target, Settings(), {"judge": False}, 0), (usual, target, Settings(), {}, 0),
-        (runtime, target, Settings(), {}, 0), (unlike, scored, Settings(log_prob=True), {}, 1),
-        (unlike, scored, Settings(Layout("txt")), {}, 1),
-    ):  # fmt: skip
-        embed_file(of, source, out, settings, Run(**options))
-        assert capsys.readouterr().err.count(f"fastflow: 50% {SAID}") == said
-    assert np.array_equal(np.load(target)[::2], runtime.encode(lines))
-    assert "log_prob" not in scored.read_text()
-
-
 @pytest.mark.slow
 @NEEDS
-def test_where_a_device_overlaps_only_the_first_window_is_judged(model, runtime, tmp_path, target, monkeypatch, capsys):
+def test_windows_of_a_device_that_overlaps_have_its_vectors(model, tmp_path, target, monkeypatch):
     use_standin(monkeypatch)
     monkeypatch.setattr(module, "WINDOW", 200)
     lines = make_sentences(256, 5)
     (tmp_path / "in.txt").write_text("\n".join(lines))
-    share = np.mean(runtime.log_prob(lines[:200]) < (half := float(np.median(runtime.log_prob(lines)))))
-    opened, plain = knowing(model, half, backend="triton"), target.with_suffix(".npy")
-    embed_file(opened, str(tmp_path / "in.txt"), plain, Settings())
-    assert f"fastflow: {share:.0%} {SAID}" in capsys.readouterr().err
+    plain = target.with_suffix(".npy")
+    embed_file(Runtime(model, backend="triton"), str(tmp_path / "in.txt"), plain, Settings())
     expected = Runtime(model, backend="triton").encode(lines)  # the stand-in's products round by the rows beside them
     np.testing.assert_allclose(np.load(plain), expected, rtol=1e-5, atol=1e-6)
 
@@ -249,16 +217,14 @@ def test_fit_reads_all_files_twice(model, tmp_path, sentences):
     assert np.load(tmp_path / "out.npy").shape[0] == 50
 
 
-@pytest.mark.parametrize("scored", [False, True])
-def test_texts_of_a_table_take_one_call_a_window(tmp_path, monkeypatch, sentences, scored):
+def test_texts_of_a_table_take_one_call_a_window(tmp_path, monkeypatch, sentences):
     table = model2vec_dir(tmp_path / "t", width=32)
     runtime = Runtime(make_model(tmp_path / "m", table, sentences, pooling="words", max_length=None), "cpu")
     whole, calls, texts = runtime.session._fused, [], ["the dog", "a cat", "the dog"]
     monkeypatch.setattr(runtime.session, "_fused", lambda *given: calls.append(given[0]) or whole(*given))
-    made = Encoder(runtime, Settings(prompt="so "), scored, 2)(texts)
+    made = Encoder(runtime, Settings(prompt="so "), 2)(texts)
     assert calls == [["so the dog", "so a cat"], ["so the dog"]]
-    assert np.array_equal(made.vectors, runtime.encode(texts, prompt="so "))
-    assert made.log_probs is None if not scored else len(made.log_probs) == 3
+    assert np.array_equal(made, runtime.encode(texts, prompt="so "))
 
 
 def list_windows(runtime, paths, settings, size):
@@ -283,18 +249,6 @@ def test_pairs_are_named_by_their_file(runtime, tmp_path):
         list_windows(runtime, paths, Settings(), 2)
 
 
-def test_a_warning_needs_enough_texts_and_five_times_the_share_of_the_corpus():
-    for count, below, warns in (
-        (1000, 310, True), (FEWEST, FEWEST // 20, True), (FEWEST, FEWEST * 45 // 1000, False),
-        (FEWEST - 1, FEWEST - 1, False), (0, 0, False),
-    ):  # fmt: skip
-        unlike = Unlike(Likelihood(0.0, 0.01))
-        unlike.look(["text"] * below + ["", " \n"], np.full(below + 2, -1.0))  # empty texts are not judged
-        unlike.look(["text"] * (count - below), np.zeros(count - below))  # equal is as usual
-        assert (unlike.seen, unlike.below) == (count, below)
-        assert unlike.warning() == (f"{below / count:.0%} {SAID}" if warns else None), count
-
-
 def test_a_shard_is_one_of_so_many():
     for text, shard in {"1/1": (1, 1), "1/4": (1, 4), "4/4": (4, 4), "03/10": (3, 10)}.items():
         assert parse_shard(text) == shard
@@ -304,7 +258,7 @@ def test_a_shard_is_one_of_so_many():
 
 def test_every_option_tells_two_runs_apart():
     other = {"layout": Layout("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9,
-             "dedupe": True, "shard": (1, 2), "truncate": "left", "prompt": "query: ", "log_prob": True,
+             "dedupe": True, "shard": (1, 2), "truncate": "left", "prompt": "query: ",
              "only_new": True}  # fmt: skip
     assert set(other) == {field.name for field in fields(Settings)}
     for name, value in other.items():

@@ -45,13 +45,13 @@ def slow(*values):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(
-    ("of", "scored", "precision"),
-    [(2, True, "binary"), slow(1, False, "uint8"), slow(3, False, "float32"), slow(25, True, "float32")],
+    ("of", "precision"),
+    [(2, "binary"), slow(1, "uint8"), slow(3, "float32"), slow(25, "float32")],
 )
-def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, scored, of, precision):
+def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, of, precision):
     monkeypatch.setattr(module, "ROWS", 4)
     monkeypatch.setattr(parquet_output, "GROUP", 8)
-    options = ["--precision", precision, *["--log-prob"] * (scored and suffix != ".npy")]
+    options = ["--precision", precision]
     options += ["--keep", "n", "--id-field", "id"] * (suffix != ".npy")
     result = check_parts(suffix, of, *words(model, *options))
     assert result.stderr == f"fastflow: 20 rows of {format_count(of, 'parts')}; written to out{suffix}\n"

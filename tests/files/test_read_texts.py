@@ -409,6 +409,7 @@ TABLES = [
     ("x.csv", "a,text\n1\n", {}, "line 2: has 1 fields, the header 2"),
     ("x.csv", "a,text\n1,2,3\n", {}, "line 2: has 3 fields, the header 2"),
     ("x.tsv", "a\ttext\n1\tb\tc\n", {}, "line 2: has 3 fields, the header 2"),
+    ("x.tsv", 'a\ttext\n1\t"b\tc"\n', {}, "line 2: has 3 fields, the header 2; read its quotes with --quoting csv"),
     ("x.csv", "a;b\nc\n", HEADLESS | {"field": "1"}, "line 2: has 1 fields, line 1 2; quote a text that holds the del"),
     ("x.csv", 'text\n"never closed\nx\n', {}, "x.csv, line 3: unexpected end of data; is a quote not closed?"),
     ("x.csv", b"te\xffxt\na\n", {"errors": "skip"}, "x.csv, line 1: byte 3 is not UTF-8"),

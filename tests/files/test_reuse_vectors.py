@@ -331,7 +331,7 @@ def test_a_text_is_computed_once(runtime, source, lines, out, how, monkeypatch):
 def test_a_cache_serves_every_run_of_its_model(runtime, source, lines, sentences, out, monkeypatch):
     embed(runtime, source, out / "a.npy", "cache")
     computed = computed_by(monkeypatch)
-    for options in ({}, {"precision": "int8", "dim": 7, "normalize": True}, {"log_prob": True, "dim": 3}):
+    for options in ({}, {"precision": "int8", "dim": 7, "normalize": True}, {"dim": 3}):
         done = embed(runtime, source, out / "b.jsonl", "cache", **options)
         assert (done.reused, done.cut) == (len(lines), 2)
     assert computed == []

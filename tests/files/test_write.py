@@ -37,7 +37,6 @@ COLUMNS = {
     "n": [0, -1, 2**53 + 1, 2**63 - 1, -(2**63), None, 7, 8],
     "x": [0.1, 1e-300, 2.0, 5e-324, 1.7976931348623157e308, 1e22, -2.5, 0.5],
 }
-SCORES = np.array([-1.5, 1 / 3, -1e300, 0.0, 5e-324, -7.0, 2.0, 1e-9])
 META = {"fingerprint": "f" * 64, "normalized": False}
 DTYPES = ("float32", "float16", "int8", "uint8")
 each_format = pytest.mark.parametrize("suffix", WRITERS)
@@ -61,8 +60,7 @@ def write(path: Path, vectors: np.ndarray, cuts: tuple[int, ...] = (3,)) -> Path
             at = slice(start, stop)
             ids = {"id": COLUMNS["id"][at]} if kind.keeps_fields else {}
             kept = {name: COLUMNS[name][at] for name in ("title", "may", "n", "x") if kind.keeps_fields}
-            scores = SCORES[: len(vectors)][at] if kind.keeps_fields else None
-            writer.write(Block(range(len(vectors))[at], ODD[at], vectors[at], scores, ids, kept))
+            writer.write(Block(range(len(vectors))[at], ODD[at], vectors[at], ids, kept))
         assert not path.exists()
         writer.finish()
     assert list(path.parent.iterdir()) == [path]
@@ -80,7 +78,6 @@ def test_everything_is_read_back_bit_for_bit(tmp_path, suffix, dtype):
         assert (found.tobytes(), found.dtype) == (vectors.tobytes(), dtype)
     kind = writer_for(Path(f"x{suffix}"))
     want = dict(COLUMNS) if kind.keeps_fields else {}
-    want |= {"log_prob": SCORES.tolist()} if kind.keeps_fields else {}
     want |= {"index": list(range(8))} if kind.keeps_fields else {}
     want |= {"text": ODD} if suffix in (".jsonl", ".csv", ".db") else {}
     if suffix == ".csv":  # a cell has no type
@@ -120,7 +117,7 @@ def test_no_rows_still_have_their_width_and_columns(tmp_path, suffix):
     if suffix == ".jsonl":
         assert path.read_bytes() == b""
     elif suffix == ".csv":
-        assert path.read_bytes() == b"row,id,text,title,may,n,x,log_prob,embedding\r\n"
+        assert path.read_bytes() == b"row,id,text,title,may,n,x,embedding\r\n"
     elif suffix == ".db":
         assert (read(path)[1]["precision"], read(path)[1]["dim"]) == ("float16", 5)
     else:
@@ -259,6 +256,3 @@ def test_a_terminal_gets_a_short_line_a_row(monkeypatch, capsys):
     assert "[ -9.00  -8.98  -8.95 … 256 numbers]" in lines[0]
     assert "\x07" not in lines[2]
     assert "-o FILE, or a pipe, gets whole vectors" in capsys.readouterr().err
-    (line,) = Terminal().encode(Block([3], ["a text"], np.zeros((1, 5)), np.array([-12.34]))).splitlines()
-    assert line.endswith("5 numbers] -12.3")
-    assert len(line) <= 80

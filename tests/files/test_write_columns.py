@@ -43,7 +43,7 @@ def test_columns_have_the_type_that_their_values_share(tmp_path):
     }  # fmt: skip
     with DatabaseFile(tmp_path / "x.db", META) as writer:
         writer.begin()
-        writer.write(Block([5, 6], ["t\0t", "ü"], vectors_of("float32", rows=2), np.zeros(2), {"id": [7, "k"]}, kept))
+        writer.write(Block([5, 6], ["t\0t", "ü"], vectors_of("float32", rows=2), {"id": [7, "k"]}, kept))
         writer.finish()
     first, second = read(tmp_path / "x.db")[0]
     assert [first[name] for name in ("row", "text", "id", *kept)] == [
@@ -52,7 +52,7 @@ def test_columns_have_the_type_that_their_values_share(tmp_path):
     assert [second[name] for name in kept] == [None, 2, -1.0, "one", '{"b": "ü"}', -(2**63)]
     assert declared(tmp_path / "x.db") == {
         "row": "INTEGER", "text": "TEXT", "id": "", "title": "TEXT", "n": "INTEGER", "x": "REAL", "mixed": "",
-        'odd "name"; --': "", "large": "", "log_prob": "REAL", "vector": "BLOB",
+        'odd "name"; --': "", "large": "", "vector": "BLOB",
     }  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_nothing_can_be_written(path):
 
 
 def test_rows_are_read_back(path):
-    first, rest = blocks(path, scored=False)
+    first, rest = blocks(path)
     assert (len(first.rows), first.vectors.shape, first.vectors.dtype) == (0, (0, 5), np.float32)
     assert (rest.rows, rest.kept) == (tuple(range(7)), {"n": tuple(range(7))})
     assert np.array_equal(rest.vectors, vectors_of("float32"))
@@ -164,7 +164,7 @@ def test_a_file_that_is_not_as_it_was_made_is_refused(path, sql, sentence):
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.executescript(sql)
     with pytest.raises((FastflowError, ValueError)) as caught:
-        list(blocks(path, scored=False))
+        list(blocks(path))
     assert sentence in str(caught.value)
 
 

@@ -73,14 +73,6 @@ def test_what_is_written_is_what_is_read(model):
         assert all(array.dtype == np.float32 and array.ndim == 1 and (array >= 0).all() for array in arrays.values())
 
 
-def test_a_likelihood_is_read_if_there_is_one(model_copy, vector_model):
-    assert Runtime(model_copy).session.likelihood is None
-    change_manifest(model_copy, likelihood={"log_prob": -3, "share": 0.25})
-    assert Runtime(model_copy).session.likelihood == (-3.0, 0.25)
-    assert Runtime(vector_model).session.likelihood is None
-    assert "likelihood" not in open_model(vector_model).manifest
-
-
 @pytest.mark.parametrize("found", [float("nan"), 7.5, float("inf")])
 def test_a_least_cosine_that_is_none_allows_no_bfloat16(model_copy, found):
     change_manifest(model_copy, least_cosine={"bfloat16": found})

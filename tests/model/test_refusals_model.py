@@ -16,7 +16,7 @@ from fastflow.model.verify import verify
 from fastflow.plan import fold
 from fastflow.stages.calibration import Stage
 
-from support.builders import VOCABULARY, make_encoder, make_model
+from support.builders import VOCABULARY, make_encoder
 from support.refusals import DEEP, INF, NAN, refuses, spoil
 from support.spoil import change_manifest, rehash
 
@@ -79,18 +79,12 @@ OF_VECTORS = [
 ]  # fmt: skip
 
 SOUND = {"version": 1, "least_cosine": 0.995, "text": "a dog"}
-LIKELY = {"log_prob": -3.0, "share": 0.01}
 RECORDED = [
     *(("int8", value, " must hold version, least_cosine, text, not") for value in (None, {}, SOUND | {"more": 1})),
     *(("int8", SOUND | {"version": value}, "version: must be a whole number of at least 1") for value in (0, True)),
     *(("int8", SOUND | {"least_cosine": value}, "least_cosine: must be a number from -1 to 1")
       for value in ("high", NAN, 1.5, True)),
     ("int8", SOUND | {"text": 7}, "text: must be a text, not 7"),
-    *(("likelihood", value, "must hold log_prob and share")
-      for value in (None, 7, {}, {"log_prob": -3.0}, LIKELY | {"more": 1})),
-    *(("likelihood", LIKELY | {"log_prob": value}, "log_prob: must be a finite number")
-      for value in ("low", NAN, -INF, 10**400, True)),
-    *(("likelihood", LIKELY | {"share": value}, "share: must be above 0 and below 1") for value in (0, 1.0, [1])),
 ]  # fmt: skip
 
 
@@ -193,11 +187,6 @@ def test_deviations_and_widths_are_above_zero(model_copy, kind, dim, arrays, sen
 def test_a_calibration_that_folds_beyond_float32():
     stage = Stage("whiten", {}, {"mean": np.zeros(4), "matrix": np.eye(4) * 1e13})
     refuses(lambda stages: fold(stages, 4), [stage], "folds to numbers above 1e+12")
-
-
-def test_a_density_needs_a_flow(bert, sentences, tmp_path):
-    directory = change_manifest(make_model(tmp_path / "m", bert, sentences, "whiten"), likelihood=LIKELY)
-    refuses(load_model, directory, "field likelihood: log_prob needs a flow, and the calibration of")
 
 
 def test_arrays_of_a_model_without_an_encoder(vectors_copy):

@@ -30,7 +30,6 @@ ROWS = 70  # of an input; a shard of 35 rows has four blocks and a part of one
 SENTENCES = make_sentences(ROWS)
 TEXTS = [*SENTENCES[:30], "", *SENTENCES[:8], "dog " * 80, *SENTENCES[40:]]  # some come again; one is empty, one cut
 VECTORS = make_vectors(ROWS)
-SCORED = (".db", ".parquet", ".csv", ".jsonl")  # JSON last: its numbers have no dtype
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class Subject:
 
 SUBJECTS = [
     Subject("embed", ("embed", "in.jsonl")),
-    Subject("log-prob", ("embed", "in.jsonl", "--log-prob"), SCORED),
     Subject("inputs", ("embed", "b.jsonl", "a.jsonl", "c.jsonl")),
     Subject("shard", ("embed", "in.jsonl", "--shard", "2/2"), rows=range(ROWS // 2, ROWS)),
     Subject("dedupe", ("embed", "in.jsonl", "--dedupe")),

@@ -31,7 +31,7 @@ def read_back(path: Path) -> tuple[np.ndarray, dict[str, list[Any]]]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = [dict(row) for row in csv.DictReader(file, strict=True)]
         for row in rows:
-            row |= {name: json.loads(row[name]) for name in ("row", "log_prob", "embedding") if name in row}
+            row |= {name: json.loads(row[name]) for name in ("row", "embedding") if name in row}
     else:
         rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     return np.array([row.pop("embedding") for row in rows], np.float32), _columns(rows)

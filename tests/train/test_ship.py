@@ -21,7 +21,7 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.verify import verify
-from fastflow.stages.calibration import Stage, apply, density_of
+from fastflow.stages.calibration import Stage, apply
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.fits import fitting
@@ -30,11 +30,11 @@ from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship import export as exporting
 from fastflow.train.ship import proof
 from fastflow.train.ship import summary as report
-from fastflow.train.ship.export import LEAST, SHARE, TEXTS, measure_likelihood, measure_precision
+from fastflow.train.ship.export import TEXTS, measure_precision
 from fastflow.train.ship.result import write_vector_card
 
 from support import stages
-from support.builders import LAYERED, make_model, make_sentences
+from support.builders import LAYERED
 from support.calibrations import SHAPE, fitted_by, write
 from support.tolerances import EMBEDDING
 
@@ -278,33 +278,6 @@ def test_a_fork_leaves_the_folder_of_a_runtime_alone_and_the_end_of_the_process_
     done = run_python(FORKED, bert, empty, corpus)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert list(empty.glob("fastflow-*")) == []  # PyTorch may leave a folder of its own
-
-
-@pytest.mark.slow
-def test_a_flow_records_the_log_density_that_one_text_in_a_hundred_is_below(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "LEAST", 200)
-    texts = make_sentences(256, 3)
-    model = make_model(tmp_path / "m", bert, texts, "flow,recolour", ordered=True)
-    found = Runtime(model).session.likelihood
-    assert found.share == 0.01
-    log_probs = Runtime(model, dtype="float32").log_prob(texts)  # the dtype it is measured in
-    assert np.isclose(found.log_prob, np.quantile(log_probs, 0.01), atol=1e-3)
-    assert json.loads((model / "fastflow.json").read_text())["likelihood"]["log_prob"] == found.log_prob
-    fit = fastflow.fit(texts, encoder=bert, method="flow", stop="budget")
-    assert fit.save(tmp_path / "p") == fit.save(tmp_path / "q")
-    assert Runtime(tmp_path / "p").session.likelihood is not None
-
-
-def test_it_is_of_the_rows_given_and_of_enough_of_them():
-    x = np.random.default_rng(0).normal(size=(LEAST, 8)).astype(np.float32)
-    stages = fit_named("flow", x)
-    found = measure_likelihood(stages, x)
-    assert found["share"] == SHARE
-    wide = [stage.astype(np.float64) for stage in stages]
-    below = density_of(stages, "it").log_prob(x.astype(np.float64), wide) < found["log_prob"]
-    assert below.sum() == SHARE * LEAST
-    assert measure_likelihood(stages, x[1:]) is None
-    assert measure_likelihood(fit_named("whiten", x), x) is None
 
 
 def test_int8_is_measured_on_texts_of_the_whole_corpus(model, monkeypatch):

@@ -28,7 +28,6 @@ from fastflow.model.manifest import (
     CARD,
     ENCODER,
     FORMAT_VERSION,
-    LIKELIHOOD,
     MODULES_FOLDER,
     MODULES_POOLING,
     MODULES_VERSION,
@@ -41,12 +40,11 @@ from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.model.tokenizer.settings import FILES
 from fastflow.model.verify import verify
 from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage, density_of, has_density
 from fastflow.stages.rows import Rows
 from fastflow.stages.truncation import SPREAD, fit_spread, fit_truncation, write_truncation
 from fastflow.train.data.embeddings import pick_backend
 from fastflow.train.data.encoder import FrozenEncoder
-from fastflow.train.methods.chain import Fitted, take_sample
+from fastflow.train.methods.chain import Fitted
 from fastflow.train.ship.proof import prove, prove_vectors
 from fastflow.values import system_errors
 from fastflow.version import __version__
@@ -54,8 +52,6 @@ from fastflow.version import __version__
 PROOF_ROWS = 32
 TEXTS = 256  # texts to measure reduced precision on
 REDUCED = ("bfloat16", "int8")
-SHARE = 0.01  # share of rows below the recorded log-density
-LEAST = 1000  # rows: fewer misjudge held-out texts (bench/results/verdicts.md)
 
 
 def check_reference(encoder: FrozenEncoder) -> None:
@@ -113,8 +109,6 @@ def export(
         if int8 is not None:
             _save_arrays(partial / INT8_FILE, int8.arrays())
             entries[INT8] = int8.entry()
-        if pooled is not None and (likelihood := measure_likelihood(fitted.stages, pooled)) is not None:
-            entries[LIKELIHOOD] = likelihood
         _write(partial, fitted, arrays, card, entries, encoder.dim, training)
         prove(partial, encoder, fitted, texts[:PROOF_ROWS])
     return open_model(out).fingerprint
@@ -201,12 +195,3 @@ def measure_precision(model: Model, texts: Sequence[str]) -> tuple[dict[str, flo
         int8 = backend.int8
     least = {dtype: round(float((found[dtype] * found["float32"]).sum(axis=1).min()), 6) for dtype in REDUCED}
     return least, int8
-
-
-def measure_likelihood(stages: Sequence[Stage], pooled: Rows) -> dict[str, Any] | None:
-    """Measure the log-density that SHARE of ``pooled`` (n, D) are below; None for a model without it, or few rows."""
-    if len(pooled) < LEAST or not has_density(stages):
-        return None
-    wide = [stage.astype(np.float64) for stage in stages]
-    found = density_of(stages, "this model").log_prob(np.asarray(take_sample(pooled), np.float64), wide)
-    return {"log_prob": round(float(np.quantile(found, SHARE)), 4), "share": SHARE}

@@ -106,8 +106,7 @@ def _append(writer: OutputFile, path: Path, manifest: Manifest, count: Callable[
             writer.rows += stop - start - manifest.skipped
             count(stop - start)
             return
-        scored = bool(manifest.run.get("options", {}).get("log_prob"))
-        of_part = blocks(path, scored) if path.suffix == ".db" else _npy_blocks(handle, start)
+        of_part = blocks(path) if path.suffix == ".db" else _npy_blocks(handle, start)
         for block in of_part:
             writer.write(block)
             rows += len(block.rows)

@@ -56,6 +56,8 @@ def table_records(
         elif len(values) != len(names):
             fault = f"has {len(values)} fields, {model} {len(names)}"
             remedy = "quote a text that holds the delimiter, or name another --delimiter"
+            if watched and any(value.startswith('"') for value in values):
+                remedy = "read its quotes with --quoting csv, or name another --delimiter"
             yield RowFault(f"{path}, line {ended.number}", fault, remedy)
         else:
             if watched and any(map(_is_quoted, values)):

@@ -14,17 +14,16 @@ from fastflow.files.read import Identity, plain
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FIELDS = ("index", "text", "log_prob", "embedding")
+FIELDS = ("index", "text", "embedding")
 FIRST = 3  # numbers of a vector that a terminal shows
 
 
 class Block(NamedTuple):
-    """Consecutive rows: numbers, texts, vectors (b, D'), log-densities (b,); ids and kept fields by name."""
+    """Consecutive rows: numbers, texts, vectors (b, D'); ids and kept fields by name."""
 
     rows: Sequence[int]
     texts: Sequence[str]
     vectors: NDArray[Any]
-    log_probs: NDArray[Any] | None = None
     ids: Mapping[str, Sequence[Identity]] = {}
     kept: Mapping[str, Sequence[Any]] = {}
 
@@ -38,8 +37,7 @@ def json_lines(block: Block) -> str:
     for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
         head = {"index": row} | {name: ids[at] for name, ids in block.ids.items()}
         kept = {name: plain(values[at]) for name, values in block.kept.items()}
-        tail = {} if block.log_probs is None else {"log_prob": float(block.log_probs[at])}
-        start = json.dumps(head | {"text": text} | kept | tail, ensure_ascii=False)[:-1]
+        start = json.dumps(head | {"text": text} | kept, ensure_ascii=False)[:-1]
         lines.append(f'{start}, "embedding": {number_list(vector)}}}\n')
     return "".join(lines)
 
@@ -82,14 +80,12 @@ class Terminal(StandardOutput):
     def encode(self, block: Block) -> str:
         rest = f"… {block.vectors.shape[1]} numbers]"
         room = max(20, shutil.get_terminal_size().columns - len("1234  ") - len(" [") - 7 * FIRST - len(rest))
-        room = room if block.log_probs is None else max(20, room - len(" -1234.5"))
         lines = []
-        for at, (row, text, vector) in enumerate(zip(block.rows, block.texts, block.vectors, strict=True)):
+        for row, text, vector in zip(block.rows, block.texts, block.vectors, strict=True):
             plain = "".join(c if c.isprintable() else " " for c in text[: room + 1])
             start = plain if len(plain) <= room else plain[: room - 1] + "…"
             numbers = "".join(f"{v:6.2f} " for v in vector[:FIRST].tolist())
-            score = "" if block.log_probs is None else f" {block.log_probs[at]:.1f}"
-            lines.append(f"{row:>4}  {start:<{room}} [{numbers}{rest}{score}\n")
+            lines.append(f"{row:>4}  {start:<{room}} [{numbers}{rest}\n")
         return "".join(lines)
 
     def finish(self) -> None:

@@ -91,8 +91,6 @@ class AppendedFile(DatabaseFile):
                 return
             columns: dict[str, list[Any]] = {"text": list(block.texts)}
             columns |= {name: list(map(to_column, values)) for name, values in block.columns().items()}
-            if block.log_probs is not None:
-                columns["log_prob"] = block.log_probs.tolist()
             columns["vector"] = [vector.tobytes() for vector in block.vectors]
             numbers = [self._places.pop(row, None) for row in block.rows]
             new = sum(number is None for number in numbers)
@@ -171,7 +169,7 @@ class AppendedFile(DatabaseFile):
 
     def _begin(self, block: Block) -> None:
         self._numbers, self._width = block.vectors.dtype.name, block.vectors.shape[1]
-        names = ["row", "text", *block.columns(), *["log_prob"] * (block.log_probs is not None), "vector"]
+        names = ["row", "text", *block.columns(), "vector"]
         with self._changing():
             made = self._db.execute("SELECT 1 FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)", (TABLE, RUN))
             if made.fetchone() is None:

@@ -12,13 +12,12 @@ from fastflow.files.write.outputs import OutputFile
 
 
 class CsvFile(OutputFile):
-    """Writes .csv: row, id, text, kept fields, ``log_prob``, ``embedding``; cells are text or JSON, null is empty."""
+    """Writes .csv: row, id, text, kept fields, ``embedding``; cells are text or JSON, null is empty."""
 
-    own = ("row", "text", "log_prob", "embedding")
+    own = ("row", "text", "embedding")
 
     def encode(self, block: Block) -> bytes:
         columns = {"row": block.rows, **block.ids, "text": block.texts, **block.kept}
-        columns |= {} if block.log_probs is None else {"log_prob": block.log_probs.tolist()}
         cells = [as_text(values) for values in columns.values()]
         out = io.StringIO(newline="")
         writer = csv.writer(out)

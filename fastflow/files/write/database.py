@@ -30,12 +30,12 @@ WHOLE = range(-(2**63), 2**63)
 
 
 class DatabaseFile(OutputFile):
-    """Writes a .db: table ``texts`` of row, text, id, kept fields, ``log_prob``, and vector as a little-endian BLOB.
+    """Writes a .db: table ``texts`` of row, text, id, kept fields, and vector as a little-endian BLOB.
 
     Table ``run`` describes the run. A column is declared with a type if its values have one type.
     """
 
-    own = ("row", "text", "log_prob", "vector")
+    own = ("row", "text", "vector")
     same = staticmethod(fold_case)
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
@@ -45,14 +45,10 @@ class DatabaseFile(OutputFile):
     def note(self, block: Block) -> None:
         for name, values in _columns(block).items():
             self._kinds.setdefault(name, set()).update(type(v) for v in values if v is not None)
-        if block.log_probs is not None:
-            self._kinds["log_prob"] = {float}
 
     def encode(self, block: Block) -> bytes:
         self._numbers, self._width = block.vectors.dtype.name, block.vectors.shape[1]
         columns = {"row": list(block.rows), "text": list(block.texts)} | _columns(block)
-        if block.log_probs is not None:
-            columns["log_prob"] = block.log_probs.tolist()
         text = json.dumps(columns).encode()
         return HEAD.pack(len(text), block.vectors.nbytes) + text + block.vectors.tobytes()
 

@@ -219,27 +219,22 @@ def about_of(path: Path) -> dict[str, Any]:
         return {name: run.get(name) for name in ABOUT}
 
 
-def blocks(path: Path, scored: bool) -> Iterator[Block]:
-    """Yield a block of no rows, then all rows, ROWS at a time; raises ValueError for a damaged table.
-
-    ``scored``: ``log_prob`` was computed by the run, and is not a kept field.
-    """
+def blocks(path: Path) -> Iterator[Block]:
+    """Yield a block of no rows, then all rows, ROWS at a time; raises ValueError for a damaged table."""
     with reading(path) as db:
         run = run_of(db, path)
         dtype, width = np.dtype(DTYPES[run["precision"]]), width_of(run)
-        kept = [name for name in columns_of(db) if name not in ("row", "text", *["log_prob"] * scored)]
-        names, last = ["row", "text", "vector", *["log_prob"] * scored, *kept], -1
-        scores = np.zeros(0) if scored else None
-        yield Block([], [], np.zeros((0, width), dtype), scores, kept={name: [] for name in kept})
+        kept = [name for name in columns_of(db) if name not in ("row", "text")]
+        names, last = ["row", "text", "vector", *kept], -1
+        yield Block([], [], np.zeros((0, width), dtype), kept={name: [] for name in kept})
         try:
             cursor = db.execute(f"SELECT {', '.join(map(quote_name, names))} FROM {TABLE} ORDER BY row")  # noqa: S608
             while rows := cursor.fetchmany(ROWS):
                 numbers, texts, vectors, *rest = zip(*rows, strict=True)
                 last = check_rows(numbers, last)
                 check_texts(numbers, texts)
-                scores = np.array(rest.pop(0), np.float64) if scored else None
                 columns = dict(zip(kept, rest, strict=True))
-                yield Block(numbers, texts, matrix(numbers, vectors, dtype, width), scores, kept=columns)
+                yield Block(numbers, texts, matrix(numbers, vectors, dtype, width), kept=columns)
         except sqlite3.Error as error:
             raise ValueError(str(error)) from error
 

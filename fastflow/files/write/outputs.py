@@ -23,7 +23,7 @@ class OutputFile:
     """Appends rows to NAME.partial, locked; subclasses encode rows and write header and end."""
 
     header_bytes = 0
-    keeps_fields = True  # whether the format has ids, fields and log_prob
+    keeps_fields = True  # whether the format has ids and fields
     own: tuple[str, ...] = ()  # names of the fields that this format adds
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:

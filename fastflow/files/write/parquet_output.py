@@ -19,13 +19,13 @@ GROUP = 16_384
 
 
 class ParquetOutput(OutputFile):
-    """Writes .parquet: row, id, kept fields, ``log_prob``, and ``embedding`` of fixed size; metadata describe the run.
+    """Writes .parquet: row, id, kept fields, and ``embedding`` of fixed size; metadata describe the run.
 
     A column of JSON values becomes int64, float64 or bool if that holds every value but null, else text; in a shard it
     stays text.
     """
 
-    own = ("row", "log_prob", "embedding")
+    own = ("row", "embedding")
 
     def __init__(self, target: Path, meta: dict[str, Any]) -> None:
         self._arrow, _ = arrow(f"{target}: writing Parquet")
@@ -64,7 +64,6 @@ class ParquetOutput(OutputFile):
         pa, numbers = self._arrow, block.vectors.dtype.name
         fields = [("row", pa.int64())]
         fields += [(name, self.types.get(name, pa.string())) for name in block.columns()]
-        fields += [] if block.log_probs is None else [("log_prob", pa.float64())]
         kind = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "uint8": pa.uint8()}[numbers]
         # Parquet's name of a list's items, so that the schema read back is equal
         fields.append(("embedding", pa.list_(pa.field("element", kind), block.vectors.shape[1])))
@@ -74,7 +73,6 @@ class ParquetOutput(OutputFile):
         pa, schema = self._arrow, self._schema
         arrays = [pa.array(list(block.rows), pa.int64())]
         arrays += [self._array(values, schema.field(name).type) for name, values in block.columns().items()]
-        arrays += [] if block.log_probs is None else [pa.array(block.log_probs)]
         arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.ravel()), block.vectors.shape[1]))
         return pa.record_batch(arrays, schema=schema)
 

@@ -23,7 +23,7 @@ FOLDER, SUFFIXES = scratch(), tuple(WRITERS)
 def make_parts(suffix: str) -> Path:
     folder = FOLDER / suffix[1:]
     folder.mkdir()
-    run = {"fingerprint": "f", "options": {"log_prob": False, "layout": {"field": None}}}
+    run = {"fingerprint": "f", "options": {"layout": {"field": None}}}
     for shard in (1, 2):
         part, counted = folder / f"{shard}{suffix}", [Counted(outputs.ROWS, 9, "0" * 64)]
         manifest = manifest_of(part, (shard, 2), ["in.txt"], counted, run, ["in.txt"])
