@@ -45,7 +45,7 @@ def test_an_option_takes_one_value(name):
         words = [short, option.secondary_opts[0]] if option.is_flag else [short, "a", long, "b"]
         said = "" if option.is_flag else ": a and b"
         with pytest.raises(click.UsageError, match=f"^{short}.* is given twice{said}; give it once$"):
-            command.make_context(name, words)
+            command.make_context(name, words, parent=click.Context(main, **main.context_settings))
 
 
 def test_one_value_may_be_repeated(model, corpus):
