@@ -53,7 +53,7 @@ OF_FLOW, FOLD = "fastflow.backends.density_of", "fastflow.backends.cpu.fold"
 CASES = [
     Late("flow", LIBRARY, "pieces"),
     Late("flow", OF_FLOW, "density"),
-    Late("flow", FOLD, "density"),
+    Late("flow", "fastflow.backends.fold", "density"),
     Late("flow", OF_FLOW, "density", {"dtype": "int8"}),
     Late("flow", OF_FLOW, "density", {"backend": "torch"}),
     Late("flow", OF_FLOW, "density", {"backend": "reference"}),

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 class Chain:
     """Modules, then the affine map y = map x + shift in float64; splits finished y[:start]."""
 
-    apart, diagonal = True, False  # for ``fold_into``: no log-determinants; directions are removed by a matrix
+    logdet, diagonal = 0.0, False  # for ``fold_into``: the first is not read; directions are removed by a matrix
 
     def __init__(self, width: int) -> None:
         self._modules: list[Dense] = []
@@ -45,7 +45,7 @@ class Chain:
         rows = np.concatenate([np.arange(self._start), order + self._start])
         self._map, self._shift = self._map[rows], self._shift[rows]
 
-    def dense(self, matrix: Array, log_det: float = np.nan) -> None:
+    def dense(self, matrix: Array) -> None:
         self._begun = True
         done, rows = slice(self._start), slice(self._start, None)
         self._map = np.concatenate([self._map[done], matrix @ self._map[rows]])
@@ -62,7 +62,7 @@ class Chain:
     def join(self) -> None:
         self._start = 0
 
-    def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
+    def couple_additive(self, first: Layer, inner: Layer, last: Layer) -> None:
         self._begun = True
         count, wide = len(self._shift), len(inner[1])
         middle = (self._start + count) // 2

@@ -1,8 +1,4 @@
-"""A matrix that stays a diagonal with a gather index as long as possible.
-
-In the form "hidden", step k adds G_kj h_j of each earlier step j to its input; V h is added last. In place,
-step k adds P_k h_k to the state. With a diagonal S, V_k = S P_k and G_kj = U_k P_j.
-"""
+"""A matrix that stays a diagonal with a gather index as long as possible; sizes of plans."""
 
 from __future__ import annotations
 
@@ -65,12 +61,6 @@ def hull(indices: Array) -> tuple[int, int]:
     return int(indices.min()), int(indices.max()) + 1
 
 
-def width(rows: Array) -> int:
-    """Return the length of the smallest range that holds all true ``rows``."""
-    low, high = hull(np.flatnonzero(rows))
-    return high - low
-
-
 def magnitude(array: Array) -> float:
     """Return the largest absolute value, or NaN, without np.abs's copy."""
     return max(float(array.max(initial=0)), -float(array.min(initial=0)))
@@ -79,11 +69,21 @@ def magnitude(array: Array) -> float:
 def products(plan: Plan) -> int:
     """Count the multiply-adds for one vector, without blocks that are always 0."""
     w, reads, writes = plan.width, plan.reads, plan.writes
-    steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
+    steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size
     written = int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
     return steps + written + plan.S.size + (0 if plan.L is None else plan.L.size)
 
 
-def divides(scale: NDArray[Any]) -> bool:
-    """Return whether float32 can divide by ``scale`` (N,)."""
-    return bool(np.abs(scale).min() > 1 / INVERTIBLE and np.abs(scale).max() < INVERTIBLE)
+def saves_products(first: Plan, second: Plan) -> bool:
+    """Return whether ``stack`` of both plans takes fewer products than them."""
+    if first.R is not None or second.R is not None:
+        return False
+    k, w, outputs = first.steps + second.steps, max(first.width, second.width), second.outputs
+    stacked = first.inputs * (k * w + outputs) + k * w * (2 * w + outputs) + k * (k - 1) // 2 * w * w + outputs
+    return stacked < products(first) + products(second)
+
+
+def divides(scale: NDArray[Any], *largest: float) -> bool:
+    """Return whether float32 can divide by ``scale`` (N,), and numbers up to ``largest`` stay within LARGEST."""
+    low, high = np.abs(scale).min(), np.abs(scale).max()
+    return bool(low > 1 / INVERTIBLE and high < INVERTIBLE and max(largest) <= low * LARGEST)

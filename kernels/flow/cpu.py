@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,50 +54,24 @@ class Program:
         if plan.L is not None:
             u = self._slot(plan.state)
             self._product(u, plan.L.T, np.zeros(plan.state, np.float32), [(v, plan.inputs)])
-        z, h = self._slot(plan.outputs), self._slot(plan.steps * self._whole(plan.width))
-        if plan.form == "state":
-            self._steps_in_place(plan, u, h)
-            self._diagonal(plan, u, z)
-            return z
+        z, h = self._slot(plan.outputs), self._slot(self._whole(plan.width))
         self._steps(plan, u, h)
         if plan.gather is None:
             self._product(z, plan.S.T, plan.t, [(u, plan.state)])
         else:
             self._diagonal(plan, u, z)
-        self._outputs(plan, h, z)
         return z
 
-    def _steps(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.G is not None  # noqa: S101 - for mypy
-        w, room, links = plan.width, self._whole(plan.width), plan.links
-        for k in range(plan.steps):
-            own = slice(k * w, (k + 1) * w)
-            earlier = [int(j) for j in np.flatnonzero(links[k])]
-            weights = [plan.G[own, j * w : (j + 1) * w] for j in earlier]
-            self._hidden(plan, k, u, h + k * room, weights, [(h + j * room, w) for j in earlier])
-
-    def _hidden(self, plan: Plan, k: int, u: int, to: int, gram: list[Array], earlier: list[Part]) -> None:
+    def _hidden(self, plan: Plan, k: int, u: int, to: int) -> None:
         w, (low, high) = plan.width, (int(i) for i in plan.reads[k])
         own, a = slice(k * w, (k + 1) * w), self._slot(w)
-        first = np.concatenate([plan.U[own, low:high], *gram], axis=1)
-        self._product(a, first.T, plan.c[own], [(u + low, high - low), *earlier], _cpu.RELU)
+        self._product(a, plan.U[own, low:high].T, plan.c[own], [(u + low, high - low)], _cpu.RELU)
         self._product(to, plan.B[k].T, plan.d[k], [(a, w)], _cpu.RELU)
 
-    def _outputs(self, plan: Plan, h: int, z: int) -> None:
-        w, room = plan.width, self._whole(plan.width)
-        edges = sorted({int(edge) for edge in plan.writes.flat})
-        for low, high in pairwise(edges):
-            steps = [k for k in range(plan.steps) if plan.writes[k, 0] <= low and high <= plan.writes[k, 1]]
-            if steps:
-                weight = np.concatenate([plan.V[low:high, k * w : (k + 1) * w] for k in steps], axis=1)
-                bias = np.zeros(high - low, np.float32)
-                self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], _cpu.ADD)
-
-    def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.p is not None  # noqa: S101 - for mypy
+    def _steps(self, plan: Plan, u: int, h: int) -> None:
         for k in range(plan.steps):
             own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
-            self._hidden(plan, k, u, h, [], [])
+            self._hidden(plan, k, u, h)
             to, columns, shift = u + rows.start, rows.stop - rows.start, (plan.V[rows, own].T, plan.p[k, rows])
             if plan.R is None or plan.q is None:
                 self._product(to, *shift, [(h, plan.width)], _cpu.ADD)
