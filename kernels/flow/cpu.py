@@ -15,7 +15,6 @@ from fastflow.kernels.processor import resolve_threads
 from fastflow.kernels.stored import record
 
 Array = NDArray[Any]
-Part = tuple[int, int]  # columns of scratch: the first, and how many
 ALIGN = 16  # floats in a cache line
 CHAIN = 128  # most multiply-adds in a partial sum, which bounds rounding
 PIECE = 32  # fewest, if a product is cut into partial sums
@@ -49,35 +48,31 @@ class Program:
     def _plan(self, plan: Plan, source: int) -> int:
         v = self._slot(plan.inputs)
         centre, scale = self._put(plan.m), self._put(plan.s)
-        self._op(kind=_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, table=source)
+        self._op(kind=_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, source=source)
         u = v
         if plan.L is not None:
             u = self._slot(plan.state)
-            self._product(u, plan.L.T, np.zeros(plan.state, np.float32), [(v, plan.inputs)])
+            self._product(u, plan.L.T, np.zeros(plan.state, np.float32), v)
         z, h = self._slot(plan.outputs), self._slot(self._whole(plan.width))
-        self._steps(plan, u, h)
+        for k in range(plan.steps):
+            self._step(plan, k, u, h)
         if plan.gather is None:
-            self._product(z, plan.S.T, plan.t, [(u, plan.state)])
+            self._product(z, plan.S.T, plan.t, u)
         else:
             self._diagonal(plan, u, z)
         return z
 
-    def _hidden(self, plan: Plan, k: int, u: int, to: int) -> None:
-        w, (low, high) = plan.width, (int(i) for i in plan.reads[k])
-        own, a = slice(k * w, (k + 1) * w), self._slot(w)
-        self._product(a, plan.U[own, low:high].T, plan.c[own], [(u + low, high - low)], _cpu.RELU)
-        self._product(to, plan.B[k].T, plan.d[k], [(a, w)], _cpu.RELU)
-
-    def _steps(self, plan: Plan, u: int, h: int) -> None:
-        for k in range(plan.steps):
-            own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
-            self._hidden(plan, k, u, h)
-            to, columns, shift = u + rows.start, rows.stop - rows.start, (plan.V[rows, own].T, plan.p[k, rows])
-            if plan.R is None or plan.q is None:
-                self._product(to, *shift, [(h, plan.width)], _cpu.ADD)
-            else:
-                weight, bias = self._interleave(shift, (plan.R[rows, own].T, plan.q[k, rows]))
-                self._product(to, weight, bias, [(h, plan.width)], _cpu.GATE, columns)
+    def _step(self, plan: Plan, k: int, u: int, h: int) -> None:
+        own, a = slice(k * plan.width, (k + 1) * plan.width), self._slot(plan.width)
+        read, rows = slice(*plan.reads[k].tolist()), slice(*plan.writes[k].tolist())
+        self._product(a, plan.U[own, read].T, plan.c[own], u + read.start, _cpu.RELU)
+        self._product(h, plan.B[k].T, plan.d[k], a, _cpu.RELU)
+        to, shift = u + rows.start, (plan.V[rows, own].T, plan.p[k, rows])
+        if plan.R is None or plan.q is None:
+            self._product(to, *shift, h, _cpu.ADD)
+        else:
+            weight, bias = self._interleave(shift, (plan.R[rows, own].T, plan.q[k, rows]))
+            self._product(to, weight, bias, h, _cpu.GATE, rows.stop - rows.start)
 
     def _interleave(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
         n = self.vector
@@ -96,27 +91,25 @@ class Program:
         table = len(self.table)
         self.table += [number for run in _runs(index) for number in run]
         scale, bias, indices = self._put(plan.S), self._put(plan.t), len(self.table)
-        self._op(kind=_cpu.GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, table=table, parts=indices)
+        self._op(kind=_cpu.GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, source=table, depth=indices)
         self.table += index.ravel().tolist()
 
     def _product(
-        self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
+        self, to: int, weight: Array, bias: Array, source: int, mode: int = 0, columns: int | None = None
     ) -> None:
-        columns = weight.shape[1] if columns is None else columns
-        few = weight.shape[1] <= 4 * self.vector  # one or two panels are too few independent sums
-        chains = _split_chains(parts) if few else _join_chains(parts)
-        mode |= _cpu.SPLIT if few else 0
+        depth, columns, chain = len(weight), weight.shape[1] if columns is None else columns, CHAIN
+        if weight.shape[1] <= 4 * self.vector:  # one or two panels are too few independent sums
+            mode, chain = mode | _cpu.SPLIT, min(CHAIN, max(PIECE, -(-depth // 4)))
         panels, biases, n = [], [], 2 * self.vector
         for low in range(0, weight.shape[1], n):
             wide = n if weight.shape[1] - low > self.vector else self.vector
             panels.append(_widen(weight[:, low : low + wide], wide).ravel())
             biases.append(_widen(bias[low : low + wide], wide))
-        table = len(self.table)
-        self.table += [number for chain in chains for number in chain]
         w, b = self._put(np.concatenate(panels)), self._put(np.concatenate(biases))
         self._op(
-            kind=_cpu.PRODUCT, to=to, columns=columns, weights=w, bias=b, table=table, parts=len(chains), mode=mode
-        )
+            kind=_cpu.PRODUCT, to=to, columns=columns, weights=w, bias=b, source=source, depth=depth, chain=chain,
+            mode=mode,
+        )  # fmt: skip
         self.cost += weight.size
 
     def _op(self, **fields: int) -> None:
@@ -140,23 +133,6 @@ class Program:
 def _widen(values: Array, columns: int) -> Array:
     out = np.zeros((*values.shape[:-1], columns), np.float32)
     out[..., : values.shape[-1]] = values
-    return out
-
-
-def _split_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
-    size = min(CHAIN, max(PIECE, -(-parts[0][1] // 4)))
-    return [(c + low, min(size, n - low), 1) for c, n in parts for low in range(0, n, size)]
-
-
-def _join_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
-    out: list[tuple[int, int, int]] = []
-    chain = 0
-    for column, length in parts:
-        for low in range(0, length, CHAIN):
-            piece = min(CHAIN, length - low)
-            fresh = not out or chain + piece > CHAIN
-            chain = piece if fresh else chain + piece
-            out.append((column + low, piece, int(fresh)))
     return out
 
 

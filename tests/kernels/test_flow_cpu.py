@@ -205,7 +205,11 @@ def test_operations_stay_within_scratch_and_weights(coupling, vector):
     for name in ("weights", "bias"):
         assert (ops[name] % cpu.ALIGN == 0).all(), "vectors begin on a cache line"
         assert ops[name].max() < len(weights)
-    assert ops["table"].max() < len(table)
+    products, gathers = (ops[ops["kind"] == kind] for kind in (_cpu.PRODUCT, _cpu.GATHER))
+    assert (products["source"] + products["depth"]).max() <= made.stride
+    assert products["chain"].min() > 0
+    assert (gathers["source"] < gathers["depth"]).all()
+    assert gathers["depth"].max() < len(table)
     assert made.stride // cpu.ALIGN % 2 == 1, "rows of scratch fall into different cache sets"
 
 
