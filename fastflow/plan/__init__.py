@@ -8,56 +8,36 @@ for float32 to scale back. Plans with 1x1 maps become one if that takes fewer pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.kernels.flow import Plan, stack
+from fastflow.kernels.flow import Plan
 from fastflow.plan.builder import Builder
-from fastflow.plan.linear import LARGEST, magnitude, saves_products
+from fastflow.plan.linear import LARGEST, join, magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]
-Layer = tuple[Array, Array]
 FEW = 8  # least channels per direction to remove it by half of a dense matrix's products
-
-
-class Target(Protocol):
-    """The methods of ``Builder`` that ``fold_into`` calls."""
-
-    logdet: float
-
-    @property
-    def diagonal(self) -> bool: ...
-    def scale(self, a: Array, b: Array) -> None: ...
-    def permute(self, order: Array) -> None: ...
-    def dense(self, matrix: Array) -> None: ...
-    def remove(self, directions: Array) -> None: ...
-    def split(self) -> None: ...
-    def join(self) -> None: ...
-    def couple_additive(self, first: Layer, inner: Layer, last: Layer) -> None: ...
-    def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None: ...
 
 
 def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
     """Fold ``stages`` on ``dim`` channels into float64 plans, run in order; errors name the stage at fault."""
     check(stages, dim)
     builder = Builder(dim)
-    fold_into(builder, stages)
+    _add_stages(builder, stages)
     builder.close()
     plans: list[Plan] = []
     for plan in builder.done:
-        if plans and saves_products(plans[-1], plan):
-            plan = stack((plans.pop(), plan))
-        plans.append(plan)
+        joined = join(plans[-1], plan) if plans else None
+        plans = [*plans, plan] if joined is None else [*plans[:-1], joined]
     _check_range(plans)
     return tuple(plans)
 
 
-def fold_into(builder: Target, stages: Sequence[Stage]) -> None:
-    """Call ``builder`` for each step of checked ``stages``."""
+def _add_stages(builder: Builder, stages: Sequence[Stage]) -> None:
     for position, stage in enumerate(stages):
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
@@ -81,18 +61,18 @@ def _check_range(plans: Sequence[Plan]) -> None:
                 raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
 
 
-def _standardize(builder: Target, stage: Stage) -> None:
+def _standardize(builder: Builder, stage: Stage) -> None:
     builder.scale(1 / stage.params["deviation"], -stage.params["mean"])
 
 
-def _nullspace(builder: Target, stage: Stage) -> None:
+def _nullspace(builder: Builder, stage: Stage) -> None:
     mean, directions = stage.params["mean"], stage.params["directions"]
     builder.scale(np.ones(len(mean)), -mean)
     if len(directions):
         builder.dense(np.eye(len(mean)) - directions.T @ directions)
 
 
-def _components(builder: Target, stage: Stage, flow: Stage) -> None:
+def _components(builder: Builder, stage: Stage, flow: Stage) -> None:
     """Apply P x as P (x + b) - P b, b the flow's first shift, so that products stay small."""
     directions, shift = stage.params["directions"], flow.params["levels.0.0.actnorm.shift"]
     ones = np.ones(len(shift))
@@ -101,7 +81,7 @@ def _components(builder: Target, stage: Stage, flow: Stage) -> None:
     builder.scale(ones, -(shift - directions.T @ (directions @ shift)))
 
 
-def _last_nullspace(builder: Target, stage: Stage) -> None:
+def _last_nullspace(builder: Builder, stage: Stage) -> None:
     """Remove few directions V as the equation does: a dense I - V^T V rounds each channel like the largest."""
     directions = stage.params["directions"]
     if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
@@ -111,20 +91,20 @@ def _last_nullspace(builder: Target, stage: Stage) -> None:
         _nullspace(builder, stage)
 
 
-def _whiten(builder: Target, stage: Stage) -> None:
+def _whiten(builder: Builder, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
     builder.dense(matrix.T)
 
 
-def _recolour(builder: Target, stage: Stage) -> None:
+def _recolour(builder: Builder, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
     builder.dense(matrix.T)
     builder.scale(np.ones(len(mean)), stage.params["shift"])
 
 
-def _flow(builder: Target, stage: Stage) -> None:
+def _flow(builder: Builder, stage: Stage) -> None:
     s = stage.settings
     for level in range(s["levels"]):
         if level:
@@ -136,7 +116,7 @@ def _flow(builder: Target, stage: Stage) -> None:
     builder.join()
 
 
-def _step(builder: Target, step: dict[str, Array], coupling: str, permutation: str) -> None:
+def _step(builder: Builder, step: dict[str, Array], coupling: str, permutation: str) -> None:
     builder.scale(np.exp(3 * step["actnorm.logscale"]), step["actnorm.shift"])
     builder.logdet += float(3 * step["actnorm.logscale"].sum())
     if permutation == "reversal":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,8 @@ Array = NDArray[Any]
 Layer = tuple[Array, Array]
 
 
-@dataclass(eq=False, repr=False)
-class Step:
-    """Weights of one coupling, which reads and writes the state u: fields as in Plan."""
+class Step(NamedTuple):
+    """Weights of one coupling, which reads and writes the state u: fields as in Plan; V, R transposed."""
 
     U: Array
     c: Array
@@ -90,6 +89,9 @@ class Builder:
         half = (len(self.t) - self.start) // 2
         self.permute(np.roll(np.arange(2 * half), -half))
         self.start += half
+        low, high = hull(self.M.gather[self.start :])
+        if self.steps and high - low > half:  # scattered by a random permutation: steps would read and write all of u
+            self.close()
 
     def join(self) -> None:
         """End a flow: work on all channels again."""
@@ -121,12 +123,12 @@ class Builder:
         U, read = self.M.read(first[0], kept)
         c = first[0] @ self.t[kept] + first[1]
         scale, where = self.M.scale[changed], self.M.gather[changed]
-        V = self.M.place(weight.T / scale, changed).T
+        V = self.M.place(weight.T / scale, changed)
         p, R, q = np.zeros(self.M.columns), None, None
         if gate is None:
             self.t[changed] += bias
         else:
-            R, q = self.M.place(gate[0].T, changed).T, np.full(self.M.columns, UNTOUCHED)
+            R, q = self.M.place(gate[0].T, changed), np.full(self.M.columns, UNTOUCHED)
             p[where], q[where] = (bias + self.t[changed]) / scale, gate[1]
             self.t[changed] = 0
         self.steps.append(Step(U, c, *inner, read, V, hull(where), p, R, q))
@@ -139,35 +141,20 @@ class Builder:
 
 def finish(b: Builder) -> Plan:
     """Build the plan of ``b``; steps are padded to the same width with hidden units of weight 0."""
-    k, w, n = len(b.steps), max((len(step.d) for step in b.steps), default=0), b.M.columns
-    gated = k > 0 and b.steps[0].R is not None
-    U, c, B, d = np.zeros((k, w, n)), np.zeros((k, w)), np.zeros((k, w, w)), np.zeros((k, w))
-    V, R = np.zeros((n, k, w)), np.zeros((n, k, w) if gated else 0)
-    for i, step in enumerate(b.steps):
-        own = len(step.d)
-        U[i, :own], c[i, :own], B[i, :own, :own], d[i, :own] = step.U, step.c, step.B, step.d
-        V[:, i, :own] = step.V
-        if step.R is not None:
-            R[:, i, :own] = step.R
+    steps, k, n = b.steps, len(b.steps), b.M.columns
+    w, gated = max((len(step.d) for step in steps), default=0), any(step.R is not None for step in steps)
     plan = Plan(
-        m=b.m,
-        s=b.s,
-        L=b.L,
-        U=U.reshape(k * w, n),
-        c=c.reshape(k * w),
-        B=B,
-        d=d,
-        V=V.reshape(n, k * w),
-        p=np.array([step.p for step in b.steps]).reshape(k, n),
-        R=R.reshape(n, k * w) if gated else None,
-        q=np.array([step.q for step in b.steps]) if gated else None,
-        S=b.M.scale if b.M.dense is None else b.M.dense,
-        gather=b.M.gather.astype(np.int32) if b.M.dense is None else None,
-        t=b.t,
-        reads=np.array([step.read for step in b.steps], np.int32).reshape(k, 2),
-        writes=np.array([step.write for step in b.steps], np.int32).reshape(k, 2),
-        logdet=b.logdet,
-    )
+        m=b.m, s=b.s, L=b.L,
+        U=_pad([step.U for step in steps], w, n).reshape(k * w, n),
+        c=_pad([step.c for step in steps], w).reshape(k * w),
+        B=_pad([step.B for step in steps], w, w), d=_pad([step.d for step in steps], w),
+        V=_pad([step.V for step in steps], w, n).reshape(k * w, n).T.copy(), p=_pad([step.p for step in steps], n),
+        R=_pad([step.R for step in steps], w, n).reshape(k * w, n).T.copy() if gated else None,
+        q=_pad([step.q for step in steps], n) if gated else None,
+        S=b.M.scale if b.M.dense is None else b.M.dense, gather=b.M.gather.astype(np.int32) if b.diagonal else None,
+        t=b.t, reads=np.array([step.read for step in steps], np.int32).reshape(k, 2),
+        writes=np.array([step.write for step in steps], np.int32).reshape(k, 2), logdet=b.logdet,
+    )  # fmt: skip
     largest = float(np.finfo(np.float32).max)
     for name, array in plan.arrays().items():
         if not magnitude(array) <= largest:  # false for NaN
@@ -176,3 +163,10 @@ def finish(b: Builder) -> Plan:
                 f"{magnitude(array):.1e}); fit it again, with fewer epochs or more varied text"
             )
     return plan
+
+
+def _pad(arrays: Sequence[Any], *shape: int) -> Array:
+    out = np.zeros((len(arrays), *shape))
+    for place, array in zip(out, arrays, strict=True):
+        place[tuple(map(slice, array.shape))] = array
+    return out

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow import Plan
+from fastflow.kernels.flow import Plan, stack
 
 Array = NDArray[Any]
 LARGEST = 1e12  # products of two such numbers and their sums fit float32
@@ -74,13 +74,14 @@ def products(plan: Plan) -> int:
     return steps + written + plan.S.size + (0 if plan.L is None else plan.L.size)
 
 
-def saves_products(first: Plan, second: Plan) -> bool:
-    """Return whether ``stack`` of both plans takes fewer products than them."""
-    if first.R is not None or second.R is not None:
-        return False
-    k, w, outputs = first.steps + second.steps, max(first.width, second.width), second.outputs
-    stacked = first.inputs * (k * w + outputs) + k * w * (2 * w + outputs) + k * (k - 1) // 2 * w * w + outputs
-    return stacked < products(first) + products(second)
+def join(first: Plan, second: Plan) -> Plan | None:
+    """Return ``stack`` of two plans, both with a dense matrix, if it takes fewer products."""
+    if any(plan.R is not None or (plan.L is None and plan.gather is not None) for plan in (first, second)):
+        return None
+    apart, outputs = products(first) + products(second), second.outputs
+    least = first.inputs * (len(first.c) + len(second.c) + outputs) + (second.L is None) * len(first.c) * outputs
+    stacked = stack((first, second)) if least < apart else None
+    return stacked if stacked is not None and products(stacked) < apart else None
 
 
 def divides(scale: NDArray[Any], *largest: float) -> bool:

@@ -104,21 +104,22 @@ def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
 
 
 def stack(plans: Sequence[Plan]) -> Plan:
-    """Return one plan that computes ``plans``, which have no gates; its state is a_1 .. a_K, then z.
+    """Return one plan that computes ``plans``, which have no gates; its state is z, then a_K .. a_1.
 
-    L computes what every step and z read of v. Step k reads a_k, and adds to later a and to z.
+    L computes what z and every step read of v. Step k reads a_k, and adds to z and to later a.
     """
     if any(plan.R is not None for plan in plans):
         raise ValueError("stack takes plans without gates: a gate is not linear in the hidden units")
     first, k, w = plans[0], sum(plan.steps for plan in plans), max(plan.width for plan in plans)
     inputs, size, step = first.inputs, k * w, 0
     a, B, d = np.zeros((k, w, inputs + size + 1)), np.zeros((k, w, w)), np.zeros((k, w))
-    y = np.eye(inputs, inputs + size + 1)  # coefficients of v, all h and 1
+    L = np.eye(inputs) if first.L is None else first.L
+    y = np.pad(L, ((0, 0), (0, size + 1)))  # coefficients of v, of all h and of 1
     for plan in plans:
         if plan is not first:
             y[:, -1] -= plan.m
             y *= plan.s[:, None]
-        y = y if plan.L is None else plan.L @ y
+            y = y if plan.L is None else plan.L @ y
         for i, (low, high) in enumerate(plan.reads):
             n, own = plan.width, slice(i * plan.width, (i + 1) * plan.width)
             a[step, :n] = plan.U[own, low:high] @ y[low:high]
@@ -129,14 +130,14 @@ def stack(plans: Sequence[Plan]) -> Plan:
             step += 1
         y = plan.S @ y if plan.gather is None else plan.S[:, None] * y[plan.gather]
         y[:, -1] += plan.t
-    rows = np.concatenate([a.reshape(size, inputs + size + 1), y])
-    V, own = rows[:, inputs:-1].copy(), np.arange(k)[:, None] * w + np.array([0, w])
-    written = [np.flatnonzero(V[:, low:high].any(axis=1)) for low, high in own]
-    written = [found if len(found) else np.array([size]) for found in written]
+    rows = np.concatenate([y, a[::-1].reshape(size, inputs + size + 1)])
+    starts = len(y) + w * np.arange(k, dtype=np.int32)[::-1]
+    of_a, V = (starts[:, None] + np.arange(w)).reshape(size), rows[:, inputs:-1].copy()
+    written = [np.flatnonzero(V[:, i * w : (i + 1) * w].any(axis=1)) for i in range(k)]
+    ends = [(found[0], found[-1] + 1) if len(found) else (0, 1) for found in written]
     return replace(
-        first, L=rows[:, :inputs].copy(), U=np.eye(size, len(rows)), c=rows[:size, -1].copy(), B=B, d=d, V=V,
-        p=np.zeros((k, len(rows))), S=np.ones(len(y)), gather=np.arange(size, len(rows), dtype=np.int32),
-        t=y[:, -1].copy(), reads=own.astype(np.int32).reshape(k, 2),
-        writes=np.array([(found[0], found[-1] + 1) for found in written], np.int32).reshape(k, 2),
+        first, L=rows[:, :inputs].copy(), U=np.eye(len(rows))[of_a], c=rows[of_a, -1], B=B, d=d, V=V,
+        p=np.zeros((k, len(rows))), S=np.ones(len(y)), gather=np.arange(len(y), dtype=np.int32), t=y[:, -1].copy(),
+        reads=np.column_stack([starts, starts + w]), writes=np.array(ends, np.int32).reshape(k, 2),
         logdet=sum(plan.logdet for plan in plans),
     )  # fmt: skip

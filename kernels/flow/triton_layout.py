@@ -85,8 +85,8 @@ def _split_prologue(plan: Plan) -> tuple[Plan, ...]:
 def split_stacked(plan: Plan) -> tuple[Array, Array, Array, Array]:
     """Return U (K w, D), S (N, D), G (K w, K w) and V (N, K w) of a stacked plan."""
     assert plan.L is not None  # noqa: S101 - for mypy
-    size = len(plan.c)
-    return plan.L[:size], plan.L[size:], plan.V[:size], plan.V[size:]
+    order = (plan.reads[:, :1] + np.arange(plan.width)).reshape(len(plan.c))  # rows of a_1 .. a_K
+    return plan.L[order], plan.L[: plan.outputs], plan.V[order], plan.V[: plan.outputs]
 
 
 def is_dense(plan: Plan) -> bool:
