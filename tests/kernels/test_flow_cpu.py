@@ -213,14 +213,6 @@ def test_operations_stay_within_scratch_and_weights(coupling, vector):
     assert made.stride // cpu.ALIGN % 2 == 1, "rows of scratch fall into different cache sets"
 
 
-def test_only_affine_steps_are_gated():
-    rng = np.random.default_rng(2)
-    for coupling, gates in (("additive", 0), ("affine", 4)):
-        _, ops, _ = program([make.flow(rng, 32, 2, 2, 8, coupling)], 32).arrays()
-        products = ops[ops["kind"] == _cpu.PRODUCT]
-        assert np.count_nonzero(products["mode"] & _cpu.GATE) == gates, coupling
-
-
 def test_large_weights_are_read_once_for_four_tiles():
     rng = np.random.default_rng(3)
     small = program([make.whiten(rng, 32, 20)], 32)

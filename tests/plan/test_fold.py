@@ -11,7 +11,7 @@ from fastflow.errors import FastflowError
 from fastflow.kernels.flow import UNTOUCHED, execute, stack
 from fastflow.model.artifact import load_model
 from fastflow.plan import fold
-from fastflow.plan.linear import Linear, hull, magnitude, products
+from fastflow.plan.linear import hull, magnitude, products
 from fastflow.stages.calibration import Stage, apply
 
 from support import stages as make
@@ -50,16 +50,6 @@ def test_folded_is_unfolded(chain):
     assert folded.dtype == np.float32
     error, allowed = (np.linalg.norm(z - exact) / np.linalg.norm(exact) for z in (folded, unfused))
     assert error <= FUSED_FACTOR * allowed + FLOW_FLOOR
-
-
-def test_zero_coupling_weights_leave_a_diagonal_map():
-    stage = make.flow(np.random.default_rng(0), 48)
-    params = {k: np.zeros_like(v) if "weight3" in k or "bias3" in k else v for k, v in stage.params.items()}
-    stage = Stage("flow", stage.settings, params)
-    (plan,) = fold([stage], 48)
-    assert not plan.V.any()
-    x = np.random.default_rng(1).normal(size=(5, 48))
-    assert_close(((x - plan.m) * plan.s)[:, plan.gather] * plan.S + plan.t, apply([stage], x))
 
 
 def test_what_comes_first_becomes_the_prologue():
@@ -148,10 +138,12 @@ def test_the_ranges_of_the_papers_flow(levels, coupling):
     )
 
 
-def test_a_matrix_after_couplings_is_a_plan_of_its_own():
+def test_a_matrix_after_couplings_and_a_scattered_level_are_plans_of_their_own():
     rng = np.random.default_rng(0)
     first, second = fold([make.flow(rng, 48, 3, 2, 12), make.whiten(rng, 48, 20)], 48)
     assert (first.steps, second.steps, second.S.shape) == (6, 0, (20, 48))
+    plans = fold([make.flow(rng, 768, permutation="random")], 768)
+    assert [min(plan.reads.min(), plan.writes.min()) // 192 for plan in plans] == [0, 2, 3]
 
 
 def test_stacked_plans_are_one():
@@ -191,25 +183,6 @@ def test_a_channel_too_small_to_be_scaled_back_begins_a_plan(logscale, step, cou
     exact = apply([stage], x.astype(np.float64))
     assert_close(run(plans, x.astype(np.float64)), exact)
     assert_close(run([plan.astype(np.float32) for plan in plans], x), exact, 1e-6)
-
-
-@pytest.mark.parametrize("dense", [False, True])
-def test_steps_are_those_of_the_matrix(dense):
-    rng = np.random.default_rng(0)
-    linear, matrix = Linear(6), np.eye(6)
-    if dense:
-        linear.dense = matrix = rng.normal(size=(6, 6))
-    order, scale = rng.permutation(6), rng.normal(size=6)
-    linear.take(order)
-    linear.times(scale)
-    matrix = scale[:, None] * matrix[order]
-    assert len(linear) == 6
-    assert np.array_equal(linear.matrix(), matrix)
-    weight, rows = rng.normal(size=(2, 3)), slice(1, 4)
-    found, (low, high) = linear.read(weight, rows)
-    assert np.abs(found - weight @ matrix[rows]).max() <= 1e-15
-    assert not np.delete(found, np.arange(low, high), axis=1).any()
-    assert (dense and (low, high) == (0, 6)) or (low, high) == hull(order[rows])
 
 
 def test_extents():
