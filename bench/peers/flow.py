@@ -6,7 +6,6 @@ Each builder returns a function from float32 (B, D) to (B, N), with prepared wei
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.kernels.flow import Plan
-from fastflow.plan.linear import LARGEST, divides
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 
@@ -114,30 +112,9 @@ def _build_mixing(p: dict[str, Tensor], permutation: str) -> Function:
     return lambda y: F.linear(y, matrix)
 
 
-def build_folded(plans: Sequence[Plan], device: str) -> Function | None:
-    """Build float64 ``plans`` in state form, u <- u + V_k h_k; None if a plan with steps has no such form.
-
-    Zero blocks are skipped, and results are written in place.
-    """
-    turned = [_to_state_form(plan) or plan for plan in plans]
-    if any(plan.form == "hidden" and plan.steps for plan in turned):
-        return None
-    return call_in_turn([_build_state(plan, device) for plan in turned])
-
-
-def _to_state_form(plan: Plan) -> Plan | None:
-    """Turn a hidden ``plan`` into state form; None unless S is a permuted diagonal and V / S is within float32."""
-    if plan.form != "hidden" or plan.gather is None or not plan.steps:
-        return None
-    if sorted(plan.gather) != list(range(plan.state)) or not divides(plan.S):
-        return None
-    V = np.zeros_like(plan.V)
-    V[plan.gather] = plan.V / plan.S[:, None]
-    if np.abs(V).max() > LARGEST:
-        return None
-    written = [plan.gather[low:high] for low, high in plan.writes]
-    writes = np.array([(rows.min(), rows.max() + 1) for rows in written], np.int32)
-    return replace(plan, form="state", G=None, V=V, p=np.zeros((plan.steps, plan.state), V.dtype), writes=writes)
+def build_folded(plans: Sequence[Plan], device: str) -> Function:
+    """Build float64 ``plans``; zero blocks are skipped, and results are written in place."""
+    return call_in_turn([_build_plan(plan, device) for plan in plans])
 
 
 def _to_tensor(array: NDArray[Any], device: str) -> Tensor:
@@ -168,7 +145,7 @@ def _build_epilogue(plan: Plan, device: str) -> Function:
     return lambda u: torch.addcmul(offset, u.index_select(1, gather), diagonal)
 
 
-def _build_state(plan: Plan, device: str) -> Function:
+def _build_plan(plan: Plan, device: str) -> Function:
     """u <- (u + V_k h_k + p_k) sigmoid(R_k h_k + q_k), additive u <- u + V_k h_k; then z = S u + t."""
     w = plan.width
     enter, leave = _build_prologue(plan, device), _build_epilogue(plan, device)
@@ -177,7 +154,7 @@ def _build_state(plan: Plan, device: str) -> Function:
         own, read, write = slice(k * w, (k + 1) * w), slice(*plan.reads[k]), slice(*plan.writes[k])
         inner = _to_right_factor(plan.B[k], device), _to_tensor(plan.d[k], device)
         last, bias = plan.V[write, own], None
-        if plan.p is not None and plan.R is not None and plan.q is not None:
+        if plan.R is not None and plan.q is not None:
             last = np.concatenate([last, plan.R[write, own]])
             bias = _to_tensor(np.concatenate([plan.p[k, write], plan.q[k, write]]), device)
         first = _to_right_factor(plan.U[own, read], device), _to_tensor(plan.c[own], device)

@@ -70,21 +70,19 @@ def choose_rows(against: Sequence[str] | None, device: str, quick: bool) -> set[
     return {name for word in (every if against is None else against) for name in families[word]}
 
 
-def open_peers(workload: Workload, device: str, wanted: Container[str], results: Results) -> list[FlowCandidate]:
-    """Return the PyTorch candidates in ``wanted``; ``results`` names forms that are missing."""
+def open_peers(workload: Workload, device: str, wanted: Container[str]) -> list[FlowCandidate]:
+    """Return the PyTorch candidates in ``wanted``."""
     functions = {
         "torch": peers_flow.build_unfused(workload.stages, device, torch.float32),
         "torch-lean": peers_flow.build_lean(workload.stages, device),
-        "torch-folded-state": peers_flow.build_folded(workload.sparse, device),
+        "torch-folded-state": peers_flow.build_folded(workload.plans, device),
     }
     peers = []
     for name in (name for name in list_rows(device, quick=False) if name in wanted):
         family, mode = next(
             (family, name[len(family) + 1 :]) for family in reversed(functions) if name.startswith(family)
         )
-        if (function := functions[family]) is None:
-            results.leave_out(workload.label, name, "its plan has no state form")
-            continue
+        function = functions[family]
         if mode in COMPILED:
             function = torch.compile(function, mode="default" if mode == "compile" else mode)
         prepare: Prepare = partial(capture, function) if mode == "graph" else partial(partial, function)
@@ -104,7 +102,7 @@ def open_ours(workload: Workload, device: str, threads: int) -> list[FlowCandida
             f"the compiled kernels cannot be imported ({error}); build them with "
             "FASTFLOW_REQUIRE_EXT=1 pip install -e . in the fastflow checkout"
         ) from error
-    flow = cpu.CpuFlow(workload.sparse, threads)
+    flow = cpu.CpuFlow(workload.plans, threads)
     return [FlowCandidate("fastflow", "float32", f"cpu {flow.isa}", lambda x: partial(flow, x.numpy()))]
 
 
@@ -176,7 +174,7 @@ def list_passes(
 def _run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
     device, compiled = request.device, one.size.compiled
     candidates = open_ours(one.workload, device, one.threads)
-    candidates += open_peers(one.workload, device, one.peers, results)
+    candidates += open_peers(one.workload, device, one.peers)
     distinct = torch.from_numpy(one.workload.x).to(device)
     exact = peers_flow.build_unfused(one.workload.stages, device, torch.float64)(distinct).cpu().numpy()
     for batch in one.batches:

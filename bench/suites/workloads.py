@@ -7,7 +7,6 @@ errors depend on the values.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +40,14 @@ class Workload:
     x: Floats
     inputs: str  # the source of x
 
-    @cached_property
-    def sparse(self) -> tuple[Plan, ...]:
-        """The plans with the fewest products, in float64."""
-        return fold(self.stages, self.x.shape[1], sparse=True)
-
     def flop(self) -> float:
         """Return the operations of a row; a multiply-add is two, zero blocks are not counted."""
-        return sum(2.0 * (plan.inputs + products(plan)) + 2 * plan.outputs for plan in self.sparse)
+        return sum(2.0 * (plan.inputs + products(plan)) + 2 * plan.outputs for plan in self.plans)
 
     def weight_bytes(self) -> float:
         """Return the float32 bytes of weights of one pass, without zero blocks."""
-        vectors = sum(plan.inputs + 2 * plan.outputs + len(plan.c) + plan.d.size for plan in self.sparse)
-        return 4.0 * (vectors + sum(map(products, self.sparse)))
+        vectors = sum(plan.inputs + 2 * plan.outputs + len(plan.c) + plan.d.size for plan in self.plans)
+        return 4.0 * (vectors + sum(map(products, self.plans)))
 
     def traffic(self, batch: int) -> float:
         return 4.0 * batch * (self.plans[0].inputs + self.plans[-1].outputs) + self.weight_bytes()

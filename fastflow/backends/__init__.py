@@ -40,7 +40,12 @@ class Calibrator(ABC):
 
     def log_prob(self, pooled: Floats) -> Densities:
         """Return float64 log-densities (B,), not finite after an overflow."""
-        return log_prob_of_plans(self.density_plans, pooled)
+        z, total = np.asarray(pooled, np.float64), np.full(len(pooled), self.density.log_det)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for plan in self.latent_plans:
+                z, log_det = execute_with_log_det(plan, z)
+                total = total + log_det
+            return log_normal(z, total)
 
     @property
     def has_density(self) -> bool:
@@ -51,7 +56,7 @@ class Calibrator(ABC):
         return density_of(self._calibrated.calibration, self._calibrated.path)
 
     @late
-    def density_plans(self) -> tuple[Plan, ...]:
+    def latent_plans(self) -> tuple[Plan, ...]:
         return fold(self.density.stages, self.pooled_dim)
 
     @property
@@ -94,13 +99,3 @@ class Backend(Calibrator):
     ) -> tuple[Floats, Densities]:
         pooled = self.pool_batches(tokens, batches)
         return self.calibrate(pooled, normalize, truncate), self.log_prob(pooled)
-
-
-def log_prob_of_plans(plans: Iterable[Plan], pooled: Floats) -> Densities:
-    """Compute float64 log-densities (B,) of vectors (B, D) under a flow's folded ``plans``."""
-    z, total = np.asarray(pooled, np.float64), np.zeros(len(pooled))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for plan in plans:
-            z, log_det = execute_with_log_det(plan, z)
-            total = total + log_det
-        return log_normal(z, total)

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fastflow.backends import Backend, Calibrator, Floats, FusedCall
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, fold_head
-from fastflow.kernels.flow import Plan
-from fastflow.late import late, making
+from fastflow.late import making
 from fastflow.model import Model, VectorModel
 from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
@@ -78,25 +77,19 @@ class CpuCalibrator(Calibrator):
         """Compute log-densities (B,); affine couplings run in NumPy."""
         from fastflow.kernels.flow.cpu import CpuFlow
 
-        plans = self.density_plans
+        plans = self.latent_plans
         if any(plan.R is not None for plan in plans):
             return super().log_prob(pooled)
         if self._latent is None:
-            self._latent = CpuFlow([plan.astype(np.float32) for plan in plans], self._flow.threads)
+            self._latent = CpuFlow(plans, self._flow.threads)
         z = self._latent(np.ascontiguousarray(pooled, np.float32))
         with np.errstate(over="ignore", invalid="ignore"):
-            return log_normal(z, np.full(len(z), sum(plan.logdet for plan in plans)))
-
-    @late
-    def density_plans(self) -> tuple[Plan, ...]:
-        """Return plans that keep the log-determinant: no dense matrix among affine couplings."""
-        plans = fold(self.density.stages, self.pooled_dim, sparse=True)
-        return plans if all(np.isfinite(plan.logdet) for plan in plans) else super().density_plans
+            return log_normal(z, np.full(len(z), self.density.log_det + sum(plan.logdet for plan in plans)))
 
     def _fold(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
         from fastflow.kernels.flow.cpu import CpuFlow
 
-        return CpuFlow([plan.astype(np.float32) for plan in fold(stages, self.pooled_dim, sparse=True)], threads)
+        return CpuFlow(fold(stages, self.pooled_dim), threads)
 
     def _flow_for(self, width: int | None) -> tuple[CpuFlow, int | None]:
         if width is None or self._order is None:

@@ -119,7 +119,7 @@ class TritonBackend(Backend):
     def _open_latent(self) -> Any:
         from fastflow.kernels.flow.triton import TritonFlow
 
-        return TritonFlow(self.density_plans, self.on)
+        return TritonFlow(self.latent_plans, self.on)
 
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
@@ -143,7 +143,7 @@ class TritonBackend(Backend):
             self._latent = self._latent or self._open_latent()
             z, log_det = self._compute(pooled, self._latent.with_log_det)
         with np.errstate(over="ignore", invalid="ignore"):
-            return log_normal(z, log_det)
+            return log_normal(z, self.density.log_det + log_det.astype(np.float64))
 
     def embed_with_log_prob(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None

@@ -1,6 +1,6 @@
 """A calibration as Dense modules of Sentence Transformers: activation(W x + b) + R x.
 
-Two modules compute a coupling y2 <- y2 + g(y1). Their outputs are y, which R copies, and the hidden units. Affine
+Two modules compute a coupling u <- u + V h. Their outputs are u, which R copies, and the hidden units. Affine
 steps are merged into the next module.
 """
 
@@ -13,69 +13,53 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import Dense, Head, Unit
+from fastflow.kernels.flow import Plan
 from fastflow.model import Model
-from fastflow.plan import Layer, fold_into
+from fastflow.plan import fold
 from fastflow.plan.linear import LARGEST
+from fastflow.stages.calibration import output_dim
 
 Array = NDArray[Any]
 
 
 class Chain:
-    """Modules, then the affine map y = map x + shift in float64; splits finished y[:start]."""
-
-    apart, diagonal = True, False  # for ``fold_into``: no log-determinants; directions are removed by a matrix
+    """Modules, then the affine map y = map x + shift in float64."""
 
     def __init__(self, width: int) -> None:
         self._modules: list[Dense] = []
         self._map, self._shift = np.eye(width), np.zeros(width)
-        self._begun, self._start = False, 0
 
-    def scale(self, a: Array, b: Array) -> None:
-        rows = slice(self._start, None)
-        if not self._begun and b.any():  # a module subtracts the mean first: small numbers round less
-            self._modules.append(Dense(np.eye(len(b)), b))
-            self._map, self._shift = np.diag(a), np.zeros(len(b))
+    def map(self, matrix: Array, shift: Array | float = 0.0) -> None:
+        """Apply y <- matrix y + shift."""
+        self._map, self._shift = matrix @ self._map, matrix @ self._shift + shift
+
+    def run(self, plan: Plan) -> None:
+        if plan.R is not None:
+            raise FastflowError(
+                "a flow of affine couplings cannot be exported to Sentence Transformers: it multiplies numbers of a "
+                "vector, and none of its modules does; fit the model again with --coupling additive"
+            )
+        if plan.m.any() and not self._modules:  # a module subtracts the mean first: small numbers round less
+            self._modules.append(Dense(np.eye(plan.inputs), -plan.m))
         else:
-            self._map[rows] *= a[:, None]
-            self._shift[rows] = a * (self._shift[rows] + b)
-        self._begun = True
+            self._shift = self._shift - plan.m
+        self.map(np.diag(plan.s))
+        if plan.L is not None:
+            self.map(plan.L)
+        for k in range(plan.steps):
+            self._couple(plan, k)
+        self.map(plan.S if plan.gather is None else np.diag(plan.S) @ np.eye(plan.state)[plan.gather], plan.t)
 
-    def permute(self, order: Array) -> None:
-        self._begun = True
-        rows = np.concatenate([np.arange(self._start), order + self._start])
-        self._map, self._shift = self._map[rows], self._shift[rows]
-
-    def dense(self, matrix: Array, log_det: float = np.nan) -> None:
-        self._begun = True
-        done, rows = slice(self._start), slice(self._start, None)
-        self._map = np.concatenate([self._map[done], matrix @ self._map[rows]])
-        self._shift = np.concatenate([self._shift[done], matrix @ self._shift[rows]])
-
-    def remove(self, directions: Array) -> None:
-        self.dense(np.eye(directions.shape[1]) - directions.T @ directions)
-
-    def split(self) -> None:
-        half = (len(self._shift) - self._start) // 2
-        self.permute(np.roll(np.arange(2 * half), -half))
-        self._start += half
-
-    def join(self) -> None:
-        self._start = 0
-
-    def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None:
-        self._begun = True
-        count, wide = len(self._shift), len(inner[1])
-        middle = (self._start + count) // 2
-        kept = slice(self._start, middle)
-        self._relu(self._map, first[0] @ self._map[kept], first[0] @ self._shift[kept] + first[1])
-        held = np.eye(count, count + self._hidden)
+    def _couple(self, plan: Plan, k: int) -> None:
+        count, wide = plan.state, plan.width
+        own = slice(k * wide, (k + 1) * wide)
+        self._relu(self._map, plan.U[own] @ self._map, plan.U[own] @ self._shift + plan.c[own])
         read = np.zeros((wide, count + self._hidden))
-        read[:, count : count + wide] = inner[0]
-        self._relu(held, read, inner[1])
+        read[:, count : count + wide] = plan.B[k]
+        self._relu(np.eye(count, count + self._hidden), read, plan.d[k])
         self._map = np.eye(count, count + self._hidden)
-        self._map[middle:, count : count + wide] = last[0]
-        self._shift = self._shift.copy()
-        self._shift[middle:] += last[1]
+        self._map[:, count : count + wide] = plan.V[:, own]
+        self._shift = self._shift + plan.p[k]
 
     def _relu(self, carried: Array, weight: Array, bias: Array) -> None:
         """Add a module x -> [carried x, relu(weight x + bias)]."""
@@ -87,12 +71,6 @@ class Chain:
         product[count : count + len(bias)], shift[count : count + len(bias)] = weight, bias
         self._modules.append(Dense(product, shift, "relu", True, residual))
         self._hidden = out - count
-
-    def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None:
-        raise FastflowError(
-            "a flow of affine couplings cannot be exported to Sentence Transformers: it multiplies numbers of a "
-            "vector, and none of its modules does; fit the model again with --coupling additive"
-        )
 
     def close(self) -> list[Dense]:
         count, inputs = self._map.shape
@@ -114,9 +92,10 @@ def _round(module: Dense) -> Dense:
 def make_modules(model: Model, dim: int | None, normalize: bool) -> Head:
     """Make all modules after the pooling."""
     chain = Chain(model.pooled_dim)
-    fold_into(chain, model.calibration)
+    for plan in fold(model.calibration, model.pooled_dim):
+        chain.run(plan)
     if dim is not None and model.truncation is not None:
-        chain.dense(model.truncation.basis[:, :dim].T.astype(np.float64))
+        chain.map(model.truncation.basis[:, :dim].T.astype(np.float64))
     elif dim is not None:
-        chain.permute(np.arange(dim))
+        chain.map(np.eye(dim, output_dim(model.calibration, model.pooled_dim)))
     return [*model.head, *chain.close(), *([Unit()] if normalize else [])]

@@ -49,7 +49,7 @@ def write_onnx(model: Model, folder: Path, record: Record) -> None:
         write_tokenizer(model, folder, batches=True)
         config = read_config(model.encoder)
         write_json(folder / CONFIG, {name: value for name, value in config.items() if name not in FOREIGN})
-    x = _add_calibration(graph, _add_head(graph, x, model.head), fold(model.calibration, model.pooled_dim, sparse=True))
+    x = _add_calibration(graph, _add_head(graph, x, model.head), fold(model.calibration, model.pooled_dim))
     dim = output_dim(model.calibration, model.pooled_dim)
     kept = record.dim or model.truncate_dim
     if kept is not None and model.truncation is not None:
@@ -188,36 +188,16 @@ def _add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
         u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
         if plan.L is not None:
             u = graph.op("MatMul", u, plan.L.T)
-        if plan.form == "state":
-            u = _add_state(graph, u, plan)
-            x = graph.op("Add", _add_linear(graph, u, plan), plan.t)
-            continue
-        x = graph.op("Add", _add_linear(graph, u, plan), plan.t)
-        if plan.steps:
-            x = graph.op("Add", x, graph.op("MatMul", _add_hidden(graph, u, plan), plan.V.T))
+        u = _add_steps(graph, u, plan)
+        if plan.gather is None:
+            u = graph.op("MatMul", u, plan.S.T)
+        else:
+            u = graph.op("Mul", graph.op("Gather", u, plan.gather.astype(np.int64), axis=1), plan.S)
+        x = graph.op("Add", u, plan.t)
     return x
 
 
-def _add_linear(graph: Graph, u: Value, plan: Plan) -> Value:
-    if plan.gather is None:
-        return graph.op("MatMul", u, plan.S.T)
-    return graph.op("Mul", graph.op("Gather", u, plan.gather.astype(np.int64), axis=1), plan.S)
-
-
-def _add_hidden(graph: Graph, u: Value, plan: Plan) -> Value:
-    assert plan.G is not None  # noqa: S101 - for mypy
-    wide, h = plan.width, list[Value]()
-    for k in range(plan.steps):
-        own, before = slice(k * wide, (k + 1) * wide), slice(0, k * wide)
-        a = _dense(graph, u, plan.U[own], plan.c[own])
-        if plan.G[own, before].any():
-            a = graph.op("Add", a, graph.op("MatMul", stack(h, graph), plan.G[own, before].T))
-        h.append(graph.op("Relu", _dense(graph, graph.op("Relu", a), plan.B[k], plan.d[k])))
-    return stack(h, graph)
-
-
-def _add_state(graph: Graph, u: Value, plan: Plan) -> Value:
-    assert plan.p is not None  # noqa: S101 - for mypy
+def _add_steps(graph: Graph, u: Value, plan: Plan) -> Value:
     for k in range(plan.steps):
         own, (first, last) = slice(k * plan.width, (k + 1) * plan.width), (int(n) for n in plan.writes[k])
         h = graph.op("Relu", _dense(graph, u, plan.U[own], plan.c[own]))

@@ -1,15 +1,14 @@
 """Fold a calibration into plans (merged matrices) that kernels run; computed in float64.
 
-Additive couplings are linear except in their hidden vectors, so ActNorms, permutations and 1x1 linears merge. Always
-y = M u + t + sum_j Q_j h_j, u the centred input, h_j the hidden vector of step j. An affine gate commutes only with a
-diagonal M: then y = M u + t with M diagonal times gather, and steps update u; so do additive couplings if that takes
-fewer products. No dense matrix is inverted.
+ActNorms and permutations between couplings merge: y = M u + t, M a diagonal times a gather, and couplings update the
+state u. A dense matrix after couplings begins another plan, as do a coupling of another kind and channels too small
+for float32 to scale back. Plans with 1x1 maps become one if that takes fewer products. No dense matrix is inverted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,51 +16,28 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow import Plan
 from fastflow.plan.builder import Builder
-from fastflow.plan.linear import LARGEST, magnitude
-from fastflow.stages.calibration import Stage, check, keeps_mean, log_volume
+from fastflow.plan.linear import LARGEST, join, magnitude
+from fastflow.stages.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]
-Layer = tuple[Array, Array]
 FEW = 8  # least channels per direction to remove it by half of a dense matrix's products
 
 
-class Target(Protocol):
-    """The methods of ``Builder`` that ``fold_into`` calls."""
-
-    apart: bool
-
-    @property
-    def diagonal(self) -> bool: ...
-    def scale(self, a: Array, b: Array) -> None: ...
-    def permute(self, order: Array) -> None: ...
-    def dense(self, matrix: Array, log_det: float) -> None: ...
-    def remove(self, directions: Array) -> None: ...
-    def split(self) -> None: ...
-    def join(self) -> None: ...
-    def couple_additive(self, first: Layer, inner: Layer, last: Layer, linear_follows: bool) -> None: ...
-    def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None: ...
-
-
-def fold(stages: Sequence[Stage], dim: int, sparse: bool = False) -> tuple[Plan, ...]:
-    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order; errors name the stage at fault.
-
-    Linear stages and additive flows give one plan, as do affine couplings with fixed permutations. A dense matrix after
-    an affine coupling, or a change of coupling kind, starts another plan.
-
-    ``sparse``: the fewest products, for kernels that run several plans in one call. A dense matrix after additive
-    couplings is then a plan of its own, and log-determinants of dense matrices are NaN.
-    """
+def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
+    """Fold ``stages`` on ``dim`` channels into float64 plans, run in order; errors name the stage at fault."""
     check(stages, dim)
-    done: list[Plan] = []
-    builder = Builder(dim, done, apart=sparse)
-    fold_into(builder, stages)
+    builder = Builder(dim)
+    _add_stages(builder, stages)
     builder.close()
-    _check_range(done)
-    return tuple(done)
+    plans: list[Plan] = []
+    for plan in builder.done:
+        joined = join(plans[-1], plan) if plans else None
+        plans = [*plans, plan] if joined is None else [*plans[:-1], joined]
+    _check_range(plans)
+    return tuple(plans)
 
 
-def fold_into(builder: Target, stages: Sequence[Stage]) -> None:
-    """Call ``builder`` for each step of checked ``stages``."""
+def _add_stages(builder: Builder, stages: Sequence[Stage]) -> None:
     for position, stage in enumerate(stages):
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
@@ -85,18 +61,18 @@ def _check_range(plans: Sequence[Plan]) -> None:
                 raise FastflowError(f"the calibration folds to numbers above {LARGEST:g}, beyond float32; fit it again")
 
 
-def _standardize(builder: Target, stage: Stage) -> None:
+def _standardize(builder: Builder, stage: Stage) -> None:
     builder.scale(1 / stage.params["deviation"], -stage.params["mean"])
 
 
-def _nullspace(builder: Target, stage: Stage) -> None:
+def _nullspace(builder: Builder, stage: Stage) -> None:
     mean, directions = stage.params["mean"], stage.params["directions"]
     builder.scale(np.ones(len(mean)), -mean)
     if len(directions):
-        builder.dense(np.eye(len(mean)) - directions.T @ directions, np.nan)
+        builder.dense(np.eye(len(mean)) - directions.T @ directions)
 
 
-def _components(builder: Target, stage: Stage, flow: Stage) -> None:
+def _components(builder: Builder, stage: Stage, flow: Stage) -> None:
     """Apply P x as P (x + b) - P b, b the flow's first shift, so that products stay small."""
     directions, shift = stage.params["directions"], flow.params["levels.0.0.actnorm.shift"]
     ones = np.ones(len(shift))
@@ -105,7 +81,7 @@ def _components(builder: Target, stage: Stage, flow: Stage) -> None:
     builder.scale(ones, -(shift - directions.T @ (directions @ shift)))
 
 
-def _last_nullspace(builder: Target, stage: Stage) -> None:
+def _last_nullspace(builder: Builder, stage: Stage) -> None:
     """Remove few directions V as the equation does: a dense I - V^T V rounds each channel like the largest."""
     directions = stage.params["directions"]
     if builder.diagonal and 0 < len(directions) * FEW <= directions.shape[1]:
@@ -115,25 +91,20 @@ def _last_nullspace(builder: Target, stage: Stage) -> None:
         _nullspace(builder, stage)
 
 
-def _log_det(builder: Target, matrix: Array) -> float:
-    return np.nan if builder.apart else log_volume(matrix)
-
-
-def _whiten(builder: Target, stage: Stage) -> None:
+def _whiten(builder: Builder, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
-    square = matrix.shape[0] == matrix.shape[1]
-    builder.dense(matrix.T, _log_det(builder, matrix) if square else np.nan)
+    builder.dense(matrix.T)
 
 
-def _recolour(builder: Target, stage: Stage) -> None:
+def _recolour(builder: Builder, stage: Stage) -> None:
     mean, matrix = stage.params["mean"], stage.params["matrix"]
     builder.scale(np.ones(len(mean)), -mean)
-    builder.dense(matrix.T, _log_det(builder, matrix))
+    builder.dense(matrix.T)
     builder.scale(np.ones(len(mean)), stage.params["shift"])
 
 
-def _flow(builder: Target, stage: Stage) -> None:
+def _flow(builder: Builder, stage: Stage) -> None:
     s = stage.settings
     for level in range(s["levels"]):
         if level:
@@ -145,14 +116,16 @@ def _flow(builder: Target, stage: Stage) -> None:
     builder.join()
 
 
-def _step(builder: Target, step: dict[str, Array], coupling: str, permutation: str) -> None:
+def _step(builder: Builder, step: dict[str, Array], coupling: str, permutation: str) -> None:
     builder.scale(np.exp(3 * step["actnorm.logscale"]), step["actnorm.shift"])
+    builder.logdet += float(3 * step["actnorm.logscale"].sum())
     if permutation == "reversal":
         builder.permute(np.arange(len(step["actnorm.shift"]))[::-1])
     elif permutation == "random":
         builder.permute(step["permutation.index"])
     else:
-        builder.dense(_lu(step), float(step["permutation.logdiag"].sum()))
+        builder.dense(_lu(step))
+        builder.logdet += float(step["permutation.logdiag"].sum())
     net = {k.removeprefix("coupling.net."): v for k, v in step.items() if k.startswith("coupling.net.")}
     scale1, scale2, scale3 = (np.exp(3 * net[f"logscale{i}"]) for i in (1, 2, 3))
     layers = (
@@ -163,7 +136,7 @@ def _step(builder: Target, step: dict[str, Array], coupling: str, permutation: s
     if coupling == "affine":
         builder.couple_affine(*layers)
     else:
-        builder.couple_additive(*layers, linear_follows=permutation == "lu")
+        builder.couple_additive(*layers)
 
 
 def _lu(step: dict[str, Array]) -> Array:

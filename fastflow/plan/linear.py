@@ -1,8 +1,4 @@
-"""A matrix that stays a diagonal with a gather index as long as possible.
-
-In the form "hidden", step k adds G_kj h_j of each earlier step j to its input; V h is added last. In place,
-step k adds P_k h_k to the state. With a diagonal S, V_k = S P_k and G_kj = U_k P_j.
-"""
+"""A matrix that stays a diagonal with a gather index as long as possible; sizes of plans."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow import Plan
+from fastflow.kernels.flow import Plan, stack
 
 Array = NDArray[Any]
 LARGEST = 1e12  # products of two such numbers and their sums fit float32
@@ -65,12 +61,6 @@ def hull(indices: Array) -> tuple[int, int]:
     return int(indices.min()), int(indices.max()) + 1
 
 
-def width(rows: Array) -> int:
-    """Return the length of the smallest range that holds all true ``rows``."""
-    low, high = hull(np.flatnonzero(rows))
-    return high - low
-
-
 def magnitude(array: Array) -> float:
     """Return the largest absolute value, or NaN, without np.abs's copy."""
     return max(float(array.max(initial=0)), -float(array.min(initial=0)))
@@ -79,11 +69,22 @@ def magnitude(array: Array) -> float:
 def products(plan: Plan) -> int:
     """Count the multiply-adds for one vector, without blocks that are always 0."""
     w, reads, writes = plan.width, plan.reads, plan.writes
-    steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size + int(plan.links.sum()) * w * w
+    steps = int(w * (reads[:, 1] - reads[:, 0]).sum()) + plan.B.size
     written = int(w * (writes[:, 1] - writes[:, 0]).sum()) * (1 if plan.R is None else 2)
     return steps + written + plan.S.size + (0 if plan.L is None else plan.L.size)
 
 
-def divides(scale: NDArray[Any]) -> bool:
-    """Return whether float32 can divide by ``scale`` (N,)."""
-    return bool(np.abs(scale).min() > 1 / INVERTIBLE and np.abs(scale).max() < INVERTIBLE)
+def join(first: Plan, second: Plan) -> Plan | None:
+    """Return ``stack`` of two plans, both with a dense matrix, if it takes fewer products."""
+    if any(plan.R is not None or (plan.L is None and plan.gather is not None) for plan in (first, second)):
+        return None
+    apart, outputs = products(first) + products(second), second.outputs
+    least = first.inputs * (len(first.c) + len(second.c) + outputs) + (second.L is None) * len(first.c) * outputs
+    stacked = stack((first, second)) if least < apart else None
+    return stacked if stacked is not None and products(stacked) < apart else None
+
+
+def divides(scale: NDArray[Any], *largest: float) -> bool:
+    """Return whether float32 can divide by ``scale`` (N,), and numbers up to ``largest`` stay within LARGEST."""
+    low, high = np.abs(scale).min(), np.abs(scale).max()
+    return bool(low > 1 / INVERTIBLE and high < INVERTIBLE and max(largest) <= low * LARGEST)

@@ -1,11 +1,9 @@
 """The plan, a calibration folded for execution, and its definition in NumPy.
 
-D, M and N are the input, state and output channels, K the coupling steps, w their width. Both forms begin with
+D, M and N are the input, state and output channels, K the coupling steps, w their width. A plan begins with
 v = (x - m) * s, then u = L v, or u = v without the prologue L.
 
-``hidden`` (additive couplings and linear maps), for k = 0 .. K-1 in order:
-    a_k = U_k u + c_k + sum_{j<k} G_kj h_j;   h_k = relu(B_k relu(a_k) + d_k);   at the end z = S u + V h + t.
-``state`` (affine couplings, or additive ones) updates u in place on the range writes[k]:
+Step k = 0 .. K-1 updates u in place on the range writes[k]:
     a_k = U_k u + c_k;   h_k = relu(B_k relu(a_k) + d_k);
     u <- (u + V_k h_k + p_k) * sigmoid(R_k h_k + q_k), without the gate if R is None;   at the end z = S u + t.
 
@@ -14,6 +12,7 @@ S is a diagonal with a gather index, S u = S * u[gather], or dense with gather N
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -28,25 +27,23 @@ UNTOUCHED = 64.0  # gate bias with a sigmoid of exactly 1, which keeps the chann
 class Plan:
     """One folded calibration. Arrays are C-contiguous: float64 as folded, float32 as executed."""
 
-    form: str  # "hidden" or "state"
     m: Array  # (D,) centre
     s: Array  # (D,) scale
     L: Array | None  # (M, D) dense prologue; None: u = v and M = D
     U: Array  # (K w, M) block row k: nonzero only in columns reads[k]
     c: Array  # (K w,)
-    G: Array | None  # hidden (K w, K w), block strictly lower triangular; state None
     B: Array  # (K, w, w) inner layers
     d: Array  # (K, w)
-    V: Array  # hidden (N, K w), state (M, K w); block column k: nonzero only in rows writes[k]
-    p: Array | None  # state (K, M) shift biases; hidden None
-    R: Array | None  # state (M, K w) gate weights; None without gates
-    q: Array | None  # state (K, M) gate biases, else UNTOUCHED; None as R
-    S: Array  # (N,) diagonal, or (N, M) dense (hidden only)
+    V: Array  # (M, K w); block column k: nonzero only in rows writes[k]
+    p: Array  # (K, M) shift biases
+    R: Array | None  # (M, K w) gate weights; None without gates
+    q: Array | None  # (K, M) gate biases, else UNTOUCHED; None as R
+    S: Array  # (N,) diagonal, or (N, M) dense
     gather: Array | None  # (N,) int32; None with a dense S
     t: Array  # (N,) output bias
     reads: Array  # (K, 2) int32: step k reads u[reads[k, 0]:reads[k, 1]]
-    writes: Array  # (K, 2) int32: rows of z (hidden) or u (state) that step k changes
-    logdet: float  # log|det dz/dx| without the gates' part; nan: none
+    writes: Array  # (K, 2) int32: step k changes u[writes[k, 0]:writes[k, 1]]
+    logdet: float  # the part of its flows' ActNorms and 1x1 maps in log|det dz/dx|
 
     @property
     def inputs(self) -> int:
@@ -73,14 +70,6 @@ class Plan:
         """w, a step's width; 0 without steps."""
         return int(self.d.shape[1])
 
-    @property
-    def links(self) -> NDArray[np.bool_]:
-        """(K, K) mask of nonzero blocks G_kj: step k reads step j."""
-        k, w = self.steps, self.width
-        if self.G is None or not w:
-            return np.zeros((k, k), bool)
-        return np.asarray(self.G.reshape(k, w, k, w).any(axis=(1, 3)))
-
     def arrays(self) -> dict[str, Array]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -96,31 +85,10 @@ def execute(plan: Plan, x: Array) -> Array:
 
 
 def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
-    """Return z (B, N) and log|det dz/dx| (B,) of x (B, D), in the plan's dtype."""
+    """Return z (B, N) and log|det| (B,) of the flows in the plan, in its dtype, of x (B, D)."""
     u = (x.astype(plan.m.dtype) - plan.m) * plan.s
     if plan.L is not None:
         u = u @ plan.L.T
-    log_det = np.full(len(u), plan.logdet, u.dtype)
-    if plan.form == "state":
-        u, log_gates = _state(plan, u)
-        return u[:, plan.gather] * plan.S + plan.t, log_det + log_gates
-    linear = u @ plan.S.T if plan.gather is None else u[:, plan.gather] * plan.S
-    return linear + _hidden(plan, u) @ plan.V.T + plan.t, log_det
-
-
-def _hidden(plan: Plan, u: Array) -> Array:
-    assert plan.G is not None  # noqa: S101 - for mypy
-    w, h = plan.width, np.zeros((len(u), len(plan.c)), u.dtype)
-    a = u @ plan.U.T + plan.c
-    for k in range(plan.steps):
-        own, before = slice(k * w, (k + 1) * w), slice(0, k * w)
-        inner = (a[:, own] + h[:, before] @ plan.G[own, before].T).clip(min=0)
-        h[:, own] = (inner @ plan.B[k].T + plan.d[k]).clip(min=0)
-    return h
-
-
-def _state(plan: Plan, u: Array) -> tuple[Array, Array]:
-    assert plan.p is not None  # noqa: S101 - for mypy
     w, log_gates = plan.width, np.zeros(len(u), u.dtype)
     for k in range(plan.steps):
         own, rows = slice(k * w, (k + 1) * w), slice(*plan.writes[k])
@@ -131,4 +99,45 @@ def _state(plan: Plan, u: Array) -> tuple[Array, Array]:
             log_gate = -np.logaddexp(0, -(h @ plan.R[rows, own].T + plan.q[k, rows]))  # log sigmoid, without overflow
             u[:, rows] *= np.exp(log_gate)
             log_gates += log_gate.sum(axis=1)
-    return u, log_gates
+    z = u @ plan.S.T if plan.gather is None else u[:, plan.gather] * plan.S
+    return z + plan.t, np.full(len(u), plan.logdet, u.dtype) + log_gates
+
+
+def stack(plans: Sequence[Plan]) -> Plan:
+    """Return one plan that computes ``plans``, which have no gates; its state is z, then a_K .. a_1.
+
+    L computes what z and every step read of v. Step k reads a_k, and adds to z and to later a.
+    """
+    if any(plan.R is not None for plan in plans):
+        raise ValueError("stack takes plans without gates: a gate is not linear in the hidden units")
+    first, k, w = plans[0], sum(plan.steps for plan in plans), max(plan.width for plan in plans)
+    inputs, size, step = first.inputs, k * w, 0
+    a, B, d = np.zeros((k, w, inputs + size + 1)), np.zeros((k, w, w)), np.zeros((k, w))
+    L = np.eye(inputs) if first.L is None else first.L
+    y = np.pad(L, ((0, 0), (0, size + 1)))  # coefficients of v, of all h and of 1
+    for plan in plans:
+        if plan is not first:
+            y[:, -1] -= plan.m
+            y *= plan.s[:, None]
+            y = y if plan.L is None else plan.L @ y
+        for i, (low, high) in enumerate(plan.reads):
+            n, own = plan.width, slice(i * plan.width, (i + 1) * plan.width)
+            a[step, :n] = plan.U[own, low:high] @ y[low:high]
+            a[step, :n, -1] += plan.c[own]
+            B[step, :n, :n], d[step, :n] = plan.B[i], plan.d[i]
+            y[:, inputs + step * w : inputs + step * w + n] = plan.V[:, own]
+            y[:, -1] += plan.p[i]
+            step += 1
+        y = plan.S @ y if plan.gather is None else plan.S[:, None] * y[plan.gather]
+        y[:, -1] += plan.t
+    rows = np.concatenate([y, a[::-1].reshape(size, inputs + size + 1)])
+    starts = len(y) + w * np.arange(k, dtype=np.int32)[::-1]
+    of_a, V = (starts[:, None] + np.arange(w)).reshape(size), rows[:, inputs:-1].copy()
+    written = [np.flatnonzero(V[:, i * w : (i + 1) * w].any(axis=1)) for i in range(k)]
+    ends = [(found[0], found[-1] + 1) if len(found) else (0, 1) for found in written]
+    return replace(
+        first, L=rows[:, :inputs].copy(), U=np.eye(len(rows))[of_a], c=rows[of_a, -1], B=B, d=d, V=V,
+        p=np.zeros((k, len(rows))), S=np.ones(len(y)), gather=np.arange(len(y), dtype=np.int32), t=y[:, -1].copy(),
+        reads=np.column_stack([starts, starts + w]), writes=np.array(ends, np.int32).reshape(k, 2),
+        logdet=sum(plan.logdet for plan in plans),
+    )  # fmt: skip

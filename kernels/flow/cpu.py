@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from fastflow.kernels.processor import resolve_threads
 from fastflow.kernels.stored import record
 
 Array = NDArray[Any]
-Part = tuple[int, int]  # columns of scratch: the first, and how many
 ALIGN = 16  # floats in a cache line
 CHAIN = 128  # most multiply-adds in a partial sum, which bounds rounding
 PIECE = 32  # fewest, if a product is cut into partial sums
@@ -50,61 +48,31 @@ class Program:
     def _plan(self, plan: Plan, source: int) -> int:
         v = self._slot(plan.inputs)
         centre, scale = self._put(plan.m), self._put(plan.s)
-        self._op(kind=_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, table=source)
+        self._op(kind=_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, source=source)
         u = v
         if plan.L is not None:
             u = self._slot(plan.state)
-            self._product(u, plan.L.T, np.zeros(plan.state, np.float32), [(v, plan.inputs)])
-        z, h = self._slot(plan.outputs), self._slot(plan.steps * self._whole(plan.width))
-        if plan.form == "state":
-            self._steps_in_place(plan, u, h)
-            self._diagonal(plan, u, z)
-            return z
-        self._steps(plan, u, h)
+            self._product(u, plan.L.T, np.zeros(plan.state, np.float32), v)
+        z, h = self._slot(plan.outputs), self._slot(self._whole(plan.width))
+        for k in range(plan.steps):
+            self._step(plan, k, u, h)
         if plan.gather is None:
-            self._product(z, plan.S.T, plan.t, [(u, plan.state)])
+            self._product(z, plan.S.T, plan.t, u)
         else:
             self._diagonal(plan, u, z)
-        self._outputs(plan, h, z)
         return z
 
-    def _steps(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.G is not None  # noqa: S101 - for mypy
-        w, room, links = plan.width, self._whole(plan.width), plan.links
-        for k in range(plan.steps):
-            own = slice(k * w, (k + 1) * w)
-            earlier = [int(j) for j in np.flatnonzero(links[k])]
-            weights = [plan.G[own, j * w : (j + 1) * w] for j in earlier]
-            self._hidden(plan, k, u, h + k * room, weights, [(h + j * room, w) for j in earlier])
-
-    def _hidden(self, plan: Plan, k: int, u: int, to: int, gram: list[Array], earlier: list[Part]) -> None:
-        w, (low, high) = plan.width, (int(i) for i in plan.reads[k])
-        own, a = slice(k * w, (k + 1) * w), self._slot(w)
-        first = np.concatenate([plan.U[own, low:high], *gram], axis=1)
-        self._product(a, first.T, plan.c[own], [(u + low, high - low), *earlier], _cpu.RELU)
-        self._product(to, plan.B[k].T, plan.d[k], [(a, w)], _cpu.RELU)
-
-    def _outputs(self, plan: Plan, h: int, z: int) -> None:
-        w, room = plan.width, self._whole(plan.width)
-        edges = sorted({int(edge) for edge in plan.writes.flat})
-        for low, high in pairwise(edges):
-            steps = [k for k in range(plan.steps) if plan.writes[k, 0] <= low and high <= plan.writes[k, 1]]
-            if steps:
-                weight = np.concatenate([plan.V[low:high, k * w : (k + 1) * w] for k in steps], axis=1)
-                bias = np.zeros(high - low, np.float32)
-                self._product(z + low, weight.T, bias, [(h + k * room, w) for k in steps], _cpu.ADD)
-
-    def _steps_in_place(self, plan: Plan, u: int, h: int) -> None:
-        assert plan.p is not None  # noqa: S101 - for mypy
-        for k in range(plan.steps):
-            own, rows = slice(k * plan.width, (k + 1) * plan.width), slice(*(int(i) for i in plan.writes[k]))
-            self._hidden(plan, k, u, h, [], [])
-            to, columns, shift = u + rows.start, rows.stop - rows.start, (plan.V[rows, own].T, plan.p[k, rows])
-            if plan.R is None or plan.q is None:
-                self._product(to, *shift, [(h, plan.width)], _cpu.ADD)
-            else:
-                weight, bias = self._interleave(shift, (plan.R[rows, own].T, plan.q[k, rows]))
-                self._product(to, weight, bias, [(h, plan.width)], _cpu.GATE, columns)
+    def _step(self, plan: Plan, k: int, u: int, h: int) -> None:
+        own, a = slice(k * plan.width, (k + 1) * plan.width), self._slot(plan.width)
+        read, rows = slice(*plan.reads[k].tolist()), slice(*plan.writes[k].tolist())
+        self._product(a, plan.U[own, read].T, plan.c[own], u + read.start, _cpu.RELU)
+        self._product(h, plan.B[k].T, plan.d[k], a, _cpu.RELU)
+        to, shift = u + rows.start, (plan.V[rows, own].T, plan.p[k, rows])
+        if plan.R is None or plan.q is None:
+            self._product(to, *shift, h, _cpu.ADD)
+        else:
+            weight, bias = self._interleave(shift, (plan.R[rows, own].T, plan.q[k, rows]))
+            self._product(to, weight, bias, h, _cpu.GATE, rows.stop - rows.start)
 
     def _interleave(self, shift: tuple[Array, Array], gate: tuple[Array, Array]) -> tuple[Array, Array]:
         n = self.vector
@@ -123,27 +91,25 @@ class Program:
         table = len(self.table)
         self.table += [number for run in _runs(index) for number in run]
         scale, bias, indices = self._put(plan.S), self._put(plan.t), len(self.table)
-        self._op(kind=_cpu.GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, table=table, parts=indices)
+        self._op(kind=_cpu.GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, source=table, depth=indices)
         self.table += index.ravel().tolist()
 
     def _product(
-        self, to: int, weight: Array, bias: Array, parts: list[Part], mode: int = 0, columns: int | None = None
+        self, to: int, weight: Array, bias: Array, source: int, mode: int = 0, columns: int | None = None
     ) -> None:
-        columns = weight.shape[1] if columns is None else columns
-        few = weight.shape[1] <= 4 * self.vector  # one or two panels are too few independent sums
-        chains = _split_chains(parts) if few else _join_chains(parts)
-        mode |= _cpu.SPLIT if few else 0
+        depth, columns, chain = len(weight), weight.shape[1] if columns is None else columns, CHAIN
+        if weight.shape[1] <= 4 * self.vector:  # one or two panels are too few independent sums
+            mode, chain = mode | _cpu.SPLIT, min(CHAIN, max(PIECE, -(-depth // 4)))
         panels, biases, n = [], [], 2 * self.vector
         for low in range(0, weight.shape[1], n):
             wide = n if weight.shape[1] - low > self.vector else self.vector
             panels.append(_widen(weight[:, low : low + wide], wide).ravel())
             biases.append(_widen(bias[low : low + wide], wide))
-        table = len(self.table)
-        self.table += [number for chain in chains for number in chain]
         w, b = self._put(np.concatenate(panels)), self._put(np.concatenate(biases))
         self._op(
-            kind=_cpu.PRODUCT, to=to, columns=columns, weights=w, bias=b, table=table, parts=len(chains), mode=mode
-        )
+            kind=_cpu.PRODUCT, to=to, columns=columns, weights=w, bias=b, source=source, depth=depth, chain=chain,
+            mode=mode,
+        )  # fmt: skip
         self.cost += weight.size
 
     def _op(self, **fields: int) -> None:
@@ -167,23 +133,6 @@ class Program:
 def _widen(values: Array, columns: int) -> Array:
     out = np.zeros((*values.shape[:-1], columns), np.float32)
     out[..., : values.shape[-1]] = values
-    return out
-
-
-def _split_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
-    size = min(CHAIN, max(PIECE, -(-parts[0][1] // 4)))
-    return [(c + low, min(size, n - low), 1) for c, n in parts for low in range(0, n, size)]
-
-
-def _join_chains(parts: list[Part]) -> list[tuple[int, int, int]]:
-    out: list[tuple[int, int, int]] = []
-    chain = 0
-    for column, length in parts:
-        for low in range(0, length, CHAIN):
-            piece = min(CHAIN, length - low)
-            fresh = not out or chain + piece > CHAIN
-            chain = piece if fresh else chain + piece
-            out.append((column + low, piece, int(fresh)))
     return out
 
 

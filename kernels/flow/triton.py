@@ -21,10 +21,11 @@ from fastflow.kernels.flow.triton_configurations import (
 )
 from fastflow.kernels.flow.triton_layout import (
     Layout,
+    arrange,
+    is_dense,
     lay_out_hidden,
     lay_out_state,
     pad_width,
-    split_prologue,
 )
 from fastflow.kernels.launch import Launcher, options
 
@@ -54,7 +55,7 @@ class TritonFlow(Launcher):
             factors = np.array(shares, np.float64) * len(shares)
             self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
-        self.parts = [_Part(self, plan) for whole in plans for plan in split_prologue(whole)]
+        self.parts = [_Part(self, plan) for plan in arrange(plans)]
 
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
@@ -66,7 +67,7 @@ class TritonFlow(Launcher):
         return self._run(x, normalize, offsets, ids, None)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z (B, N) and log|det dz/dx| (B,) of x (B, D), float32; nan if a plan has no determinant."""
+        """Return z (B, N) and log|det| (B,) of the flows, float32, of x (B, D)."""
         log_det = self.torch.zeros(len(x), device=self.device)
         return self._run(x, False, None, None, log_det), log_det
 
@@ -226,8 +227,8 @@ class _Part:
 
 
 def kind(plan: Plan) -> str:
-    """Return the plan's key in CONFIGURATIONS."""
-    return "state" if plan.form == "state" else "dense" if plan.gather is None else "hidden"
+    """Return the key in CONFIGURATIONS of a plan from ``arrange``."""
+    return "state" if plan.R is not None else "dense" if is_dense(plan) else "hidden"
 
 
 def constants(

@@ -51,7 +51,7 @@ def write_arrays(out: BinaryIO, *values: Any) -> None:
 def write_flow(out: BinaryIO, isa: str, rng: Random) -> None:
     chain = draw_chain(rng, DIMS, WIDTHS)
     (weights, ops, table), given = catch_call(
-        cpu_flow, "Flow", lambda: cpu_flow.CpuFlow(fold(chain.stages, chain.dim, rng.random() < 0.5), 1, isa)
+        cpu_flow, "Flow", lambda: cpu_flow.CpuFlow(fold(chain.stages, chain.dim), 1, isa)
     )
     write_arrays(out, weights, ops, table)
     write_numbers(out, len(ops), *(given[name] for name in FLOW_NUMBERS))

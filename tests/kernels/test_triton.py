@@ -13,9 +13,10 @@ import pytest
 
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
+from fastflow.kernels.flow import stack
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, choose
-from fastflow.kernels.flow.triton_layout import lay_out_hidden, pad_width, split_prologue
+from fastflow.kernels.flow.triton_layout import arrange, lay_out_hidden, pad_width, split_stacked
 from fastflow.kernels.launch import INSTALL, options, prepare
 from fastflow.plan import fold
 
@@ -155,8 +156,9 @@ def flow(width, dim=48):
 @pytest.mark.parametrize(("width", "tile"), [(5, 32), (16, 16), (20, 64), (40, 32), (40, 64)])
 def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
     (plan,) = fold([flow(width)], 48)
-    packed = lay_out_hidden(plan, tile, 32, 32)
-    for name, of_plan in {"U_ptr": plan.U, "V_ptr": plan.V, "G_ptr": plan.G, "B_ptr": plan.B}.items():
+    plan = stack([plan])
+    packed, (U, _, G, V) = lay_out_hidden(plan, tile, 32, 32), split_stacked(plan)
+    for name, of_plan in {"U_ptr": U, "V_ptr": V, "G_ptr": G, "B_ptr": plan.B}.items():
         assert np.isclose(np.abs(packed.arrays[name]).sum(), np.abs(of_plan).sum(), rtol=1e-6)
     columns = packed.arrays["U_ptr"].reshape(packed.columns, packed.pitch)
     for number, (low, high) in enumerate(packed.arrays["tile_ptr"] * 16):
@@ -169,10 +171,22 @@ def test_packing_keeps_every_weight_and_reads_within_its_ranges(width, tile):
 
 
 def test_steps_of_one_range_share_a_tile_and_a_prologue_is_a_plan_of_its_own():
-    (plan,) = fold([flow(32)], 48)
+    (plan,) = arrange(fold([flow(32)], 48))
     assert lay_out_hidden(plan, 64, 32, 32).tiles == 4 < lay_out_hidden(plan, 32, 32, 32).tiles == plan.steps
-    (plan,) = fold([make.whiten(np.random.default_rng(4), 60, 48), flow(8)], 60)
-    first, second = split_prologue(plan)
+    rng = np.random.default_rng(4)
+    first, second = arrange(fold([make.whiten(rng, 60, 48), flow(8)], 60))
     assert (first.inputs, first.outputs, first.steps) == (60, 48, 0)
-    assert (second.inputs, second.steps, second.L) == (48, plan.steps, None)
-    assert split_prologue(second) == (second,)
+    assert (second.inputs, second.steps) == (48, plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("permutation", "kinds"), [("reversal", ["hidden", "state", "dense"]), ("lu", ["dense", "state"] * 2 + ["dense"])]
+)
+def test_neighbours_without_gates_are_one_launch(permutation, kinds):
+    rng = np.random.default_rng(4)
+    plain, gated = (
+        make.flow(rng, 48, 1, 2, 8, "additive", permutation),
+        make.flow(rng, 48, 1, 2, 8, "affine", permutation),
+    )
+    plans = arrange(fold([plain, gated, make.flow(rng, 48, 1, 2, 8), make.recolour(rng, 48)], 48))
+    assert [flow_triton.kind(plan) for plan in plans] == kinds

@@ -112,7 +112,7 @@ def use_standin(monkeypatch, self_test=False, **settings):
         lambda self, model: Plans(fold((), self._shape.hidden), model.pooling.weights, model.pooling.shares),
     )  # fmt: skip
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_device", lambda self: device)
-    monkeypatch.setattr(backend_triton.TritonBackend, "_open_latent", lambda self: Plans(self.density_plans))
+    monkeypatch.setattr(backend_triton.TritonBackend, "_open_latent", lambda self: Plans(self.latent_plans))
     return device
 
 

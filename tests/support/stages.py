@@ -23,11 +23,6 @@ class Chain:
     def __repr__(self) -> str:
         return f"{self.dim} -> {describe(self.stages)}, seed {self.seed}"
 
-    @property
-    def one_plan(self) -> bool:
-        """Whether the chain must fold to a single plan: linear stages and additive flows only."""
-        return all(stage.settings.get("coupling") != "affine" for stage in self.stages)
-
     def rng(self) -> np.random.Generator:
         return np.random.default_rng(self.seed + 1)
 
@@ -84,7 +79,7 @@ def _values(rng: np.random.Generator, name: str, shape: Any) -> Any:
 
 
 def every_operation() -> list[Stage]:
-    """Stages (104 -> 72) with each operation of a plan: dense prologue and output, both forms, gathers."""
+    """Stages (104 -> 72) with each operation of a plan: dense prologue and output, gates, gathers."""
     rng = np.random.default_rng(11)
     return [
         whiten(rng, 104, 96),

@@ -15,9 +15,10 @@ typedef struct {
     int32_t columns;  /* columns written, rounded up to whole vectors */
     int32_t weights;  /* offset into weights: m (centre), S (gather), panels (product) */
     int32_t bias;     /* offset into weights: s (centre), t (gather), start value (product) */
-    int32_t table;    /* offset into table: parts (product), runs (gather); centre: source column or FF_INPUT */
-    int32_t parts;    /* product: number of parts; gather: offset of indices in table */
-    int32_t mode;     /* product: FF_ADD to the target; FF_RELU, FF_GATE of the result; FF_SPLIT: parts are chains */
+    int32_t source;   /* first column read, or FF_INPUT (centre); gather: offset of runs in table */
+    int32_t depth;    /* product: columns read; gather: offset of indices in table, at which runs end */
+    int32_t chain;    /* product: most columns in a partial sum */
+    int32_t mode;     /* product: FF_ADD to the target; FF_RELU, FF_GATE of the result; FF_SPLIT: chains side by side */
 } ff_op;
 
 typedef struct {

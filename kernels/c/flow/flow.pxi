@@ -4,7 +4,7 @@ cdef extern from "flow/flow.h":
     enum: FF_ASCENDING, FF_DESCENDING, FF_SCATTERED
     enum: FF_INPUT
     ctypedef struct ff_op:
-        int32_t kind, to, columns, weights, bias, table, parts, mode
+        int32_t kind, to, columns, weights, bias, source, depth, chain, mode
     ctypedef struct ff_flow:
         const float *weights
         const ff_op *ops

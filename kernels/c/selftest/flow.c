@@ -73,16 +73,15 @@ int ff_try_flow(const ff_selftest *t)
     const int vector = ff_isa_vector(t->isa), vectors = (WIDE + vector - 1) / vector;
     float x[ROWS * WIDE], z[ROWS * WIDE];
     double want[ROWS * WIDE];
-    enum { RUNS = 9, INDICES = RUNS + 6 };
-    int32_t table[INDICES + SLOT] = {INPUT, HEAD, 1, INPUT + HEAD, WIDE - HEAD, 1, HIDDEN, WIDE, 1,
-                                     FF_DESCENDING, INPUT + WIDE - 1, 1, FF_SCATTERED, 0, vectors - 1};
+    enum { INDICES = 6 };
+    int32_t table[INDICES + SLOT] = {FF_DESCENDING, INPUT + WIDE - 1, 1, FF_SCATTERED, 0, vectors - 1};
     for (int c = 0; c < vectors * vector; c++)
         table[INDICES + c] = c < WIDE ? WIDE - 1 - c : 0;
     const ff_op ops[] = {
-        {FF_CENTRE, INPUT, WIDE, AT(m), AT(s), FF_INPUT, 0, 0},
-        {FF_PRODUCT, HIDDEN, WIDE, AT(hidden), AT(hidden_bias), 0, 2, FF_RELU | FF_SPLIT},
-        {FF_PRODUCT, INPUT, WIDE, AT(gate), AT(gate_bias), 6, 1, FF_GATE},
-        {FF_GATHER, RESULT, WIDE, AT(S), AT(t), RUNS, INDICES, 0},
+        {FF_CENTRE, INPUT, WIDE, AT(m), AT(s), FF_INPUT, 0, 0, 0},
+        {FF_PRODUCT, HIDDEN, WIDE, AT(hidden), AT(hidden_bias), INPUT, WIDE, HEAD, FF_RELU | FF_SPLIT},
+        {FF_PRODUCT, INPUT, WIDE, AT(gate), AT(gate_bias), HIDDEN, WIDE, WIDE, FF_GATE},
+        {FF_GATHER, RESULT, WIDE, AT(S), AT(t), 0, INDICES, 0, 0},
     };
     const ff_flow flow = {w->m, ops, table, 4, WIDE, WIDE, RESULT, 3 * SLOT + 16, ff_isa_rows(t->isa), 1, t->isa};
     fill(w, vector);

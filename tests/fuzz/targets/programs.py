@@ -29,7 +29,7 @@ def one(data: bytes) -> None:
 
 def calibrate(choices: Choices, isa: str) -> None:
     chain = draw_chain(choices, DIMS, WIDTHS)
-    dim, plans = chain.dim, fold(chain.stages, chain.dim, choices.random() < 0.5)
+    dim, plans = chain.dim, fold(chain.stages, chain.dim)
     rows, threads = choices.choice((0, 1, 2, 7, 17, 40)), choices.choice((1, 2))
     x = np.random.default_rng(choices.getrandbits(16)).normal(size=(rows, dim)).astype(np.float32)
     wanted, plain = x.astype(np.float64), x
