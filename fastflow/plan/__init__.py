@@ -1,8 +1,9 @@
 """Fold a calibration into plans (merged matrices) that kernels run; computed in float64.
 
 ActNorms and permutations between couplings merge: y = M u + t, M a diagonal times a gather, and couplings update the
-state u. A dense matrix after couplings begins another plan, as do a coupling of another kind and channels too small
-for float32 to scale back. Plans with 1x1 maps become one if that takes fewer products. No dense matrix is inverted.
+state u. A dense matrix after couplings begins another plan, as do a coupling of another kind, channels that float32
+cannot scale back, and a level whose channels are scattered over u. Neighbours with dense matrices are stacked if that
+takes fewer products. No dense matrix is inverted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The folded flow as Triton kernels: the equations of ``kernels.flow`` in three phases.
+"""The folded flow as Triton kernels. Plans without gates, stacked, run in three phases:
 
     read    a = U u + c, u = (x - m) s     (B, C), a tile of HB columns at a time
     recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
 ``flow_read``, ``flow_recur`` and ``flow_emit`` are the phases. For few rows ``flow_chain`` is the last two at once,
-unrolled, and repeats all steps for each chunk. ``flow_state`` is the affine flow.
+unrolled, and repeats all steps for each chunk. ``flow_state`` runs a plan with gates.
 
 D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB, at most
 32, and 64 in ``flow_recur``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the compiler
