@@ -21,7 +21,7 @@ def test_stored_dtypes_are_in_the_order_of_c():
 
 
 def test_a_record_has_the_fields_of_c_and_no_other():
-    assert record(_cpu.OP, {"kind": _cpu.PRODUCT, "mode": 5}).item() == (_cpu.PRODUCT, 0, 0, 0, 0, 0, 0, 5)
+    assert record(_cpu.OP, {"kind": _cpu.PRODUCT, "mode": 5}).item() == (_cpu.PRODUCT, 0, 0, 0, 0, 0, 0, 0, 5)
     with pytest.raises(ValueError, match="width"):
         record(_cpu.OP, {"width": 1})
 
