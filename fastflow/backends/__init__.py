@@ -9,12 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.flow import Plan, execute_with_log_det
-from fastflow.late import late
 from fastflow.model import Calibrated, Model
 from fastflow.model.tokenizer import Tokenizer, Tokens
-from fastflow.plan import fold
-from fastflow.stages.calibration import Densities, Density, density_of, has_density, log_normal
 
 Floats = NDArray[np.floating[Any]]
 # (texts, normalize, truncate) -> (embeddings (B, D'), number of texts cut)
@@ -37,27 +33,6 @@ class Calibrator(ABC):
     @abstractmethod
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         """Calibrate (B, D) -> (B, D'), cut to ``truncate`` columns, then L2-normalised."""
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        """Return float64 log-densities (B,), not finite after an overflow."""
-        z, total = np.asarray(pooled, np.float64), np.full(len(pooled), self.density.log_det)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for plan in self.latent_plans:
-                z, log_det = execute_with_log_det(plan, z)
-                total = total + log_det
-            return log_normal(z, total)
-
-    @property
-    def has_density(self) -> bool:
-        return has_density(self._calibrated.calibration)
-
-    @late
-    def density(self) -> Density:
-        return density_of(self._calibrated.calibration, self._calibrated.path)
-
-    @late
-    def latent_plans(self) -> tuple[Plan, ...]:
-        return fold(self.density.stages, self.pooled_dim)
 
     @property
     def floats(self) -> np.dtype[Any]:
@@ -93,9 +68,3 @@ class Backend(Calibrator):
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
         return self.calibrate(self.pool_batches(tokens, batches), normalize, truncate)
-
-    def embed_with_log_prob(
-        self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
-    ) -> tuple[Floats, Densities]:
-        pooled = self.pool_batches(tokens, batches)
-        return self.calibrate(pooled, normalize, truncate), self.log_prob(pooled)

@@ -17,7 +17,7 @@ from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.plan import fold
-from fastflow.stages.calibration import Densities, Stage, log_normal
+from fastflow.stages.calibration import Stage
 
 if TYPE_CHECKING:
     from fastflow.backends.precision import Tried
@@ -63,7 +63,6 @@ class CpuCalibrator(Calibrator):
 
     def _open_calibration(self, threads: int | None) -> None:
         self._cuts: dict[int, CpuFlow] = {}  # width -> the calibration cut to it, most recently used last
-        self._latent: CpuFlow | None = None
         try:
             self._flow = self._fold(self._calibrated.calibration, threads)
         except ValueError as error:  # FASTFLOW_ISA names instructions that this machine lacks
@@ -72,19 +71,6 @@ class CpuCalibrator(Calibrator):
     def calibrate(self, pooled: Floats, normalize: bool = False, truncate: int | None = None) -> Floats:
         flow, truncate = self._flow_for(truncate)
         return np.asarray(flow(np.ascontiguousarray(pooled, np.float32), normalize, truncate))
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        """Compute log-densities (B,); affine couplings run in NumPy."""
-        from fastflow.kernels.flow.cpu import CpuFlow
-
-        plans = self.latent_plans
-        if any(plan.R is not None for plan in plans):
-            return super().log_prob(pooled)
-        if self._latent is None:
-            self._latent = CpuFlow(plans, self._flow.threads)
-        z = self._latent(np.ascontiguousarray(pooled, np.float32))
-        with np.errstate(over="ignore", invalid="ignore"):
-            return log_normal(z, np.full(len(z), self.density.log_det + sum(plan.logdet for plan in plans)))
 
     def _fold(self, stages: Sequence[Stage], threads: int | None) -> CpuFlow:
         from fastflow.kernels.flow.cpu import CpuFlow

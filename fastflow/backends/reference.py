@@ -15,7 +15,7 @@ from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.tokenizer import Tokens
 from fastflow.stages import calibration
-from fastflow.stages.calibration import Densities, Stage
+from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import Pooling
 from fastflow.stages.vectors import shorten
 
@@ -48,9 +48,6 @@ class ReferenceCalibrator(Calibrator):
         with np.errstate(over="ignore", invalid="ignore"):
             z = np.asarray(calibration.apply(self._stages, pooled.astype(self.floats, copy=False)))
             return shorten(z, normalize, truncate, self._order)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        return self.density.log_prob(pooled.astype(self.floats, copy=False), self._stages)
 
 
 class ReferenceBackend(ReferenceCalibrator, Backend):

@@ -22,7 +22,6 @@ from fastflow.model.encoder import encoder_shape, encoder_size, read_config
 from fastflow.model.encoder.weights import BAD, load_weights
 from fastflow.model.tokenizer import Tokens
 from fastflow.stages import calibration
-from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 from fastflow.values import panics, reason
 
@@ -85,12 +84,6 @@ class TorchCalibrator(Calibrator):
         with self._torch.inference_mode():
             z = self._numpy(calibration.apply(self._stages, self._send(pooled)))
         return shorten(z, normalize, truncate, self._order)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        self._mind_fork()
-        with self._torch.inference_mode():
-            latent = self.density.latent(self._send(pooled), self._stages)
-            return log_normal(*map(self._numpy, latent))
 
     def _mind_fork(self) -> None:
         """Use one thread in a forked child, which would wait for PyTorch's lost threads."""

@@ -27,7 +27,6 @@ from fastflow.model.encoder import CPU_ONLY, encoder_shape, read_config, whole_n
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.tokenizer import Tokens
 from fastflow.plan import fold
-from fastflow.stages.calibration import Densities, log_normal
 from fastflow.stages.vectors import shorten
 
 PIECE = 65536
@@ -82,7 +81,6 @@ class TritonBackend(Backend):
         self._encoder, self._flow = self._open(model, config)
         self.arithmetic = f"PyTorch {self._flow.torch.__version__}"
         self._pooler = self._open_pooler(model) if model.head else self._flow
-        self._latent: Any = None
         self._device = self._open_device()
         self._computing = self._device.stream()
         self._graphs: Graphs[BucketGraph] = Graphs(self._capture)
@@ -116,11 +114,6 @@ class TritonBackend(Backend):
     def _open_device(self) -> Device:
         return Device(self.on)
 
-    def _open_latent(self) -> Any:
-        from fastflow.kernels.flow.triton import TritonFlow
-
-        return TritonFlow(self.latent_plans, self.on)
-
     def embed(
         self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
     ) -> Floats:
@@ -137,21 +130,6 @@ class TritonBackend(Backend):
         with self._alone():
             (z,) = self._compute(pooled, lambda x: (self._flow(x),))
         return shorten(z, normalize, truncate, self._order)
-
-    def log_prob(self, pooled: Floats) -> Densities:
-        with self._alone():
-            self._latent = self._latent or self._open_latent()
-            z, log_det = self._compute(pooled, self._latent.with_log_det)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return log_normal(z, self.density.log_det + log_det.astype(np.float64))
-
-    def embed_with_log_prob(
-        self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], normalize: bool = False, truncate: int | None = None
-    ) -> tuple[Floats, Densities]:
-        """Run the encoder twice, so that the vectors have the bits of ``embed``."""
-        rows = list(batches)
-        pooled = self.pool_batches(tokens, rows)
-        return self.embed(tokens, rows, normalize, truncate), self.log_prob(pooled)
 
     def _run(self, tokens: Tokens, batches: Iterable[NDArray[np.int64]], task: Task) -> NDArray[np.float32]:
         tokens.check(self._vocabulary)  # a larger id would read past the table

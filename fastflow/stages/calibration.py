@@ -250,15 +250,6 @@ def density_of(stages: Sequence[Stage], model: Path | str) -> Density:
     return Density(chosen, sum(_log_det(stage, model) for stage in chosen if stage.kind != "flow"))
 
 
-def has_density(stages: Sequence[Stage]) -> bool:
-    """Return whether the stages have a density."""
-    try:
-        density_of(stages, "")
-    except UsageError:
-        return False
-    return True
-
-
 def _log_det(stage: Stage, model: Path | str) -> float:
     if stage.kind == "standardize":
         return -float(np.log(stage.params["deviation"].astype(np.float64)).sum())

@@ -91,7 +91,6 @@ WRONG = [
     (Plans, "pool", halve, "pooled vectors, 1 at once, differ"),
     (Plans, "__call__", halve, "embeddings, 1 at once, differ"),
     (Plans, "__call__", fail, "RuntimeError: CUDA error"),
-    (Plans, "with_log_det", halve, "log-densities of vectors, 1 at once, differ"),
 ]
 
 

@@ -13,7 +13,7 @@ from fastflow.backends.reference import ReferenceVectors
 from fastflow.backends.torch import TorchVectors
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import VectorModel
-from fastflow.stages.calibration import Stage, apply, check, density_of, describe, has_density, keeps_mean, output_dim
+from fastflow.stages.calibration import Stage, apply, check, density_of, describe, keeps_mean, output_dim
 from fastflow.train.methods.chain import make_flow_stage
 from fastflow.train.methods.flow import Flow, FlowConfig
 
@@ -139,21 +139,14 @@ def by_jacobian(stages, x):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(map(str, shape.values())))
 @pytest.mark.parametrize("chain", CHAINS)
-def test_every_backend_gives_the_change_of_variables(chain, shape):
+def test_it_is_the_change_of_variables(chain, shape):
     rng = np.random.default_rng(0)
     stages, x = CHAINS[chain](rng, **shape), rng.normal(size=(9, DIM)).astype(np.float32)
     latent = stages[: {"flow, recolour": 1, "flow, recolour, flow, nullspace": 3}.get(chain, len(stages))]
     wide = [stage.astype(np.float32).astype(np.float64) for stage in latent]
     exact = by_jacobian(wide, x.astype(np.float64))
     assert np.ptp(exact) > 1
-    assert has_density(wide)
     assert np.allclose(density_of(wide, "m").log_prob(x.astype(np.float64), wide), exact, rtol=1e-9)
-    for kind in ENDS:
-        found = kind(of(stages), "float32", "cpu", None).log_prob(x)
-        assert (found.dtype, found.shape) == (np.float64, (9,))
-        assert close(found, exact), kind
-    for kind in (ReferenceVectors, TorchVectors):
-        assert np.allclose(kind(of(stages), "float64", "cpu", None).log_prob(x.astype(np.float64)), exact, rtol=1e-9)
 
 
 def test_it_integrates_to_one():
@@ -182,10 +175,6 @@ def test_what_has_no_density_is_refused(stages, message):
     chain = stages(np.random.default_rng(0))
     with pytest.raises(UsageError, match=message):
         density_of(chain, "m")
-    assert not has_density(chain)
-    for kind in ENDS if chain else ():
-        with pytest.raises(UsageError, match=message):
-            kind(of(chain), "float32", "cpu", None).log_prob(np.zeros((1, DIM), np.float32))
 
 
 @pytest.mark.slow

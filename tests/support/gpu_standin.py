@@ -11,7 +11,7 @@ from fastflow import Runtime
 from fastflow.backends import choose as encoder
 from fastflow.backends import triton as backend_triton
 from fastflow.kernels.encoder import triton as encoder_triton
-from fastflow.kernels.flow import execute, execute_with_log_det
+from fastflow.kernels.flow import execute
 from fastflow.model.encoder.weights import load_weights
 from fastflow.plan import fold
 
@@ -71,13 +71,6 @@ class Plans:
         z = torch.from_numpy(np.ascontiguousarray(z))
         return z / z.norm(dim=1, keepdim=True).clamp(min=1e-12) if normalize else z
 
-    def with_log_det(self, x):
-        z, total = x.numpy(), np.zeros(len(x), np.float32)
-        for plan in self.plans:
-            z, log_det = execute_with_log_det(plan, z)
-            total = total + log_det
-        return torch.from_numpy(np.ascontiguousarray(z)), torch.from_numpy(total)
-
     def pool(self, hidden, offsets, ids=None):
         pooled = torch.zeros(len(offsets) - 1, hidden.shape[2])
         for i, (a, b) in enumerate(zip(offsets.tolist(), offsets.tolist()[1:], strict=False)):
@@ -112,7 +105,6 @@ def use_standin(monkeypatch, self_test=False, **settings):
         lambda self, model: Plans(fold((), self._shape.hidden), model.pooling.weights, model.pooling.shares),
     )  # fmt: skip
     monkeypatch.setattr(backend_triton.TritonBackend, "_open_device", lambda self: device)
-    monkeypatch.setattr(backend_triton.TritonBackend, "_open_latent", lambda self: Plans(self.latent_plans))
     return device
 
 

@@ -386,8 +386,6 @@ def test_a_density_counts_a_constant_channel_as_a_standard_gaussian_however_long
     strange[:, 3] += 5
     moved = density.log_prob(strange, stages) - usual[:20]
     assert np.abs(moved + (12.5 if method == "flow" else 0)).max() <= (1 if coupling == "additive" else 12.4)
-    for kind in ENDS:
-        assert np.abs(open_vectors(kind, stages, x).log_prob(x) - usual).max() <= 1e-4 * np.abs(usual).max()
     with pytest.raises(FastflowError, match="leaves some out"):
         density_of(fit_degenerate("whiten:12,flow", x).stages, "m")
 
