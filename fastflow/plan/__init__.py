@@ -30,10 +30,7 @@ def fold(stages: Sequence[Stage], dim: int) -> tuple[Plan, ...]:
     builder = Builder(dim)
     _add_stages(builder, stages)
     builder.close()
-    plans: list[Plan] = []
-    for plan in builder.done:
-        joined = join(plans[-1], plan) if plans else None
-        plans = [*plans, plan] if joined is None else [*plans[:-1], joined]
+    plans = join(builder.done)
     _check_range(plans)
     return tuple(plans)
 

@@ -82,7 +82,7 @@ class Builder:
         """Apply y <- y - V^T V y, V (k, C) orthonormal, by hidden units relu(+-V y). M must be diagonal."""
         both, every = np.concatenate([directions, -directions]), slice(None)
         zeros = np.zeros(len(both))
-        self._couple((both, zeros), (np.eye(len(both)), zeros), every, every, -both.T, np.zeros(len(self.t)))
+        self._couple((both, zeros), (np.eye(len(both)), zeros), every, every, (-both.T, np.zeros(len(self.t))))
 
     def split(self) -> None:
         """Finish the second half of y[start:], which moves before the first half."""
@@ -103,17 +103,17 @@ class Builder:
 
     def couple_additive(self, first: Layer, inner: Layer, last: Layer) -> None:
         """Apply y2 <- y2 + g(y1), with the three layers of g."""
-        self._couple(first, inner, *self._halves(), *last)
+        self._couple(first, inner, *self._halves(), last)
 
     def couple_affine(self, first: Layer, inner: Layer, last: Layer) -> None:
         """Apply y2 <- (y2 + o[0::2]) sigmoid(o[1::2] + 2), o = g(y1)."""
-        (weight, bias), gate = last, (last[0][1::2], last[1][1::2] + 2)
-        self._couple(first, inner, *self._halves(), weight[0::2], bias[0::2], gate)
+        shift, gate = (last[0][0::2], last[1][0::2]), (last[0][1::2], last[1][1::2] + 2)
+        self._couple(first, inner, *self._halves(), shift, gate)
 
     def _couple(
-        self, first: Layer, inner: Layer, kept: slice, changed: slice, weight: Array, bias: Array,
-        gate: Layer | None = None,
-    ) -> None:  # fmt: skip
+        self, first: Layer, inner: Layer, kept: slice, changed: slice, last: Layer, gate: Layer | None = None
+    ) -> None:
+        weight, bias = last
         if self.M.dense is not None:  # before the first coupling: couplings then read half of u
             self.L, self.M = self.M.dense, Linear(len(self.t))
         other = bool(self.steps) and (self.steps[0].R is None) != (gate is None)

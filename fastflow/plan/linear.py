@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,14 +75,30 @@ def products(plan: Plan) -> int:
     return steps + written + plan.S.size + (0 if plan.L is None else plan.L.size)
 
 
-def join(first: Plan, second: Plan) -> Plan | None:
-    """Return ``stack`` of two plans, both with a dense matrix, if it takes fewer products."""
-    if any(plan.R is not None or (plan.L is None and plan.gather is not None) for plan in (first, second)):
-        return None
-    apart, outputs = products(first) + products(second), second.outputs
-    least = first.inputs * (len(first.c) + len(second.c) + outputs) + (second.L is None) * len(first.c) * outputs
-    stacked = stack((first, second)) if least < apart else None
-    return stacked if stacked is not None and products(stacked) < apart else None
+def join(plans: Sequence[Plan]) -> list[Plan]:
+    """Replace neighbours with dense matrices by their ``stack`` if it takes fewer products."""
+    groups: list[list[Plan]] = []
+    for plan in plans:
+        both = [*groups[-1], plan] if groups else []
+        if both and all(map(_is_dense, both)) and _estimate(both) < _estimate(groups[-1]) + products(plan):
+            groups[-1] = both
+        else:
+            groups.append([plan])
+    return [group[0] if len(group) == 1 else stack(group) for group in groups]
+
+
+def _is_dense(plan: Plan) -> bool:
+    return plan.R is None and (plan.L is not None or plan.gather is None)
+
+
+def _estimate(plans: Sequence[Plan]) -> int:
+    """Count the products of ``plans``, stacked if several; a step then writes what dense matrices reach."""
+    if len(plans) == 1:
+        return products(plans[0])
+    k, w, outputs = sum(plan.steps for plan in plans), max(plan.width for plan in plans), plans[-1].outputs
+    reached = 0 if plans[-1].gather is None else outputs
+    written = sum(plan.steps * (outputs - int(plan.reads.min(initial=reached))) for plan in plans)
+    return plans[0].inputs * (k * w + outputs) + 2 * k * w * w + w * (written + k * (k - 1) // 2 * w) + outputs
 
 
 def divides(scale: NDArray[Any], *largest: float) -> bool:

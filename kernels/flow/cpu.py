@@ -48,7 +48,7 @@ class Program:
     def _plan(self, plan: Plan, source: int) -> int:
         v = self._slot(plan.inputs)
         centre, scale = self._put(plan.m), self._put(plan.s)
-        self._op(kind=_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, source=source)
+        self._op(_cpu.CENTRE, to=v, columns=plan.inputs, weights=centre, bias=scale, source=source)
         u = v
         if plan.L is not None:
             u = self._slot(plan.state)
@@ -91,7 +91,7 @@ class Program:
         table = len(self.table)
         self.table += [number for run in _runs(index) for number in run]
         scale, bias, indices = self._put(plan.S), self._put(plan.t), len(self.table)
-        self._op(kind=_cpu.GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, source=table, depth=indices)
+        self._op(_cpu.GATHER, to=z, columns=plan.outputs, weights=scale, bias=bias, source=table, depth=indices)
         self.table += index.ravel().tolist()
 
     def _product(
@@ -107,13 +107,12 @@ class Program:
             biases.append(_widen(bias[low : low + wide], wide))
         w, b = self._put(np.concatenate(panels)), self._put(np.concatenate(biases))
         self._op(
-            kind=_cpu.PRODUCT, to=to, columns=columns, weights=w, bias=b, source=source, depth=depth, chain=chain,
-            mode=mode,
-        )  # fmt: skip
+            _cpu.PRODUCT, to=to, columns=columns, weights=w, bias=b, source=source, depth=depth, chain=chain, mode=mode
+        )
         self.cost += weight.size
 
-    def _op(self, **fields: int) -> None:
-        self.ops.append(record(OP, fields))
+    def _op(self, kind: int, **fields: int) -> None:
+        self.ops.append(record(OP, {"kind": kind} | fields))
 
     def _whole(self, width: int) -> int:
         return -(-width // self.vector) * self.vector

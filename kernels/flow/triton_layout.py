@@ -125,9 +125,8 @@ def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = 
     chain = Chain(tuple(blocks.tolist()), tuple(step for step, _ in pairs), tuple(j for _, j in pairs))
     few = k > 0 and width <= UNIT and 2 * k + len(chain.LINKS) <= MOST_TILES
     return replace(
-        _layout(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch),
-        chain=chain if few else None, unit=wide,
-    )  # fmt: skip
+        _layout(plan, arrays, len(tile_ranges), rows // chunk, columns, pitch), chain=chain if few else None, unit=wide
+    )
 
 
 def _lay_out_linear(plan: Plan, S: Array, pitch: int, rows: int) -> dict[str, Array]:
@@ -188,10 +187,8 @@ def _share_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
     k, w, width = plan.steps, plan.width, pad_width(plan.width)
     inner, bias = np.zeros((k, width, width)), np.zeros((k, width))
     inner[:, :w, :w], bias[:, :w] = plan.B, plan.d
-    return {
-        "m_ptr": _pad(plan.m, pitch), "s_ptr": _pad(plan.s, pitch), "B_ptr": inner, "d_ptr": bias,
-        "t_ptr": _pad(plan.t, rows),
-    }  # fmt: skip
+    padded = {"m_ptr": _pad(plan.m, pitch), "s_ptr": _pad(plan.s, pitch), "t_ptr": _pad(plan.t, rows)}
+    return padded | {"B_ptr": inner, "d_ptr": bias}
 
 
 def _layout(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, columns: int, pitch: int) -> Layout:
