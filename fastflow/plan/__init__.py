@@ -116,14 +116,12 @@ def _flow(builder: Builder, stage: Stage) -> None:
 
 def _step(builder: Builder, step: dict[str, Array], coupling: str, permutation: str) -> None:
     builder.scale(np.exp(3 * step["actnorm.logscale"]), step["actnorm.shift"])
-    builder.logdet += float(3 * step["actnorm.logscale"].sum())
     if permutation == "reversal":
         builder.permute(np.arange(len(step["actnorm.shift"]))[::-1])
     elif permutation == "random":
         builder.permute(step["permutation.index"])
     else:
         builder.dense(_lu(step))
-        builder.logdet += float(step["permutation.logdiag"].sum())
     net = {k.removeprefix("coupling.net."): v for k, v in step.items() if k.startswith("coupling.net.")}
     scale1, scale2, scale3 = (np.exp(3 * net[f"logscale{i}"]) for i in (1, 2, 3))
     layers = (

@@ -41,7 +41,7 @@ class Builder:
 
     def _begin(self, size: int) -> None:
         self.m, self.s, self.t = np.zeros(size), np.ones(size), np.zeros(size)
-        self.M, self.logdet = Linear(size), 0.0
+        self.M = Linear(size)
         self.L: Array | None = None
         self.steps: list[Step] = []
         self.centred = False
@@ -153,7 +153,7 @@ def finish(b: Builder) -> Plan:
         q=_pad([step.q for step in steps], n) if gated else None,
         S=b.M.scale if b.M.dense is None else b.M.dense, gather=b.M.gather.astype(np.int32) if b.diagonal else None,
         t=b.t, reads=np.array([step.read for step in steps], np.int32).reshape(k, 2),
-        writes=np.array([step.write for step in steps], np.int32).reshape(k, 2), logdet=b.logdet,
+        writes=np.array([step.write for step in steps], np.int32).reshape(k, 2),
     )  # fmt: skip
     largest = float(np.finfo(np.float32).max)
     for name, array in plan.arrays().items():

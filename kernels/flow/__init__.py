@@ -43,7 +43,6 @@ class Plan:
     t: Array  # (N,) output bias
     reads: Array  # (K, 2) int32: step k reads u[reads[k, 0]:reads[k, 1]]
     writes: Array  # (K, 2) int32: step k changes u[writes[k, 0]:writes[k, 1]]
-    logdet: float  # the part of its flows' ActNorms and 1x1 maps in log|det dz/dx|
 
     @property
     def inputs(self) -> int:
@@ -81,15 +80,10 @@ class Plan:
 
 def execute(plan: Plan, x: Array) -> Array:
     """Map x (B, D) to z (B, N) in the plan's dtype."""
-    return execute_with_log_det(plan, x)[0]
-
-
-def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
-    """Return z (B, N) and log|det| (B,) of the flows in the plan, in its dtype, of x (B, D)."""
     u = (x.astype(plan.m.dtype) - plan.m) * plan.s
     if plan.L is not None:
         u = u @ plan.L.T
-    w, log_gates = plan.width, np.zeros(len(u), u.dtype)
+    w = plan.width
     for k in range(plan.steps):
         own, rows = slice(k * w, (k + 1) * w), slice(*plan.writes[k])
         h = (u @ plan.U[own].T + plan.c[own]).clip(min=0)
@@ -98,9 +92,8 @@ def execute_with_log_det(plan: Plan, x: Array) -> tuple[Array, Array]:
         if plan.R is not None and plan.q is not None:
             log_gate = -np.logaddexp(0, -(h @ plan.R[rows, own].T + plan.q[k, rows]))  # log sigmoid, without overflow
             u[:, rows] *= np.exp(log_gate)
-            log_gates += log_gate.sum(axis=1)
     z = u @ plan.S.T if plan.gather is None else u[:, plan.gather] * plan.S
-    return z + plan.t, np.full(len(u), plan.logdet, u.dtype) + log_gates
+    return np.asarray(z + plan.t)
 
 
 def stack(plans: Sequence[Plan]) -> Plan:
@@ -139,5 +132,4 @@ def stack(plans: Sequence[Plan]) -> Plan:
         first, L=rows[:, :inputs].copy(), U=np.eye(len(rows))[of_a], c=rows[of_a, -1], B=B, d=d, V=V,
         p=np.zeros((k, len(rows))), S=np.ones(len(y)), gather=np.arange(len(y), dtype=np.int32), t=y[:, -1].copy(),
         reads=np.column_stack([starts, starts + w]), writes=np.array(ends, np.int32).reshape(k, 2),
-        logdet=sum(plan.logdet for plan in plans),
     )  # fmt: skip

@@ -64,12 +64,7 @@ class TritonFlow(Launcher):
 
         ``normalize`` divides z by max(|z|, 1e-12).
         """
-        return self._run(x, normalize, offsets, ids, None)
-
-    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z (B, N) and log|det| (B,) of the flows, float32, of x (B, D)."""
-        log_det = self.torch.zeros(len(x), device=self.device)
-        return self._run(x, False, None, None, log_det), log_det
+        return self._run(x, normalize, offsets, ids)
 
     def pool(self, hidden: Tensor, offsets: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return (B, D) float32: means over tokens offsets[i] to offsets[i+1] and layers; 0 for a text without tokens.
@@ -99,9 +94,7 @@ class TritonFlow(Launcher):
             raise ValueError(f"weighted pooling needs ids, ({hidden.shape[1]},) of int32, and {found}")
         return texts | {"id_ptr": self._check_device(ids).contiguous(), "weight_ptr": self.weights}
 
-    def _run(
-        self, x: Tensor, normalize: bool, offsets: Tensor | None, ids: Tensor | None, log_det: Tensor | None
-    ) -> Tensor:
+    def _run(self, x: Tensor, normalize: bool, offsets: Tensor | None, ids: Tensor | None) -> Tensor:
         pooling: dict[str, Any] | None = None
         if offsets is None:
             x, rows = self._check(x, 2, f"x must be (B, {self.inputs})"), len(x)
@@ -114,7 +107,7 @@ class TritonFlow(Launcher):
         if not rows:
             return self.torch.empty(0, self.outputs, device=self.device)
         for part in self.parts:
-            x = part(x, rows, normalize and part is self.parts[-1], pooling, log_det)
+            x = part(x, rows, normalize and part is self.parts[-1], pooling)
             pooling = None
         return x
 
@@ -170,19 +163,15 @@ class _Part:
             self.layouts[key] = layout, tensors
         return self.layouts[key]
 
-    def __call__(
-        self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None, log_det: Tensor | None
-    ) -> Tensor:
+    def __call__(self, x: Tensor, rows: int, normalize: bool, pooling: dict[str, Any] | None) -> Tensor:
         config = choose(self.kind, rows)
         z = self.flow.torch.empty(rows, self.plan.outputs, device=self.flow.device)
         if self.kind == "state":
-            self._run_state(config, x, z, rows, log_det)
+            self._run_state(config, x, z, rows)
         else:
             for start in range(0, rows, PIECE):
                 given = x[start : start + PIECE] if pooling is None else x
                 self._run_hidden(config, given, z[start : start + PIECE], pooling)
-            if log_det is not None:
-                log_det += self.plan.logdet
         if normalize:
             self.flow.launch(
                 self.flow.bodies.unit_rows, (-(-rows // SMALL),), unit_constants(self.plan.outputs), {}, z_ptr=z,
@@ -208,19 +197,15 @@ class _Part:
                 arrays, **{name: value for name, value in values.items() if name in kernel.arg_names},
             )  # fmt: skip
 
-    def _run_state(self, config: Config, x: Tensor, z: Tensor, rows: int, log_det: Tensor | None) -> None:
+    def _run_state(self, config: Config, x: Tensor, z: Tensor, rows: int) -> None:
         layout, arrays = self.lay_out(config)
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
-        sums = self._scratch(rows) if log_det is not None else z
         self.flow.launch(
             self.flow.bodies.flow_state, (programs,),
-            constants(config, "flow_state", layout, self.width, log_det=log_det is not None), arrays,
-            x_ptr=x, z_ptr=z, log_det_ptr=sums, scratch_ptr=self._scratch(programs * config.BM * layout.pitch), B=rows,
+            constants(config, "flow_state", layout, self.width), arrays,
+            x_ptr=x, z_ptr=z, scratch_ptr=self._scratch(programs * config.BM * layout.pitch), B=rows,
             D=layout.inputs, N=layout.outputs, steps=layout.steps, C=layout.columns, pitch=layout.pitch,
-            log_det=layout.log_det,
         )  # fmt: skip
-        if log_det is not None:
-            log_det += sums
 
     def _scratch(self, size: int) -> Tensor:
         return self.flow.torch.empty(max(size, 1), device=self.flow.device)
@@ -231,19 +216,17 @@ def kind(plan: Plan) -> str:
     return "state" if plan.R is not None else "dense" if is_dense(plan) else "hidden"
 
 
-def constants(
-    config: Config, body: str, layout: Layout, width: int, pool: bool = False, log_det: bool = False
-) -> dict[str, Any]:
+def constants(config: Config, body: str, layout: Layout, width: int, pool: bool = False) -> dict[str, Any]:
     """Return constants and options of kernel ``body``."""
     names = {
         "flow_read": "BM BK HB SCHEME VEC POOL", "flow_recur": "BM WP UB SCHEME",
         "flow_emit": "BM BN BK WP SCHEME VEC DENSE POOL",
         "flow_chain": "BM BN BK WP SCHEME VEC DENSE POOL BLOCKS READERS LINKS AHEAD",
-        "flow_state": "BM BN BK WP SCHEME VEC LOGDET",
+        "flow_state": "BM BN BK WP SCHEME VEC",
     }  # fmt: skip
     values = vars(config) | {
         "WP": width, "UB": min(width, layout.unit), "VEC": math.gcd(layout.inputs, layout.outputs, 16),
-        "DENSE": layout.dense, "POOL": POOL if pool else 0, "LOGDET": log_det,
+        "DENSE": layout.dense, "POOL": POOL if pool else 0,
     } | (layout.chain._asdict() if layout.chain else {})  # fmt: skip
     return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)
 

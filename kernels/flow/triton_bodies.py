@@ -102,13 +102,13 @@ def flow_chain(
 
 @triton.jit(do_not_specialize=["B"])
 def flow_state(
-    x_ptr, z_ptr, log_det_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, B_ptr, d_ptr,
+    x_ptr, z_ptr, scratch_ptr, m_ptr, s_ptr, tile_ptr, U_ptr, c_ptr, B_ptr, d_ptr,
     span_ptr, V_ptr, R_ptr, p_ptr, q_ptr, t_ptr, gather_ptr, sz_ptr,
-    B, D, N, steps, C, pitch, log_det,
+    B, D, N, steps, C, pitch,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
-    VEC: tl.constexpr, LOGDET: tl.constexpr,
+    VEC: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Map x (B, D) to z (B, N) of an affine flow, and log|det dz/dx| (B,) if LOGDET.
+    """Map x (B, D) to z (B, N) of an affine flow.
 
     scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, hidden units. Step k reads range tile[k] of u,
     then sets u <- (u + V h + p) sigmoid(R h + q) in span[k]; units of 16. V, R: (pitch, C); p, q: (K, pitch).
@@ -124,7 +124,6 @@ def flow_state(
             cols = start + tl.arange(0, BN)
             tl.store(u_ptr + rows + cols[None, :], load_centred(source, (m_ptr, s_ptr), row, cols, BM, BN, 0))
         tl.debug_barrier()
-        log_gates = tl.zeros((BM,), tl.float32)
         for k in range(0, steps):
             h = tl.zeros((BM, UB), tl.float32)
             for unit in range(0, WP, UB):
@@ -153,8 +152,6 @@ def flow_state(
                 shift = total(shift, SCHEME) + tl.load(p_ptr + k * pitch + cols)[None, :]
                 gate = total(gate, SCHEME) + tl.load(q_ptr + k * pitch + cols)[None, :]
                 decay = tl.exp(-tl.abs(gate))
-                if LOGDET:
-                    log_gates += tl.sum(tl.minimum(gate, 0.0) - tl.log(1.0 + decay), axis=1)
                 u = (tl.load(u_ptr + rows + cols[None, :]) + shift) * tl.where(gate < 0.0, decay, 1.0) / (1.0 + decay)
                 tl.store(u_ptr + rows + cols[None, :], u)
             tl.debug_barrier()
@@ -163,9 +160,6 @@ def flow_state(
             u = load_gathered(u_ptr, gather_ptr, 0, chunk * BN, pitch, BM, BM, BN)
             z = u * tl.load(sz_ptr + out)[None, :] + tl.load(t_ptr + out)[None, :]
             store(z_ptr, z, row, chunk, B, N // VEC * VEC, BM, BN)
-        if LOGDET:
-            index = row + tl.arange(0, BM)
-            tl.store(log_det_ptr + index, log_gates + log_det, mask=index < B)
 
 
 @triton.jit(do_not_specialize=["B", "layer_pitch"])

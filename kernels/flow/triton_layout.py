@@ -41,7 +41,6 @@ class Layout:
     columns: int  # C
     pitch: int  # D padded
     dense: bool
-    log_det: float
     chain: Chain | None = None  # None: not unrolled
     unit: int = UNIT  # hidden units that ``flow_recur`` multiplies at once
 
@@ -77,7 +76,7 @@ def _split_prologue(plan: Plan) -> tuple[Plan, ...]:
     first = replace(
         plan, L=None, U=np.zeros((0, plan.inputs)), c=np.zeros(0), B=np.zeros((0, 0, 0)), d=none,
         V=np.zeros((plan.inputs, 0)), p=none, R=None, q=None, S=plan.L, gather=None, t=np.zeros(size), reads=ranges,
-        writes=ranges, logdet=0.0,
+        writes=ranges,
     )  # fmt: skip
     return first, replace(plan, L=None, m=np.zeros(size), s=np.ones(size))
 
@@ -194,9 +193,7 @@ def _share_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
 def _layout(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, columns: int, pitch: int) -> Layout:
     kinds = {"f": np.float32, "i": np.int32}
     arrays = {name: np.ascontiguousarray(a, kinds[a.dtype.kind]) for name, a in arrays.items()}
-    return Layout(
-        arrays, plan.inputs, plan.outputs, plan.steps, tiles, chunks, columns, pitch, "S_ptr" in arrays, plan.logdet
-    )
+    return Layout(arrays, plan.inputs, plan.outputs, plan.steps, tiles, chunks, columns, pitch, "S_ptr" in arrays)
 
 
 def _split_rows(weights: Array) -> Array:

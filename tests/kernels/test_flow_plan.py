@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.kernels.flow import execute, execute_with_log_det
+from fastflow.kernels.flow import execute
 from fastflow.plan import fold
 from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 from fastflow.train.methods.chain import make_flow_stage
@@ -88,23 +88,17 @@ def test_no_stage_is_the_identity():
     (plan,) = fold([], 24)
     x = np.random.default_rng(0).normal(size=(3, 24)).astype(np.float32)
     assert np.array_equal(execute(plan.astype(np.float32), x), x)
-    assert plan.logdet == 0
 
 
 @pytest.mark.parametrize("coupling", ["additive", "affine"])
 @pytest.mark.parametrize("permutation", ["reversal", "random", "lu"])
 @pytest.mark.parametrize("rows", [0, 9])
-def test_the_plan_and_its_log_determinant_are_those_of_the_equations(coupling, permutation, rows):
+def test_the_plan_is_that_of_the_equations(coupling, permutation, rows):
     rng = np.random.default_rng(3)
     stage = make.flow(rng, 48, 2, 2, 16, coupling, permutation)
     z = rng.normal(size=(rows, 48))
-    want, expected = apply_with_log_det(stage, z)
-    total = np.zeros(rows)
+    want = apply([stage], z)
     for plan in fold([stage], 48):
-        z, log_det = execute_with_log_det(plan, z)
-        total = total + log_det
-    assert (z.shape, total.shape) == (want.shape, (rows,))
-    if rows:
-        assert np.abs(z - want).max() <= FOLDED * np.abs(want).max()
-        assert np.abs(total - expected).max() <= FOLDED * np.abs(expected).max()
-        assert (np.ptp(total) == 0) == (coupling == "additive")
+        z = execute(plan, z)
+    assert z.shape == want.shape
+    assert np.abs(z - want).max(initial=0) <= FOLDED * np.abs(want).max(initial=0)

@@ -111,7 +111,7 @@ def label(value):
 def test_a_stored_flow_compiles_within_the_limits(name, options, x, arch, tmp_path):
     skip_twin({"*fp16": "float16", "*bf16": "bfloat16"}.get(x, x), arch)
     aligned = {"C", "pitch"} | ({"D", "N", "layer_pitch"} if options.get("VEC", 16) == 16 else set())
-    kernel = compile_kernel(getattr(bodies, name), options, arch, {"x_ptr": x}, {"log_det"}, aligned)
+    kernel = compile_kernel(getattr(bodies, name), options, arch, {"x_ptr": x}, set(), aligned)
     assert_within_limits(kernel, tmp_path, arch, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
     assert ".nc" not in kernel.asm["ptx"]  # a read-only load might return what was there before a barrier
 
@@ -160,7 +160,7 @@ def test_calls_of_the_flow_compile_with_their_arguments(compiling):
     flow(torch.zeros(65, 48))
     flow(torch.zeros(4097, 48))
     affine = make_trained_like(x, 1, levels=1, depth=1, width=40, coupling="affine")
-    flow_triton.TritonFlow(fold([affine], 48), "cpu").with_log_det(rows[:1])
+    flow_triton.TritonFlow(fold([affine], 48), "cpu")(rows[:1])
     flow_triton.TritonFlow(fold([], 48), "cpu")(rows[:17])
     weighted = flow_triton.TritonFlow(fold([stage], 48), "cpu", weights=np.ones(9, np.float32))
     ids = torch.zeros(33, dtype=torch.int32)
