@@ -42,7 +42,7 @@ CHAIN = Chain(tuple(range(len(LINKS))), tuple(step for step, _ in PAIRS), tuple(
 
 
 def packed(dim, dense, unit=UNIT):
-    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, 0.0, CHAIN, unit)
+    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, CHAIN, unit)
 
 
 def list_flow_cases():
@@ -66,7 +66,7 @@ def list_flow_cases():
                     continue
                 wide = (64,) if body != "flow_chain" else ()
                 for width in (32, 16, *wide) if config in (configs[min(1, len(configs) - 1)], configs[-1]) else (32,):
-                    add(body, constants(config, body, packed(768, dense, unit), width, one and hidden, True))
+                    add(body, constants(config, body, packed(768, dense, unit), width, one and hidden))
                 for x in STATES if one and hidden else ():
                     for weighted in (False, True):
                         add(body, constants(config, body, packed(768, dense), 32, True), x, weighted)
