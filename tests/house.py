@@ -142,12 +142,12 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 47_640, 45_400),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_735, 32_500),
+        "product": Count(lines(*PRODUCT), 47_655, 45_400),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_750, 32_500),
         "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.082, 2.0, "MB"),
         "bench": Count(lines("bench"), 5_195, 5_000),
         "tests": Count(lines("tests"), 44_980, 42_000),
-        "docstrings and comments": Count(comments, 48_260, 48_260, "words"),
+        "docstrings and comments": Count(comments, 48_280, 48_260, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),

@@ -18,7 +18,7 @@ from fastflow.files.read.matrix import Matrix
 from fastflow.train.fits.corpus import Setup
 from fastflow.train.fits.fitting import Fitting
 from fastflow.train.fits.vectors import VectorFitting, choose_vector_options
-from fastflow.train.options import DEFAULTS, Options
+from fastflow.train.options import DEFAULTS, Options, make_options
 from fastflow.train.progress import COMMAND, SILENT, Voice
 from fastflow.train.ship.result import Fit
 from fastflow.values import short
@@ -74,7 +74,7 @@ def run_fit(
             matrix = Matrix(texts, VECTORS)
             fit = VectorFitting(choose_vector_options(options, named), setup).run(matrix, VECTORS)
         else:
-            fitting = Fitting(os.fspath(encoder), Options(**options), setup, _find_pairs(pairs))
+            fitting = Fitting(os.fspath(encoder), make_options(options), setup, _find_pairs(pairs))
             fit = fitting.run(check_texts(texts), [SOURCE])
     assert fit is not None  # noqa: S101
     for warning in fit.report["warnings"]:

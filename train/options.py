@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from fastflow.train.methods.names import Method, complete_chain, parse_method
 from fastflow.train.option_fields import (
     check_fields,
     choice_field,
+    flag,
     name_field,
     number_field,
     switch_field,
@@ -201,6 +202,21 @@ class Options:
 
 
 DEFAULTS = Options()
+OF_METHOD = {  # link of a method -> options that only it obeys
+    "flow": (*SHAPE, "latent", "init", "encoder_dropout", "epochs", "batch_size", "lr", "save_steps"),
+    "recolour": ("spectrum", "mean_share", "demoted"),
+}
+
+
+def make_options(given: Mapping[str, Any]) -> Options:
+    """Make the options of a fit; raises a UsageError for one that the named method would ignore."""
+    options = Options(**given)
+    kinds = set(OF_METHOD) if options.method == "auto" else {link.kind for link in options.links}
+    for kind, names in OF_METHOD.items():
+        odd = [name for name in names if getattr(options, name) != getattr(DEFAULTS, name)]
+        if odd and kind not in kinds:
+            raise UsageError(f"{flag(odd[0])} is of {kind}, which --method {options.method} lacks: leave it out")
+    return options
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:

@@ -224,8 +224,9 @@ def refuse_option(old: str, text: str, flag: bool = False) -> Callable[[Any], An
             raise click.UsageError(text, context)
 
     name = "old_" + old.removeprefix("--").replace("-", "_")  # because the new option may have the plain name
-    how = {"is_flag": True, "default": None} if flag else {}
-    return click.option(old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True, **how)
+    return click.option(
+        old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True, is_flag=flag, default=None
+    )
 
 
 def model_named(argument: str | None, option: str | None) -> str | None:

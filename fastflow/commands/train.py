@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from fastflow.commands import QUIET, Command, corpus_options, replace_option
 from fastflow.console import plain_errors
 from fastflow.train.option_fields import add_options
-from fastflow.train.options import Options, check_extra
+from fastflow.train.options import Options, check_extra, make_options
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def train(
         train_vectors(corpus, out, VectorFitting(choose_vector_options(options, _list_asked(ctx)), setup))
         return
     setup = replace(setup, cache=cache_directory(cache_folder), reference=reference_encoder)
-    train_texts(corpus, layout(), out, Fitting(encoder, Options(**options), setup, pairs))
+    train_texts(corpus, layout(), out, Fitting(encoder, make_options(options), setup, pairs))
 
 
 def _list_asked(ctx: click.Context) -> list[str]:

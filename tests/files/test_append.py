@@ -235,7 +235,7 @@ def test_an_index_adds_and_deletes_rows_and_finds_them(desk, hold):
             (lambda: index.add(["a"], ids=[]), "ids has 0 values for 1 texts"),
             (
                 lambda: index.add(["a", "b"], ids=["z", "z"], fields={"n": [1, 2]}),
-                "text 1: the id 'z' is that of Index.add, te",
+                "text 1: the id 'z' is that of Index.add, t",
             ),
             (lambda: index.add(["a"], ids=["z"]), "x.db has the column n: fill it, by"),
         ):

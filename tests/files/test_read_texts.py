@@ -412,7 +412,7 @@ TABLES = [
     ("x.tsv", 'a\ttext\n1\t"b\tc"\n', {}, "line 2: has 3 fields, the header 2; read its quotes with --quoting csv"),
     ("x.csv", "a;b\nc\n", HEADLESS | {"field": "1"}, "line 2: has 1 fields, line 1 2; quote a text that holds the del"),
     ("x.csv", 'text\n"never closed\nx\n', {}, "x.csv, line 3: unexpected end of data; is a quote not closed?"),
-    ("x.csv", b"te\xffxt\na\n", {"errors": "skip"}, "x.csv, line 1: byte 3 is not UTF-8"),
+    ("x.csv", b"tex\xfft\na\n", {"errors": "skip"}, "x.csv, line 1: byte 4 is not UTF-8"),
     ("x.csv", 'text\n"never closed\nx\n', {"errors": "skip"}, "line 3: unexpected end of data; is a quote not closed?"),
     ("x.csv", 'text\n"a"b\n', {}, "line 2: "),
     ("x.csv", "text,n\na,1\n\nb\n", {"errors": "replace"}, "line 4: has 1 fields, the header 2"),

@@ -24,7 +24,8 @@ def make_train(encoder: Path, corpus: Path, directory: Path) -> Callable[..., An
 
     def train(*options: Any, source: Any = corpus, encoder: Any = encoder, out: Any = None, stdin: Any = None) -> Any:
         out = out or directory / "m"
-        usual = {} if "--method" in options else {"--method": "flow", "--spectrum": "0.5", "--demoted": "0"}
+        colour = {} if "--latent" in options else {"--spectrum": "0.5", "--demoted": "0"}
+        usual = {} if "--method" in options else {"--method": "flow", **colour}
         method = [word for name, value in usual.items() if name not in options for word in (name, value)]
         alone = [] if "--background" in options else ["--background", "0"]
         arguments = [source, "--encoder", encoder, "-o", out, "--cache-folder", directory / "cache"]

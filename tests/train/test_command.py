@@ -136,6 +136,9 @@ def test_a_named_method_that_separates_no_better_stays_with_a_warning(bert, sent
     [
         ({"pooling": "cls", "token_weights": "sif"}, "token_weights sif is for a mean, and pooling cls is none"),
         ({"encoder": "static", "order_from": "f.txt"}, "order_from compares layers, and this encoder was tuned or has"),
+        ({"method": "whiten", "epochs": 2}, "^epochs is of flow, which method whiten lacks: leave it out"),
+        ({"method": "flow", "mean_share": 0.5, "latent": True}, "^mean_share is of recolour"),
+        ({"method": "standardize", "spectrum": 0.5}, "^spectrum is of recolour, which method standardize lacks"),
     ],
 )
 def test_a_named_option_is_obeyed_or_refused(bert, sentences, given, message):
@@ -380,7 +383,8 @@ def test_paragraphs_are_warned_of_and_can_be_cut(train, tmp_path, sentences):
         (("--token-weights", "none", "--sentences"), "corpus: 252 distinct texts"),
     ):
         for method in ("standardize", "flow"):
-            tried = train("--method", method, *options, "--batch-size", 32, "--dry-run", source=path)
+            batch = ("--batch-size", 32) if method == "flow" else ()
+            tried = train("--method", method, *options, *batch, "--dry-run", source=path)
             assert tried.exit_code == 0, tried.stderr
             assert said in tried.stderr
             assert ("WARNING" in tried.stderr) == ("WARNING" in said)

@@ -22,7 +22,7 @@ from fastflow.train.methods.chain import HELD_OUT, check_chain, fit_chain
 from fastflow.train.methods.loop import Schedule, Training, open_log
 from fastflow.train.methods.names import Method
 from fastflow.train.option_fields import flag
-from fastflow.train.options import DEFAULTS, Options
+from fastflow.train.options import DEFAULTS, Options, make_options
 from fastflow.train.progress import Voice
 from fastflow.train.ship import summary
 from fastflow.train.ship.result import Fit
@@ -55,7 +55,7 @@ def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Opti
         )
     if "stop" in named and isinstance(method, str) and "flow" not in method:
         raise UsageError(f"--stop is for a flow, and --method {method} fits none to vectors: leave it out")
-    return Options(**options, token_weights="none")  # token_weights decides recolour's settings
+    return make_options(options | {"token_weights": "none"})  # token_weights decides recolour's settings
 
 
 @dataclass(frozen=True)
