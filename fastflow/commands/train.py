@@ -32,8 +32,8 @@ class TrainCommand(Command):
 @click.option(
     "--encoder",
     metavar="DIR_OR_HUB_ID",
-    help="A BERT-family encoder, or a token table, required for texts: a directory or a Hub id; 'default' and 'static' "
-    "are those in the package. The model holds a copy. Only one given by its Hub id is downloaded.",
+    help="A BERT-family encoder, or a token table, required for texts: a directory or a Hub id; 'default', 'static', "
+    "'multilingual' are in the package. The model holds a copy. Only one given by its Hub id is downloaded.",
 )
 @click.option(
     "--reference-encoder",
