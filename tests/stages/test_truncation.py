@@ -133,9 +133,13 @@ def test_a_model_without_an_order_keeps_its_first_dimensions(both, sentences):
 @pytest.mark.slow
 def test_training_stores_the_order(tmp_path, bert, corpus):
     train = make_train(bert, corpus, tmp_path)
-    common = ("--stop", "budget", "--batch-size", 32, "--max-length", 64)
-    leads = "first dimensions, which lead"  # a whitening and recolour order them
-    for options, kept in ((("--latent",), "leading directions"), ((), leads), (("--method", "whiten"), leads)):
+    common = ("--stop", "budget", "--max-length", 64)
+    leads, batch = "first dimensions, which lead", ("--batch-size", "32")  # a whitening and recolour order them
+    for options, kept in (
+        (("--latent", *batch), "leading directions"),
+        (batch, leads),
+        (("--method", "whiten"), leads),
+    ):
         out = tmp_path / ("m" + "".join(options))
         assert train(*options, *common, out=out).exit_code == 0
         assert Runtime(out).info()["truncation"] == kept
