@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 @click.option(
     "--only-new",
     is_flag=True,
-    help="With --cache: write only the rows whose texts, or with --id-field ids and texts, no finished run has put "
-    "there.",
+    help="With --cache: write only rows with a text, or with --id-field an id and text, that no finished run has "
+    "put there.",
 )
 @click.option(
     "--append",

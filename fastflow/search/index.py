@@ -140,7 +140,7 @@ class Index:
             The numbers of rows ``added``, ``replaced``, ``same`` and ``deleted`` (0).
 
         Raises:
-            FastflowError: The file is no .db or was opened without a model, an id comes twice, or columns differ.
+            FastflowError: The file is not a .db or was opened without a model, an id comes twice, or columns differ.
         """
         from fastflow.files.append import append_texts
 
@@ -161,7 +161,7 @@ class Index:
             The number of rows deleted.
 
         Raises:
-            FastflowError: The file is no .db.
+            FastflowError: The file is not a .db.
         """
         from fastflow.files.append import delete_rows
 

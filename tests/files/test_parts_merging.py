@@ -96,9 +96,9 @@ def test_rows_that_are_left_out_keep_the_numbers_of_the_rest_in_parts_too(model,
     (desk / "b.jsonl").write_text('"good"\n')  # a run that leaves out no row leaves no list, and keeps other files
     assert run("embed", "b.jsonl", "-m", model, "--quiet", "-o", f"out{suffix}").exit_code == 0
     assert not (desk / f"out{suffix}.skipped").exists()
-    (desk / f"out{suffix}.skipped").write_text("a diary")
+    (desk / f"out{suffix}.skipped").write_text('{"day": 1}')
     assert run("embed", "b.jsonl", "-m", model, "--quiet", "-o", f"out{suffix}").exit_code == 0
-    assert (desk / f"out{suffix}.skipped").read_text() == "a diary"
+    assert (desk / f"out{suffix}.skipped").read_text() == '{"day": 1}'
     refused = f"out{suffix}.skipped is no list of skipped rows, and would be replaced; rename it"
     assert_one_sentence(run(*given, "-o", f"out{suffix}"), 2, refused)
     assert_one_sentence(run("merge", "parts", "-o", f"out{suffix}"), 2, refused)

@@ -227,7 +227,7 @@ def test_a_folder_of_parquet_is_its_files_and_other_marks_are_no_data(desk):
         assert [row.record.texts[0] for row in source.rows(Layout())] == ["ds/part-0.parquet", *parts]
     assert expand_patterns(["empty"]) == ["empty"]  # opening it says that it is a folder
     refuses(expand_patterns, ["empty/*"], "no file matches this pattern")
-    refuses(expand_patterns, ["mixed"], "mixed: mixed/b.txt is no Parquet file; move it, or give 'mixed/**/*.p")
+    refuses(expand_patterns, ["mixed"], "mixed: mixed/b.txt is not a Parquet file; move it, or give 'mixed/**/*.p")
 
 
 @contextlib.contextmanager

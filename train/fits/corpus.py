@@ -171,7 +171,7 @@ def count_fitted(corpus: Corpus, options: Options, background: int) -> int:
 def pick_fitted(
     corpus: Corpus, pooled: NDArray[np.float32], options: Options, background: int
 ) -> tuple[Corpus, NDArray[np.float32]]:
-    """Draw ``count_fitted`` texts with embeddings; Moments of a corpus read once count as so many."""
+    """Draw ``count_fitted`` texts with embeddings; Moments of a streamed corpus count as so many texts."""
     size = count_fitted(corpus, options, background)
     if size == corpus.count:
         return corpus, pooled

@@ -116,7 +116,7 @@ def find_text_fields(names: list[str], field: str | None = None) -> tuple[str, .
 
 
 def join_texts(texts: Iterable[str], layout: Layout) -> tuple[str, ...]:
-    """Join the texts of several columns, but for a pair."""
+    """Join the texts of several columns; a pair stays two texts."""
     return tuple(texts) if layout.field is None else ("\n".join(texts),)
 
 

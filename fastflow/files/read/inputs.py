@@ -70,7 +70,7 @@ class Input:
     def lines(
         self, errors: str = "strict", null: bool = False, encoding: str | None = None, whole: bool = False
     ) -> Iterator[str | BadLine]:
-        r"""Yield lines without their ends \n or \r\n, and without a byte-order mark; a BadLine if one is no text.
+        r"""Yield lines without their ends \n or \r\n and a byte-order mark; a BadLine for a line that is not text.
 
         ``errors``: Python's handler for bytes that are not of ``encoding`` (None: UTF-8). ``null``: texts end with NUL.
         ``whole``: lines keep a final \r. Raises a FastflowError naming the line, also if the file changed.

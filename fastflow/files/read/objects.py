@@ -108,7 +108,7 @@ class Objects:
             fields = list_names(names)
             raise RowFault(place, f"no field {absent[0]!r}, the text of earlier rows; the fields are {fields}")
         texts = join_texts((self._text(row, name, place) for name in source.fields), layout)
-        kept = tuple(self._kept(row, name, place) for name in layout.keep)
+        kept = tuple(self._check_kept(row, name, place) for name in layout.keep)
         return Record(texts, self._id(row, place), number, kept)
 
     def _text(self, row: dict[str, Any], name: str, place: str) -> str:
@@ -138,7 +138,7 @@ class Objects:
             raise RowFault(place, f"field {name!r} must be a string, number, true, false or null")
         return self._pair(value, name, place) if isinstance(value, str) else value
 
-    def _kept(self, row: dict[str, Any], name: str, place: str) -> Any:
+    def _check_kept(self, row: dict[str, Any], name: str, place: str) -> Any:
         value = row.get(name)
         if isinstance(value, str):
             return self._pair(value, name, place)

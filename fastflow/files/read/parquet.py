@@ -163,7 +163,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
         if "UTF8" not in str(error) or not all(map(_has_all_values, batch.columns)):
             raise
         for at in range(batch.num_rows):
-            columns = [_unpacked(each.slice(at, 1)) for each in batch.columns]
+            columns = [_unpack(each.slice(at, 1)) for each in batch.columns]
             row = pyarrow.record_batch(columns, names=batch.schema.names)
             try:
                 row.validate(full=True)
@@ -174,7 +174,7 @@ def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout:
         return
 
     def column(name: str) -> Any:
-        return _unpacked(batch.column(name))
+        return _unpack(batch.column(name))
 
     texts = [_values(batch.column(name)) for name in fields]
     ids = [None] * batch.num_rows if layout.id_field is None else column(layout.id_field).to_pylist()
@@ -201,7 +201,7 @@ def _has_all_values(column: Any) -> bool:  # unpacking would not check
     return not ends["max"].is_valid or 0 <= ends["min"].as_py() <= ends["max"].as_py() < len(column.dictionary)
 
 
-def _unpacked(column: Any) -> Any:
+def _unpack(column: Any) -> Any:
     return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
 
 

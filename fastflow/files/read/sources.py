@@ -80,7 +80,7 @@ def _list_parquet(folder: str) -> list[str]:
     found = _list_data(os.path.join(glob.escape(folder), "**", "*"), len(Path(folder).parts))
     others = [path for path in found if not path.endswith(".parquet")]
     if others and len(others) < len(found):
-        raise UsageError(f"{folder}: {others[0]} is no Parquet file; move it, or give '{folder}/**/*.parquet'")
+        raise UsageError(f"{folder}: {others[0]} is not a Parquet file; move it, or give '{folder}/**/*.parquet'")
     return [] if others else found
 
 

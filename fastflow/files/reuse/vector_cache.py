@@ -134,7 +134,7 @@ class VectorCache(Store):
 
 
 class Temporary(VectorCache):
-    """Store of one run's vectors (--dedupe), in a file of ``folder`` whose name is removed at once."""
+    """Store of one run's vectors (--dedupe), in an unnamed file in ``folder``."""
 
     def __init__(self, folder: Path | None, decided: Mapping[str, Any], size: int) -> None:
         folder = folder or Path(tempfile.gettempdir())

@@ -107,7 +107,7 @@ class OutputFile:
         self.named = True
 
     def list_skipped(self) -> None:
-        """Write OUT.skipped, or remove that of an earlier run."""
+        """Write OUT.skipped, or remove the file of an earlier run."""
         if self.skipped.count or os.path.exists(f"{self.target}.skipped"):
             from fastflow.files.read.skipped import write_list
 
