@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from numpy.typing import ArrayLike
 
-from fastflow.compatibility import LibraryCalls, Properties, check_foreign
+from fastflow.compatibility import LibraryCalls, Properties, Tasks, check_foreign
 from fastflow.model import Model, VectorModel
 from fastflow.model.locate import resolve_model
 from fastflow.options import Options, pick_texts
 from fastflow.session import Session
 from fastflow.stages.calibration import describe
-from fastflow.tasks import Tasks
 
 if TYPE_CHECKING:
     from fastflow.types import Matrix, Scores, Vector

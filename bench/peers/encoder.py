@@ -15,8 +15,7 @@ import torch
 
 from fastflow.backends.torch import build_words_layer
 from fastflow.bench.measure.compare import Candidate
-from fastflow.bench.measure.row import Results
-from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.measure.row import Array, Results, Subject
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.evaluation.agreement import quiet
 from fastflow.kernels.encoder import WORDS

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fastflow.bench.measure.machine import describe
-from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.measure.row import Array, Subject
 from fastflow.bench.peers.encoder import Call, Embed, Prepare, open_pooled
 from fastflow.evaluation.agreement import quiet
 

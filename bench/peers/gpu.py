@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastflow.bench.measure.row import Results
-from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.measure.row import Array, Results, Subject
 from fastflow.bench.measure.timing import cuda_watch
 from fastflow.bench.peers import engines
 from fastflow.bench.peers.encoder import Call, EncoderCandidate, Prepare, first_line, open_pooled

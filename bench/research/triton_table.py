@@ -27,12 +27,11 @@ import triton
 from fastflow.bench.measure.timing import cpu_watch
 from fastflow.bench.peers.flow import build_unfused
 from fastflow.bench.peers.gpu import device_ms
-from fastflow.bench.suites.workloads import Workload, make_synthetic
+from fastflow.bench.suites.flow import Workload, make_synthetic
 from fastflow.kernels.encoder import triton_bodies as encoder_bodies
-from fastflow.kernels.encoder.triton_configurations import Attention, attend_constants, attention
+from fastflow.kernels.encoder.triton import Attention, attend_constants, attention
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow import triton_configurations
-from fastflow.kernels.flow.triton_configurations import Config
+from fastflow.kernels.flow.triton import Config
 from fastflow.train.options import DEFAULTS
 from fastflow.train.options import LARGE as LARGE_FLOW
 
@@ -78,7 +77,7 @@ DENSE: dict[int, list[Numbers]] = {
 def _list_flow_cases() -> Iterator[Case]:
     for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
         for rows, entries in sizes.items():
-            stored = triton_configurations.choose(kind, rows)
+            stored = flow_triton.choose(kind, rows)
             yield Case(what, (rows,), stored, True)
             for bm, bn, bk, hb, warps, stages, ahead in entries:
                 for scheme in ("fma",) if bm == 1 else ("tf32x3",) if ahead is not None else ("split", "tf32x3"):

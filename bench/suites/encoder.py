@@ -17,8 +17,7 @@ import numpy as np
 from fastflow.backends.choose import open_backend
 from fastflow.backends.triton import Task
 from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
-from fastflow.bench.measure.row import Results, Row, make_row
-from fastflow.bench.measure.subject import BYTES, Array, Subject
+from fastflow.bench.measure.row import BYTES, Array, Results, Row, Subject, make_row
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers import gpu as gpu_peers
 from fastflow.bench.peers.encoder import (

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastflow.bench.measure.compare import Agreement
-from fastflow.bench.measure.row import Results
-from fastflow.bench.measure.subject import Subject
+from fastflow.bench.measure.row import Results, Subject
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers import gpu as gpu_peers
 from fastflow.bench.peers.encoder import TextCandidate, choose, first_line, list_wanted, open_peers, plain_layers

@@ -23,8 +23,7 @@ import numpy as np
 
 from fastflow.bench.measure.load import Outcome, Plan
 from fastflow.bench.measure.machine import read_text
-from fastflow.bench.measure.row import Results, Row, make_row
-from fastflow.bench.measure.subject import Subject
+from fastflow.bench.measure.row import Results, Row, Subject, make_row
 from fastflow.bench.measure.timing import take_turns
 from fastflow.bench.report.ratios import compute_serve_ratios
 from fastflow.bench.suites.sizes import ServeSizes

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fastflow.bench.measure.compare import check_cosine
-from fastflow.bench.measure.row import KEYS, Results, make_row
-from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.measure.row import KEYS, Array, Results, Subject, make_row
 from fastflow.bench.measure.timing import summarise
 from fastflow.bench.peers.encoder import choose, first_line, missing, open_reference
 from fastflow.bench.report.ratios import compute_startup_ratios

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
-from fastflow.bench.measure.row import Results
-from fastflow.bench.measure.subject import Array
+from fastflow.bench.measure.row import Array, Results
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers.encoder import Embed, TextCandidate, choose, excuse, first_line
 from fastflow.bench.peers.gpu import settings

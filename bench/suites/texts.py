@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
-from fastflow.bench.measure.row import Results, make_row
-from fastflow.bench.measure.subject import Array, Subject
+from fastflow.bench.measure.row import Array, Results, Subject, make_row
 from fastflow.bench.measure.timing import Effort, Timing, alternate, summarise, take_turns
 from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse, open_reference
 from fastflow.errors import FastflowError

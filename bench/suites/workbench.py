@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fastflow.bench.measure.subject import Subject
+from fastflow.bench.measure.row import Subject
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.evaluation.analyses import ranks, spearman, spearman_draws
-from fastflow.evaluation.bitext import Bitext, format_ways, read_bitext
 from fastflow.evaluation.labelled import (
     LABELLED_PAIRS,
     LABELLED_TEXTS,
+    Bitext,
     LabelledPairs,
     LabelledTexts,
+    format_ways,
+    read_bitext,
     read_labelled_pairs,
     read_labelled_texts,
 )

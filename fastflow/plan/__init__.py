@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow import Plan
-from fastflow.plan.builder import Builder
-from fastflow.plan.linear import LARGEST, join, magnitude
+from fastflow.plan.builder import LARGEST, Builder, join, magnitude
 from fastflow.stages.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]

@@ -15,8 +15,8 @@ from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.static.table import open_table
 from fastflow.report import plots
-from fastflow.report.parts import HIGHEST, LOWEST, Line, Section, format_figure
 from fastflow.report.subjects import MODEL, Subject, find_baseline
+from fastflow.report.verdict import HIGHEST, LOWEST, Line, Section, format_figure
 
 
 def measure_similarity(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs]) -> Section:

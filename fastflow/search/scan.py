@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fastflow.search.codes import LONG, TINY, far, hammings, norms, products
 from fastflow.search.source import Rows
-from fastflow.stages.similarity import SIMILARITIES
+from fastflow.stages.vectors import SIMILARITIES
 
 Floats = NDArray[np.float64]
 SLACK, WIDEST = 2.0**-23, 2**21

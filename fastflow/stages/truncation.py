@@ -7,7 +7,7 @@ range, so calibrations that do not end in unit variance may store the spread of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,40 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply_wide, output_dim, unit_variance
 
-if TYPE_CHECKING:
-    from fastflow.stages.rows import Rows
-
 SAMPLE = 16384
 BLOCK = 2048
 SPREAD = "spread"
 ORTHOGONAL = 1e-4
+
+
+class Rows(Protocol):
+    """(n, D) vectors read by slice or by number: an array, or a file larger than memory."""
+
+    @property
+    def shape(self) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
+class Joined:
+    """The rows of ``first`` (n, D), then of ``second`` (k, D), without a copy."""
+
+    def __init__(self, first: Rows, second: Rows) -> None:
+        self._first, self._second = first, second
+        self.shape = (len(first) + len(second), first.shape[1])
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        numbers = np.arange(len(self))[rows]
+        behind = numbers >= len(self._first)
+        out = np.empty((len(numbers), self.shape[1]), np.result_type(self._first[:1], self._second[:1]))
+        out[~behind] = self._first[numbers[~behind]]
+        out[behind] = self._second[numbers[behind] - len(self._first)]
+        return out
 
 
 class Truncation(NamedTuple):

@@ -99,7 +99,7 @@ def _attention(program: EncoderProgram, layer: int, prefix: str, source: str, ta
     window = program.shape.windows[layer] if program.shape.windows else None
     bias = None
     if "relative" in program.weights:
-        from fastflow.kernels.encoder.distances import relative_bias
+        from fastflow.kernels.encoder import relative_bias
 
         bias = relative_bias(program.vector("relative"))
     context = program.choose_buffer("context")

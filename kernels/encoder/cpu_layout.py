@@ -245,7 +245,7 @@ class EncoderProgram:
 
     def rotary(self, base: float) -> int:
         """Return the offset of the table of angles for ``base``: float32 (positions, head), cosines then sines."""
-        from fastflow.kernels.encoder.distances import rotary_table
+        from fastflow.kernels.encoder import rotary_table
 
         def fill(memory: Array) -> None:
             table = memory[where : where + size].view(np.float32).reshape(self.shape.positions, 2, self.head // 2)

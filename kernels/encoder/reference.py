@@ -13,8 +13,7 @@ from math import pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.kernels.encoder import WORDS, Array, EncoderShape, mean_position
-from fastflow.kernels.encoder.distances import relative_bias, rotate
+from fastflow.kernels.encoder import WORDS, Array, EncoderShape, mean_position, relative_bias, rotate
 
 Ints = NDArray[np.integer]
 Weights = Mapping[str, Array]

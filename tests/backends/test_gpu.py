@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fastflow import Runtime
-from fastflow.backends.gpu.device import Device
-from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Bucket, BucketGraph, Graphs, bucket_for
+from fastflow.backends.gpu.graphs import TEXTS, TOKENS, Bucket, BucketGraph, Device, Graphs, bucket_for
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder.reference import positions
 from fastflow.model.tokenizer import Tokens

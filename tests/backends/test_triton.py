@@ -11,7 +11,7 @@ import torch
 import fastflow
 from fastflow import Runtime
 from fastflow.backends import choose as encoder
-from fastflow.backends.gpu.device import Device
+from fastflow.backends.gpu.graphs import Device
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files import Run, embed

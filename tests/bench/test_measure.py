@@ -14,8 +14,7 @@ import torch
 from fastflow.bench.measure.compare import Candidate, Errors, check, check_cosine, compare
 from fastflow.bench.measure.load import Outcome, Plan, generate
 from fastflow.bench.measure.machine import Neighbours, add_floors, describe, measure_ceilings
-from fastflow.bench.measure.row import ADDED, KEYS, Results, keeping, make_row
-from fastflow.bench.measure.subject import BYTES, Subject
+from fastflow.bench.measure.row import ADDED, BYTES, KEYS, Results, Subject, keeping, make_row
 from fastflow.bench.measure.timing import Effort, alternate, count_calls, cuda_watch, summarise, take_turns
 from fastflow.errors import FastflowError
 from fastflow.kernels.encoder import WORDS

@@ -9,13 +9,12 @@ import torch
 
 from fastflow.bench.peers.flow import build_folded, build_lean, build_unfused
 from fastflow.bench.suites import flow
-from fastflow.bench.suites.flow import FlowCandidate
+from fastflow.bench.suites.flow import FlowCandidate, make_synthetic
 from fastflow.bench.suites.sizes import QUICK
 from fastflow.bench.suites.workbench import Workbench
-from fastflow.bench.suites.workloads import make_synthetic
 from fastflow.errors import FastflowError, UsageError
 from fastflow.plan import fold
-from fastflow.plan.linear import products
+from fastflow.plan.builder import products
 from fastflow.stages.calibration import Stage
 
 from support.benches import FLOW, ask, trained

@@ -15,7 +15,6 @@ from sklearn.metrics import average_precision_score
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.evaluation.bitext import read_bitext
 from fastflow.evaluation.evaluate import (
     HEADER,
     LABELLED,
@@ -34,7 +33,13 @@ from fastflow.evaluation.evaluate import (
     score,
     similarities,
 )
-from fastflow.evaluation.labelled import LABELLED_PAIRS, average_precision, read_labelled_pairs, read_labelled_texts
+from fastflow.evaluation.labelled import (
+    LABELLED_PAIRS,
+    average_precision,
+    read_bitext,
+    read_labelled_pairs,
+    read_labelled_texts,
+)
 from fastflow.evaluation.retrieval import read_retrieval
 
 from support.builders import make_model

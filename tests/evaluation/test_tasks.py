@@ -13,9 +13,8 @@ from sklearn.metrics import v_measure_score
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.evaluation import labelled
-from fastflow.evaluation.bitext import find_right, read_bitext
 from fastflow.evaluation.evaluate import embed, measure
-from fastflow.evaluation.labelled import SEEDS, SHOTS, read_labelled_texts, v_measure
+from fastflow.evaluation.labelled import SEEDS, SHOTS, find_right, read_bitext, read_labelled_texts, v_measure
 from fastflow.evaluation.retrieval import find_best, ndcg, read_retrieval
 
 from support.tasks import bitext, retrieval, write

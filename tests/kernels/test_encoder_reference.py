@@ -12,8 +12,18 @@ import transformers
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from fastflow.kernels.encoder import WORDS, Dense, Norm, Unit, fold_head, head_width, reference
-from fastflow.kernels.encoder.distances import buckets, relative_bias, rotary_angles
+from fastflow.kernels.encoder import (
+    WORDS,
+    Dense,
+    Norm,
+    Unit,
+    buckets,
+    fold_head,
+    head_width,
+    reference,
+    relative_bias,
+    rotary_angles,
+)
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, apply_head, pool
 from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights

@@ -11,11 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fastflow.kernels.encoder.triton import TritonEncoder
-from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
+from fastflow.kernels.encoder.triton import ATTENTION, WIDEST, TritonEncoder, attention, power_of_two, row_constants
 from fastflow.kernels.flow import stack
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, choose
+from fastflow.kernels.flow.triton import CONFIGURATIONS, choose
 from fastflow.kernels.flow.triton_layout import arrange, lay_out_hidden, pad_width, split_stacked
 from fastflow.kernels.launch import INSTALL, options, prepare
 from fastflow.plan import fold

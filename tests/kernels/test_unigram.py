@@ -16,7 +16,7 @@ from tokenizers import normalizers
 
 from fastflow.kernels import _cpu
 from fastflow.kernels.tokens import Step, Token, Unigram, UnigramRules, Vocabulary, reference
-from fastflow.model.tokenizer.unigram import read_rules
+from fastflow.model.tokenizer.native import read_unigram
 
 from support.charsmaps import charsmap
 from support.unicode import EDGES
@@ -88,7 +88,7 @@ class Three:
         vocabulary = Vocabulary(data, data.index(b'"vocab": ') + len(b'"vocab": '))
         pieces = [(piece, score) for (piece, _), score in zip(tree["model"]["vocab"], vocabulary.scores, strict=True)]
         tree["model"]["vocab"] = []
-        rules, normalizer = read_rules(tree, False)
+        rules, normalizer = read_unigram(tree, False)
         self.normalizer = _cpu.Normalizer(list(rules.steps))
         self.ours = {
             "cpu": Unigram(vocabulary, rules, normalizer),

@@ -19,7 +19,7 @@ from fastflow.model.sentence.directory import SETTINGS, SIMILARITIES, read_modul
 from fastflow.model.sentence.modules import LEGACY_MODES, DenseModule, NormalizeModule, PoolingModule, read_transformer
 from fastflow.model.sentence.weights import files_of, read_word_weights
 from fastflow.model.verify import verify
-from fastflow.stages import similarity
+from fastflow.stages import vectors
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 
@@ -118,7 +118,7 @@ def test_a_dense_layer_has_its_own_defaults(saved):
 @pytest.mark.parametrize(("name", "ours"), SIMILARITIES.items())
 def test_similarities_are_known_by_their_functions(tmp_path, name, ours):
     assert read_settings(spoil(tmp_path, SETTINGS, {"similarity_fn_name": name}), 4)["similarity"] == ours
-    assert ours in similarity.SIMILARITIES
+    assert ours in vectors.SIMILARITIES
 
 
 def test_weights_of_layers_and_words_become_the_pooling(tmp_path, bert):

@@ -9,11 +9,10 @@ import pytest
 from fastflow.evaluation.evaluate import SEVEN, Pairs
 from fastflow.model import TASKS, Prompts
 from fastflow.report.make import make_page
-from fastflow.report.parts import HIGHEST, LOWEST, Line, Section, format_figure
 from fastflow.report.plots import LETTERS, MOST_LETTERS, draw_dots, prefix_ids, shorten
 from fastflow.report.sections import measure_isotropy, measure_lexical, measure_similarity
 from fastflow.report.subjects import Pool, Subject, find_baseline, name_path
-from fastflow.report.verdict import NO_SCORES, judge, judge_sections
+from fastflow.report.verdict import HIGHEST, LOWEST, NO_SCORES, Line, Section, format_figure, judge, judge_sections
 
 
 class Fixed:

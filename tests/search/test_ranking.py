@@ -10,8 +10,7 @@ from fastflow.kernels.search import reference
 from fastflow.search import Index, codes, held, scan
 from fastflow.search.codes import MANY, Bits, Bytes, dots, encode_bytes, far, find_largest, hammings, norms
 from fastflow.search.scan import PIECE, SIGNS, Best, exact
-from fastflow.stages.similarity import SIMILARITIES
-from fastflow.stages.vectors import cosine, quantise
+from fastflow.stages.vectors import SIMILARITIES, cosine, quantise
 
 from support.databases import make
 from support.refusals import refuses

@@ -6,12 +6,11 @@ from scipy.spatial.distance import cdist
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search.scan import exact
-from fastflow.stages import similarity
-from fastflow.stages.rows import Joined
-from fastflow.stages.similarity import SIMILARITIES
-from fastflow.stages.truncation import Truncation
+from fastflow.stages import vectors
+from fastflow.stages.truncation import Joined, Truncation
 from fastflow.stages.vectors import (
     INT8_SIGMAS,
+    SIMILARITIES,
     check_count,
     check_finite,
     check_pooled,
@@ -194,7 +193,7 @@ WANTED = {
 @pytest.mark.parametrize("name", WANTED)
 def test_similarities(name, block, monkeypatch):
     assert set(WANTED) == set(SIMILARITIES)
-    monkeypatch.setattr(similarity, "BLOCK", block)
+    monkeypatch.setattr(vectors, "BLOCK", block)
     np.testing.assert_allclose(SIMILARITIES[name](A, B), WANTED[name], atol=1e-12)
     assert SIMILARITIES[name](A.astype(np.float32), B.astype(np.float32)).dtype == np.float32
     assert SIMILARITIES[name](A[:0], B).shape == (0, 11)

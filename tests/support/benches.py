@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fastflow.bench.measure.subject import Subject
+from fastflow.bench.measure.row import Subject
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.encoder import EncoderCandidate, open_reference
+from fastflow.bench.suites.flow import make_trained_like
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.workbench import Request, Workbench
-from fastflow.bench.suites.workloads import make_trained_like
 from fastflow.errors import missing_extra
 from fastflow.stages.calibration import Stage
 from fastflow.train.methods.flow import Flow, FlowConfig

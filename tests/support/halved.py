@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fastflow.kernels.encoder.distances import rotate
+from fastflow.kernels.encoder import rotate
 
 from support.packed import rounded
 

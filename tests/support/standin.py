@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from fastflow.backends.gpu.device import Graph, Tensor, Work
+from fastflow.backends.gpu.graphs import Graph, Tensor, Work
 
 GARBAGE = -12345  # the value of integers before they are written; floats are NaN
 

@@ -12,20 +12,19 @@ import torch
 import triton
 import triton.language as tl
 
-from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
+from fastflow.bench.suites.flow import make_pooled_like, make_trained_like
 from fastflow.kernels.encoder import triton_bodies as encoder_bodies
-from fastflow.kernels.encoder.triton import TritonEncoder
-from fastflow.kernels.encoder.triton_configurations import (
+from fastflow.kernels.encoder.triton import (
     ACTIVATIONS,
     ATTENTION,
+    TritonEncoder,
     activate_constants,
     attend_constants,
     row_constants,
 )
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
-from fastflow.kernels.flow.triton import UNWEIGHTED, constants, pool_constants, unit_constants
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS
+from fastflow.kernels.flow.triton import CONFIGURATIONS, UNWEIGHTED, constants, pool_constants, unit_constants
 from fastflow.kernels.flow.triton_layout import UNIT, Chain, Layout
 from fastflow.plan import fold
 

@@ -12,8 +12,7 @@ import torch
 import triton
 
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.triton import TritonEncoder
-from fastflow.kernels.encoder.triton_configurations import ATTENTION
+from fastflow.kernels.encoder.triton import ATTENTION, TritonEncoder
 
 from support.packed import pack, random_encoder
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastflow
-from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
+from fastflow.bench.suites.flow import make_pooled_like, make_trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS, POOL_FUSED
+from fastflow.kernels.flow.triton import CONFIGURATIONS, POOL_FUSED
 from fastflow.model.artifact import load_model
 from fastflow.plan import fold
 from fastflow.stages.calibration import Stage, apply

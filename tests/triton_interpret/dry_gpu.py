@@ -17,16 +17,16 @@ from unittest import mock
 from fastflow.backends import choose as choice
 from fastflow.backends import triton
 from fastflow.backends.gpu import self_test
-from fastflow.backends.gpu.device import Device
+from fastflow.backends.gpu.graphs import Device
 from fastflow.bench import cli
 from fastflow.bench.measure.machine import describe
-from fastflow.bench.measure.subject import Subject
+from fastflow.bench.measure.row import Subject
 from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.report.table import make_table, write_json
 from fastflow.bench.suites import encoder, end_to_end, flow, workbench
+from fastflow.bench.suites.flow import Workload, make_synthetic
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
-from fastflow.bench.suites.workloads import Workload, make_synthetic
 
 from support.standin import StandIn
 

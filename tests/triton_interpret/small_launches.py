@@ -11,11 +11,11 @@ import numpy as np
 import torch
 import triton
 
-from fastflow.bench.suites.workloads import make_pooled_like, make_trained_like
+from fastflow.bench.suites.flow import make_pooled_like, make_trained_like
 from fastflow.kernels.encoder import reference
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.flow import triton as flow_triton
-from fastflow.kernels.flow.triton_configurations import CONFIGURATIONS
+from fastflow.kernels.flow.triton import CONFIGURATIONS
 from fastflow.plan import fold
 
 from support.packed import pack, random_encoder

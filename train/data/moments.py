@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply_wide
-from fastflow.stages.rows import Rows
+from fastflow.stages.truncation import Rows
 from fastflow.train.data.corpus import add_text
 from fastflow.train.progress import COMMAND, Voice
 

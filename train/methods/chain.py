@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply_wide
-from fastflow.stages.rows import Joined, Rows
+from fastflow.stages.truncation import Joined, Rows
 from fastflow.train.choice.separability import Keeper, Views, measure_separability
 from fastflow.train.data.moments import Moments, measure_moments
 from fastflow.train.methods.closed_forms import check_dims, fit_closed_form, mask_constant

@@ -19,7 +19,7 @@ import numpy as np
 
 from fastflow.errors import CannotFit, FastflowError
 from fastflow.stages.calibration import Stage, apply_wide
-from fastflow.stages.rows import Rows
+from fastflow.stages.truncation import Rows
 from fastflow.train.data.moments import Moments, measure_moments
 
 RIDGE, FEW = 1e-3, 2  # RIDGE times z's mean variance is added, for fewer texts than FEW times z's channels

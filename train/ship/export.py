@@ -40,8 +40,7 @@ from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.model.tokenizer.settings import FILES
 from fastflow.model.verify import verify
 from fastflow.stages import calibration
-from fastflow.stages.rows import Rows
-from fastflow.stages.truncation import SPREAD, fit_spread, fit_truncation, write_truncation
+from fastflow.stages.truncation import SPREAD, Rows, fit_spread, fit_truncation, write_truncation
 from fastflow.train.data.embeddings import pick_backend
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted

@@ -18,7 +18,7 @@ from fastflow.errors import UsageError
 from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
-from fastflow.stages.rows import Rows
+from fastflow.stages.truncation import Rows
 from fastflow.train.choice.selection import Choice
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.ship import summary

@@ -18,7 +18,7 @@ from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import make_raw
-from fastflow.stages.rows import Rows
+from fastflow.stages.truncation import Rows
 from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder

@@ -16,8 +16,7 @@ from harness import Choices, Finding
 
 from fastflow.kernels.tokens import reference
 from fastflow.model.locate import DEFAULT
-from fastflow.model.tokenizer import unigram, wordpiece
-from fastflow.model.tokenizer.native import read_native
+from fastflow.model.tokenizer.native import read_native, read_unigram, read_wordpiece
 
 from support.unicode import ORDERED
 from support.unigrams import (
@@ -133,8 +132,8 @@ def made(number: int) -> tuple[Pair, reference.Tokenizer]:
     if isinstance(vocabulary, list):
         pair = Pair(data, lower)
         pieces = [(piece, score) for (piece, _), score in zip(vocabulary, pair.scores, strict=True)]
-        return pair, reference.Unigram(pieces, *unigram.read_rules(tree, lower))
-    return Pair(data, lower), reference.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
+        return pair, reference.Unigram(pieces, *read_unigram(tree, lower))
+    return Pair(data, lower), reference.WordPiece(vocabulary, *read_wordpiece(tree, lower))
 
 
 def one(data: bytes) -> None:
