@@ -111,14 +111,14 @@ def run_suites(
     shape: str | None = None,
 ) -> Results:
     """Run the suites in their order; return the joined results."""
-    from fastflow.bench.suites.workbench import Request, open_workbench
+    from fastflow.bench.suites.workbench import SuiteRun, open_workbench
     from fastflow.kernels.processor import default_threads
 
     every, count = Results(), threads or default_threads()
     with open_workbench(model, sizes.bert, shape) as bench:
         for suite in suites:
             module, function = SUITES[suite]
-            request = Request(bench, against, sizes, count, say, device if suite in ON_GPU else "cpu")
+            request = SuiteRun(bench, against, sizes, count, say, device if suite in ON_GPU else "cpu")
             every.merge(getattr(import_module(f"fastflow.bench.suites.{module}"), function)(request))
     return every
 

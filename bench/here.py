@@ -102,12 +102,12 @@ def open_ours(model: str | None, threads: int) -> tuple[dict[tuple[str, str], An
 def _open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[dict[tuple[str, str], Any], list[str]]:
     if find_spec("torch") is None or find_spec("transformers") is None:
         return {}, ["the other engines: they are made with PyTorch and transformers, which are not installed"]
-    from fastflow.bench.measure.compare import Agreement, compare
+    from fastflow.bench.measure.compare import Deviation, compare
     from fastflow.bench.measure.row import Results
     from fastflow.bench.peers.encoder import PEERS as NEEDED
     from fastflow.bench.peers.encoder import TextCandidate, excuse, missing, open_peers
     from fastflow.bench.suites.static import open_engines
-    from fastflow.bench.suites.texts import Check, make_tokenizer, to_texts
+    from fastflow.bench.suites.texts import PooledCheck, make_tokenizer, to_texts
     from fastflow.bench.suites.workbench import open_workbench
 
     say("the other engines that are installed are opened")
@@ -120,12 +120,12 @@ def _open_others(model: str | None, threads: int, few: Sequence[str]) -> tuple[d
     with open_workbench(model) as bench:
         subject = bench.pick_subject()
         tokenize = make_tokenizer(subject)
-        check = Check(subject, few, tokenize)
+        check = PooledCheck(subject, few, tokenize)
         wanted = [(name, "float32") for name in PEERS if name not in absent]
         peers = (each if isinstance(each, TextCandidate) else to_texts(each, tokenize)
                  for each in open_peers(subject, wanted, threads, lost))  # fmt: skip
 
-        def admit(candidate: TextCandidate) -> tuple[Any, Agreement]:
+        def admit(candidate: TextCandidate) -> tuple[Any, Deviation]:
             say(f"{candidate.key}: checked against PyTorch")
             return candidate.embed, check(candidate)
 

@@ -25,7 +25,7 @@ class NotFinite(ValueError):
         self.name, self.part = name, part
 
 
-class Matrix(NamedTuple):
+class PackedMatrix(NamedTuple):
     """Up to three stacked matrices, and how they are packed. Offsets are in bytes; fields are as in
     ``c/gemm/packing.h``.
 
@@ -115,7 +115,7 @@ def quantise(values: Array) -> tuple[Array, Array]:
     return np.rint(values * inverse[:, None]).astype(np.int8), scale
 
 
-def pack_reference(matrices: Sequence[Matrix], memory: Array, panel: int) -> None:
+def pack_reference(matrices: Sequence[PackedMatrix], memory: Array, panel: int) -> None:
     """Define ``_cpu.pack``: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
     for m in matrices:
         parts = [part.view(STORED[m.stored]).reshape(m.part_rows, m.columns) for part in m.parts]

@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -133,7 +134,9 @@ def counts() -> dict[str, Count]:
     """Every count but that of the modules entered, which takes a process."""
     product = [node for _, node in functions(*PRODUCT)]
     own = [path for path in code(*PRODUCT) if path.suffix != ".sh"]
-    long = [path for path in own if lines(str(path.relative_to(ROOT))) > (350 if "kernels" in path.parts else 300)]
+    python = [path for path in own if path.suffix == ".py"]
+    long = [path for path in own if lines(str(path.relative_to(ROOT))) > 400]
+    classes = Counter(name for path in python for name in re.findall(r"(?m)^ *class (\w+)", path.read_text("utf-8")))
     comments = sum(prose.words(prose.prose_of(path.relative_to(ROOT).as_posix())) for path in own)
     pages = sum(len(path.read_text(encoding="utf-8").split()) for path in list_pages())
     many = {place for place, node in functions("fastflow", "train") if parameters(node, named=True) > 8}
@@ -142,10 +145,10 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 47_655, 45_400),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_750, 32_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.082, 2.0, "MB"),
-        "bench": Count(lines("bench"), 5_195, 5_000),
+        "product": Count(lines(*PRODUCT), 47_465, 45_400),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_605, 32_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.078, 2.0, "MB"),
+        "bench": Count(lines("bench"), 5_165, 5_000),
         "tests": Count(lines("tests"), 44_980, 42_000),
         "docstrings and comments": Count(comments, 48_280, 48_260, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
@@ -153,7 +156,9 @@ def counts() -> dict[str, Count]:
         "README": Count(len(readme.split()), 900, 900, "words"),
         "lines of README over 160 columns": Count(len(wide), 0, 0),
         "marks for the formatter": Count(marks, 140, 140, "marks"),
-        "files over 300 lines, kernels 350": Count(len(long), 0, 0, "files"),
+        "files over 400 lines": Count(len(long), 0, 0, "files"),
+        "Python files of the product": Count(len(python), 273, 255, "files"),
+        "names of several classes": Count(sum(it > 1 for it in classes.values()), 10, 0, "names"),
         "participles in 1,000 names": Count(1000 * len(participles()) / len(product), 5, 5, ""),
         "circles of files": Count(circles(), 0, 0, "of 3 graphs"),
         "files entered by encode": Count(count_encode_files(), 10, 10, "files"),
@@ -165,7 +170,7 @@ def counts() -> dict[str, Count]:
 
 
 def main() -> None:
-    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 62, 60, "modules")}
+    found = counts() | {"modules entered by embed": Count(len(entered("embed", "in.txt")), 60, 60, "modules")}
     for name, count in found.items():
         verdict = "fit" if count.value <= count.goal else "unfit"
         print(f"{verdict:5} {name:36} {count.value:9,.6g} {count.unit:12} held {count.most:7,g}  goal {count.goal:7,g}")

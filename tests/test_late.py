@@ -45,7 +45,7 @@ USES: dict[str, Callable[[Runtime], Any]] = {
     "fingerprint": lambda rt: [int(rt.fingerprint, 16) % 2**32],
     "similarity": lambda rt: rt.similarity(["a dog"], ["a cat"]),
 }
-LIBRARY = "fastflow.model.tokenizer.files.Saved.library"
+LIBRARY = "fastflow.model.tokenizer.files.SavedTokenizer.library"
 LONG_TEXTS, CUTS = "fastflow.model.tokenizer.cuts.LongTexts.__init__", "fastflow.model.tokenizer.cuts.find_cuts"
 CASES = [
     Late("flow", LIBRARY, "pieces"),

@@ -96,16 +96,16 @@ def check(name: str, z: NDArray[Any], exact: NDArray[Any], unfused: Errors) -> E
     return found
 
 
-class Agreement(NamedTuple):
+class Deviation(NamedTuple):
     """Least cosine of a row with PyTorch in float32, and largest absolute difference."""
 
     least_cosine: float
     max_abs_err: float
 
 
-def measure_agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Agreement:
+def measure_agreement(candidate: Candidate, z: Any, exact: NDArray[Any]) -> Deviation:
     """Return the agreement of ``z`` with ``exact``, both (B, D); raises as ``check_cosine`` does."""
-    return Agreement(check_cosine(candidate.name, candidate.dtype, z, exact), float(np.abs(z - exact).max()))
+    return Deviation(check_cosine(candidate.name, candidate.dtype, z, exact), float(np.abs(z - exact).max()))
 
 
 def check_cosine(name: str, dtype: str, z: Any, exact: NDArray[Any]) -> float:

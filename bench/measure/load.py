@@ -15,7 +15,7 @@ GRACE = 30.0  # seconds for the answers after the last request
 
 
 @dataclass(frozen=True)
-class Plan:
+class Load:
     """A load: ``count`` requests, ``rate`` a second, of JSON ``bodies`` in rotation, the first ``lead`` unmeasured."""
 
     port: int
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self.idle.remove(self)
 
 
-async def generate(plan: Plan) -> Outcome:
+async def generate(plan: Load) -> Outcome:
     """Send the requests of ``plan`` and wait for the answers."""
     outcome, loop = Outcome(), asyncio.get_running_loop()
     idle, every = list[Connection](), list[Connection]()
@@ -130,7 +130,7 @@ async def generate(plan: Plan) -> Outcome:
 def main() -> None:
     """Run the plan on standard input, JSON, and print its outcome."""
     given = json.load(sys.stdin)
-    plan = Plan(**given | {"bodies": tuple(given["bodies"])})
+    plan = Load(**given | {"bodies": tuple(given["bodies"])})
     json.dump(asdict(asyncio.run(generate(plan))), sys.stdout)
 
 

@@ -85,7 +85,7 @@ class Pooled(torch.nn.Module):
         return states
 
 
-class Saved(torch.nn.Module):
+class SentenceModules(torch.nn.Module):
     """A directory of Sentence Transformers in its own modules: (B, T) ids and mask int64 -> (B, D') float32."""
 
     def __init__(self, directory: Path, dtype: torch.dtype, attention: str = "sdpa") -> None:
@@ -107,10 +107,10 @@ class Saved(torch.nn.Module):
         return self(input_ids, ones)
 
 
-def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | Saved:
+def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | SentenceModules:
     """Open the subject as a module of (ids, mask)."""
     if subject.saved is not None:
-        return Saved(subject.saved, dtype, attention)
+        return SentenceModules(subject.saved, dtype, attention)
     return Pooled(subject, dtype, attention)
 
 

@@ -57,7 +57,7 @@ print(json.dumps(seconds), flush=True)
 
 
 @dataclass(frozen=True)
-class Engine:
+class ComparedEngine:
     """A package with its model, dtype, and the folder or name of the model."""
 
     package: str
@@ -103,7 +103,7 @@ def distil_by_model2vec(model: Path, work: Path) -> Path:
     return out
 
 
-def run(engine: Engine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
+def run(engine: ComparedEngine, python: Path, texts: Path, target: Path) -> tuple[float, float]:
     """Return the seconds of a process to its first vector and to all texts; save the vectors."""
     more = ["384"] if engine.package == "fastembed" else []
     files = [str(texts), str(target)]
@@ -124,7 +124,7 @@ def _time_import(python: Path, package: str, where: Path) -> float:
     return median(found[1:])
 
 
-def _score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
+def _score(engine: ComparedEngine, python: Path, tasks: list[Any], work: Path) -> float:
     texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
     places = {text: row for row, text in enumerate(texts)}
     source, target = work / "quality.txt", work / f"{engine.name}.quality.npy"
@@ -135,7 +135,7 @@ def _score(engine: Engine, python: Path, tasks: list[Any], work: Path) -> float:
     return fmean(measure(task, vectors[[places[text] for text in task.texts]])["all"] for task in tasks)
 
 
-def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
+def compare(engines: list[ComparedEngine], texts: list[str], tasks: list[Any], work: Path) -> dict[str, Any]:
     """Time the engines in turn; return packages and rows."""
     pythons = {engine.package: work / engine.package / "bin" / "python" for engine in engines}
     packages = {name: _install_package(name, work / name) for name in pythons}
@@ -144,7 +144,7 @@ def compare(engines: list[Engine], texts: list[str], tasks: list[Any], work: Pat
     neighbours = Neighbours()
     for name, found in packages.items():
         found["import_s"] = _time_import(pythons[name], name, work)
-    taken: dict[Engine, list[tuple[float, float]]] = {engine: [] for engine in engines}
+    taken: dict[ComparedEngine, list[tuple[float, float]]] = {engine: [] for engine in engines}
     for _ in range(ROUNDS + 1):  # the first round, not kept, fills the page cache
         for engine in engines:
             taken[engine].append(run(engine, pythons[engine.package], source, work / f"{engine.name}.npy"))
@@ -235,13 +235,13 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
         subject = Workbench(Path(name), str(model)).pick_subject()
         open_fastembed(subject, "float32", THREADS)
         half = ["bfloat16"] if "avx512_bf16" in describe()["instruction_sets"] else []
-        ours, peer = partial(Engine, "fastflow"), partial(Engine, "sentence-transformers", MODEL)
+        ours, peer = partial(ComparedEngine, "fastflow"), partial(ComparedEngine, "sentence-transformers", MODEL)
         engines = [
             *(ours(MODEL, dtype, model) for dtype in ("float32", *half, "int8")),
             *(ours(each, "float32", each) for each in ("default", "static")),
             *(peer(dtype, model) for dtype in ("float32", *half)),
-            Engine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
-            Engine("model2vec", "its table", "float32", distil_by_model2vec(model, work)),
+            ComparedEngine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
+            ComparedEngine("model2vec", "its table", "float32", distil_by_model2vec(model, work)),
         ]
         found = compare([each for each in engines if each.package in ("fastflow", *packages)], texts, tasks, work)
     run = {"machine": describe(), "texts": f"{len(texts)} texts, {source}", **found}

@@ -16,7 +16,7 @@ import numpy as np
 
 from fastflow.backends.choose import open_backend
 from fastflow.backends.triton import Task
-from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
+from fastflow.bench.measure.compare import Deviation, compare, measure_agreement
 from fastflow.bench.measure.row import BYTES, Array, Results, Row, Subject, make_row
 from fastflow.bench.measure.timing import Call, Effort, Timing, alternate
 from fastflow.bench.peers import gpu as gpu_peers
@@ -31,7 +31,7 @@ from fastflow.bench.peers.encoder import (
 )
 from fastflow.bench.peers.gpu import compiling, settings
 from fastflow.bench.report.ratios import compute_encoder_ratios, compute_gpu_encoder_ratios
-from fastflow.bench.suites.workbench import Request
+from fastflow.bench.suites.workbench import SuiteRun
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import read_config
 from fastflow.model.tokenizer import Tokens
@@ -41,7 +41,7 @@ GPU = gpu_peers.Gpu()  # a dry run replaces it
 GPU_SUITES = "the encoder suites on a GPU"
 
 
-def run_encoder(request: Request) -> Results:
+def run_encoder(request: SuiteRun) -> Results:
     """Run the suite on the model given, else on random weights."""
     results, gpu = Results(), request.on_gpu
     families = choose(request.against, gpu_peers.PEERS, GPU_SUITES) if gpu else choose(request.against)
@@ -65,7 +65,7 @@ def run_encoder(request: Request) -> Results:
 
 
 def _open_on_cpu(
-    request: Request, subject: Subject, families: list[str], results: Results
+    request: SuiteRun, subject: Subject, families: list[str], results: Results
 ) -> Iterator[EncoderCandidate]:
     sizes = request.sizes
     yield from open_ours(request, subject)
@@ -75,7 +75,7 @@ def _open_on_cpu(
 
 
 def _open_on_gpu(
-    request: Request, subject: Subject, families: list[str], results: Results
+    request: SuiteRun, subject: Subject, families: list[str], results: Results
 ) -> Iterator[EncoderCandidate]:
     for dtype, runtime in gpu_peers.open_ours(subject):
         yield EncoderCandidate("fastflow", dtype, "triton", partial(_prepare_graph, runtime.session.backend))
@@ -83,7 +83,7 @@ def _open_on_gpu(
         yield replace(peer, shapes=request.sizes.encoder.gpu_compiled if peer.name in gpu_peers.MODES else None)
 
 
-def open_ours(request: Request, subject: Subject) -> Iterator[EncoderCandidate]:
+def open_ours(request: SuiteRun, subject: Subject) -> Iterator[EncoderCandidate]:
     """Yield fastflow in every precision."""
     model = load_model(subject.model)
     for dtype in DTYPES:
@@ -112,7 +112,7 @@ def _prepare_graph(backend: Any, ids: Array, mask: Array) -> Callable[[], Any]:
     return call  # type: ignore[no-any-return]
 
 
-def _choose_effort(request: Request, batch: int, tokens: int) -> Effort:
+def _choose_effort(request: SuiteRun, batch: int, tokens: int) -> Effort:
     quick = request.sizes.quick
     if request.sizes.encoder.effort is not None:
         return request.sizes.encoder.effort
@@ -125,14 +125,14 @@ def _choose_effort(request: Request, batch: int, tokens: int) -> Effort:
 
 
 def measure_shape(
-    subject: Subject, engines: list[EncoderCandidate], ids: Array, exact: Array, request: Request, results: Results
+    subject: Subject, engines: list[EncoderCandidate], ids: Array, exact: Array, request: SuiteRun, results: Results
 ) -> list[Row]:
     """Return the rows of a shape; a wrong or failing peer leaves ``engines``."""
     batch, tokens = ids.shape
     mask = np.ones_like(ids)
     calls: dict[str, Call] = {}
 
-    def admit(candidate: EncoderCandidate) -> tuple[Call, Agreement]:
+    def admit(candidate: EncoderCandidate) -> tuple[Call, Deviation]:
         call = candidate.prepare(ids, mask)
         found = measure_agreement(candidate, np.array(call()), exact)
         for _ in range(2 if batch * tokens <= 256 else 0):  # some engines prepare themselves in the first calls

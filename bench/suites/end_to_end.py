@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement
+from fastflow.bench.measure.compare import Deviation
 from fastflow.bench.measure.row import Results, Subject
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers import gpu as gpu_peers
@@ -21,8 +21,16 @@ from fastflow.bench.peers.gpu import settings
 from fastflow.bench.report.ratios import compute_gpu_text_ratios, compute_list_ratios
 from fastflow.bench.suites import encoder
 from fastflow.bench.suites.encoder import DTYPES, find_instructions
-from fastflow.bench.suites.texts import Check, Lists, Tokenize, compare_texts, make_tokenizer, real_texts, to_texts
-from fastflow.bench.suites.workbench import Request
+from fastflow.bench.suites.texts import (
+    Lists,
+    PooledCheck,
+    Tokenize,
+    compare_texts,
+    make_tokenizer,
+    real_texts,
+    to_texts,
+)
+from fastflow.bench.suites.workbench import SuiteRun
 from fastflow.runtime import Runtime
 
 ONCE_FLOP = 1e12  # operations: a list with more is timed once
@@ -32,7 +40,7 @@ PADDED_ON_GPU = "torch-eager"  # other engines would compile or capture every sh
 ALONE = "torch-graph"  # embeds one text a call, by a graph for its length
 
 
-def run_end_to_end(request: Request) -> Results:
+def run_end_to_end(request: SuiteRun) -> Results:
     """Run the suite on the model or shape given, else on the packaged model and BERT-base."""
     results = Results()
     gpu, against = request.on_gpu, request.against
@@ -46,7 +54,7 @@ def run_end_to_end(request: Request) -> Results:
 
 
 def run_subject(
-    request: Request, subject: Subject, texts: list[str], source: str, families: Sequence[str], results: Results
+    request: SuiteRun, subject: Subject, texts: list[str], source: str, families: Sequence[str], results: Results
 ) -> None:
     """Check and time every engine on ``texts``."""
     request.say(f"end-to-end: {subject.label}: opening the engines")
@@ -55,7 +63,7 @@ def run_subject(
     inputs = f"{source}: {len(texts)} texts, {int(lengths.sum())} tokens"
     spread = "" if request.on_gpu else f", {lengths.min()} to {lengths.max()} a text"
     results.subjects.append({"subject": subject.label, "inputs": f"{inputs}{spread}; peers stop at pooled vectors"})
-    check, flop = Check(subject, texts, tokenize), sum(subject.flop(1, int(length)) for length in lengths)
+    check, flop = PooledCheck(subject, texts, tokenize), sum(subject.flop(1, int(length)) for length in lengths)
     short = [text for text, length in zip(texts, lengths, strict=True) if length <= SHORT]
     short = short[: request.sizes.texts.alone] or texts[:1]
     flop_of_one = subject.flop(1, int(np.diff(tokenize(short).offsets).mean()))
@@ -68,7 +76,7 @@ def run_subject(
         candidates = [*_open_on_cpu(request, subject, families, tokenize, results)]
         lists, runs, pause = Lists(texts), 1 if flop > ONCE_FLOP else 3, 5e-2
 
-    def judge(candidate: TextCandidate) -> Agreement:
+    def judge(candidate: TextCandidate) -> Deviation:
         found = check(candidate)
         if not candidate.alone:
             candidate.embed(texts if request.on_gpu else check.few)  # warm up
@@ -91,7 +99,7 @@ def run_subject(
 
 
 def _open_on_cpu(
-    request: Request, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
+    request: SuiteRun, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
 ) -> Iterator[TextCandidate]:
     for dtype in DTYPES:
         runtime = Runtime(subject.model, "cpu", dtype, request.threads, backend="cpu")
@@ -103,7 +111,7 @@ def _open_on_cpu(
 
 
 def _open_on_gpu(
-    request: Request, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
+    request: SuiteRun, subject: Subject, families: Sequence[str], tokenize: Tokenize, results: Results
 ) -> Iterator[TextCandidate]:
     gpu = encoder.GPU
     for dtype, runtime in gpu_peers.open_ours(subject):

@@ -28,7 +28,7 @@ from fastflow.bench.peers.gpu import capture, compiling, device_ms, settings
 from fastflow.bench.report.ratios import compute_flow_ratios
 from fastflow.bench.suites.sizes import FlowSizes
 from fastflow.bench.suites.texts import real_texts
-from fastflow.bench.suites.workbench import Request
+from fastflow.bench.suites.workbench import SuiteRun
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.flow import Plan
 from fastflow.model.artifact import load_model
@@ -220,7 +220,7 @@ class Pass(NamedTuple):
         results.leave_out(self.workload.label, name, reason, threads=self.threads, batch=batch)
 
 
-def run_flow(request: Request) -> Results:
+def run_flow(request: SuiteRun) -> Results:
     """Run the suite on the flow of the model given, else on flows of the paper's shape."""
     device, quick, threads, model = request.device, request.sizes.quick, request.threads, request.bench.model
     peers = frozenset(choose_rows(request.against, device, quick))
@@ -258,7 +258,7 @@ def list_passes(
         yield Pass(make_synthetic(2, 3, 32, "affine", 1024, size.dim), counts[0], size.affine, eager, size)
 
 
-def _run_pass(one: Pass, request: Request, results: Results, end: float) -> None:
+def _run_pass(one: Pass, request: SuiteRun, results: Results, end: float) -> None:
     device, compiled = request.device, one.size.compiled
     candidates = open_ours(one.workload, device, one.threads)
     candidates += open_peers(one.workload, device, one.peers)

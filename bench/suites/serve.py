@@ -21,14 +21,14 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from fastflow.bench.measure.load import Outcome, Plan
+from fastflow.bench.measure.load import Load, Outcome
 from fastflow.bench.measure.machine import read_text
 from fastflow.bench.measure.row import Results, Row, Subject, make_row
 from fastflow.bench.measure.timing import take_turns
 from fastflow.bench.report.ratios import compute_serve_ratios
 from fastflow.bench.suites.sizes import ServeSizes
 from fastflow.bench.suites.texts import real_texts
-from fastflow.bench.suites.workbench import Request
+from fastflow.bench.suites.workbench import SuiteRun
 from fastflow.errors import FastflowError, missing_extra
 from fastflow.runtime import Runtime
 
@@ -37,7 +37,7 @@ FULL_SHARE = 1.3  # share of the capacity that saturates the server
 TIMEOUT_S, START_S = 90, 300
 
 
-def run_serve(request: Request) -> Results:
+def run_serve(request: SuiteRun) -> Results:
     """Run the suite on the model given, else on the packaged model and BERT-base."""
     for module in ("starlette", "uvicorn", "httptools", "prometheus_client"):
         if find_spec(module) is None:
@@ -51,7 +51,7 @@ def run_serve(request: Request) -> Results:
     return results
 
 
-def run_subject(request: Request, subject: Subject, texts: list[str], source: str, results: Results) -> None:
+def run_subject(request: SuiteRun, subject: Subject, texts: list[str], source: str, results: Results) -> None:
     """Measure the Runtime, then the server at every load."""
     sizes, threads, say = request.sizes.serve, request.threads, request.say
     say(f"serve: {subject.label}: the Runtime alone")
@@ -122,7 +122,7 @@ def _send_load(port: int, texts: list[str], rate: float, size: int, sizes: Serve
     bodies = tuple(json.dumps({"inputs": group if size > 1 else group[0]}) for group in groups)
     lead = int(rate * sizes.lead)
     count = lead + int(min(sizes.most, max(10, rate * sizes.seconds)))
-    plan = Plan(port, "/embed", bodies, rate, count, sizes.connections, lead)
+    plan = Load(port, "/embed", bodies, rate, count, sizes.connections, lead)
     done = subprocess.run(
         [sys.executable, "-m", "fastflow.bench.measure.load"], input=json.dumps(asdict(plan)),
         capture_output=True, text=True, timeout=TIMEOUT_S + sizes.lead + sizes.seconds, check=False,

@@ -25,7 +25,7 @@ from fastflow.bench.peers.encoder import choose, first_line, missing, open_refer
 from fastflow.bench.report.ratios import compute_startup_ratios
 from fastflow.bench.suites.encoder import DTYPES, find_instructions
 from fastflow.bench.suites.texts import embed_padded
-from fastflow.bench.suites.workbench import Request
+from fastflow.bench.suites.workbench import SuiteRun
 from fastflow.errors import FastflowError
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.runtime import Runtime
@@ -92,7 +92,7 @@ print(json.dumps({'vector': [float(v) for v in vector], 'memory': memory}), flus
 """
 
 
-class Job(NamedTuple):
+class ColdStart(NamedTuple):
     """A process to start, and the vector (1, D) that it must agree with."""
 
     name: str
@@ -142,7 +142,7 @@ def start(name: str, command: Sequence[str], cwd: Path | None = None, seconds: f
     return taken, out.strip().splitlines()[-1]
 
 
-def start_once(job: Job) -> tuple[float, dict[str, float]]:
+def start_once(job: ColdStart) -> tuple[float, dict[str, float]]:
     """Return the seconds to the first vector, which is checked, and the memory in MB."""
     seconds, answer = start(f"{job.name} {job.dtype}", job.command)
     found = json.loads(answer)
@@ -150,7 +150,7 @@ def start_once(job: Job) -> tuple[float, dict[str, float]]:
     return seconds, {key: kib * 1024 / 1e6 for key, kib in found["memory"].items()}
 
 
-def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, results: Results) -> None:
+def time_starts(suite: str, label: str, jobs: Sequence[ColdStart], request: SuiteRun, results: Results) -> None:
     """Start every job by turns and add its row; leave out a peer that fails."""
     samples: dict[int, list[tuple[float, dict[str, float]]]] = {i: [] for i in range(len(jobs))}
     for _ in range(1 + request.sizes.starts):
@@ -171,7 +171,7 @@ def time_starts(suite: str, label: str, jobs: Sequence[Job], request: Request, r
         )])  # fmt: skip
 
 
-def run_startup(request: Request) -> Results:
+def run_startup(request: SuiteRun) -> Results:
     """Run the suite on the model given, else the packaged one, and on BERT-base."""
     families, results = choose(request.against), Results()
     base = request.bench.base()
@@ -184,14 +184,14 @@ def run_startup(request: Request) -> Results:
     return results
 
 
-def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: Results) -> Iterator[Job]:
+def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: Results) -> Iterator[ColdStart]:
     """Yield a Job for each candidate that embeds TEXT."""
     tokenize = Tokenizer(subject.encoder, subject.max_length)
     pooled = embed_padded(open_reference(subject), tokenize)([TEXT])
     calibrated = Runtime(subject.model, "cpu", "float32", threads, backend="cpu").transform(pooled)
     for dtype in DTYPES:
         command = make_command("fastflow", subject.model or "", dtype, threads)
-        yield Job("fastflow", dtype, f"cpu {find_instructions(dtype)}", command, calibrated)
+        yield ColdStart("fastflow", dtype, f"cpu {find_instructions(dtype)}", command, calibrated)
     for name, dtype in PEERS:
         if name not in families:
             continue
@@ -199,7 +199,7 @@ def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: 
             results.leave_out(subject.label, f"{name} {dtype}", reason)
         elif name == "sentence-transformers":
             last = embed_padded(open_reference(subject, (subject.depth,)), tokenize)([TEXT])
-            yield Job(name, dtype, "sentence", make_command(name, str(subject.encoder), dtype, threads), last)
+            yield ColdStart(name, dtype, "sentence", make_command(name, str(subject.encoder), dtype, threads), last)
         else:
             try:
                 from fastflow.bench.peers.engines import fuse, quantise
@@ -210,4 +210,4 @@ def list_jobs(subject: Subject, families: Sequence[str], threads: int, results: 
                 results.leave_out(subject.label, f"{name} {dtype}", reason)
                 continue
             tokenizer = str(subject.encoder / "tokenizer.json")
-            yield Job(name, dtype, name, make_command(name, str(path), dtype, threads, tokenizer), pooled)
+            yield ColdStart(name, dtype, name, make_command(name, str(path), dtype, threads, tokenizer), pooled)

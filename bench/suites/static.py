@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
+from fastflow.bench.measure.compare import Deviation, compare, measure_agreement
 from fastflow.bench.measure.row import Array, Results
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers.encoder import Embed, TextCandidate, choose, excuse, first_line
 from fastflow.bench.peers.gpu import settings
 from fastflow.bench.report.ratios import compute_static_ratios
-from fastflow.bench.suites.starts import TEXT, Job, make_command, time_starts
+from fastflow.bench.suites.starts import TEXT, ColdStart, make_command, time_starts
 from fastflow.bench.suites.texts import Lists, compare_texts, real_texts
-from fastflow.bench.suites.workbench import Request, Workbench
+from fastflow.bench.suites.workbench import SuiteRun, Workbench
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import is_model2vec
@@ -42,7 +42,7 @@ class Static(NamedTuple):
     path: Path
 
 
-def run_static(request: Request) -> Results:
+def run_static(request: SuiteRun) -> Results:
     """Run the suite on the static model given, else on random vectors with the packaged vocabulary."""
     families, results = choose(request.against, PEERS, "the static suite"), Results()
     threads, sizes = request.threads, request.sizes
@@ -55,7 +55,7 @@ def run_static(request: Request) -> Results:
         tokens = len(load_model(subject.path).tokenizer()(texts).ids)
         results.subjects.append({"subject": subject.label, "inputs": f"{source}: {len(texts)} texts, {tokens} tokens"})
 
-        def judge(candidate: TextCandidate) -> Agreement:
+        def judge(candidate: TextCandidate) -> Deviation:
             return measure_agreement(candidate, np.asarray(candidate.embed(texts)), exact)
 
         def all_fields(timing: Timing) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def open_engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[T
     lost = Results()
     exact = Runtime(path, backend="reference", dtype="float64").encode(texts)
 
-    def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:
+    def admit(candidate: TextCandidate) -> tuple[Embed, Deviation]:
         return candidate.embed, measure_agreement(candidate, np.asarray(candidate.embed(texts)), exact)
 
     def leave_out(candidate: TextCandidate, reason: str) -> None:
@@ -152,12 +152,12 @@ def open_numpy(path: Path) -> Embed:
     return embed
 
 
-def add_starts(request: Request, subject: Static, families: Sequence[str], results: Results) -> None:
+def add_starts(request: SuiteRun, subject: Static, families: Sequence[str], results: Results) -> None:
     """Time a new process of each engine."""
     request.say(f"static: {subject.label}: starts")
     exact = Runtime(subject.path, backend="reference", dtype="float64").encode([TEXT])
     jobs = []
     for name in ("fastflow", *families):
         command = make_command(name, str(subject.path), "float32", request.threads)
-        jobs.append(Job(name, "float32", name.partition("-")[0], command, exact))
+        jobs.append(ColdStart(name, "float32", name.partition("-")[0], command, exact))
     time_starts("static", subject.label, jobs, request, results)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastflow.bench.measure.compare import Agreement, compare, measure_agreement
+from fastflow.bench.measure.compare import Deviation, compare, measure_agreement
 from fastflow.bench.measure.row import Array, Results, Subject, make_row
 from fastflow.bench.measure.timing import Effort, Timing, alternate, summarise, take_turns
 from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse, open_reference
@@ -22,7 +22,7 @@ LINES = CHECKOUT / "examples" / "novels.txt"
 BATCH = 32  # texts, Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, that are compared with PyTorch
 Tokenize = Callable[[Sequence[str]], Tokens]
-Judge = Callable[[TextCandidate], Agreement]  # raises if the candidate is wrong
+Judge = Callable[[TextCandidate], Deviation]  # raises if the candidate is wrong
 
 
 def real_texts(most: int | None) -> tuple[list[str], str]:
@@ -45,7 +45,7 @@ def make_tokenizer(subject: Subject) -> Tokenize:
     return lambda texts: tokenize([subject.prompt + text for text in texts])
 
 
-class Check:
+class PooledCheck:
     """Compares pooled vectors of CHECKED texts with PyTorch's."""
 
     def __init__(self, subject: Subject, texts: Sequence[str], tokenize: Tokenize) -> None:
@@ -53,7 +53,7 @@ class Check:
         self.few = [texts[i] for i in np.unique(np.linspace(0, len(texts) - 1, min(CHECKED, len(texts))).astype(int))]
         self._exact: dict[tuple[int, ...] | None, Array] = {}
 
-    def __call__(self, candidate: TextCandidate) -> Agreement:
+    def __call__(self, candidate: TextCandidate) -> Deviation:
         if candidate.layers not in self._exact:
             run = open_reference(self.subject, candidate.layers)
             self._exact[candidate.layers] = embed_padded(run, self.tokenize)(self.few)
@@ -108,7 +108,7 @@ def compare_texts(
     """Check ``candidates``, time them on ``lists``, add rows; ``fields``: of ``together``, ``few`` and ``long``."""
     by_key = {candidate.key: candidate for candidate in candidates}
 
-    def admit(candidate: TextCandidate) -> tuple[Embed, Agreement]:
+    def admit(candidate: TextCandidate) -> tuple[Embed, Deviation]:
         return candidate.embed, judge(candidate)
 
     def time_all(calls: Mapping[str, Embed]) -> dict[str, tuple[Timing | None, Timing | None, list[float]]]:
@@ -122,7 +122,7 @@ def compare_texts(
     def leave_out(candidate: TextCandidate, reason: str) -> None:
         results.leave_out(label, candidate.key, reason)
 
-    def add(candidate: TextCandidate, accuracy: Agreement, timing: Timing, more: dict[str, Any]) -> None:
+    def add(candidate: TextCandidate, accuracy: Deviation, timing: Timing, more: dict[str, Any]) -> None:
         who = {"subject": label, "threads": threads, **candidate.as_fields()}
         results.add([make_row(suite, **who, **accuracy._asdict(), **timing._asdict(), **more)])
 

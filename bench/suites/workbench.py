@@ -76,7 +76,7 @@ class Workbench:
 
 
 @dataclass(frozen=True)
-class Request:
+class SuiteRun:
     """A run of a suite; ``against``: peers by name, None for all."""
 
     bench: Workbench

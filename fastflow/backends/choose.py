@@ -17,7 +17,7 @@ from fastflow.stages.vectors import check_count
 from fastflow.values import short
 
 
-class Kind(NamedTuple):
+class BackendClass(NamedTuple):
     """A class of ``fastflow.backends``, imported when chosen."""
 
     module: str
@@ -29,20 +29,20 @@ class Kind(NamedTuple):
 
 
 BACKENDS = {
-    "cpu": Kind("cpu", "CpuBackend", ("float32", "bfloat16", "int8")),
-    "triton": Kind("triton", "TritonBackend", ("float32", "bfloat16", "float16")),
-    "torch": Kind("torch", "TorchBackend", ("float32", "bfloat16", "float64")),
-    "reference": Kind("reference", "ReferenceBackend", ("float32", "float64")),
+    "cpu": BackendClass("cpu", "CpuBackend", ("float32", "bfloat16", "int8")),
+    "triton": BackendClass("triton", "TritonBackend", ("float32", "bfloat16", "float16")),
+    "torch": BackendClass("torch", "TorchBackend", ("float32", "bfloat16", "float64")),
+    "reference": BackendClass("reference", "ReferenceBackend", ("float32", "float64")),
 }
 OF_VECTORS = {
-    "cpu": Kind("cpu", "CpuVectors", ("float32",)),
-    "torch": Kind("torch", "TorchVectors", ("float32", "float64")),
-    "reference": Kind("reference", "ReferenceVectors", ("float32", "float64")),
+    "cpu": BackendClass("cpu", "CpuVectors", ("float32",)),
+    "torch": BackendClass("torch", "TorchVectors", ("float32", "float64")),
+    "reference": BackendClass("reference", "ReferenceVectors", ("float32", "float64")),
 }
 OF_TABLES = {
-    "cpu": Kind("cpu", "CpuTable", ("float32",)),
-    "torch": Kind("torch", "TorchTable", ("float32", "float64")),
-    "reference": Kind("reference", "ReferenceTable", ("float32", "float64")),
+    "cpu": BackendClass("cpu", "CpuTableBackend", ("float32",)),
+    "torch": BackendClass("torch", "TorchTable", ("float32", "float64")),
+    "reference": BackendClass("reference", "ReferenceTable", ("float32", "float64")),
 }
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", *dict.fromkeys(dtype for kind in BACKENDS.values() for dtype in kind.dtypes))
@@ -101,8 +101,8 @@ def open_calibrator(model: VectorModel, backend: str, device: str, dtype: str, t
 
 
 def _open_simple(
-    kinds: dict[str, Kind], lacking: str, where: str, backend: str, model: Model | VectorModel, device: str, dtype: str,
-    threads: int | None,
+    kinds: dict[str, BackendClass], lacking: str, where: str, backend: str, model: Model | VectorModel, device: str,
+    dtype: str, threads: int | None,
 ) -> Any:  # fmt: skip
     notes = []
     if (name := backend) == "auto":
@@ -116,7 +116,9 @@ def _open_simple(
     return opened
 
 
-def _open_kind(kind: Kind, name: str, where: str, model: Any, device: str, dtype: str, threads: int | None) -> Any:
+def _open_kind(
+    kind: BackendClass, name: str, where: str, model: Any, device: str, dtype: str, threads: int | None
+) -> Any:
     if reason := cannot_run(name, device):
         raise reason
     details: list[str] = []

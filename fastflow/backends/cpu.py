@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastflow.backends import Backend, Calibrator, Floats, FusedCall
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, fold_head
+from fastflow.kernels.encoder import PLAIN, Outliers, PoolingSpec, fold_head
 from fastflow.late import making
 from fastflow.model import Model, VectorModel
 from fastflow.model.encoder import encoder_shape, read_config
@@ -155,7 +155,7 @@ class CpuBackend(CpuCalibrator, Backend):
         from fastflow.kernels.stored import NotFinite
 
         found, how = None if tried is None else tried.found, model.pooling
-        pooling = Pooling(how.mode, how.layers, how.shares, how.weights, fold_head(model.head))
+        pooling = PoolingSpec(how.mode, how.layers, how.shares, how.weights, fold_head(model.head))
         try:
             outliers = Outliers(smooth(found.largest), find_outlying(found.terms)) if found else PLAIN
             return CpuEncoder(
@@ -179,7 +179,7 @@ class CpuBackend(CpuCalibrator, Backend):
         return pooled
 
 
-class CpuTable(CpuCalibrator, Backend):
+class CpuTableBackend(CpuCalibrator, Backend):
     """A token table in the mapped file, pooled by compiled kernels."""
 
     def __init__(self, model: Model, dtype: str, device: str, threads: int | None) -> None:

@@ -91,7 +91,7 @@ def trial(model: Model) -> Trial:
     rows, odd = tokens.offsets[[len(SENTENCES), len(together)]]
     largest: dict[str, Floats] = {}
     terms: dict[str, Floats] = {}
-    backend = Streamed(model, "float32", "cpu", None)
+    backend = StreamedBackend(model, "float32", "cpu", None)
 
     def watch(name: str, operand: Floats) -> None:
         if name.endswith(NORMALISED):
@@ -139,7 +139,7 @@ def int8_cost(model: Model, found: Int8, when: str) -> str:
     return f"{said}; the worst is {text}{kept}"
 
 
-class Streamed(ReferenceBackend):
+class StreamedBackend(ReferenceBackend):
     """The reference backend with its weights in the mapped file."""
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:

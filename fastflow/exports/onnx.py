@@ -10,11 +10,11 @@ import numpy as np
 from onnx import TensorProto
 
 from fastflow.errors import UsageError
-from fastflow.exports.onnx_graph import FAR, Array, Graph, Value, axes, number, stack
+from fastflow.exports.onnx_graph import FAR, Array, OnnxGraph, Value, axes, number, stack
 from fastflow.exports.record import (
     CONFIG,
     FOREIGN,
-    Record,
+    ExportRecord,
     read_pooler,
     write_json,
     write_static_tokenizer,
@@ -44,10 +44,10 @@ from fastflow.stages.calibration import output_dim
 from fastflow.stages.pooling import Pooling
 
 
-class Encoder:
+class OnnxEncoder:
     """Hidden states (B, T, D) of an encoder for ids and mask (B, T) of the graph."""
 
-    def __init__(self, graph: Graph, weights: Arrays, shape: EncoderShape) -> None:
+    def __init__(self, graph: OnnxGraph, weights: Arrays, shape: EncoderShape) -> None:
         self._graph, self._weights, self._shape = graph, weights, shape
         self._places = graph.positions("input_ids")
 
@@ -170,7 +170,7 @@ class Encoder:
         return self._linear(graph.op("Mul", given, gate), f"{prefix}down")
 
 
-def activate(graph: Graph, x: Value, kind: str) -> Value:
+def activate(graph: OnnxGraph, x: Value, kind: str) -> Value:
     """Add gelu, gelu_tanh or relu of x."""
     if kind == "relu":
         return graph.op("Relu", x)
@@ -190,14 +190,14 @@ PLAIN = {
 CLIPS = {"relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 
 
-def write_onnx(model: Model, folder: Path, record: Record) -> None:
+def write_onnx(model: Model, folder: Path, record: ExportRecord) -> None:
     """Write graph and tokenizer; raises for prompts that are not pooled."""
     if not model.prompts.pooled and any(model.prompts.texts.values()):
         raise UsageError(
             f"{model.path} leaves its prompts out of the pooling (include_prompt false), which a graph of token ids "
             "cannot: it does not see where a prompt ends"
         )
-    graph = Graph(int8=record.dtype == "int8")
+    graph = OnnxGraph(int8=record.dtype == "int8")
     if is_static(model.encoder):
         x = _add_table(graph, open_table(model.encoder), model.pooling.weights, model.tokenizer().left_out)
         write_static_tokenizer(model, folder, batches=True)
@@ -216,21 +216,21 @@ def write_onnx(model: Model, folder: Path, record: Record) -> None:
     graph.save(folder / MODEL, _divide_by_norm(graph, x) if record.normalize else x, kept or dim)
 
 
-def _encode(graph: Graph, model: Model) -> str:
+def _encode(graph: OnnxGraph, model: Model) -> str:
     config = read_config(model.encoder)
     shape = encoder_shape(config, model.encoder)
     weights = load_weights(model.encoder, config, shape, np.float32)
-    hidden = Encoder(graph, weights, shape)(model.pooling.layers)
+    hidden = OnnxEncoder(graph, weights, shape)(model.pooling.layers)
     if model.pooling.mode != "pooler":
         return _add_pooling(graph, hidden, model.pooling)
     first = graph.op("Gather", hidden[model.pooling.layers[0]], np.array(0, np.int64), axis=1)
     return _add_head(graph, first, [Dense(*read_pooler(model), "tanh")])
 
 
-class Pool:
+class OnnxPooling:
     """Pool states (B, T, D) to vectors (B, P) as ``kernels.encoder.texts.pool`` does."""
 
-    def __init__(self, graph: Graph, how: Pooling) -> None:
+    def __init__(self, graph: OnnxGraph, how: Pooling) -> None:
         self._graph, self._weighted = graph, how.weights is not None
         self._mask = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
         self._counts = self._mask
@@ -271,7 +271,7 @@ class Pool:
         return self._graph.op("Unsqueeze", values, axes(2))
 
 
-def _add_table(graph: Graph, table: Table, weights: Array | None, left_out: int | None) -> Value:
+def _add_table(graph: OnnxGraph, table: Table, weights: Array | None, left_out: int | None) -> Value:
     """Add the mean (B, D) of a token table's rows; 0 for a text without tokens."""
     counts = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     if left_out is not None:
@@ -290,18 +290,18 @@ def _add_table(graph: Graph, table: Table, weights: Array | None, left_out: int 
     return graph.op("Div", summed, graph.op("Max", total, number(LEAST)))
 
 
-def _add_pooling(graph: Graph, hidden: dict[int, Value], how: Pooling) -> Value:
+def _add_pooling(graph: OnnxGraph, hidden: dict[int, Value], how: Pooling) -> Value:
     """Add (B, P): the weighted sum of layers, then every pooling mode side by side."""
     states = None
     for layer, share in zip(how.layers, how.factors, strict=True):
         part = hidden[layer] if share == 1 else graph.op("Mul", hidden[layer], number(share))
         states = part if states is None else graph.op("Add", states, part)
     assert states is not None  # noqa: S101 - for mypy
-    pool = Pool(graph, how)
+    pool = OnnxPooling(graph, how)
     return stack([pool(states, mode) for mode in how.parts], graph)
 
 
-def _add_head(graph: Graph, x: Value, head: Head) -> Value:
+def _add_head(graph: OnnxGraph, x: Value, head: Head) -> Value:
     for module in head:
         if isinstance(module, Dense):
             y = _activate(graph, _dense(graph, x, module.weight, module.bias), module.activation)
@@ -316,16 +316,16 @@ def _add_head(graph: Graph, x: Value, head: Head) -> Value:
     return x
 
 
-def _divide_by_norm(graph: Graph, x: Value) -> Value:
+def _divide_by_norm(graph: OnnxGraph, x: Value) -> Value:
     norm = graph.op("ReduceL2", x, axes=[1], keepdims=1)
     return graph.op("Div", x, graph.op("Max", norm, number(LEAST_NORM)))
 
 
-def _dense(graph: Graph, x: Value, weight: Array, bias: Array) -> Value:
+def _dense(graph: OnnxGraph, x: Value, weight: Array, bias: Array) -> Value:
     return graph.op("Gemm", x, weight, bias, transB=1)
 
 
-def _activate(graph: Graph, x: Value, kind: str) -> Value:
+def _activate(graph: OnnxGraph, x: Value, kind: str) -> Value:
     if kind == "identity":
         return x
     if kind == "gelu":
@@ -340,7 +340,7 @@ def _activate(graph: Graph, x: Value, kind: str) -> Value:
     return graph.op("Mul", x, gate)
 
 
-def _add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
+def _add_calibration(graph: OnnxGraph, x: Value, plans: Sequence[Plan]) -> Value:
     for plan in plans:
         u = graph.op("Mul", graph.op("Sub", x, plan.m), plan.s)
         if plan.L is not None:
@@ -354,7 +354,7 @@ def _add_calibration(graph: Graph, x: Value, plans: Sequence[Plan]) -> Value:
     return x
 
 
-def _add_steps(graph: Graph, u: Value, plan: Plan) -> Value:
+def _add_steps(graph: OnnxGraph, u: Value, plan: Plan) -> Value:
     for k in range(plan.steps):
         own, (first, last) = slice(k * plan.width, (k + 1) * plan.width), (int(n) for n in plan.writes[k])
         h = graph.op("Relu", _dense(graph, u, plan.U[own], plan.c[own]))

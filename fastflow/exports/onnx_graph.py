@@ -25,7 +25,7 @@ Array = NDArray[Any]
 Value = str
 
 
-class Graph:
+class OnnxGraph:
     """The nodes of an ONNX graph; ``int8``: ``linear`` multiplies in int8."""
 
     def __init__(self, int8: bool = False) -> None:
@@ -111,6 +111,6 @@ def number(value: float) -> Array:
     return np.array(value, np.float32)
 
 
-def stack(values: Sequence[Value], graph: Graph, axis: int = -1) -> Value:
+def stack(values: Sequence[Value], graph: OnnxGraph, axis: int = -1) -> Value:
     """Concatenate ``values`` along ``axis``."""
     return values[0] if len(values) == 1 else graph.op("Concat", *values, axis=axis)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.exports.record import (
-    Record,
+    ExportRecord,
     number_layers,
     read_pooler,
     write_encoder,
@@ -39,7 +39,7 @@ from fastflow.stages.calibration import output_dim
 Array = NDArray[Any]
 
 
-class Chain:
+class DenseChain:
     """Dense modules activation(W x + b) + R x, then the affine map y = map x + shift in float64.
 
     Two modules compute a coupling u <- u + V h: they output u, which R copies, and the hidden units.
@@ -111,7 +111,7 @@ def _round(module: Dense) -> Dense:
 
 def make_modules(model: Model, dim: int | None, normalize: bool) -> Head:
     """Make all modules after the pooling."""
-    chain = Chain(model.pooled_dim)
+    chain = DenseChain(model.pooled_dim)
     for plan in fold(model.calibration, model.pooled_dim):
         chain.run(plan)
     if dim is not None and model.truncation is not None:
@@ -188,7 +188,7 @@ class Writer:
         write_json(self.folder / SETTINGS, settings)
 
 
-def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
+def write_sentence_transformers(model: Model, folder: Path, record: ExportRecord) -> None:
     """Write the model; raises a FastflowError that names a part that no module computes."""
     head, writer = make_modules(model, record.dim, record.normalize), Writer(folder)
     width = size_of(model.encoder).hidden * len(model.pooling.parts)

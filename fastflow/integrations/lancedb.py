@@ -23,7 +23,7 @@ with library("lancedb"):
 
 
 @register("fastflow")
-class FastflowEmbeddings(TextEmbeddingFunction):
+class FastflowTextEmbeddings(TextEmbeddingFunction):
     """Embeds for a table; ``create(model=...)``: a Runtime, path or Hub id; None is the packaged model.
 
     A table opens the same model again, and refuses another.

@@ -109,7 +109,7 @@ def divides(scale: NDArray[Any], *largest: float) -> bool:
     return bool(low > 1 / INVERTIBLE and high < INVERTIBLE and max(largest) <= low * LARGEST)
 
 
-class Step(NamedTuple):
+class CouplingStep(NamedTuple):
     """Weights of one coupling, which reads and writes the state u: fields as in Plan; V, R transposed."""
 
     U: Array
@@ -136,7 +136,7 @@ class Builder:
         self.m, self.s, self.t = np.zeros(size), np.ones(size), np.zeros(size)
         self.M = Linear(size)
         self.L: Array | None = None
-        self.steps: list[Step] = []
+        self.steps: list[CouplingStep] = []
         self.centred = False
 
     def _active(self, values: Array, fill: float | None = None) -> Array:
@@ -224,7 +224,7 @@ class Builder:
             R, q = self.M.place(gate[0].T, changed), np.full(self.M.columns, UNTOUCHED)
             p[where], q[where] = (bias + self.t[changed]) / scale, gate[1]
             self.t[changed] = 0
-        self.steps.append(Step(U, c, *inner, read, V, hull(where), p, R, q))
+        self.steps.append(CouplingStep(U, c, *inner, read, V, hull(where), p, R, q))
 
     def close(self) -> None:
         """Append the plan to ``done`` and begin the next at y = x; raises if it exceeds float32."""

@@ -15,11 +15,11 @@ from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.static.table import open_table
 from fastflow.report import plots
-from fastflow.report.subjects import MODEL, Subject, find_baseline
+from fastflow.report.subjects import MODEL, ReportColumn, find_baseline
 from fastflow.report.verdict import HIGHEST, LOWEST, Line, Section, format_figure
 
 
-def measure_similarity(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs]) -> Section:
+def measure_similarity(subjects: Sequence[ReportColumn], sets: Sequence[evaluate.Pairs]) -> Section:
     """Measure Spearman of every set, over all pairs and averaged over subsets."""
     data, drawn_of = {subject.name: evaluate.evaluate(subject, sets) for subject in subjects}, {}
     averaged = data[MODEL]["average"]["sets"]
@@ -77,7 +77,7 @@ def _count_wins(lines: Sequence[Line], better: str, unit: str) -> str:
     return f" The model is {better} than {base} on {count} of {len(lines)} {unit}."
 
 
-def measure_tasks(subjects: Sequence[Subject], found: Sequence[evaluate.OtherTask]) -> Section:
+def measure_tasks(subjects: Sequence[ReportColumn], found: Sequence[evaluate.OtherTask]) -> Section:
     """Measure the tasks that are not scored pairs."""
     data = {subject.name: evaluate.evaluate_tasks(subject, found) for subject in subjects}
     lines = []
@@ -99,7 +99,7 @@ def measure_tasks(subjects: Sequence[Subject], found: Sequence[evaluate.OtherTas
     )
 
 
-def measure_qnli(subjects: Sequence[Subject], pairs: evaluate.Labelled) -> Section:
+def measure_qnli(subjects: Sequence[ReportColumn], pairs: evaluate.Labelled) -> Section:
     """Measure the AUC of the cosine of question and sentence (Li et al. 2020, table 4)."""
     positive = np.array([label == "entailment" for label in pairs.labels])
     data: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def measure_qnli(subjects: Sequence[Subject], pairs: evaluate.Labelled) -> Secti
     )
 
 
-def measure_lexical(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs]) -> Section:
+def measure_lexical(subjects: Sequence[ReportColumn], sets: Sequence[evaluate.Pairs]) -> Section:
     """Measure Spearman with edit distance (Li et al. 2020, table 6)."""
     lines, data, drawn, caption = [], {}, "", ""
     closest = next((p for name in ("STSb-dev", "STSb-test") for p in sets if p.name == name), None)
@@ -155,7 +155,7 @@ def measure_lexical(subjects: Sequence[Subject], sets: Sequence[evaluate.Pairs])
     )
 
 
-def measure_isotropy(subjects: Sequence[Subject], texts: Sequence[str], seed: int) -> Section:
+def measure_isotropy(subjects: Sequence[ReportColumn], texts: Sequence[str], seed: int) -> Section:
     """Measure the mean cosine of random pairs, IsoScore and the singular values."""
     data: dict[str, Any] = {}
     for subject in subjects:

@@ -30,7 +30,7 @@ PACKAGE, STATIC = "package", "static"
 UNCALIBRATED = ("raw", "weights")
 
 
-class Pool:
+class EmbeddingCache:
     """A cache of pooled embeddings by prompt and text."""
 
     def __init__(self, runtime: Runtime, count: Callable[[int], None] = lambda texts: None) -> None:
@@ -50,12 +50,12 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportColumn:
     """One column of the report: name, description, and embeddings (n, D') of texts."""
 
     name: str
     about: str
-    pool: Pool
+    pool: EmbeddingCache
     calibrate: Callable[[Matrix], Matrix]
 
     def __call__(self, texts: Sequence[str]) -> Matrix:
@@ -73,13 +73,13 @@ class Subject:
 def make_subjects(
     runtime: Runtime, model: Model, against: Sequence[str], texts: Sequence[str], fit: Fit, open_model: Open, seed: int,
     count: Callable[[int], None] = lambda texts: None,
-) -> list[Subject]:  # fmt: skip
+) -> list[ReportColumn]:  # fmt: skip
     """Make the columns: ``model``, then ``against``; raises a UsageError for a wrong name.
 
     A name is ``raw`` (``find_raw``); ``weights``, without calibration; a method of ``fit``, fitted on ``texts``;
     or a model's directory.
     """
-    pool, out, plain = Pool(runtime, count), [], find_raw(model)
+    pool, out, plain = EmbeddingCache(runtime, count), [], find_raw(model)
     for name in dict.fromkeys(against):
         if name == MODEL:
             raise UsageError("--against names the other columns, not the model itself")
@@ -88,19 +88,19 @@ def make_subjects(
         if name in UNCALIBRATED:
             own = pool
             if name == "raw" and plain is not None:
-                own = Pool(open_model(replace(model, pooling=plain)), count)
-            out.append(Subject(name, _describe(own.runtime, "none"), own, lambda x: x))
+                own = EmbeddingCache(open_model(replace(model, pooling=plain)), count)
+            out.append(ReportColumn(name, _describe(own.runtime, "none"), own, lambda x: x))
         elif Path(name).is_dir():
-            out.append(_make_subject(name_path(name), Pool(open_model(name), count)))
+            out.append(_make_subject(name_path(name), EmbeddingCache(open_model(name), count)))
         else:
             if not texts:
                 raise UsageError(f"--against {name} has to be fitted on text: give --corpus FILE, or --sts")
             stages = fit(name, pool(texts), seed)
             about = f"{_describe(runtime, describe(stages))} fitted on {len(texts):,} texts"
-            out.append(Subject(name, about, pool, partial(apply_wide, stages)))
+            out.append(ReportColumn(name, about, pool, partial(apply_wide, stages)))
     if is_of_package(model):
-        out += [_make_subject(PACKAGE, Pool(open_model("default"), count))]
-        out += [_make_subject(STATIC, Pool(open_model(STATIC), count))]
+        out += [_make_subject(PACKAGE, EmbeddingCache(open_model("default"), count))]
+        out += [_make_subject(STATIC, EmbeddingCache(open_model(STATIC), count))]
     names = [subject.name for subject in out]
     paths = [name_path(name) for name in against if name not in UNCALIBRATED]
     twice = [name for i, name in enumerate(names) if name in names[:i]]
@@ -142,8 +142,8 @@ def name_path(path: str | Path) -> str:
     return os.path.basename(os.path.abspath(path))
 
 
-def _make_subject(name: str, pool: Pool) -> Subject:
-    return Subject(name, _describe(pool.runtime, pool.runtime.info()["calibration"]), pool, pool.runtime.transform)
+def _make_subject(name: str, pool: EmbeddingCache) -> ReportColumn:
+    return ReportColumn(name, _describe(pool.runtime, pool.runtime.info()["calibration"]), pool, pool.runtime.transform)
 
 
 def _describe(runtime: Runtime, calibration: str) -> str:

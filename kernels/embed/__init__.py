@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.flow.cpu import CpuFlow
     from fastflow.kernels.table.cpu import CpuTable
-    from fastflow.kernels.tokens import Tokenizer
+    from fastflow.kernels.tokens import CompiledTokenizer
 
 MOST = 2**62  # limit of ids that cuts no text
 
@@ -27,7 +27,7 @@ class Texts:
     """
 
     def __init__(
-        self, words: Tokenizer, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
+        self, words: CompiledTokenizer, pooling: CpuTable | CpuEncoder, limit: int, special: bool = True,
         left_out: int | None = None,
     ) -> None:  # fmt: skip
         self._check = getattr(pooling, "check", None)  # of a table: raises if its file changed

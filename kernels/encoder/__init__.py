@@ -65,7 +65,7 @@ class Norm(NamedTuple):
 Head = Sequence[Dense | Unit | Norm]
 
 
-class Pooling(NamedTuple):
+class PoolingSpec(NamedTuple):
     """How hidden states become vectors, and the modules after it.
 
     mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings. shares: layers' weights, None: equal.

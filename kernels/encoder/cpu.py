@@ -18,7 +18,7 @@ from fastflow.kernels.encoder import (
     WORDS,
     EncoderShape,
     Outliers,
-    Pooling,
+    PoolingSpec,
     mean_position,
 )
 from fastflow.kernels.encoder.cpu_layers import assemble
@@ -104,7 +104,7 @@ class CpuEncoder:
     """
 
     def __init__(
-        self, weights: Stored, shape: EncoderShape, pooling: Pooling, dtype: str = "float32",
+        self, weights: Stored, shape: EncoderShape, pooling: PoolingSpec, dtype: str = "float32",
         threads: int | None = None, *, isa: str | None = None, outliers: Outliers = PLAIN,
         release: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
@@ -180,7 +180,7 @@ def _words(weights: Stored, half: bool, threads: int) -> Array:
     return _floats(weights, "word", threads)
 
 
-def _token_weights(pooling: Pooling, weights: Stored) -> Array | None:
+def _token_weights(pooling: PoolingSpec, weights: Stored) -> Array | None:
     if (table := pooling.token_weights) is None:
         return None
     if pooling.mode == "pooler":

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.encoder import WORDS, Dense, EncoderShape, Head, Norm, Pooling, Unit, head_width
+from fastflow.kernels.encoder import WORDS, Dense, EncoderShape, Head, Norm, PoolingSpec, Unit, head_width
 from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, EncoderProgram, Products, Stored
 
 POOLINGS = {
@@ -28,7 +28,7 @@ IN_PRODUCT = {"identity": "none", "tanh": "tanh", "relu": "relu", "gelu": "gelu"
 TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers with a row per text
 
 
-def assemble(weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> EncoderProgram:
+def assemble(weights: Stored, shape: EncoderShape, pooling: PoolingSpec, products: Products) -> EncoderProgram:
     """Return the steps from tokens to vectors; raise ValueError for a pooling or outliers that cannot run."""
     check_pooling(pooling)
     program = EncoderProgram({**weights, **head_weights(pooling.head)}, shape, pooling, products)
@@ -148,7 +148,7 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
     return found
 
 
-def check_pooling(pooling: Pooling) -> None:
+def check_pooling(pooling: PoolingSpec) -> None:
     """Raise ValueError for a pooling that is unknown, or does not fit its layers or modules."""
     parts, layers, shares = pooling.mode.split("+"), len(pooling.layers), pooling.shares
     if pooling.mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import APART, BF16, BF16_WIDE, FLOAT, INT8, INT8_SIGNED, INT8_TILES, LINEAR_FIELDS, STEPS
-from fastflow.kernels.encoder import PLAIN, EncoderShape, Outliers, Pooling, head_width
-from fastflow.kernels.stored import STORED, Matrix, NotFinite, raw, record, storable, usable, widen
+from fastflow.kernels.encoder import PLAIN, EncoderShape, Outliers, PoolingSpec, head_width
+from fastflow.kernels.stored import STORED, NotFinite, PackedMatrix, raw, record, storable, usable, widen
 
 LINE = 64  # bytes of a cache line
 ACTIVATIONS = {
@@ -48,7 +48,7 @@ class EncoderProgram:
     ``used``: names of the weights read. ``pooled``, ``outputs``: widths of a vector before and after the head.
     """
 
-    def __init__(self, weights: Stored, shape: EncoderShape, pooling: Pooling, products: Products) -> None:
+    def __init__(self, weights: Stored, shape: EncoderShape, pooling: PoolingSpec, products: Products) -> None:
         self.weights, self.shape = weights, shape
         self.panel, self.format, self.attention, (self.smoothing, self.apart), self.together = products
         layers, self.modules = len(pooling.layers), pooling.head
@@ -65,7 +65,7 @@ class EncoderProgram:
         self._tables: dict[float, int] = {}  # base of rotary angles -> offset
         self._fill: list[Callable[[Array], None]] = []  # functions that write parts of the memory
         self._apart_weights: dict[str, Callable[[Array], None]] = {}  # weight -> writer of its outlier columns
-        self.matrices: list[Matrix] = []
+        self.matrices: list[PackedMatrix] = []
         self.used: set[str] = set()
         self._bytes = 0
 
@@ -191,7 +191,7 @@ class EncoderProgram:
         steps = inner // lanes
         spare = -steps % _cpu.TILE_STEPS if form == INT8_TILES else 0
         panels = self._reserve(4 * height * (steps + spare))
-        matrix = Matrix(
+        matrix = PackedMatrix(
             f"{name}.weight", tuple(map(raw, parts)), STORED.index(parts[0].dtype), len(parts[0]), columns, rows,
             groups, padded, factor, lanes, panels, scale, shift, _cpu.ZERO_POINT if form == INT8 else 0, spare, by,
             1 if form == FLOAT else self.together,

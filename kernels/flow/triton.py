@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels.flow import Plan
-from fastflow.kernels.flow.triton_layout import Layout, arrange, is_dense, lay_out_hidden, lay_out_state, pad_width
+from fastflow.kernels.flow.triton_layout import (
+    LaunchLayout,
+    arrange,
+    is_dense,
+    lay_out_hidden,
+    lay_out_state,
+    pad_width,
+)
 from fastflow.kernels.launch import Launcher, options
 
 POOL = 16  # tokens that pooling sums at a time
@@ -185,11 +192,11 @@ class _Part:
         self.flow, self.plan = flow, plan
         self.kind = kind(plan)
         self.width = pad_width(plan.width)
-        self.layouts: dict[tuple[int, int, int, bool], tuple[Layout, dict[str, Tensor]]] = {}
+        self.layouts: dict[tuple[int, int, int, bool], tuple[LaunchLayout, dict[str, Tensor]]] = {}
         for config in CONFIGURATIONS[self.kind]:
             self.lay_out(config)  # now: a call captured in a CUDA graph must not copy
 
-    def lay_out(self, config: Config) -> tuple[Layout, dict[str, Tensor]]:
+    def lay_out(self, config: Config) -> tuple[LaunchLayout, dict[str, Tensor]]:
         key = (config.HB, config.BN, config.BK, config.SCHEME == "split")
         if key not in self.layouts:
             state = self.kind == "state"
@@ -251,7 +258,7 @@ def kind(plan: Plan) -> str:
     return "state" if plan.R is not None else "dense" if is_dense(plan) else "hidden"
 
 
-def constants(config: Config, body: str, layout: Layout, width: int, pool: bool = False) -> dict[str, Any]:
+def constants(config: Config, body: str, layout: LaunchLayout, width: int, pool: bool = False) -> dict[str, Any]:
     """Return constants and options of kernel ``body``."""
     names = {
         "flow_read": "BM BK HB SCHEME VEC POOL", "flow_recur": "BM WP UB SCHEME",

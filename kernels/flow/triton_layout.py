@@ -29,7 +29,7 @@ class Chain(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class LaunchLayout:
     """One launch: arrays by argument name (float32, tables int32), and sizes."""
 
     arrays: dict[str, Array]
@@ -93,7 +93,7 @@ def is_dense(plan: Plan) -> bool:
     return bool(np.count_nonzero(split_stacked(plan)[1], axis=1).max() > 1)
 
 
-def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = False) -> Layout:
+def lay_out_hidden(plan: Plan, tile: int, chunk: int, reach: int, split: bool = False) -> LaunchLayout:
     """Lay out a stacked plan by ``tile`` hidden units, ``chunk`` outputs and ``reach`` inputs."""
     width, (k, w) = pad_width(plan.width), (plan.steps, plan.width)
     U, S, G, V = split_stacked(plan)
@@ -136,7 +136,7 @@ def _lay_out_linear(plan: Plan, S: Array, pitch: int, rows: int) -> dict[str, Ar
     return {"gather_ptr": _pad(gather, rows), "mz_ptr": _pad(plan.m[gather], rows), "sz_ptr": _pad(scale, rows)}
 
 
-def lay_out_state(plan: Plan, chunk: int, reach: int) -> Layout:
+def lay_out_state(plan: Plan, chunk: int, reach: int) -> LaunchLayout:
     """Lay out a plan with gates, which writes ``chunk`` channels and reads ``reach`` at a time."""
     assert plan.gather is not None  # noqa: S101 - for mypy
     width, (k, w), block = pad_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
@@ -190,10 +190,10 @@ def _share_arrays(plan: Plan, pitch: int, rows: int) -> dict[str, Array]:
     return padded | {"B_ptr": inner, "d_ptr": bias}
 
 
-def _layout(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, columns: int, pitch: int) -> Layout:
+def _layout(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, columns: int, pitch: int) -> LaunchLayout:
     kinds = {"f": np.float32, "i": np.int32}
     arrays = {name: np.ascontiguousarray(a, kinds[a.dtype.kind]) for name, a in arrays.items()}
-    return Layout(arrays, plan.inputs, plan.outputs, plan.steps, tiles, chunks, columns, pitch, "S_ptr" in arrays)
+    return LaunchLayout(arrays, plan.inputs, plan.outputs, plan.steps, tiles, chunks, columns, pitch, "S_ptr" in arrays)
 
 
 def _split_rows(weights: Array) -> Array:

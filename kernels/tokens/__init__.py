@@ -22,7 +22,7 @@ FORMED = 18  # most characters that a form of Unicode makes of one
 HANGUL = range(0xAC00, 0xD7A4)  # syllables, which STRIP decomposes
 
 
-class Rules(NamedTuple):
+class WordPieceRules(NamedTuple):
     """The settings of a WordPiece tokenizer, without its vocabulary."""
 
     clean: bool  # drop control characters; make all white space spaces
@@ -77,7 +77,7 @@ class Rules(NamedTuple):
         return True
 
 
-class Step(NamedTuple):
+class NormalizerStep(NamedTuple):
     """A step of Unigram's normalizer, as ``c/tokens/tokens.h``; MAPPED has units and texts of a charsmap."""
 
     kind: int
@@ -97,7 +97,7 @@ class Token(NamedTuple):
 class UnigramRules(NamedTuple):
     """The settings of a Unigram tokenizer, without its pieces."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[NormalizerStep, ...]
     spaced: bool  # white space ends a word, and is dropped; else a space becomes \u2581
     unknown: int
     added: tuple[Token, ...]
@@ -132,7 +132,7 @@ def _check_added(before: Sequence[int], after: Sequence[int], contents: Sequence
         raise ValueError("an id at the ends of texts has more than 31 bits")
 
 
-class Tokenizer:
+class CompiledTokenizer:
     """A compiled tokenizer."""
 
     compiled: _cpu.Tokenizer
@@ -153,17 +153,17 @@ class Tokenizer:
         return ids, offsets, np.flatnonzero(states == _cpu.CUT)
 
 
-class WordPiece(Tokenizer):
-    """A tokenizer of ``vocabulary`` by ``rules``; raises ValueError as ``Rules.check``."""
+class WordPiece(CompiledTokenizer):
+    """A tokenizer of ``vocabulary`` by ``rules``; raises ValueError as ``WordPieceRules.check``."""
 
-    def __init__(self, vocabulary: Vocabulary, rules: Rules) -> None:
+    def __init__(self, vocabulary: Vocabulary, rules: WordPieceRules) -> None:
         unknown, added = rules.check(vocabulary.get), [Token(*token) for token in rules.added]
         whole = Vocabulary(json.dumps(dict(rules.whole)).encode()) if rules.whole else None
         shared = (vocabulary, unknown, _sort_longest(added), *_make_ends(rules))
         self.compiled = _cpu.WordPiece(*shared, rules.steps, rules.longest, whole)
 
 
-class Unigram(Tokenizer):
+class Unigram(CompiledTokenizer):
     """A tokenizer of ``vocabulary`` by ``rules``; raises ValueError as ``UnigramRules.check``.
 
     ``normalize``: all steps by a library, called for the few texts that need more of Unicode than C has.
@@ -190,11 +190,11 @@ def _sort_longest(added: Sequence[Token]) -> list[tuple[bytes, int, int]]:
     return [(token.content.encode(), token.id, token.takes) for token in sorted(added, key=lambda t: -len(t.content))]
 
 
-def _make_ends(rules: Rules | UnigramRules) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _make_ends(rules: WordPieceRules | UnigramRules) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return np.array(rules.before, np.int32), np.array(rules.after, np.int32)
 
 
-def _keeps_letters(normalizer: _cpu.Normalizer, steps: Sequence[Step]) -> bool:
+def _keeps_letters(normalizer: _cpu.Normalizer, steps: Sequence[NormalizerStep]) -> bool:
     """Return whether a part may be cut before a space between two ASCII letters or digits."""
     if any(step.kind == _cpu.REPLACED and b" " in step.old for step in steps):
         return False

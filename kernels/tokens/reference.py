@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels._cpu import CONTROL, FENCE, IDEOGRAPH, PUNCTUATION, WHITE, WORD, character
-from fastflow.kernels.tokens import WHITE_SPACE, Rules, Token, UnigramRules
+from fastflow.kernels.tokens import WHITE_SPACE, Token, UnigramRules, WordPieceRules
 
 PREFIX = "##"  # of a piece that continues a word
 SPACE = "\u2581"
@@ -22,7 +22,7 @@ SPACE = "\u2581"
 class Tokenizer:
     """The frame of a tokenizer."""
 
-    _rules: Rules | UnigramRules
+    _rules: WordPieceRules | UnigramRules
 
     def _text(self, text: str) -> Iterator[int]:
         raise NotImplementedError
@@ -51,9 +51,9 @@ class Tokenizer:
 class WordPiece(Tokenizer):
     """A tokenizer of ``vocabulary`` by ``rules``, as ``tokens.WordPiece``."""
 
-    _rules: Rules
+    _rules: WordPieceRules
 
-    def __init__(self, vocabulary: Mapping[str, int], rules: Rules) -> None:
+    def __init__(self, vocabulary: Mapping[str, int], rules: WordPieceRules) -> None:
         self._ids, self._rules, self._whole = vocabulary, rules, dict(rules.whole)
         self._unknown = rules.check(lambda piece: None if piece.startswith(PREFIX) else vocabulary.get(piece))
 
@@ -89,7 +89,7 @@ class WordPiece(Tokenizer):
         return pieces if start == len(word) else [self._unknown]
 
 
-def normalize(text: str, rules: Rules) -> str:
+def normalize(text: str, rules: WordPieceRules) -> str:
     """Apply BERT's normalizer."""
     if rules.lower_first:
         text = "".join(map(lower, text))

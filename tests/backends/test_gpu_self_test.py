@@ -151,7 +151,7 @@ def test_what_is_named_for_a_gpu_is_tried(vector_model, model, tmp_path, monkeyp
         name, device, notes, details = "torch", "cuda", [], []
 
     tried = []
-    monkeypatch.setattr(choose.Kind, "load", lambda self: lambda *given: Opened())
+    monkeypatch.setattr(choose.BackendClass, "load", lambda self: lambda *given: Opened())
     monkeypatch.setattr(choose, "cannot_run", lambda name, device: None)
     monkeypatch.setattr(self_test, "self_test", lambda opened, model: tried.append(type(model).__name__))
     for path in (model, model2vec_dir(tmp_path / "table")):

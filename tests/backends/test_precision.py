@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from fastflow import Runtime
 from fastflow.backends.cpu import CpuBackend
-from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, Streamed, trial
+from fastflow.backends.precision import LEAST_INT8, SENTENCES, TEXTS, VERSION, StreamedBackend, trial
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder import Outliers, Pooling
+from fastflow.kernels.encoder import Outliers, PoolingSpec
 from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import encoder_shape, read_config
@@ -180,7 +180,7 @@ def test_the_version_of_the_trial_is_that_of_its_texts_and_of_the_kernels():
     weights = {name: random.random(array.shape, np.float32) - np.float32(0.5) for name, array in drawn.items()}
     largest = {f"layer.{i}.{name}": np.arange(1, 65, dtype=np.float32) for i in (0, 1) for name in ("qkv", "up")}
     encoder = CpuEncoder(
-        weights, shape, Pooling("mean", (2,)), "int8", threads=1, isa="portable",
+        weights, shape, PoolingSpec("mean", (2,)), "int8", threads=1, isa="portable",
         outliers=Outliers(smooth(largest), find_outlying(largest)),
     )  # fmt: skip
     ids = random.integers(0, len(weights["word"]), 120).astype(np.int32)
@@ -193,7 +193,7 @@ def test_the_version_of_the_trial_is_that_of_its_texts_and_of_the_kernels():
 def test_a_trial_sees_what_the_layers_multiply_with_the_weights_of_the_reference(encoders, family):
     model = load_model(encoders(family))
     tokens = model.tokenizer()(make_sentences(5))
-    found = Streamed(model, "float32", "cpu", None).pool(tokens)
+    found = StreamedBackend(model, "float32", "cpu", None).pool(tokens)
     assert np.array_equal(found, ReferenceBackend(model, "float32", "cpu", None).pool(tokens))
     tried = trial(model)
     backend = ReferenceBackend(model, "float32", "cpu", None)

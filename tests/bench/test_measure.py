@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastflow.bench.measure.compare import Candidate, Errors, check, check_cosine, compare
-from fastflow.bench.measure.load import Outcome, Plan, generate
+from fastflow.bench.measure.load import Load, Outcome, generate
 from fastflow.bench.measure.machine import Neighbours, add_floors, describe, measure_ceilings
 from fastflow.bench.measure.row import ADDED, BYTES, KEYS, Results, Subject, keeping, make_row
 from fastflow.bench.measure.timing import Effort, alternate, count_calls, cuda_watch, summarise, take_turns
@@ -188,7 +188,7 @@ def load(**plan) -> Outcome:
 
         async with await asyncio.start_server(tracked, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            found = await generate(Plan(port, "/embed", **plan))
+            found = await generate(Load(port, "/embed", **plan))
             _, open_still = await asyncio.wait(served, timeout=5)
             assert not open_still, "the generator closes its connections"
         return found

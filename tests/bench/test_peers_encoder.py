@@ -16,7 +16,7 @@ from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.peers.encoder import PEERS, Pooled, choose, missing, open_peers, open_reference, plain_layers
 from fastflow.bench.peers.gpu import Gpu, compiling, settings
 from fastflow.bench.suites import starts, texts
-from fastflow.bench.suites.texts import Check, make_tokenizer
+from fastflow.bench.suites.texts import PooledCheck, make_tokenizer
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 
@@ -153,7 +153,7 @@ def test_installed_engines_of_texts_agree_with_pytorch(tmp_path, bert, sentences
     saved = make_directory(tmp_path / "st", bert, modules, length=9, **PROMPTED)
     for model in (bert, saved):
         subject, results = subject_of(tmp_path, model), Results()
-        check = Check(subject, sentences[:20], make_tokenizer(subject))
+        check = PooledCheck(subject, sentences[:20], make_tokenizer(subject))
         wanted = [(family, dtype) for dtype in PEERS[family].dtypes]
         found = {one.dtype: check(one) for one in open_peers(subject, wanted, 1, results)}
         assert results.skipped == []

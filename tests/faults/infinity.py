@@ -27,7 +27,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fastflow.bench.measure.load import Outcome, Plan, generate
+from fastflow.bench.measure.load import Load, Outcome, generate
 
 from support.builders import make_sentences
 
@@ -83,7 +83,7 @@ def load(name: str, port: int, rate: float, seconds: float) -> Outcome:
     path = "/v1/embeddings" if name == "fastflow" else "/embeddings"
     bodies = tuple(json.dumps({"model": "m", "input": text}) for text in make_sentences(256))
     count = max(LEAST, int(rate * seconds))
-    return asyncio.run(generate(Plan(port, path, bodies, rate, count, CONNECTIONS)))
+    return asyncio.run(generate(Load(port, path, bodies, rate, count, CONNECTIONS)))
 
 
 def percentile(outcome: Outcome) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from drawn import DIMS, WIDTHS, draw_encoder
 
 from fastflow.kernels import processor
-from fastflow.kernels.encoder import Pooling
+from fastflow.kernels.encoder import PoolingSpec
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.flow import cpu as cpu_flow
 from fastflow.plan import fold
@@ -61,7 +61,7 @@ def write_encoder(out: BinaryIO, isa: str, dtype: str, rng: Random) -> None:
     weights, shape, mode, layers, options = draw_encoder(rng)
     found, given = catch_call(
         cpu_encoder, "Encoder",
-        lambda: cpu_encoder.CpuEncoder(weights, shape, Pooling(mode, layers, **options), dtype, 1, isa=isa),
+        lambda: cpu_encoder.CpuEncoder(weights, shape, PoolingSpec(mode, layers, **options), dtype, 1, isa=isa),
     )  # fmt: skip
     _, _, steps, strides, _, words, _ = found
     write_arrays(out, *found)

@@ -72,12 +72,12 @@ def lancedb(folder: Path) -> Door:
     import lancedb
     from lancedb.embeddings import EmbeddingFunctionConfig
 
-    from fastflow.integrations.lancedb import FastflowEmbeddings
+    from fastflow.integrations.lancedb import FastflowTextEmbeddings
 
     config = partial(EmbeddingFunctionConfig, source_column="text", vector_column="vector")
 
     def make(model):
-        return FastflowEmbeddings.create(model=model)
+        return FastflowTextEmbeddings.create(model=model)
 
     def keep(model):
         rows = [{"text": text} for text in TEXTS]
@@ -171,11 +171,11 @@ def haystack(folder: Path) -> Door:
 def langchain(folder: Path) -> Door:
     from langchain_core.vectorstores import InMemoryVectorStore
 
-    from fastflow.integrations.langchain import FastflowEmbeddings
+    from fastflow.integrations.langchain import FastflowTextEmbeddings
 
     return Door(  # a Runtime is an Embeddings of its own: tests/test_compatibility.py
-        FastflowEmbeddings,
-        lambda model: partial(InMemoryVectorStore.from_texts, TEXTS, FastflowEmbeddings(model)),
+        FastflowTextEmbeddings,
+        lambda model: partial(InMemoryVectorStore.from_texts, TEXTS, FastflowTextEmbeddings(model)),
         lambda store, query: TEXTS.index(store.similarity_search(query, k=1)[0].page_content),
         lambda made: made.embed_documents(TEXTS),
         lambda made: made.embed_query(TEXTS[0]),

@@ -90,9 +90,9 @@ def test_lancedb_has_the_width_for_a_schema_and_tries_a_failure_once(rt, tmp_pat
     import lancedb
     from lancedb.pydantic import LanceModel, Vector
 
-    from fastflow.integrations.lancedb import FastflowEmbeddings
+    from fastflow.integrations.lancedb import FastflowTextEmbeddings
 
-    function = FastflowEmbeddings.create(model=rt)
+    function = FastflowTextEmbeddings.create(model=rt)
 
     class Row(LanceModel):
         text: str = function.SourceField()
@@ -121,10 +121,10 @@ def test_haystack_is_told_which_document_has_no_text(rt):
 def test_the_asynchronous_calls_of_langchain_and_llamaindex_give_the_same(prompted):
     from langchain_core.embeddings import Embeddings
 
-    from fastflow.integrations.langchain import FastflowEmbeddings
+    from fastflow.integrations.langchain import FastflowTextEmbeddings
     from fastflow.integrations.llama_index import FastflowEmbedding
 
-    chain, llama = FastflowEmbeddings(prompted), FastflowEmbedding(prompted)
+    chain, llama = FastflowTextEmbeddings(prompted), FastflowEmbedding(prompted)
     assert isinstance(chain, Embeddings)
     assert chain.embed_documents([]) == []
     assert isinstance(chain.embed_documents(TEXTS)[0][0], float)

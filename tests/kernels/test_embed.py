@@ -8,12 +8,12 @@ import pytest
 
 from fastflow.kernels import embed
 from fastflow.kernels.embed import reference
-from fastflow.kernels.encoder import WORDS, Pooling
+from fastflow.kernels.encoder import WORDS, PoolingSpec
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
-from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
+from fastflow.kernels.tokens import Vocabulary, WordPiece, WordPieceRules
 from fastflow.kernels.tokens.reference import WordPiece as Definition
 from fastflow.plan import fold
 
@@ -27,7 +27,7 @@ COUNTS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
 """Numbers of texts around the blocks and tiles that a thread takes."""
 TEXTS = ["", "abcd", "a b. c", "zz", "zz a", "É a\tb", "j" * 300, "ab " * 40, "日本 a", "[SEP] a"]
 LIMIT = 16
-RULES = Rules(
+RULES = WordPieceRules(
     True, True, True, True, False, "[UNK]", 100, tuple((t, VOCABULARY[t]) for t in WORDS_KNOWN[:4]), (2,), (3,)
 )
 
@@ -53,7 +53,7 @@ def encoder(isa=None, rows=None):
     """The embedding layer with the mean position, pooled alone; its first ``rows`` words."""
     weights, shape = random_encoder(0, 1, WIDTH, 4, 32)
     weights["word"] = weights["word"][:rows]
-    return CpuEncoder(weights, shape, Pooling("mean", (WORDS,)), isa=isa, threads=1)
+    return CpuEncoder(weights, shape, PoolingSpec("mean", (WORDS,)), isa=isa, threads=1)
 
 
 POOLINGS = {"table": lambda isa: CpuTable(table(), isa=isa), "words": encoder}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.kernels import processor
-from fastflow.kernels.encoder import WORDS, Dense, Norm, Pooling, Unit
+from fastflow.kernels.encoder import WORDS, Dense, Norm, PoolingSpec, Unit
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 
@@ -38,7 +38,7 @@ EVERY = "+".join(MODES)
 def test_hidden_states_at_every_width(float_isa, widths, activation):
     made, texts = random_encoder(3, 2, *widths, activation), pack([17, 1, 64, 33, 2, 16], seed=widths[0])
     if widths[0] == 1:  # LayerNorm leaves only the bias of a single column
-        found = CpuEncoder(*made, Pooling("mean", (0, 1, 2)), isa=float_isa).states(*texts)
+        found = CpuEncoder(*made, PoolingSpec("mean", (0, 1, 2)), isa=float_isa).states(*texts)
         plain = exact_and_plain(*made, *texts, (0, 1, 2))[1]
         assert all(np.array_equal(found[layer], plain[layer]) for layer in found)
     else:
@@ -113,23 +113,23 @@ WEIGHTS = token_weights(1)
 FEW = WEIGHTS * (np.arange(VOCABULARY, dtype=np.float32) % 2)
 # name -> (pooling, tokens that it leaves out)
 POOLED = {
-    **{f"every mode, skip {skip}{', weighted' * (w is not None)}": (Pooling(EVERY, (3,), None, w), skip)
+    **{f"every mode, skip {skip}{', weighted' * (w is not None)}": (PoolingSpec(EVERY, (3,), None, w), skip)
        for skip in (0, 3) for w in (None, WEIGHTS)},
-    **{f"{mode} weighted": (Pooling(mode, (3,), None, WEIGHTS), 3) for mode in (*MODES, "lasttoken+cls")},
-    **{f"mean weighted of {layers}": (Pooling("mean", layers, None, WEIGHTS), 0)
+    **{f"{mode} weighted": (PoolingSpec(mode, (3,), None, WEIGHTS), 3) for mode in (*MODES, "lasttoken+cls")},
+    **{f"mean weighted of {layers}": (PoolingSpec("mean", layers, None, WEIGHTS), 0)
        for layers in ((WORDS,), (1, 3), (3, WORDS, 0))},
-    "weights of 0": (Pooling(EVERY.replace("max+", ""), (3,), None, FEW), 0),
-    "only weights of 0": (Pooling(EVERY.replace("max+", ""), (3,), None, 0 * WEIGHTS), 0),
-    "shares": (Pooling(EVERY.replace("max+", ""), (3, 0, 2), [0.75, -0.5, 1.5]), 1),
-    **{f"{name} of two layers": (Pooling("mean", (1, 3), head=head), 0) for name, head in HEADS.items()},
-    "a head of one layer": (Pooling("mean", (3,), head=HEADS["narrower"]), 0),
+    "weights of 0": (PoolingSpec(EVERY.replace("max+", ""), (3,), None, FEW), 0),
+    "only weights of 0": (PoolingSpec(EVERY.replace("max+", ""), (3,), None, 0 * WEIGHTS), 0),
+    "shares": (PoolingSpec(EVERY.replace("max+", ""), (3, 0, 2), [0.75, -0.5, 1.5]), 1),
+    **{f"{name} of two layers": (PoolingSpec("mean", (1, 3), head=head), 0) for name, head in HEADS.items()},
+    "a head of one layer": (PoolingSpec("mean", (3,), head=HEADS["narrower"]), 0),
     "poolings of two layers and a head": (
-        Pooling("mean+cls+lasttoken", (0, 2), head=[dense(31, 3 * HIDDEN, "sigmoid"), Unit()]), 2
+        PoolingSpec("mean+cls+lasttoken", (0, 2), head=[dense(31, 3 * HIDDEN, "sigmoid"), Unit()]), 2
     ),
-    "two layers": (Pooling("mean", (1, 3)), 0),
-    "the embeddings too": (Pooling("mean", (3, 0)), 0),
-    "cls of an inner layer": (Pooling("cls", (2,)), 0),
-    "pooler": (Pooling("pooler", (3,)), 0),
+    "two layers": (PoolingSpec("mean", (1, 3)), 0),
+    "the embeddings too": (PoolingSpec("mean", (3, 0)), 0),
+    "cls of an inner layer": (PoolingSpec("cls", (2,)), 0),
+    "pooler": (PoolingSpec("pooler", (3,)), 0),
 }  # fmt: skip
 
 
@@ -143,20 +143,22 @@ def test_pooling_and_heads(float_isa, case):
 def test_activations(activation):
     for residual in (False, True):
         head = [dense(HIDDEN, HIDDEN, activation, residual), norm(HIDDEN)]
-        assert_pools(MADE, TEXTS, Pooling("cls", (3,), head=head))
+        assert_pools(MADE, TEXTS, PoolingSpec("cls", (3,), head=head))
 
 
 @pytest.mark.parametrize("family", OTHERS)
 def test_pooling_of_other_architectures(float_isa, family):
     for layers in ((0, 2, 3), (1, 2)):  # a norm after the last layer is not of another one
-        assert_pools(OTHERS[family](5, 3, HIDDEN, 3, 130), TEXTS, Pooling("mean+cls", layers), float_isa)
+        assert_pools(OTHERS[family](5, 3, HIDDEN, 3, 130), TEXTS, PoolingSpec("mean+cls", layers), float_isa)
 
 
 @pytest.mark.parametrize(("hidden", "layers"), [(104, (3, WORDS, 1)), (7, (0, 2))])  # whole vectors; a remainder
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weighted_means_are_of_the_same_states(isa, dtype, hidden, layers):
     made, table = random_encoder(1, 3, hidden, 1, 97), token_weights(2)
-    weighted, plain = (CpuEncoder(*made, Pooling("mean", layers, None, t), dtype, 2, isa=isa) for t in (table, None))
+    weighted, plain = (
+        CpuEncoder(*made, PoolingSpec("mean", layers, None, t), dtype, 2, isa=isa) for t in (table, None)
+    )
     states = weighted.states(*TEXTS)
     assert states.keys() == set(layers)
     for layer, state in plain.states(*TEXTS).items():
@@ -179,7 +181,7 @@ def plain_mean(x):
 
 @pytest.mark.parametrize("layers", [(WORDS,), (3, 0, 2)])
 def test_without_weights_the_bits_are_a_plain_means(isa, layers):
-    encoder = CpuEncoder(*MADE, Pooling("mean", layers), isa=isa)
+    encoder = CpuEncoder(*MADE, PoolingSpec("mean", layers), isa=isa)
     states = encoder.states(*TEXTS)
     want = np.zeros((len(LENGTHS), HIDDEN), np.float32)
     for layer in sorted(layers):  # in the order of computation
@@ -190,7 +192,7 @@ def test_without_weights_the_bits_are_a_plain_means(isa, layers):
 
 def test_only_ratios_of_weights_count(isa):
     def encode(table):
-        return CpuEncoder(*MADE, Pooling("mean", (1, 3), None, table), isa=isa)(*TEXTS)
+        return CpuEncoder(*MADE, PoolingSpec("mean", (1, 3), None, table), isa=isa)(*TEXTS)
 
     want, plain = encode(WEIGHTS), encode(None)
     assert np.isfinite(want).all()
@@ -204,7 +206,7 @@ def test_only_ratios_of_weights_count(isa):
 def test_the_table_is_copied():
     table = token_weights(1)
     tables = (np.repeat(table, 2)[::2], table)
-    strided, encoder = (CpuEncoder(*MADE, Pooling("mean", (1,), None, t)) for t in tables)
+    strided, encoder = (CpuEncoder(*MADE, PoolingSpec("mean", (1,), None, t)) for t in tables)
     want = encoder(*TEXTS)
     table[:] = 1
     assert np.array_equal(encoder(*TEXTS), want)
@@ -213,7 +215,7 @@ def test_the_table_is_copied():
 
 def test_texts_that_cannot_be_encoded_are_named(float_isa):
     weights, shape = random_encoder(0, 1, 32, 4, 64)
-    encoder = CpuEncoder(weights, shape, Pooling("mean", (1,)), isa=float_isa)
+    encoder = CpuEncoder(weights, shape, PoolingSpec("mean", (1,)), isa=float_isa)
     ids, offsets = pack([3, 4, 5], 0)
     assert encoder(np.empty(0, np.int32), np.zeros(1, np.int64)).shape == (0, 32)
     for place, wrong in ((4, -1), (4, len(weights["word"])), (6, 2**31 - 1)):
@@ -233,7 +235,7 @@ def test_texts_that_cannot_be_encoded_are_named(float_isa):
 
 @pytest.mark.parametrize("made", [random_encoder(0, 1, 32, 4, 64), random_modernbert(0, 1, 32, 4, 64, positions=70)])
 def test_a_text_may_be_as_long_as_the_positions(made):
-    encoder, most = CpuEncoder(*made, Pooling("mean", (1,))), made[1].positions
+    encoder, most = CpuEncoder(*made, PoolingSpec("mean", (1,))), made[1].positions
     assert np.isfinite(encoder(*pack([most, 3], 0))).all()
     with pytest.raises(ValueError, match="text 1 has no tokens, too many"):
         encoder(*pack([3, most + 1], 0))
@@ -264,4 +266,4 @@ REFUSED = [  # mode, layers, the rest of the pooling, message
 @pytest.mark.parametrize(("mode", "layers", "rest", "message"), REFUSED)
 def test_poolings_that_cannot_run_are_refused(mode, layers, rest, message):
     with pytest.raises(ValueError, match=message):
-        CpuEncoder(*MADE, Pooling(mode, layers, **rest))
+        CpuEncoder(*MADE, PoolingSpec(mode, layers, **rest))

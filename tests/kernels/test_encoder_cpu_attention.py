@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fastflow.kernels import _cpu, processor
-from fastflow.kernels.encoder import Pooling, cpu
+from fastflow.kernels.encoder import PoolingSpec, cpu
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products
 
@@ -177,10 +177,10 @@ def test_int8_attends_in_bytes_from_some_length(byte_isa, monkeypatch):
     number = processor.isas()[name][0]
     assert cpu.choose_attention(number, form) == _cpu.INT8
     made, texts = random_encoder(3, 1, 64, 2, 64), pack([_cpu.BYTES_FROM - 1, _cpu.BYTES_FROM], seed=5)
-    found = cpu.CpuEncoder(*made, Pooling("mean", (1,)), "int8", isa=byte_isa)(*texts)
+    found = cpu.CpuEncoder(*made, PoolingSpec("mean", (1,)), "int8", isa=byte_isa)(*texts)
     monkeypatch.setattr(cpu, "choose_attention", lambda *_: _cpu.BF16)
     if _cpu.BF16 in _cpu.attention_formats(number):
-        other = cpu.CpuEncoder(*made, Pooling("mean", (1,)), "int8", isa=byte_isa)(*texts)
+        other = cpu.CpuEncoder(*made, PoolingSpec("mean", (1,)), "int8", isa=byte_isa)(*texts)
         assert np.array_equal(found[0], other[0])
         assert not np.array_equal(found[1], other[1])
 
@@ -200,7 +200,7 @@ def test_attention_that_does_not_fit_is_refused(float_isa):
     for arguments, options, message in calls:
         with pytest.raises(ValueError, match=message):
             _cpu.attend_head(*arguments, **options)
-    program = assemble(*random_encoder(0, 1, 32, 4, 64), Pooling("mean", (0,)), Products(32, _cpu.FLOAT))
+    program = assemble(*random_encoder(0, 1, 32, 4, 64), PoolingSpec("mean", (0,)), Products(32, _cpu.FLOAT))
     for bias in (table(3, heads=3), np.zeros((4, 6), np.float32)):
         with pytest.raises(ValueError, match="a table of biases is"):
             program.attend("wide", "context", bias=bias)

@@ -5,7 +5,7 @@ import pytest
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import APART, BF16, FLOAT, INT8, INT8_SIGNED, INT8_TILES, Encoder
-from fastflow.kernels.encoder import PLAIN, Outliers, Pooling
+from fastflow.kernels.encoder import PLAIN, Outliers, PoolingSpec
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products, parts_of
@@ -21,7 +21,7 @@ TEXTS = pack_texts([3, 17, 40], 1)
 
 
 def program(made=SMALL, mode="mean", layers=(2,), form=FLOAT, outliers=PLAIN, panel=32):
-    return assemble(*made, Pooling(mode, layers), Products(panel, form, FLOAT, outliers))
+    return assemble(*made, PoolingSpec(mode, layers), Products(panel, form, FLOAT, outliers))
 
 
 def split_qkv(weights):
@@ -98,7 +98,7 @@ def test_weights_in_any_stored_form_give_the_same_bits(dtype):
         made += [(wide, stored), (wide, mixed)]
     for number, pair in enumerate(made):
         shapes = small if number else shape
-        want, found = (CpuEncoder(w, shapes, Pooling("cls+mean", (1, 2)), dtype)(*TEXTS) for w in pair)
+        want, found = (CpuEncoder(w, shapes, PoolingSpec("cls+mean", (1, 2)), dtype)(*TEXTS) for w in pair)
         assert np.isfinite(want).all()
         assert np.array_equal(want, found), number
 
@@ -128,7 +128,7 @@ def test_weights_that_are_not_finite_are_named_with_their_part(kind, value):
         changed = weights | {name: given if len(given) > 1 else given[0]}
         for dtype in ("float32", "int8"):
             with pytest.raises(NotFinite, match=f"the weight {name} holds NaN or infinity") as raised:
-                CpuEncoder(changed, shape, Pooling("mean", (1,)), dtype, 2)
+                CpuEncoder(changed, shape, PoolingSpec("mean", (1,)), dtype, 2)
             assert (raised.value.name, raised.value.part) == (name, part)
 
 

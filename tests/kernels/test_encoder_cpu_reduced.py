@@ -21,7 +21,7 @@ from fastflow.kernels._cpu import (
     attention_formats,
     formats,
 )
-from fastflow.kernels.encoder import PLAIN, Outliers, Pooling, reference
+from fastflow.kernels.encoder import PLAIN, Outliers, PoolingSpec, reference
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.encoder.cpu import CpuEncoder, choose, choose_attention, describe, find_outlying, smooth
 from fastflow.kernels.stored import quantise, to_bfloat16
@@ -55,7 +55,7 @@ def test_products_are_those_of_the_format(monkeypatch, isa, dtype, widths):
         monkeypatch.setattr(cpu_encoder, "formats", lambda number, order=order: formats(number)[::order])
         form, of = choose(dtype, isa)[1], attention_of(dtype, isa)
         forms.add(form)
-        found = CpuEncoder(*made, Pooling("mean", (1,)), dtype, threads=2, isa=isa).states(*TEXTS)[1]
+        found = CpuEncoder(*made, PoolingSpec("mean", (1,)), dtype, threads=2, isa=isa).states(*TEXTS)[1]
         full, want = cost(made, TEXTS, dtype, isa)
         assert np.isfinite(found).all()
         lost = np.abs(want - full).mean()  # what the format costs: far more than float32 rounding
@@ -74,7 +74,7 @@ def test_products_of_other_architectures(isa, made, dtype, widths):
     coarser = attention_of(dtype, isa) != FLOAT
     layers = 1 if coarser else 2  # so many numbers of attention are near a tie that a second layer's are others
     made = made(3, layers, *widths, half=True)
-    found = CpuEncoder(*made, Pooling("mean", (layers,)), dtype, threads=2, isa=isa).states(*TEXTS)[layers]
+    found = CpuEncoder(*made, PoolingSpec("mean", (layers,)), dtype, threads=2, isa=isa).states(*TEXTS)[layers]
     full, want = cost(made, TEXTS, dtype, isa)
     assert np.isfinite(found).all()
     lost = np.abs(want - full)
@@ -109,7 +109,7 @@ def make_uneven(widths, by=60):
 
 
 def int8_of(made, isa=None, outliers=PLAIN):
-    encoder = CpuEncoder(*made, Pooling("mean", (2,)), "int8", threads=2, isa=isa, outliers=outliers)
+    encoder = CpuEncoder(*made, PoolingSpec("mean", (2,)), "int8", threads=2, isa=isa, outliers=outliers)
     return encoder.states(*TEXTS)[2]
 
 
@@ -206,7 +206,7 @@ def test_the_default_model_is_exact_to_float32(forced_isa, dtype, sentences, exa
 
 def test_weights_take_half_and_a_quarter_of_the_bytes():
     weights, shape = random_encoder(3, 2, 256, 4, 1024)
-    sizes = [CpuEncoder(weights, shape, Pooling("mean", (2,)), dtype).nbytes for dtype in ("float32", *REDUCED)]
+    sizes = [CpuEncoder(weights, shape, PoolingSpec("mean", (2,)), dtype).nbytes for dtype in ("float32", *REDUCED)]
     assert sizes[1] <= 0.52 * sizes[0]
     assert sizes[2] <= 0.28 * sizes[0]
 
@@ -240,7 +240,7 @@ def test_attention_is_in_bfloat16_and_bytes_if_the_processor_multiplies_them(isa
 def test_packing_lets_go_of_the_unpacked_weights():
     weights, shape = random_encoder(3, 2, 64, 4, 128)
     kept = weakref.ref(weights["layer.0.up.weight"])
-    encoder = CpuEncoder(weights, shape, Pooling("mean", (2,)), "int8")
+    encoder = CpuEncoder(weights, shape, PoolingSpec("mean", (2,)), "int8")
     del weights
     assert kept() is None
     assert np.isfinite(encoder(*pack([3, 40], 0))).all()
@@ -251,7 +251,7 @@ def test_a_word_beyond_half_precision_stays_what_it_is():
     weights["word"][7, 3] = 1e6
     ids, offsets = np.array([7, 7, 9], np.int32), np.array([0, 3])
     exact, found = (
-        CpuEncoder(weights, shape, Pooling("mean", (0,)), dtype)(ids, offsets) for dtype in ("float32", "bfloat16")
+        CpuEncoder(weights, shape, PoolingSpec("mean", (0,)), dtype)(ids, offsets) for dtype in ("float32", "bfloat16")
     )
     assert np.array_equal(exact, found)
 
@@ -363,7 +363,7 @@ def encode(monkeypatch, name, form, dtype, work, widths, attention=None):
     monkeypatch.setitem(cpu_encoder.DTYPES, dtype, (form,))
     if attention is not None:
         monkeypatch.setattr(cpu_encoder, "choose_attention", lambda isa, form: attention)
-    encoder = CpuEncoder(*random_encoder(7, 2, *widths), Pooling("mean", (1, 2)), dtype, threads=2, isa=name)
+    encoder = CpuEncoder(*random_encoder(7, 2, *widths), PoolingSpec("mean", (1, 2)), dtype, threads=2, isa=name)
     return encoder.states(*work)
 
 

@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import LARGEST_BITS, convert, pack
-from fastflow.kernels.stored import BFLOAT16, LARGEST, STORED, Matrix, pack_reference, quantise, raw, record, storable
+from fastflow.kernels.stored import (
+    BFLOAT16,
+    LARGEST,
+    STORED,
+    PackedMatrix,
+    pack_reference,
+    quantise,
+    raw,
+    record,
+    storable,
+)
 
 from support.packed import stored_as
 
@@ -54,7 +64,7 @@ def test_packed_as_defined(
     rows = np.full(-(-(parts * count + 5) // panel) * panel, -1, np.int32)
     rows[rng.permutation(len(rows))[: parts * count]] = rng.permutation(parts * count)
     bytes_of_panels = len(rows) * (groups * padded // lanes + spare) * 4
-    matrix = Matrix(
+    matrix = PackedMatrix(
         "m", tuple(stored), kind, count, groups * size, rows, groups, padded, 1 / 3, lanes, 0, lines(bytes_of_panels),
         lines(bytes_of_panels) + lines(4 * len(rows)), zero, spare,
         np.exp2(rng.integers(-5, 6, size)).astype(np.float32) if smooth else None, together,
@@ -99,8 +109,8 @@ def test_storable_leaves_arrays_that_can_be_packed():
     assert storable(np.eye(3)).dtype == np.float32
 
 
-def matrix(**changes) -> Matrix:
-    given = Matrix(
+def matrix(**changes) -> PackedMatrix:
+    given = PackedMatrix(
         "m", (np.zeros(4 * 8 * 6, np.uint8),), 0, 8, 6, np.arange(8, dtype=np.int32), 1, 8, 1.0, 4, 0, 64, 128
     )
     return given._replace(**changes)

@@ -11,7 +11,7 @@ import fastflow
 from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.kernels import _cpu, processor
-from fastflow.kernels.encoder import Pooling
+from fastflow.kernels.encoder import PoolingSpec
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.processor import default_threads, parse_openmp, quotas
@@ -42,8 +42,8 @@ def test_the_argument_goes_before_the_switch(monkeypatch, identity, float_isa):
     assert CpuFlow(identity, isa=float_isa).isa == float_isa
     weights, shape = random_encoder(0, 1, 32, 4, 64)
     for dtype in ("float32", "int8"):
-        assert CpuEncoder(weights, shape, Pooling("mean", (1,)), dtype).isa == "portable"
-        encoder = CpuEncoder(weights, shape, Pooling("mean", (1,)), dtype, isa=float_isa)
+        assert CpuEncoder(weights, shape, PoolingSpec("mean", (1,)), dtype).isa == "portable"
+        encoder = CpuEncoder(weights, shape, PoolingSpec("mean", (1,)), dtype, isa=float_isa)
         assert encoder.isa == float_isa
         assert encoder.how == float_isa or encoder.how.startswith(f"{float_isa} ")
         assert "not AMX" not in encoder.how, "it was named"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import tokens as compiled
-from fastflow.kernels.tokens import MOST_ADDED, Rules, Vocabulary, reference
+from fastflow.kernels.tokens import MOST_ADDED, Vocabulary, WordPieceRules, reference
 
 from support.places import TESTS
 from support.unicode import EDGES, mixed
@@ -29,12 +29,12 @@ LONG = ["w" * 15, "w" * 16, "w" * 17, "##" + "w" * 17, "w" * 40]
 LETTERS = "##😀 😀 k å a\u030a ß ss \0 A É"
 KNOWN = [*WORDS.split(), *MARKS.split(), *LONG, *LETTERS.split()]
 PIECES = SPECIAL | {piece: i for i, piece in enumerate(dict.fromkeys(KNOWN), len(SPECIAL))}
-BERT = Rules(True, True, True, True, False, "[UNK]", 100, tuple(SPECIAL.items()), (2,), (3,))
+BERT = WordPieceRules(True, True, True, True, False, "[UNK]", 100, tuple(SPECIAL.items()), (2,), (3,))
 STEPS = list(product((True, False), repeat=5))
 
 
 @cache
-def library(rules: Rules) -> tokenizers.Tokenizer:
+def library(rules: WordPieceRules) -> tokenizers.Tokenizer:
     """The tokenizer of the library with these rules."""
     from tokenizers import models, normalizers, pre_tokenizers, processors
 
@@ -49,7 +49,7 @@ def library(rules: Rules) -> tokenizers.Tokenizer:
 
 
 @cache
-def ours(module: Any, rules: Rules) -> Any:
+def ours(module: Any, rules: WordPieceRules) -> Any:
     pieces = PIECES if module is reference else Vocabulary(json.dumps(PIECES).encode())
     return module.WordPiece(pieces, rules)
 
@@ -58,7 +58,7 @@ WHOLE = ("zebra", "ab1", "abab", "x2y", "q", "zz", "ñandú", "straße", "が", 
 
 
 @cache
-def with_words(rules: Rules) -> tuple[tokenizers.Tokenizer, Rules]:
+def with_words(rules: WordPieceRules) -> tuple[tokenizers.Tokenizer, WordPieceRules]:
     """The library's tokenizer with the normalized words of WHOLE, and the rules with their ids."""
     out = library.__wrapped__(rules)
     words = [word for word in WHOLE if rules.is_word(word) and len(word) <= rules.longest]
@@ -70,7 +70,7 @@ def rows(found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[list[int]]:
     return [found[0][a:b].tolist() for a, b in zip(found[1], found[1][1:], strict=False)]
 
 
-def check(module: Any, rules: Rules, texts: list[str], limit: int = 64, **options: Any) -> None:
+def check(module: Any, rules: WordPieceRules, texts: list[str], limit: int = 64, **options: Any) -> None:
     """Compare ids, offsets and cuts of ``texts`` with the library's."""
     theirs = library(rules)
     theirs.enable_truncation(limit)
@@ -88,7 +88,7 @@ BODIES = pytest.mark.parametrize("module", [compiled, reference], ids=["cpu", "r
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(texts=st.lists(TEXT | st.text(max_size=30), max_size=6), steps=st.sampled_from(STEPS), limit=st.integers(2, 40))
 def test_ids_and_cuts_of_mixed_scripts(module, texts, steps, limit):
-    check(module, Rules(*steps, *BERT[5:]), texts, limit)
+    check(module, WordPieceRules(*steps, *BERT[5:]), texts, limit)
 
 
 @BODIES
@@ -112,7 +112,7 @@ def test_what_unicode_does_to_one_character_and_the_next(module):
     texts += SINGLES.split()
     for steps in STEPS:
         if module is compiled or steps[:4] in ((True,) * 4, (False, True, True, False)):
-            check(module, Rules(*steps, *BERT[5:]), texts)
+            check(module, WordPieceRules(*steps, *BERT[5:]), texts)
 
 
 SIGNS = (*"€™_‿- 中\u0301\u302e\u200d\ufeff😀²İÉ\x01", "[SEP]", "[MA]")
@@ -129,7 +129,7 @@ def around_words(rng: Random) -> str:
 @pytest.mark.parametrize("rules", [BERT, BERT._replace(longest=16)], ids=["BERT", "short words"])
 @pytest.mark.parametrize("steps", [steps for steps in STEPS if steps[0]], ids=str)
 def test_whole_words_are_not_cut(module, rules, steps):
-    theirs, rules = with_words(Rules(*steps, *rules[5:]))
+    theirs, rules = with_words(WordPieceRules(*steps, *rules[5:]))
     rng = Random(11)
     texts = [around_words(rng) for _ in range(400 if module is compiled else 60)]
     texts += [mixed(rng, 3) + rng.choice(WHOLE) + mixed(rng, 3) for _ in range(len(texts) // 2)]
@@ -267,13 +267,13 @@ def test_every_character_before_and_after_every_kind():
     """By two sets of steps, and by one of the others; private use, all alike, by samples."""
     texts = [f"a{chr(i)}{chr(i)}b {chr(i)}" for i in CODES]
     for number, steps in enumerate(STEPS):
-        check(compiled, Rules(*steps, *BERT[5:]), texts if number < 2 else texts[number - 2 :: len(STEPS) - 2])
+        check(compiled, WordPieceRules(*steps, *BERT[5:]), texts if number < 2 else texts[number - 2 :: len(STEPS) - 2])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [(True,) * 5, (True, False, False, False, False)], ids=["all steps", "one"])
 def test_every_character_next_to_a_word_that_is_not_cut(steps):
-    theirs, rules = with_words(Rules(*steps, *BERT[5:]))
+    theirs, rules = with_words(WordPieceRules(*steps, *BERT[5:]))
     theirs.no_truncation()
     texts = [f"zebra{chr(i)} {chr(i)}zebra x{chr(i)}zebra{chr(i)}{chr(i)}q" for i in CODES]
     assert rows(ours(compiled, rules).tokenize(texts, 64)) == [each.ids for each in theirs.encode_batch_fast(texts)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.tokens import Step, Token, Unigram, UnigramRules, Vocabulary, reference
+from fastflow.kernels.tokens import NormalizerStep, Token, Unigram, UnigramRules, Vocabulary, reference
 from fastflow.model.tokenizer.native import read_unigram
 
 from support.charsmaps import charsmap
@@ -201,7 +201,7 @@ def test_a_map_of_characters_of_our_own():
     """Its shortest key replaces a whole short grapheme; a text in it ends at a NUL."""
     data = charsmap(KEYS)
     library, size = normalizers.Precompiled(data), 4 + int.from_bytes(data[:4], "little")
-    normalizer = _cpu.Normalizer([Step(_cpu.MAPPED, data[4:size], data[size:] + b"\0")])
+    normalizer = _cpu.Normalizer([NormalizerStep(_cpu.MAPPED, data[4:size], data[size:] + b"\0")])
     rng = Random(2)
     letters = [*KEYS, *KEYS, *"\u0301\u200d\ufe0f™ष\u094d\u1161\n\u200b\u0600\U000e0100"]
     asked = 0
@@ -217,9 +217,9 @@ def test_a_map_of_characters_of_our_own():
 def test_a_map_that_leads_out_of_itself_is_left_to_the_library(units):
     if not units:
         with pytest.raises(ValueError, match="a map of characters has no units"):
-            _cpu.Normalizer([Step(_cpu.MAPPED, units, b"\0")])
+            _cpu.Normalizer([NormalizerStep(_cpu.MAPPED, units, b"\0")])
         return
-    normalizer = _cpu.Normalizer([Step(_cpu.MAPPED, units, "é".encode() + b"\0")])
+    normalizer = _cpu.Normalizer([NormalizerStep(_cpu.MAPPED, units, "é".encode() + b"\0")])
     for i in range(0x300):
         assert normalizer.normalize(chr(i)) in (None, chr(i), "é", "")
 
@@ -264,7 +264,7 @@ SAME = (Token("<A>", 0, later=True), Token("<a>", 1, later=True))
         ({"added": (Token("", 3),)}, "'' is no word of ASCII"),
         ({"added": (Token("a", 3),) * 257}, "257 tokens are added"),
         ({"after": (-1,)}, "31 bits"),
-        ({"steps": (Step(_cpu.LOWERED),), "added": SAME}, "the same once normalized"),
+        ({"steps": (NormalizerStep(_cpu.LOWERED),), "added": SAME}, "the same once normalized"),
     ],
 )
 def test_rules_that_are_not_implemented(change, sentence):
@@ -298,7 +298,7 @@ def test_the_extension_checks_what_it_is_given():
 
 def test_a_library_that_fails_and_one_that_writes_more_than_it_may():
     """Errors come through; more ids than there is room for are no silent cut."""
-    rules = UnigramRules((Step(_cpu.KEPT),), False, 0, (), (), ())
+    rules = UnigramRules((NormalizerStep(_cpu.KEPT),), False, 0, (), (), ())
     words = Vocabulary(b'[["<unk>",0],["a",0],["b",-1]]')
     with pytest.raises(ZeroDivisionError):
         Unigram(words, rules, lambda text: 1 / 0).tokenize(["b", "é"], 9)

@@ -216,7 +216,10 @@ def test_a_key_inside_of_a_piece_is_not_the_vocabulary(tmp_path):
 def test_an_odd_id_has_the_sentence_of_the_library(bert_copy, number):
     fault = within("model", "vocab", dog=number)
     refuses(
-        Tokenizer, spoil(bert_copy, TOKENIZER, fault), "tokenizer.json cannot be read as a tokenizer", max_length=16
+        Tokenizer,
+        spoil(bert_copy, TOKENIZER, fault),
+        "tokenizer.json cannot be read as a tokenizer",
+        max_length=16,
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastflow.kernels import _cpu, processor
-from fastflow.kernels.encoder import Pooling
+from fastflow.kernels.encoder import PoolingSpec
 from fastflow.kernels.encoder import cpu as cpu_encoder
 from fastflow.kernels.flow import cpu
 from fastflow.kernels.table.cpu import CpuTable
@@ -101,7 +101,7 @@ def encoders(isa: str) -> Iterator[tuple[str, str]]:
             layers = (1, shape.layers) if mode == "mean" and shape.layers > 1 else (shape.layers,)
             table = token_weights(31) if pooling == "weighted" else None
             encoder = cpu_encoder.CpuEncoder(
-                weights, shape, Pooling(mode, layers, token_weights=table), form, threads=1, isa=isa
+                weights, shape, PoolingSpec(mode, layers, token_weights=table), form, threads=1, isa=isa
             )
             outputs = []
             for texts in BATCHES if whole else BATCHES[:2]:

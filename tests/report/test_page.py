@@ -11,7 +11,7 @@ from fastflow.model import TASKS, Prompts
 from fastflow.report.make import make_page
 from fastflow.report.plots import LETTERS, MOST_LETTERS, draw_dots, prefix_ids, shorten
 from fastflow.report.sections import measure_isotropy, measure_lexical, measure_similarity
-from fastflow.report.subjects import Pool, Subject, find_baseline, name_path
+from fastflow.report.subjects import EmbeddingCache, ReportColumn, find_baseline, name_path
 from fastflow.report.verdict import HIGHEST, LOWEST, NO_SCORES, Line, Section, format_figure, judge, judge_sections
 
 
@@ -204,7 +204,7 @@ def test_prompts_of_a_search_are_pooled_apart():
             return np.array([[float(len(prompt + text))] for text in texts]).reshape(-1, 1)
 
     calls: list = []
-    subject = Subject("model", "", Pool(Prompted()), lambda x: 2 * x)
+    subject = ReportColumn("model", "", EmbeddingCache(Prompted()), lambda x: 2 * x)
     assert subject.encode_query(["a"]).tolist() == [[16]]
     assert subject.encode_document(["a", "bc"]).tolist() == [[22], [24]]
     assert subject(["a"]).tolist() == subject.encode(["a"]).tolist() == [[2]]

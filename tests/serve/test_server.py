@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from fastflow import Index
-from fastflow.bench.measure.load import Plan, generate
+from fastflow.bench.measure.load import Load, generate
 from fastflow.errors import FastflowError
 from fastflow.serve.server import Lines, Server, allow_files, listen, notify
 from fastflow.serve.settings import Settings
@@ -189,7 +189,7 @@ def resident(pid: int, what: str = "VmRSS") -> int:
 def flood(port: int, count: int, rate: float) -> None:
     texts = [f"request number {i} of very many" + " and more" * (i % 17) for i in range(97)]
     bodies = tuple(json.dumps({"inputs": [text] * (1 + i % 3)}) for i, text in enumerate(texts))
-    asyncio.run(generate(Plan(port, "/embed", bodies, rate, count, 64)))
+    asyncio.run(generate(Load(port, "/embed", bodies, rate, count, 64)))
 
 
 @pytest.mark.slow

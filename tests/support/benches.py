@@ -11,7 +11,7 @@ from fastflow.bench.measure.timing import Effort
 from fastflow.bench.peers.encoder import EncoderCandidate, open_reference
 from fastflow.bench.suites.flow import make_trained_like
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
-from fastflow.bench.suites.workbench import Request, Workbench
+from fastflow.bench.suites.workbench import SuiteRun, Workbench
 from fastflow.errors import missing_extra
 from fastflow.stages.calibration import Stage
 from fastflow.train.methods.flow import Flow, FlowConfig
@@ -53,9 +53,9 @@ def absent(modules: str) -> str:
     return str(missing_extra("peers", modules, "this peer"))
 
 
-def ask(bench: Workbench, against: list[str] | None, sizes: Sizes, threads: int = 1, **more) -> Request:
+def ask(bench: Workbench, against: list[str] | None, sizes: Sizes, threads: int = 1, **more) -> SuiteRun:
     """A request that says nothing."""
-    return Request(bench, against, sizes, threads, lambda message: None, **more)
+    return SuiteRun(bench, against, sizes, threads, lambda message: None, **more)
 
 
 def plain(subject):

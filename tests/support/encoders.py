@@ -4,7 +4,7 @@ from unittest import mock
 
 import numpy as np
 
-from fastflow.kernels.encoder import WORDS, Pooling, reference
+from fastflow.kernels.encoder import WORDS, PoolingSpec, reference
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.texts import apply_head, pool
 
@@ -23,7 +23,7 @@ def assert_near(found, exact, plain):
 
 def assert_states(made, texts, isa=None, threads=1):
     layers = tuple(range(WORDS, made[1].layers + 1))
-    found = CpuEncoder(*made, Pooling("mean", layers), threads=threads, isa=isa).states(*texts)
+    found = CpuEncoder(*made, PoolingSpec("mean", layers), threads=threads, isa=isa).states(*texts)
     exact, plain = exact_and_plain(*made, *texts, layers)
     assert found.keys() == exact.keys()
     for layer, state in found.items():

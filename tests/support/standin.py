@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from fastflow.backends.gpu.graphs import Graph, Tensor, Work
+from fastflow.backends.gpu.graphs import CapturedGraph, Tensor, Work
 
 GARBAGE = -12345  # the value of integers before they are written; floats are NaN
 
@@ -86,15 +86,15 @@ class StandIn:
         self.log.append(("synchronize", event.stream.number))
         event.stream.advance(event)
 
-    def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
+    def capture(self, stream: Any, work: Work, tokens: int = 0) -> CapturedGraph:
         """``work`` is done once, as on a GPU; replayed, it is done again with the values that its buffers then hold."""
         self._admit(tokens)
         self.log.append(("capture", stream.number, tokens))
         self.synchronize(self.record(stream))
         work()
-        return Graph(work, self.graph_bytes)
+        return CapturedGraph(work, self.graph_bytes)
 
-    def replay(self, stream: Any, graph: Graph) -> None:
+    def replay(self, stream: Any, graph: CapturedGraph) -> None:
         self.run(stream, graph.replay)
         self.synchronize(self.record(stream))
 

@@ -326,7 +326,11 @@ def test_a_weight_falls_with_the_share_of_the_corpus_and_of_the_language():
 
 
 def test_every_token_is_counted(encoder, bert, sentences, monkeypatch):
-    tokenize, english, cat = Tokenizer(bert, 64), load_english(), Words({"cat": 900_000.0, "dog": 100_000.0}, LENGTH)
+    tokenize, english, cat = (
+        Tokenizer(bert, 64),
+        load_english(),
+        Words({"cat": 900_000.0, "dog": 100_000.0}, LENGTH),
+    )
     size = len(tokenize._tokenizer.get_vocab())
     for window in (frequencies.WINDOW, 37):
         monkeypatch.setattr(frequencies, "WINDOW", window)

@@ -25,7 +25,7 @@ from fastflow.kernels.encoder.triton import (
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow import triton_bodies as bodies
 from fastflow.kernels.flow.triton import CONFIGURATIONS, UNWEIGHTED, constants, pool_constants, unit_constants
-from fastflow.kernels.flow.triton_layout import UNIT, Chain, Layout
+from fastflow.kernels.flow.triton_layout import UNIT, Chain, LaunchLayout
 from fastflow.plan import fold
 
 from support.packed import random_encoder
@@ -41,7 +41,7 @@ CHAIN = Chain(tuple(range(len(LINKS))), tuple(step for step, _ in PAIRS), tuple(
 
 
 def packed(dim, dense, unit=UNIT):
-    return Layout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, CHAIN, unit)
+    return LaunchLayout({}, dim, dim, 9, 6, 24, 384, dim + 64, dense, CHAIN, unit)
 
 
 def list_flow_cases():

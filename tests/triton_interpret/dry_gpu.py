@@ -68,7 +68,7 @@ def run(folder: Path) -> dict[str, Any]:
     workload = make_synthetic(1, 2, 4, "additive", 8, dim=16)
     real = flow.run_flow
 
-    def flow_on_cpu(request: workbench.Request) -> Any:
+    def flow_on_cpu(request: workbench.SuiteRun) -> Any:
         return real(replace(request, against=["torch-lean-eager"], device="cpu"))
 
     changes = (

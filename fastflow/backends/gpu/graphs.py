@@ -18,7 +18,7 @@ Work = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Graph:
+class CapturedGraph:
     """A captured CUDA graph."""
 
     replay: Work
@@ -63,7 +63,7 @@ class Device:
     def synchronize(self, event: Any) -> None:
         event.synchronize()
 
-    def capture(self, stream: Any, work: Work, tokens: int = 0) -> Graph:
+    def capture(self, stream: Any, work: Work, tokens: int = 0) -> CapturedGraph:
         """Run ``work`` once, then capture it. Raises ``OutOfMemory``."""
         cuda = self._torch.cuda
         self.run(stream, work)  # compiles kernels and loads libraries before the capture
@@ -72,9 +72,9 @@ class Device:
         before, graph = cuda.memory_reserved(self._on), cuda.CUDAGraph()
         with self._torch.inference_mode(), cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             work()
-        return Graph(graph.replay, max(0, cuda.memory_reserved(self._on) - before))
+        return CapturedGraph(graph.replay, max(0, cuda.memory_reserved(self._on) - before))
 
-    def replay(self, stream: Any, graph: Graph) -> None:
+    def replay(self, stream: Any, graph: CapturedGraph) -> None:
         with stream:
             graph.replay()
         stream.synchronize()
@@ -143,7 +143,7 @@ class BucketGraph:
     def __init__(self, device: Device, stream: Any, bucket: Bucket, width: int, run: Run) -> None:
         self._device, self._stream, self._bucket, self._run = device, stream, bucket, run
         self.buffers = Buffers(device, bucket.texts, bucket.texts * bucket.tokens, width)
-        self._graph: Graph = device.capture(stream, self._work, self.buffers.tokens)
+        self._graph: CapturedGraph = device.capture(stream, self._work, self.buffers.tokens)
         self.nbytes = self._graph.nbytes
 
     def _work(self) -> None:

@@ -36,7 +36,7 @@ TOLD = (
 )
 
 
-class Rules(NamedTuple):
+class TableRules(NamedTuple):
     """Rules by which a library makes vectors of a table; ``max_length`` in tokens, MOST if unlimited.
 
     ``model2vec``: cut texts by characters too, and drop unknown tokens.
@@ -47,10 +47,10 @@ class Rules(NamedTuple):
     max_length: int
 
 
-def read_rules(directory: Path) -> Rules:
+def read_rules(directory: Path) -> TableRules:
     """Read the rules of a static encoder."""
     if not is_file(directory / CONFIG):
-        return Rules(False, False, MOST)
+        return TableRules(False, False, MOST)
     config, where = read_config(directory), f"{directory / CONFIG}, field"
     if odd := [name for name in config if name not in (*DECIDING, *TOLD)]:
         raise FastflowError(f"{where} {short(odd[0])}: is unknown to this version of fastflow")
@@ -59,7 +59,7 @@ def read_rules(directory: Path) -> Rules:
         raise FastflowError(f"{where} normalize: must be true or false, not {short(normalize)}")
     if length is not None and not is_whole(length, 1):
         raise FastflowError(f"{where} max_length: must be a whole number of at least 1 or null, not {short(length)}")
-    return Rules(True, normalize, MOST if length is None else length)
+    return TableRules(True, normalize, MOST if length is None else length)
 
 
 def check_modules(directory: Path) -> None:

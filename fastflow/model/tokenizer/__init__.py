@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.late import late
 from fastflow.model.encoder import read_config, whole_number
-from fastflow.model.tokenizer.files import NotNativeError, Saved, lowercase_first, read_saved
+from fastflow.model.tokenizer.files import NotNativeError, SavedTokenizer, lowercase_first, read_saved
 from fastflow.values import MOST, panics, reason
 
 if TYPE_CHECKING:
-    from fastflow.kernels.tokens import Tokenizer as Compiled
+    from fastflow.kernels.tokens import CompiledTokenizer as Compiled
     from fastflow.model.tokenizer.cuts import LongTexts
     from fastflow.model.tokenizer.native import Native
 
@@ -110,7 +110,7 @@ class Tokenizer:
 
     def _open(self, directory: Path, lower: bool = False) -> None:
         self._directory, self._lower = directory, lower
-        self._saved: Saved = read_saved(directory)
+        self._saved: SavedTokenizer = read_saved(directory)
         self._native: Native | None = None
         try:
             from fastflow.model.tokenizer.native import read_native

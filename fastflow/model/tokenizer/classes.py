@@ -13,8 +13,8 @@ from fastflow.model.tokenizer.settings import (
     SPECIAL,
     TOKENIZER,
     WORDPIECE,
-    Settings,
     Token,
+    TokenizerSettings,
     show_json,
 )
 from fastflow.values import short
@@ -40,7 +40,7 @@ class Whole(NamedTuple):
     id_of: Callable[[str], int | None]
 
 
-def settle(settings: Settings, found: Whole) -> dict[str, Any]:
+def settle(settings: TokenizerSettings, found: Whole) -> dict[str, Any]:
     """Return ``found.tree`` as transformers changes it; a new added token has no ``id`` yet.
 
     Raises for a field over which releases of transformers differ.
@@ -70,7 +70,7 @@ def settle(settings: Settings, found: Whole) -> dict[str, Any]:
     return tree
 
 
-def _settle_added(settings: Settings, found: Whole) -> list[Token]:
+def _settle_added(settings: TokenizerSettings, found: Whole) -> list[Token]:
     out = {token["content"]: token for token in found.tree["added_tokens"]}
     said = {token["content"]: token for token in settings.added}
     again = [{"id": None} | each.token for each in settings.special]
@@ -95,7 +95,7 @@ def _add_id(token: Token, found: Whole) -> Token:
     return token if number is None else {"id": number} | token
 
 
-def _check_ends(settings: Settings, found: Whole, fields: tuple[str, str]) -> None:
+def _check_ends(settings: TokenizerSettings, found: Whole, fields: tuple[str, str]) -> None:
     for field, number in zip(fields, (found.ends[:1], found.ends[1:]), strict=True):
         content = settings.get_content(field)
         if number != (found.id_of(content),):
@@ -104,7 +104,7 @@ def _check_ends(settings: Settings, found: Whole, fields: tuple[str, str]) -> No
             )
 
 
-def _settle_normalizer(settings: Settings, found: Whole) -> dict[str, Any]:
+def _settle_normalizer(settings: TokenizerSettings, found: Whole) -> dict[str, Any]:
     tree, fields = found.tree, settings.fields
     model, normalizer = tree["model"], tree["normalizer"] or {}
     _check_form(settings, {
@@ -127,7 +127,7 @@ def _settle_normalizer(settings: Settings, found: Whole) -> dict[str, Any]:
     return normalizer | {"lowercase": lower, "strip_accents": strip, "handle_chinese_chars": chinese}
 
 
-def _check_pieces(settings: Settings, found: Whole) -> None:
+def _check_pieces(settings: TokenizerSettings, found: Whole) -> None:
     _check_ends(settings, found, ("bos_token", "eos_token"))
     if settings.fields.get("add_prefix_space") is False:
         raise settings.refuse("add_prefix_space", f"must be true: {DIFFER}")
@@ -154,7 +154,7 @@ def _list_rules(rule: dict[str, Any] | None, part: str) -> set[str]:
     return {each["type"] for each in parts}
 
 
-def _check_form(settings: Settings, form: dict[str, tuple[Any, Any]]) -> None:
+def _check_form(settings: TokenizerSettings, form: dict[str, tuple[Any, Any]]) -> None:
     for field, (found, own) in form.items():
         if found != own:
             said = f"must be {show_json(own)} for a {settings.kind}Tokenizer, not {show_json(found)}; {KEEP}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fastflow.errors import FastflowError
 from fastflow.model.encoder import is_static
 from fastflow.model.tokenizer.classes import Whole, settle
-from fastflow.model.tokenizer.settings import FLAGS, WORDPIECE, Settings, read_settings
+from fastflow.model.tokenizer.settings import FLAGS, WORDPIECE, TokenizerSettings, read_settings
 from fastflow.values import open_regular, panics, read_object, reason, short
 
 BERTS = re.compile(rf"({'|'.join(WORDPIECE[:-1])})Tokenizer(Fast)?|PreTrainedTokenizerFast|")
@@ -29,12 +29,12 @@ class NotNativeError(Exception):
     """The reason why ``tokenizers`` must run a tokenizer, not compiled code."""
 
 
-class Saved(NamedTuple):
-    """The bytes of tokenizer.json, the file that errors name, and ``Settings``, None for a table."""
+class SavedTokenizer(NamedTuple):
+    """The bytes of tokenizer.json, the file that errors name, and ``TokenizerSettings``, None for a table."""
 
     path: Path
     data: bytes
-    settings: Settings | None
+    settings: TokenizerSettings | None
 
     def library(self) -> Any:
         import tokenizers
@@ -58,19 +58,19 @@ def load_tokenizer(directory: Path) -> Any:
     return read_saved(directory).library()
 
 
-def read_saved(directory: Path) -> Saved:
+def read_saved(directory: Path) -> SavedTokenizer:
     """Read the tokenizer files of a directory."""
     saved, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     settings = None if is_static(directory) else read_settings(directory)
     if saved.is_file():
         try:
             with open_regular(saved) as handle:
-                return Saved(saved, handle.read(), settings)
+                return SavedTokenizer(saved, handle.read(), settings)
         except OSError as error:
             raise FastflowError(f"{saved} cannot be read: {error.strerror}") from error
     if vocabulary.is_file():
         tree = _wordpiece(vocabulary, directory / "tokenizer_config.json")
-        return Saved(vocabulary, json.dumps(tree).encode(), settings)
+        return SavedTokenizer(vocabulary, json.dumps(tree).encode(), settings)
     raise FastflowError(f"{directory} has no tokenizer: neither tokenizer.json nor vocab.txt is there; {SAVE}")
 
 
@@ -86,7 +86,7 @@ def lowercase_first(tokenizer: Any) -> None:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
 
-def settle_library(settings: Settings, library: Any, unknown: int | None) -> None:
+def settle_library(settings: TokenizerSettings, library: Any, unknown: int | None) -> None:
     """Apply ``settings`` to a ``tokenizers.Tokenizer``; remove its limit and padding."""
     parts = {name: _state(getattr(library, name)) for name in ("normalizer", "pre_tokenizer")}
     own = library.get_added_tokens_decoder()
@@ -113,7 +113,7 @@ def _state(part: Any) -> Any:
     return None if part is None else json.loads(part.__getstate__())
 
 
-def _add_tokens(settings: Settings, library: Any, tokens: list[dict[str, Any]]) -> None:
+def _add_tokens(settings: TokenizerSettings, library: Any, tokens: list[dict[str, Any]]) -> None:
     from tokenizers import AddedToken
 
     for token in tokens:

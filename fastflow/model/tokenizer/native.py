@@ -9,11 +9,20 @@ from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError
 from fastflow.kernels import _cpu
-from fastflow.kernels.tokens import Rules, Step, Token, Tokenizer, Unigram, UnigramRules, Vocabulary, WordPiece
+from fastflow.kernels.tokens import (
+    CompiledTokenizer,
+    NormalizerStep,
+    Token,
+    Unigram,
+    UnigramRules,
+    Vocabulary,
+    WordPiece,
+    WordPieceRules,
+)
 from fastflow.late import late
 from fastflow.model.tokenizer.classes import Whole, settle
 from fastflow.model.tokenizer.files import GROWTH, NotNativeError, lowercase_first, measure_growth
-from fastflow.model.tokenizer.settings import Settings
+from fastflow.model.tokenizer.settings import TokenizerSettings
 from fastflow.values import panics, reason
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -169,16 +178,16 @@ def read_unigram(tree: Any, lower: bool) -> tuple[UnigramRules, Normalizer]:
     steps = _read_steps(tree["normalizer"])
     if measure_growth(tree["normalizer"]) > GROWTH:
         raise ValueError(f"its normalizer can make a text over {GROWTH} times longer")
-    if lower and Step(_cpu.LOWERED) not in steps:
-        steps.insert(0, Step(_cpu.LOWERED))
+    if lower and NormalizerStep(_cpu.LOWERED) not in steps:
+        steps.insert(0, NormalizerStep(_cpu.LOWERED))
     spaced = _read_splitter(tree["pre_tokenizer"])
-    if spaced and steps[-1:] == [Step(_cpu.JOINED, b"  ", b" ")]:
+    if spaced and steps[-1:] == [NormalizerStep(_cpu.JOINED, b"  ", b" ")]:
         steps.pop()  # white space ends words
     rules = UnigramRules(tuple(steps), spaced, model["unk_id"], tuple(tokens), *read_ends(tree["post_processor"]))
     return rules, Normalizer(tree["normalizer"], lower)
 
 
-def _read_steps(rule: Any) -> list[Step]:
+def _read_steps(rule: Any) -> list[NormalizerStep]:
     name = rule.get("type") if is_a(rule, dict) else None
     if rule is None:
         return []
@@ -187,19 +196,19 @@ def _read_steps(rule: Any) -> list[Step]:
         return [step for part in rule["normalizers"] for step in _read_steps(part)]
     if name in PLAIN:
         kind(rule, "normalizer", name)
-        return [Step(PLAIN[name])]
+        return [NormalizerStep(PLAIN[name])]
     if name == "Strip":
         kind(rule, "normalizer", "Strip", strip_left=bool, strip_right=bool)
         if rule["strip_left"] or not rule["strip_right"]:
             raise ValueError("its normalizer strips another side than the right one")
-        return [Step(_cpu.STRIPPED)]
+        return [NormalizerStep(_cpu.STRIPPED)]
     if name == "Replace":
         kind(rule, "normalizer", "Replace", pattern=dict, content=str)
         pattern, content = rule["pattern"], rule["content"].encode()
         if pattern == SPACES:
-            return [Step(_cpu.JOINED, b"  ", content)]
+            return [NormalizerStep(_cpu.JOINED, b"  ", content)]
         if list(pattern) == ["String"] and is_a(pattern["String"], str) and pattern["String"]:
-            return [Step(_cpu.REPLACED, pattern["String"].encode(), content)]
+            return [NormalizerStep(_cpu.REPLACED, pattern["String"].encode(), content)]
         raise ValueError("its normalizer replaces another pattern than a text or runs of spaces")
     kind(rule, "normalizer", "Precompiled", precompiled_charsmap=str)
     data = b64decode(rule["precompiled_charsmap"], validate=True)
@@ -208,7 +217,7 @@ def _read_steps(rule: Any) -> list[Step]:
     if not 0 < size == len(units) or b64encode(data).decode() != rule["precompiled_charsmap"]:
         raise ValueError("its precompiled_charsmap is cut short")
     texts.decode()
-    return [Step(_cpu.MAPPED, units, texts + b"\0")]
+    return [NormalizerStep(_cpu.MAPPED, units, texts + b"\0")]
 
 
 def _read_splitter(rule: Any) -> bool:
@@ -249,7 +258,7 @@ def compile_unigram(
 NORMALIZER = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
 
 
-def read_wordpiece(tree: Any, lower: bool) -> tuple[Rules]:
+def read_wordpiece(tree: Any, lower: bool) -> tuple[WordPieceRules]:
     """Read the rules of ``tree``; raise ValueError for one that is not compiled."""
     added = check_tree(tree)
     model, normalizer = tree["model"], tree["normalizer"]
@@ -271,11 +280,11 @@ def read_wordpiece(tree: Any, lower: bool) -> tuple[Rules]:
     steps = (normalizer["clean_text"], normalizer["handle_chinese_chars"], strip, normalizer["lowercase"], lower)
     whole = tuple((token["content"], token["id"]) for token in added if token["single_word"])
     found = tuple((token["content"], token["id"]) for token in added if not token["single_word"])
-    rules = Rules(*steps, model["unk_token"], model["max_input_chars_per_word"], found, before, after, whole)
+    rules = WordPieceRules(*steps, model["unk_token"], model["max_input_chars_per_word"], found, before, after, whole)
     return (rules,)
 
 
-def compile_wordpiece(rules: Rules, vocabulary: Vocabulary) -> tuple[WordPiece, dict[str, int], int | None]:
+def compile_wordpiece(rules: WordPieceRules, vocabulary: Vocabulary) -> tuple[WordPiece, dict[str, int], int | None]:
     """Return the tokenizer, added words that the vocabulary lacks, and the unknown id."""
     for wanted, (content, number) in enumerate(rules.whole, max(len(vocabulary), vocabulary.largest + 1)):
         if number != wanted or vocabulary.get(content) is not None:
@@ -293,7 +302,7 @@ KEY, COLON = b'"vocab"', re.compile(rb"\s*:\s*(?=[\[{])")
 class Native(NamedTuple):
     """A compiled tokenizer and its properties."""
 
-    tokenizer: Tokenizer
+    tokenizer: CompiledTokenizer
     vocabulary: Vocabulary
     ends: tuple[int, ...]
     special: dict[int, str]
@@ -318,7 +327,7 @@ class Native(NamedTuple):
         return known + [len(token) for token in self.new]
 
 
-def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> Native:
+def read_native(data: bytes, lower: bool, settings: TokenizerSettings | None = None) -> Native:
     """Compile a tokenizer.json changed by ``settings``, or raise NotNativeError; ``lower``: lowercase texts first."""
     places = _vocabularies(data)
     if len(places) != 1:
@@ -331,7 +340,7 @@ def read_native(data: bytes, lower: bool, settings: Settings | None = None) -> N
         raise NotNativeError(str(error)) from error
 
 
-def _read(data: bytes, place: int, lower: bool, settings: Settings | None) -> Native:
+def _read(data: bytes, place: int, lower: bool, settings: TokenizerSettings | None) -> Native:
     vocabulary = Vocabulary(data, place)
     read, compile_rules = KINDS[vocabulary.scored]
     shorter = data[:place] + (b"[]" if vocabulary.scored else b"{}") + data[vocabulary.end :]
@@ -350,7 +359,9 @@ def _read(data: bytes, place: int, lower: bool, settings: Settings | None) -> Na
     return Native(tokenizer, vocabulary, rules.before + rules.after, special, unknown, limit, new)
 
 
-def _settle(settings: Settings, tree: Any, rules: Rules | UnigramRules, vocabulary: Vocabulary) -> Any:
+def _settle(
+    settings: TokenizerSettings, tree: Any, rules: WordPieceRules | UnigramRules, vocabulary: Vocabulary
+) -> Any:
     known = {token["content"]: token["id"] for token in tree["added_tokens"]}
     settled = settle(
         settings, Whole(tree, rules.before + rules.after, lambda text: known.get(text, vocabulary.get(text)))

@@ -56,7 +56,7 @@ class Special(NamedTuple):
     token: Token
 
 
-class Settings(NamedTuple):
+class TokenizerSettings(NamedTuple):
     """Settings of a tokenizer; ``kind``: its class, a key of NAMED, or "" to use tokenizer.json unchanged.
 
     ``added``: tokens of added_tokens_decoder or added_tokens.json by id. ``vocabulary``: rows of the table, if known.
@@ -83,7 +83,7 @@ class Settings(NamedTuple):
         return next((each.field, each.file) for each in self.special if each.token["content"] == content)
 
 
-def read_settings(directory: Path) -> Settings:
+def read_settings(directory: Path) -> TokenizerSettings:
     """Read the settings of a directory."""
     fields, config = (_read(directory / name) for name in (CONFIG, "config.json"))
     name = fields.get("tokenizer_class") or config.get("tokenizer_class") or ""
@@ -92,7 +92,7 @@ def read_settings(directory: Path) -> Settings:
     rows = config.get("vocab_size")
     kind = kind if kind in NAMED else ""
     decoder = "added_tokens_decoder" in fields
-    out = Settings(directory, rows if is_whole(rows, 1) else None, kind, fields, decoder, [], [])
+    out = TokenizerSettings(directory, rows if is_whole(rows, 1) else None, kind, fields, decoder, [], [])
     _check_fields(out)
     files = [(CONFIG, fields)] if out.decoder else [(MAP, _read(directory / MAP)), (CONFIG, fields)]
     seen: set[str] = set()
@@ -109,7 +109,7 @@ def _read(path: Path) -> dict[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
-def _check_fields(settings: Settings) -> None:
+def _check_fields(settings: TokenizerSettings) -> None:
     fields = settings.fields
     for name, usual in ONLY.items():
         if fields.get(name, usual) != usual:
@@ -125,7 +125,7 @@ def _check_fields(settings: Settings) -> None:
             raise settings.refuse(name, f"must be true or false, not {short(value)}")
 
 
-def _list_special(settings: Settings, file: str, found: dict[str, Any]) -> Iterator[Special]:
+def _list_special(settings: TokenizerSettings, file: str, found: dict[str, Any]) -> Iterator[Special]:
     for field, value in found.items():
         if value is None:
             continue
@@ -144,12 +144,12 @@ def _list_special(settings: Settings, file: str, found: dict[str, Any]) -> Itera
             yield Special(field, file, token | {"special": True})
 
 
-def _make_plain(settings: Settings, field: str, content: str) -> Token:
+def _make_plain(settings: TokenizerSettings, field: str, content: str) -> Token:
     strips = field == "mask_token" and settings.kind in (*PIECES, "MPNet")
     return dict.fromkeys(FLAGS, False) | {"lstrip": strips, "special": True, "content": content}
 
 
-def _parse_token(settings: Settings, field: str, value: Any, file: str) -> Token:
+def _parse_token(settings: TokenizerSettings, field: str, value: Any, file: str) -> Token:
     found = value if isinstance(value, dict) else {}
     special = file == MAP or found.get("special") is True
     flags = dict.fromkeys(SPACES, False) | {"normalized": not special, "special": special}
@@ -159,7 +159,7 @@ def _parse_token(settings: Settings, field: str, value: Any, file: str) -> Token
     return token
 
 
-def _read_added(settings: Settings) -> list[Token]:
+def _read_added(settings: TokenizerSettings) -> list[Token]:
     special = {each.token["content"] for each in settings.special}
     if not settings.decoder:
         found = _read(settings.directory / ADDED)

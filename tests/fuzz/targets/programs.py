@@ -5,7 +5,7 @@ from drawn import DIMS, WIDTHS, draw_encoder
 from harness import Choices, Finding
 
 from fastflow.kernels import processor
-from fastflow.kernels.encoder import Pooling
+from fastflow.kernels.encoder import PoolingSpec
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow import execute
 from fastflow.kernels.flow.cpu import CpuFlow
@@ -44,7 +44,7 @@ def pool(choices: Choices, isa: str) -> None:
         [choices.choice((1, 2, 5, 16, 33, 70)) for _ in range(choices.choice((1, 2, 5)))], choices.getrandbits(16)
     )
     skip, threads = choices.choice((0, 0, 1, 3)), choices.choice((1, 2))
-    pooling = Pooling(mode, layers, **options)
+    pooling = PoolingSpec(mode, layers, **options)
     found = CpuEncoder(weights, shape, pooling, threads=threads, isa=isa)(*texts, skip)
     made = weights, shape
     wanted, plain = (defined(made, texts, dtype, pooling, skip) for dtype in (np.float64, np.float32))
