@@ -14,11 +14,11 @@ import numpy as np
 import tokenizers
 from harness import Choices, Finding
 
-from fastflow.kernels.tokens import reference
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer import unigram, wordpiece
 from fastflow.model.tokenizer.native import read_native
 
+from support import definitions
 from support.unicode import ORDERED
 from support.unigrams import (
     MARKED,
@@ -125,7 +125,7 @@ FILES = list(make_files().values())
 
 
 @cache
-def made(number: int) -> tuple[Pair, reference.Tokenizer]:
+def made(number: int) -> tuple[Pair, definitions.Tokenizer]:
     data, lower = FILES[number]
     tree = json.loads(data)
     vocabulary = tree["model"]["vocab"]
@@ -133,8 +133,8 @@ def made(number: int) -> tuple[Pair, reference.Tokenizer]:
     if isinstance(vocabulary, list):
         pair = Pair(data, lower)
         pieces = [(piece, score) for (piece, _), score in zip(vocabulary, pair.scores, strict=True)]
-        return pair, reference.Unigram(pieces, *unigram.read_rules(tree, lower))
-    return Pair(data, lower), reference.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
+        return pair, definitions.Unigram(pieces, *unigram.read_rules(tree, lower))
+    return Pair(data, lower), definitions.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
 
 
 def one(data: bytes) -> None:
