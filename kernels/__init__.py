@@ -4,5 +4,5 @@ operation  definition (NumPy)            compiled for the CPU         Triton for
 encoder    ``encoder.reference``         ``encoder.cpu``              ``encoder.triton``
 flow       ``flow.equations``, ``flow``  ``flow.cpu``                 ``flow.triton``
 search     ``search.reference``          ``search.cpu``               –
-tokens     ``tokens.reference``          ``tokens``                   –
+tokens     tests                         ``tokens``                   –
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -113,28 +113,3 @@ def quantise(values: Array) -> tuple[Array, Array]:
     scale = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= np.finfo(np.float32).tiny)
     return np.rint(values * inverse[:, None]).astype(np.int8), scale
-
-
-def pack_reference(matrices: Sequence[PackedMatrix], memory: Array, panel: int) -> None:
-    """Define ``_cpu.pack``: fill ``memory`` (uint8) with ``matrices`` in panels of ``panel`` rows."""
-    for m in matrices:
-        parts = [part.view(STORED[m.stored]).reshape(m.part_rows, m.columns) for part in m.parts]
-        stacked = np.concatenate([widen(part).astype(np.float32) for part in parts])
-        stacked[: m.part_rows] *= np.float32(m.factor)
-        values = np.zeros((len(m.rows), m.groups, m.padded), np.float32)
-        used = m.rows >= 0
-        values[used, :, : m.columns // m.groups] = stacked[m.rows[used]].reshape(-1, m.groups, m.columns // m.groups)
-        packed: Array = values.reshape(len(m.rows), -1)
-        if m.by is not None:
-            packed[:, : m.columns] *= m.by
-        if m.lanes == 2:
-            packed = to_bfloat16(packed)
-        elif m.lanes == 4:
-            packed, scale = quantise(packed)
-            sums = packed.sum(axis=1, dtype=np.int32)
-            memory[m.scale : m.scale + scale.nbytes] = raw(scale)
-            memory[m.shift : m.shift + sums.nbytes] = raw(-m.zero * sums)
-        packed = np.pad(packed, ((0, 0), (0, m.spare * m.lanes)))
-        steps = packed.shape[1] // m.lanes
-        panels = packed.reshape(-1, panel, steps // m.together, m.together * m.lanes).swapaxes(1, 2)
-        memory[m.panels : m.panels + packed.nbytes] = raw(np.ascontiguousarray(panels))

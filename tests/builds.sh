@@ -7,7 +7,6 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 flags="-std=c11 -O3 -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Ikernels/c"
-sources=$(find kernels/c -name '*.c')
 
 need() {  # need FILE PATTERN: the disassembly has the instruction
     grep -qE "$2" "$1" || { echo "$1 has no $2" >&2; exit 1; }
@@ -15,8 +14,8 @@ need() {  # need FILE PATTERN: the disassembly has the instruction
 
 for compiler in gcc clang; do
     echo "== $compiler"
-    $compiler $flags tests/native/products.c $sources -pthread -lm -o "$work/products"
-    "$work/products"
+    rm -rf build/fuzz/plain
+    CC=$compiler CFLAGS='-O3 -Werror' "${PYTHON:-python}" tests/fuzz/building.py plain products
     $compiler $flags -c kernels/c/gemm/amx.c -o "$work/amx.o"
     objdump -d "$work/amx.o" > "$work/amx.$compiler"
     for instruction in ldtilecfg tileloadd tileloaddt1 tilezero tdpbf16ps tdpbssd tilestored tilerelease; do
@@ -47,8 +46,8 @@ echo "== clang, the tests"
 (cd "$work/empty" && PYTHONPATH="$work/clang.installed" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider tests/kernels/test_*_cpu*.py tests/kernels/test_search.py tests/kernels/test_tokens.py tests/kernels/test_table.py tests/kernels/test_embed.py)
 
 echo "== arm64"
-aarch64-linux-gnu-gcc $flags -static tests/native/products.c $sources -pthread -lm -o "$work/products.arm64"
-qemu-aarch64 "$work/products.arm64"
+rm -rf build/fuzz/arm64
+CC=aarch64-linux-gnu-gcc CFLAGS='-O3 -Werror -static' "${PYTHON:-python}" tests/fuzz/building.py arm64 products
 for file in encoder flow; do
     aarch64-linux-gnu-gcc $flags -c "kernels/c/$file/portable.c" -o "$work/$file.o"
     aarch64-linux-gnu-objdump -d "$work/$file.o" > "$work/$file.arm64"

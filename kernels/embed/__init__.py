@@ -1,4 +1,4 @@
-"""Embed texts in one compiled call, by models without transformer layers; ``reference`` defines it."""
+"""Embed texts in one compiled call, by models without transformer layers."""
 
 from __future__ import annotations
 

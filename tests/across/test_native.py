@@ -1,14 +1,13 @@
-"""Programs of tests/native: bodies that are wrong fail a self-test, and products are right without Python."""
+"""Bodies of C that are wrong fail a self-test, and products of every kind are right without Python."""
 
 import re
-import shutil
 import sys
 
 import pytest
 
 from fastflow.kernels._cpu import isas
 
-from support.places import ROOT, TESTS
+from support.places import TESTS
 from support.processes import run_limited
 
 
@@ -21,13 +20,6 @@ def test_a_broken_body_fails_a_self_test():
 
 
 @pytest.mark.whole
-def test_every_product_is_near_float64(tmp_path):
-    compiler = shutil.which("cc") or pytest.skip("this machine has no C compiler")
-    sources = [str(path) for path in sorted((ROOT / "kernels/c").rglob("*.c"))]
-    program = tmp_path / "products"
-    flags = ["-std=c11", "-O2", "-ffp-contract=off", f"-I{ROOT / 'kernels/c'}"]
-    command = [compiler, *flags, str(ROOT / "tests/native/products.c"), *sources, "-pthread", "-lm", "-o", str(program)]
-    assert run_limited(command, seconds=300).returncode == 0
-    said = run_limited([str(program)], seconds=300)
-    assert said.returncode == 0, said.stdout
-    assert said.stdout.count("roundings") >= 2, said.stdout
+def test_every_product_is_near_float64():
+    done = run_limited([sys.executable, TESTS / "fuzz/building.py", "plain", "products"], seconds=900)
+    assert re.search(r"plain products: \d{4,} inputs", done.stdout), done.stdout + done.stderr

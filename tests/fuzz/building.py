@@ -3,7 +3,8 @@
 python tests/fuzz/building.py WORD [TARGET ...]
 
 asan, ubsan, both: gcc with the sanitizers. tsan: the sanitizer of threads; four callers run all inputs at once.
-valgrind: no sanitizer; flows and encoders on the kernels in portable C. CC names another compiler.
+valgrind: no sanitizer; flows and encoders on the kernels in portable C. plain: no sanitizer; arm64: emulated. CC names
+another compiler, CFLAGS more of its options.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ FLAGS = [
     "-std=gnu11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-psabi",
     "-I", str(ROOT / "kernels/c"), "-I", str(NATIVE), "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
 ]  # fmt: skip
+MORE = os.environ.get("CFLAGS", "").split()
 SANITIZERS = {
-    "asan": "address", "ubsan": "undefined", "both": "address,undefined", "tsan": "thread", "valgrind": "",
+    "asan": "address", "ubsan": "undefined", "both": "address,undefined", "tsan": "thread", "valgrind": "", "plain": "",
+    "arm64": "",
 }  # fmt: skip
 RUN = {
     "tsan": ["setarch", "-R"],  # its shadow memory wants addresses that are not drawn at random
     "valgrind": ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"],
+    "arm64": ["qemu-aarch64"],
 }
 CALLERS = {"tsan": "4"}
 MOST = {"valgrind": 40, "tsan": 200}  # inputs of a target: each takes fifty times as long, or runs five times
@@ -65,7 +69,7 @@ def build(compiler: str, folder: Path, sanitizers: str, fuzzer: bool = False) ->
     linking = [*chosen, "-fsanitize=fuzzer"] if fuzzer else chosen
     with ThreadPoolExecutor(2) as pool:
         made = [
-            pool.submit(compile_source, [compiler, *FLAGS, *compiling], source, folder)
+            pool.submit(compile_source, [compiler, *FLAGS, *MORE, *compiling], source, folder)
             for source in [*kernels, *driver, *(NATIVE / f"{name}.c" for name in TARGETS)]
         ]
         objects = {one.result().stem: one.result() for one in made}
@@ -75,7 +79,7 @@ def build(compiler: str, folder: Path, sanitizers: str, fuzzer: bool = False) ->
     for stem, name in own.items():
         out[name] = folder / name
         if is_stale(out[name], [objects[stem], *map(Path, shared)]):
-            run([compiler, *linking, str(objects[stem]), *shared, "-lm", "-pthread", "-o", str(out[name])])
+            run([compiler, *MORE, *linking, str(objects[stem]), *shared, "-lm", "-pthread", "-o", str(out[name])])
     return out
 
 

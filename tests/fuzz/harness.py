@@ -140,7 +140,7 @@ def fuzz(name: str, options: list[str]) -> None:
     """Run a target under atheris, which instruments every module of the package."""
     import atheris
 
-    atheris.instrument_imports(include=["fastflow"]).__enter__()
+    atheris.instrument_imports(include=["fastflow", "support.definitions"]).__enter__()
     target: Any = load(name)
     folder = next((Path(option) for option in options if not option.startswith("-")), None)
     if folder is not None:

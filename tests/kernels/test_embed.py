@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 
 from fastflow.kernels import embed
-from fastflow.kernels.embed import reference
-from fastflow.kernels.encoder import WORDS, PoolingSpec
+from fastflow.kernels.encoder import WORDS, Pooling
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
-from fastflow.kernels.tokens import Vocabulary, WordPiece, WordPieceRules
-from fastflow.kernels.tokens.reference import WordPiece as Definition
+from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
 from fastflow.plan import fold
 
+from support import definitions
 from support import stages as make
 from support.packed import random_encoder
 
@@ -78,14 +77,15 @@ def in_steps(words, pooling, flow, texts, normalize=False, truncate=None, specia
 
 
 def test_the_compiled_call_is_the_definition(words, plans, float_isa):
-    definition = reference.Texts(
-        Definition(VOCABULARY, RULES), lambda *texts: pool(table(), *texts, None, np.float64), LIMIT
+    definition, pooling = (
+        definitions.WordPiece(VOCABULARY, RULES),
+        partial(pool, table(), weights=None, dtype=np.float64),
     )
     compiled, flow = embed.Texts(words, CpuTable(table(), isa=float_isa), LIMIT), flow_of(plans, float_isa)
     for normalize, truncate in ((False, None), (True, None), (False, 7), (True, 7)):
-        exact, pooled = np.empty((80, WIDTH)), np.empty((80, WIDTH), np.float32)
-        want, cut = definition(plans, some(80), normalize, truncate, exact)
-        found, found_cut = compiled(flow, some(80), normalize, truncate, pooled)
+        pooled, given = np.empty((80, WIDTH), np.float32), (some(80), normalize, truncate)
+        exact, want, cut = definitions.embed_texts(definition, pooling, LIMIT, plans, *given)
+        found, found_cut = compiled(flow, *given, pooled)
         assert np.linalg.norm(pooled - exact) <= 1e-6 * np.linalg.norm(exact)
         assert found_cut == cut > 0
         assert np.linalg.norm(found - want) <= 1e-6 * np.linalg.norm(want)

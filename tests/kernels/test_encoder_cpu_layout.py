@@ -10,8 +10,9 @@ from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products, parts_of
 from fastflow.kernels.processor import isas
-from fastflow.kernels.stored import STORED, NotFinite, pack_reference, widen
+from fastflow.kernels.stored import STORED, NotFinite, widen
 
+from support import definitions
 from support.packed import pack as pack_texts
 from support.packed import random_encoder, random_modernbert, random_mpnet, stored_as
 
@@ -80,7 +81,7 @@ def test_all_matrices_of_an_encoder_on_any_number_of_threads(form):
         size = len(m.rows) * (m.groups * m.padded // m.lanes + m.spare) * 4
         assert np.array_equal(want[m.panels : m.panels + size], again[m.panels : m.panels + size])
     reference = want.copy()
-    pack_reference(matrices, reference, 32)
+    definitions.pack(matrices, reference, 32)
     assert np.array_equal(reference, want)
     assert all(np.array_equal(a, b) for a, b in zip(tables, others, strict=True))
 

@@ -7,18 +7,9 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import LARGEST_BITS, convert, pack
-from fastflow.kernels.stored import (
-    BFLOAT16,
-    LARGEST,
-    STORED,
-    PackedMatrix,
-    pack_reference,
-    quantise,
-    raw,
-    record,
-    storable,
-)
+from fastflow.kernels.stored import BFLOAT16, LARGEST, STORED, Matrix, quantise, raw, record, storable
 
+from support import definitions
 from support.packed import stored_as
 
 WIDTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
@@ -71,7 +62,7 @@ def test_packed_as_defined(
     )  # fmt: skip
     want, found = (aligned(matrix.shift + lines(4 * len(rows))) for _ in range(2))
     found[:bytes_of_panels] = 255  # spare steps too must be written
-    pack_reference([matrix], want, panel)
+    definitions.pack([matrix], want, panel)
     assert pack([matrix], found, panel, threads) == []
     assert np.array_equal(found, want)
     assert want[:bytes_of_panels].any() or not values.any()

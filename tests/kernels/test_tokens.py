@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import tokens as compiled
-from fastflow.kernels.tokens import MOST_ADDED, Vocabulary, WordPieceRules, reference
+from fastflow.kernels.tokens import MOST_ADDED, Rules, Vocabulary
 
+from support import definitions as reference
 from support.places import TESTS
 from support.unicode import EDGES, mixed
 

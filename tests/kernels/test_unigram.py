@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.tokens import NormalizerStep, Token, Unigram, UnigramRules, Vocabulary, reference
-from fastflow.model.tokenizer.native import read_unigram
+from fastflow.kernels.tokens import Step, Token, Unigram, UnigramRules, Vocabulary
+from fastflow.model.tokenizer.unigram import read_rules
 
+from support import definitions as reference
 from support.charsmaps import charsmap
 from support.unicode import EDGES
 from support.unigrams import (

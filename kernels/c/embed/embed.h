@@ -1,4 +1,4 @@
-/* Tokenizer, pooling and flow in one call, for models without transformer layers. kernels/embed/reference.py is the
+/* Tokenizer, pooling and flow in one call, for models without transformer layers. tests/support/definitions.py is the
    definition. */
 #ifndef FASTFLOW_EMBED_H
 #define FASTFLOW_EMBED_H

@@ -1,4 +1,4 @@
-/* WordPiece with BERT's normalizer, and Unigram with SentencePiece's. kernels/tokens/reference.py is the definition. */
+/* WordPiece with BERT's normalizer, and Unigram with SentencePiece's. tests/support/definitions.py defines them. */
 #ifndef FASTFLOW_TOKENS_H
 #define FASTFLOW_TOKENS_H
 

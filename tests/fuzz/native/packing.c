@@ -1,4 +1,4 @@
-/* Packing against its definition, number by number: kernels/stored.py: pack_reference in C. Any bits are weights. */
+/* Packing against its definition, number by number: support/definitions.py: pack in C. Any bits are weights. */
 #include "gemm/packing.h"
 
 #include "fuzz.h"

@@ -43,8 +43,9 @@ static void pack(product *p, source *s)
     for (int64_t i = 0; i < columns * FF_APART; i++)
         ((float *)(void *)(p->memory + l->apart))[i] = take_float(s) * 0x1p-20f;
     for (int64_t i = 0; i < columns; i++) {
-        ((float *)(void *)p->memory)[i] = (float)(take_byte(s) - 128) / 16;
-        rows[i] = take(s, (int)columns) - 1;
+        const int tie = l->result == FF_BF16 && i % 4 == 0, bias = take_byte(s), row = take(s, (int)columns);
+        ((float *)(void *)p->memory)[i] = tie ? 1 + (float)(i / 2 + 1) * 0x1p-8f : (float)(bias - 128) / 16;
+        rows[i] = tie ? -1 : row - 1;  /* a tie of bfloat16, and no weights */
     }
     for (int64_t i = 0; i < columns * p->inner; i++)
         given[i] = (float)(take_byte(s) - 128) / 64;
@@ -99,6 +100,17 @@ static double weight_number(const product *p, int64_t c, int64_t k)
     return *(const int8_t *)at;
 }
 
+static double activate(int activation, double v)
+{
+    switch (activation) {
+    case FF_GELU: return 0.5 * v * erfc(-v * 0.7071067811865476);
+    case FF_GELU_TANH: return v / (1 + exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)));
+    case FF_RELU_ONLY: return fmax(v, 0);
+    default: return v;
+    }
+}
+
+/* A result in bfloat16 is within 1.1 halves of its last digit; below 2^-20 of the sum its error counts as of that size. */
 static void check(const product *p, int64_t r, int64_t c, int activation)
 {
     const char *row = p->operand + r * p->lda, *at = p->out + r * p->ldc + c * (p->l.result == FF_BF16 ? 2 : 4);
@@ -118,15 +130,18 @@ static void check(const product *p, int64_t r, int64_t c, int activation)
     }
     sum += (double)memory[c] + (p->add ? (double)p->add[r * p->l.columns + c] : 0);
     size += fabs(sum) + 256;
-    const double wanted = activation == FF_RELU_ONLY && sum < 0 ? 0 : sum;
+    const double wanted = activate(activation, sum);
     uint16_t half;
     float found;
     if (p->l.result == FF_BF16)
         memcpy(&half, at, 2), found = ff_of_bits((uint32_t)half << 16);
     else
         memcpy(&found, at, 4);
-    const double most = size * 12 * 0x1p-24 + (p->l.result == FF_BF16 ? fabs(wanted) * 0x1p-8 : 0);
-    if (activation == FF_LINEAR_ONLY || activation == FF_RELU_ONLY)
+    const double digit = exp2(floor(log2(fmax(fabs(wanted), 0x1p-20 * fabs(sum) + 1e-30))) - 8);
+    const double most = size * 12 * 0x1p-24 + (p->l.result == FF_BF16 ? 1.1 * digit : 0);
+    if (p->l.result == FF_BF16 && p->l.format == FF_BF16 && activation == FF_LINEAR_ONLY)  /* the sum is exact in float32 */
+        CHECK(half == ff_bfloat16(ff_bits((float)sum)), "row %lld, column %lld: %g is not rounded to even", (long long)r, (long long)c, sum);
+    if (p->l.result == FF_BF16 || activation == FF_LINEAR_ONLY || activation == FF_RELU_ONLY)
         CHECK(fabs((double)found - wanted) <= most, "row %lld, column %lld: %g is not %g", (long long)r, (long long)c, (double)found, wanted);
     CHECK(isfinite(found), "row %lld, column %lld is not finite", (long long)r, (long long)c);
 }

@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(ff_read_vocabulary(&uncut, (const uint8_t *)whole_words, (int64_t)strlen(whole_words), &end) == FF_READ, "sound words");
     CHECK(ff_read_vocabulary(&v, (const uint8_t *)json, (int64_t)strlen(json), &end) == FF_READ, "a sound vocabulary");
     const int32_t before[] = {ff_find(&v, (const uint8_t *)"[CLS]\0\0\0\0\0\0\0\0", 5, 0)}, after[] = {2, 3};
-    const ff_added added[ADDED] = {{(const uint8_t *)"[MASK]", 6, 9}, {(const uint8_t *)"ab", 2, 7}};
+    const ff_added added[ADDED] = {{(const uint8_t *)"[MASK]", 6, 9, 0}, {(const uint8_t *)"ab", 2, 7, 0}};
     ff_tokenizer w = {.words = &v, .added = added, .before = before, .after = after, .added_count = take(&s, ADDED),
                       .before_count = take(&s, 1), .after_count = take(&s, 2), .steps = take(&s, 31),
                       .longest = take(&s, 1) ? take(&s, FF_LONGEST) : take(&s, 8), .unknown = 0, .each = FF_EACH};

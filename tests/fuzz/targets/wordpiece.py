@@ -14,10 +14,10 @@ import numpy as np
 import tokenizers
 from harness import Choices, Finding
 
-from fastflow.kernels.tokens import reference
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.native import read_native, read_unigram, read_wordpiece
 
+from support import definitions
 from support.unicode import ORDERED
 from support.unigrams import (
     MARKED,
@@ -124,7 +124,7 @@ FILES = list(make_files().values())
 
 
 @cache
-def made(number: int) -> tuple[Pair, reference.Tokenizer]:
+def made(number: int) -> tuple[Pair, definitions.Tokenizer]:
     data, lower = FILES[number]
     tree = json.loads(data)
     vocabulary = tree["model"]["vocab"]
@@ -132,8 +132,8 @@ def made(number: int) -> tuple[Pair, reference.Tokenizer]:
     if isinstance(vocabulary, list):
         pair = Pair(data, lower)
         pieces = [(piece, score) for (piece, _), score in zip(vocabulary, pair.scores, strict=True)]
-        return pair, reference.Unigram(pieces, *read_unigram(tree, lower))
-    return Pair(data, lower), reference.WordPiece(vocabulary, *read_wordpiece(tree, lower))
+        return pair, definitions.Unigram(pieces, *unigram.read_rules(tree, lower))
+    return Pair(data, lower), definitions.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
 
 
 def one(data: bytes) -> None:
