@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from fastflow.kernels import embed
-from fastflow.kernels.encoder import WORDS, Pooling
+from fastflow.kernels.encoder import WORDS, PoolingSpec
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
-from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
+from fastflow.kernels.tokens import Vocabulary, WordPiece, WordPieceRules
 from fastflow.plan import fold
 
 from support import definitions

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels._cpu import LARGEST_BITS, convert, pack
-from fastflow.kernels.stored import BFLOAT16, LARGEST, STORED, Matrix, quantise, raw, record, storable
+from fastflow.kernels.stored import BFLOAT16, LARGEST, STORED, PackedMatrix, quantise, raw, record, storable
 
 from support import definitions
 from support.packed import stored_as

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import tokens as compiled
-from fastflow.kernels.tokens import MOST_ADDED, Rules, Vocabulary
+from fastflow.kernels.tokens import MOST_ADDED, Vocabulary, WordPieceRules
 
 from support import definitions as reference
 from support.places import TESTS

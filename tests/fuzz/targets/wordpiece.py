@@ -132,8 +132,8 @@ def made(number: int) -> tuple[Pair, definitions.Tokenizer]:
     if isinstance(vocabulary, list):
         pair = Pair(data, lower)
         pieces = [(piece, score) for (piece, _), score in zip(vocabulary, pair.scores, strict=True)]
-        return pair, definitions.Unigram(pieces, *unigram.read_rules(tree, lower))
-    return Pair(data, lower), definitions.WordPiece(vocabulary, *wordpiece.read_rules(tree, lower))
+        return pair, definitions.Unigram(pieces, *read_unigram(tree, lower))
+    return Pair(data, lower), definitions.WordPiece(vocabulary, *read_wordpiece(tree, lower))
 
 
 def one(data: bytes) -> None:
