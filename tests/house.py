@@ -145,10 +145,10 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 47_200, 45_400),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_600, 32_500),
+        "product": Count(lines(*PRODUCT), 47_050, 45_400),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_450, 32_500),
         "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.066, 2.0, "MB"),
-        "bench": Count(lines("bench"), 5_165, 5_000),
+        "bench": Count(lines("bench"), 5_020, 5_000),
         "tests": Count(lines("tests"), 44_980, 42_000),
         "docstrings and comments": Count(comments, 48_280, 48_260, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
@@ -157,7 +157,7 @@ def counts() -> dict[str, Count]:
         "lines of README over 160 columns": Count(len(wide), 0, 0),
         "marks for the formatter": Count(marks, 140, 140, "marks"),
         "files over 400 lines": Count(len(long), 0, 0, "files"),
-        "Python files of the product": Count(len(python), 271, 255, "files"),
+        "Python files of the product": Count(len(python), 270, 255, "files"),
         "names of several classes": Count(sum(it > 1 for it in classes.values()), 6, 0, "names"),
         "participles in 1,000 names": Count(1000 * len(participles()) / len(product), 5, 5, ""),
         "circles of files": Count(circles(), 0, 0, "of 3 graphs"),
