@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-TRIAL = b"fastflow trial 1\n"  # the first bytes of a cached int8 check
+TRIAL = b"fastflow trial 1\n"  # the first bytes of a cached trial of int8
 OWN = 0o600  # file mode in the cache: embeddings may reveal texts
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.peers.engines import open_fastembed
 from fastflow.bench.research.study import make_table, read, write
-from fastflow.bench.suites.starts import make_command, start
+from fastflow.bench.suites.cold_start import make_command, start
 from fastflow.bench.suites.texts import real_texts
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure

@@ -18,7 +18,7 @@ from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers.encoder import Embed, TextCandidate, choose, excuse, first_line
 from fastflow.bench.peers.gpu import settings
 from fastflow.bench.report.ratios import compute_static_ratios
-from fastflow.bench.suites.starts import TEXT, ColdStart, make_command, time_starts
+from fastflow.bench.suites.cold_start import TEXT, ColdStart, make_command, time_starts
 from fastflow.bench.suites.texts import Lists, compare_texts, real_texts
 from fastflow.bench.suites.workbench import SuiteRun, Workbench
 from fastflow.errors import UsageError

@@ -20,7 +20,7 @@ from fastflow.plan import fold
 from fastflow.stages.calibration import Stage
 
 if TYPE_CHECKING:
-    from fastflow.backends.precision import Tried
+    from fastflow.backends.precision import CachedTrial
     from fastflow.kernels.encoder import EncoderShape
     from fastflow.kernels.encoder.cpu import CpuEncoder
     from fastflow.kernels.flow.cpu import CpuFlow
@@ -138,18 +138,18 @@ class CpuBackend(CpuCalibrator, Backend):
             if self.gated:
                 self.details.append(tried.cost(self.int8))
 
-    def _try_int8(self, model: Model, weights: MappedWeights) -> Tried:
-        from fastflow.backends.precision import Tried
+    def _try_int8(self, model: Model, weights: MappedWeights) -> CachedTrial:
+        from fastflow.backends.precision import CachedTrial
         from fastflow.kernels.encoder.cpu import choose, describe
 
         try:
             arithmetic = describe(*choose("int8"))
         except ValueError as error:
             raise UsageError(str(error)) from error
-        return Tried(model, weights, arithmetic)
+        return CachedTrial(model, weights, arithmetic)
 
     def _pack(
-        self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: Tried | None
+        self, model: Model, shape: EncoderShape, weights: MappedWeights, threads: int | None, tried: CachedTrial | None
     ) -> CpuEncoder:
         from fastflow.kernels.encoder.cpu import CpuEncoder, find_outlying, smooth
         from fastflow.kernels.stored import NotFinite

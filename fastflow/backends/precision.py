@@ -182,7 +182,7 @@ class _Stream(Mapping[str, Any]):
         return len(self._mapped.stored)
 
 
-class Tried:
+class CachedTrial:
     """The trial of ``model``: recorded, cached or new. Raises a FastflowError if the recorded trial does not fit."""
 
     found: Int8 | Trial

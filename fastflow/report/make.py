@@ -14,8 +14,8 @@ from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labe
 from fastflow.model.artifact import load_model
 from fastflow.progress import Progress, format_count
 from fastflow.report import sections as measures
+from fastflow.report.models import MODEL, Fit, Open, count_encoders, make_subjects, name_path, read_texts, thin
 from fastflow.report.plots import prefix_ids
-from fastflow.report.subjects import MODEL, Fit, Open, count_encoders, make_subjects, name_path, read_texts, thin
 from fastflow.report.verdict import Line, Section, format_figure, judge_sections
 from fastflow.runtime import Runtime
 

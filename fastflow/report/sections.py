@@ -15,7 +15,7 @@ from fastflow.model.encoder import encoder_shape, is_static, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.static.table import open_table
 from fastflow.report import plots
-from fastflow.report.subjects import MODEL, ReportColumn, find_baseline
+from fastflow.report.models import MODEL, ReportColumn, find_baseline
 from fastflow.report.verdict import HIGHEST, LOWEST, Line, Section, format_figure
 
 

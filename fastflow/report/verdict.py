@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastflow.report.subjects import MODEL, UNCALIBRATED, find_baseline
+from fastflow.report.models import MODEL, UNCALIBRATED, find_baseline
 
 HIGHEST, LOWEST = float("inf"), float("-inf")
 

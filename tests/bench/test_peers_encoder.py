@@ -15,7 +15,7 @@ from fastflow.bench.peers import engines as peers_engines
 from fastflow.bench.peers import gpu as peers_gpu
 from fastflow.bench.peers.encoder import PEERS, Pooled, choose, missing, open_peers, open_reference, plain_layers
 from fastflow.bench.peers.gpu import Gpu, compiling, settings
-from fastflow.bench.suites import starts, texts
+from fastflow.bench.suites import cold_start, texts
 from fastflow.bench.suites.texts import PooledCheck, make_tokenizer
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
@@ -95,12 +95,12 @@ def test_onnxruntimes_process_starts_with_the_weights(weighted_subject):
     (table,) = (one for one in onnx.load(str(quantise(weighted_subject))).graph.initializer if one.name == TABLE)
     assert np.array_equal(onnx.numpy_helper.to_array(table)[:, 0], weighted_subject.weights)
     results = Results()
-    forgetful = pooled(weighted_subject, [starts.TEXT], weighted_subject.layers)
-    jobs = [*starts.list_jobs(weighted_subject, ["onnxruntime"], 1, results)][-2:]
+    forgetful = pooled(weighted_subject, [cold_start.TEXT], weighted_subject.layers)
+    jobs = [*cold_start.list_jobs(weighted_subject, ["onnxruntime"], 1, results)][-2:]
     for job in jobs:
-        starts.start_once(job)
+        cold_start.start_once(job)
     with pytest.raises(FastflowError, match="onnxruntime float32 differs from PyTorch"):
-        starts.start_once(jobs[0]._replace(exact=forgetful))
+        cold_start.start_once(jobs[0]._replace(exact=forgetful))
     assert results.skipped == []
 
 

@@ -19,7 +19,7 @@ from fastflow.bench.measure.row import Results, make_row
 from fastflow.bench.peers.encoder import MODULES, PEERS, EncoderCandidate, TextCandidate, open_peers, open_reference
 from fastflow.bench.report.ratios import compute_serve_ratios
 from fastflow.bench.report.table import make_tables
-from fastflow.bench.suites import encoder, end_to_end, serve, starts, texts
+from fastflow.bench.suites import cold_start, encoder, end_to_end, serve, texts
 from fastflow.bench.suites import workbench as benches
 from fastflow.bench.suites.sizes import QUICK, ServeSizes
 from fastflow.bench.suites.workbench import SHAPES, Workbench, open_workbench
@@ -152,7 +152,7 @@ def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
 
 def test_a_process_that_fails_says_why():
     with pytest.raises(FastflowError, match=r"peer int8 failed: ValueError: no such file"):
-        starts.start("peer int8", [sys.executable, "-c", "raise ValueError('no such file')"])
+        cold_start.start("peer int8", [sys.executable, "-c", "raise ValueError('no such file')"])
 
 
 ENDS_ITS_PARENT = """
@@ -176,7 +176,7 @@ def terminable():
 def test_an_interrupted_bench_ends_its_process_and_the_guard_of_it(tmp_path, terminable):
     threads = set(threading.enumerate())
     with pytest.raises(Terminated):
-        starts.start("peer int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")])
+        cold_start.start("peer int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")])
     assert all(guard.finished.is_set() for guard in set(threading.enumerate()) - threads)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -9,9 +9,9 @@ import pytest
 from fastflow.evaluation.evaluate import SEVEN, Pairs
 from fastflow.model import TASKS, Prompts
 from fastflow.report.make import make_page
+from fastflow.report.models import EmbeddingCache, ReportColumn, find_baseline, name_path
 from fastflow.report.plots import LETTERS, MOST_LETTERS, draw_dots, prefix_ids, shorten
 from fastflow.report.sections import measure_isotropy, measure_lexical, measure_similarity
-from fastflow.report.subjects import EmbeddingCache, ReportColumn, find_baseline, name_path
 from fastflow.report.verdict import HIGHEST, LOWEST, NO_SCORES, Line, Section, format_figure, judge, judge_sections
 
 

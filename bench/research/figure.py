@@ -1,6 +1,6 @@
 """Draw the README's picture: texts a second by package, of the first machine in compared.json.
 
-python -m fastflow.bench.research.picture --out docs/compared.png
+python -m fastflow.bench.research.figure --out docs/compared.png
 """
 
 from __future__ import annotations
