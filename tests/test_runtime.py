@@ -182,27 +182,6 @@ def test_transform_is_the_calibration_of_what_pool_gives(weighted_model, sentenc
     assert rt.transform(np.ones((2, 32), int)).dtype == np.float32
 
 
-def holding(value, at):
-    """(3, 32) zeros with one value."""
-    return np.where(np.arange(96).reshape(3, 32) == at, value, 0)
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.zeros((3, 31)), r"shape \(B, 32\); got float64 of shape \(3, 31\)"),
-        (np.zeros(32), r"got float64 of shape \(32,\)"), (np.zeros((1, 3, 32)), r"of shape \(1, 3, 32\)"),
-        (np.full((2, 32), "x"), r"of shape \(B, 32\), not texts"), (np.zeros((2, 32), complex), "got complex128"),
-        ([[1.0, 2.0], [3.0]], "rows of one length"), ("the dog", r"not texts; texts go to encode\(\)"),
-        (holding(np.nan, 70), "row 2 holds NaN or infinity"), (holding(-np.inf, 40), "row 1 holds NaN or infinity"),
-        (holding(1e300, 0), "row 0 holds NaN or infinity"),
-    ],
-)  # fmt: skip
-def test_transform_refuses_and_says_why(rt, array, message):
-    with pytest.raises(FastflowError, match=message):
-        rt.transform(array)
-
-
 def test_similarity_of_texts_vectors_and_both(rt, sentences):
     a, b = rt.encode(sentences[:3]), rt.encode(sentences[3:8])
     want = unit(a) @ unit(b).T
@@ -236,22 +215,6 @@ def test_similarity_is_the_models(tmp_path, bert, name):
         model = theirs(tmp_path / "m")
         their = model.similarity(model.encode(PLAIN), model.encode(PLAIN)).numpy()
         assert np.abs(found - their).max() <= 10 * EMBEDDING * max(1, np.abs(wanted).max())
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        (np.ones((2, 32)), np.ones((3, 16)), "vectors of one width, not 32 and 16"),
-        (np.ones((2, 2, 32)), np.ones(32), r"shape \(B, D\); got float64 of \(2, 2, 32\)"),
-        ([[1.0], [1.0, 2.0]], [1.0], "vectors of one width"), (["a", 3], "b", "takes texts, or numbers"),
-        (None, "b", "takes texts, or numbers"), (np.full((2, 32), np.nan), "b", "row 0 holds NaN or infinity"),
-    ],
-)  # fmt: skip
-def test_similarity_refuses_and_says_why(rt, a, b, message):
-    with pytest.raises(FastflowError, match=message):
-        rt.similarity(a, b)
-    with pytest.raises(FastflowError, match="takes as many rows on both sides, not 9 and 8"):
-        rt.similarity_pairwise(np.ones((9, 32)), np.ones((8, 32)))
 
 
 def test_queries_and_documents_go_by_the_model(rt, tmp_path, bert):
@@ -339,82 +302,6 @@ def test_a_model_that_is_open_already(weighted_model, sentences):
     for runtime in (Runtime(held), pickle.loads(pickle.dumps(Runtime(held)))):
         assert np.array_equal(runtime.encode(sentences[:5]), wanted)
         assert runtime.fingerprint == held.fingerprint
-
-
-class Table:
-    """As a table of pandas: iterating gives the names of its columns."""
-
-    ndim = 2
-
-    def __iter__(self):
-        return iter(["name", "text"])
-
-
-class NoValue:
-    """As NA of pandas."""
-
-    def __str__(self) -> str:
-        return "<NA>"
-
-
-UNORDERED = [{"a", "b"}, {"a": 1, "b": 2}, b"ab", 3.5, Table(), np.array("a"), np.zeros((2, 32)), 7]
-
-
-def test_inputs_that_are_no_texts_are_refused(rt):
-    for texts in UNORDERED:
-        for call in (rt.encode, rt.stream, rt.pool):
-            with pytest.raises(UsageError, match="texts come as a list or another iterable of str in a fixed order"):
-                call(texts)
-    for texts in (["a", 7], ["a", ["a"]], ["a", b"bytes"]):
-        with pytest.raises(FastflowError, match=r"text 1 is .*, not str"):
-            rt.encode(texts)
-    for missing in (None, float("nan"), np.datetime64("NaT"), NoValue()):
-        with pytest.raises(FastflowError, match=r"text 1 is \S+ \(a missing value\): fill or drop it"):
-            rt.encode(["a", missing])
-    for call in (rt.stream, rt.pool):
-        with pytest.raises(UsageError, match="not as str"):
-            call("abc")
-    for arguments, more in (((), {}), (("a",), {"sentences": "b"})):
-        with pytest.raises(UsageError, match="takes the texts once"):
-            rt.encode(*arguments, **more)
-
-
-@pytest.mark.parametrize("value", [0, -1, "2", 2.0, True, [], float("nan")])
-def test_counts_are_whole_numbers_of_at_least_one(rt, model, value):
-    for name in ("batch_size", "batch_tokens", "window"):
-        with pytest.raises(UsageError, match=f"{name} must be a whole number of at least 1, not"):
-            rt.stream(["a"], **{name: value})
-    for call in (rt.encode, rt.pool):
-        with pytest.raises(UsageError, match="batch_size must be a whole number of at least 1, not"):
-            call(["a"], batch_size=value)
-    for name in ("cpu", "reference", "torch"):
-        with pytest.raises(UsageError, match="threads must be a whole number of at least 1, not"):
-            Runtime(model, threads=value, backend=name)
-    with pytest.raises(UsageError, match=r"truncate_dim must be 1 to 32"):
-        rt.encode(["a"], truncate_dim=value if value is not True else "1")
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"precision": "int4"}, r"unknown precision 'int4'; known are float32, float16"),
-        ({"precision": []}, "precision"), ({"prompt": 3}, "prompt must be a text, not 3"),
-        ({"truncate_dim": 33}, "must be 1 to 32, the width of this model, not 33"),
-        ({"truncate_dim": -1}, "must be 1 to 32, the width of this model, not -1"),
-        ({"precision": "int8", "truncate_dim": 12, "ranges": np.zeros((2, 32))}, r"ranges must be \(2, 12\) numbers"),
-        ({"ranges": np.ones((2, 3))}, "ranges"),
-    ],
-)  # fmt: skip
-def test_options_are_looked_at_before_anything_is_computed(rt, option, message):
-    for texts in ([], ["a"], iter(())):
-        for call in (rt.encode, rt.stream):
-            with pytest.raises(UsageError, match=message):
-                call(texts, **option)
-
-
-def test_int8_without_a_range_is_refused(bert):
-    with pytest.raises(UsageError, match="precision 'int8' needs the range of each dimension, and this model stores"):
-        Runtime(bert).encode(["a"], precision="int8")
 
 
 def test_a_vector_that_is_not_finite_is_an_error_that_names_the_text(model, backend, monkeypatch):

@@ -40,34 +40,6 @@ def test_an_object_is_read(tmp_path):
         assert handle.read(3) == b'{"a'
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"[1]", "a.json cannot be read: it does not hold a JSON object"),
-        (b"null", "it does not hold a JSON object"),
-        (b"{", "a.json is not JSON: "),
-        (b'{"a": "\xff"}', "a.json is not JSON: "),
-        (b"", "a.json is not JSON: "),
-        (b"[" * 200_000, "its JSON is nested too deep"),
-    ],
-)
-def test_anything_else_is_one_sentence_that_names_the_file(tmp_path, content, message):
-    (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(FastflowError, match=message) as caught:
-        read_object(tmp_path / "a.json")
-    assert "\n" not in str(caught.value)
-
-
-def test_what_is_no_file_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for name, message in (("pipe", "it is not a file"), ("absent", "No such file"), (".", "it is not a file")):
-        for read in (read_object, read_json):
-            with pytest.raises(FastflowError, match=f"cannot be read: {message}"):
-                read(tmp_path / name)
-        with pytest.raises(OSError, match=message):
-            open_regular(tmp_path / name)
-
-
 def test_only_whole_numbers_within_bounds_are_numbers_of_things():
     assert [v for v in (True, 4.0, "4", None, [4], 0, MOST + 1, -4) if is_whole(v, 1)] == []
     assert is_whole(1, 1)
@@ -107,25 +79,6 @@ def test_fields_of_an_encoder_are_taken_as_they_are(tmp_path):
     assert (flag(config, "on", tmp_path), flag(config, "off", tmp_path)) == (True, False)
     with pytest.raises(FastflowError, match=r"is not an encoder: it has no config\.json"):
         read_config(tmp_path / "absent")
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda where: whole_number({}, "n", where), "field n: missing$"),
-        (lambda where: whole_number({"n": 4.0}, "n", where), "field n: missing or not a whole number: 4.0"),
-        (lambda where: whole_number({"n": True}, "n", where), "field n: missing or not a whole number: True"),
-        (lambda where: whole_number({"n": 2}, "n", where, 3), "field n: must be at least 3, not 2"),
-        (lambda where: whole_number({"n": 2}, "n", where, 0, 1), "field n: must be at most 1, not 2"),
-        (lambda where: number(float("nan"), "x", where, 0, 1), "field x: must be a number from 0 to 1, not nan"),
-        (lambda where: number(True, "x", where, 0, 1), "field x: must be a number from 0 to 1, not True"),
-        (lambda where: number(1.5, "x", where, 0, 1), "field x: must be a number from 0 to 1, not 1.5"),
-        (lambda where: flag({"on": 1}, "on", where), "field on: must be true or false, not 1"),
-    ],
-)
-def test_a_field_that_cannot_be_is_named_with_its_file(tmp_path, call, message):
-    with pytest.raises(FastflowError, match=rf"config\.json, {message}"):
-        call(tmp_path)
 
 
 def test_wrong_usage_and_unknown_encoders_are_caught_as_any_failure():

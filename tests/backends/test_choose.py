@@ -16,7 +16,6 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder import encoder_size, read_config
 
 from support.builders import OTHERS, POSITIONS, make_encoder, make_model, make_sentences
-from support.static_dirs import model2vec_dir
 
 
 @pytest.fixture(scope="module", params=OTHERS)
@@ -100,41 +99,6 @@ def test_damaged_weights_and_unknown_architectures_are_one_sentence(tmp_path):
             Runtime(tmp_path)
     with pytest.raises(FastflowError, match="field num_hidden_layers: missing"):
         encoder_size({"model_type": "gpt2"}, tmp_path)
-
-
-UNKNOWN = [
-    ({"dtype": "fp32"}, "float32, bfloat16, int8"), ({"dtype": np.float32}, "auto, float32"),
-    ({"device": "gpu"}, "auto, cpu, cuda"), ({"device": "cuda:x"}, "auto, cpu, cuda"), ({"device": None}, "auto"),
-    ({"backend": "numpy"}, "auto, cpu, triton, torch, reference"), ({"backend": None}, "auto, cpu"),
-]  # fmt: skip
-CANNOT = [
-    ("texts", {"dtype": "bfloat16", "backend": "reference"}, "usable are float32, float64"),
-    ("texts", {"backend": "reference", "device": "cuda"}, "runs on the CPU"),
-    ("texts", {"backend": "triton", "device": "cpu"}, "the triton backend runs on a CUDA device"),
-    ("vectors", {"backend": "triton"}, "'triton' runs an encoder, and .* has none; usable are cpu, torch, reference"),
-    ("vectors", {"backend": "gpu"}, "unknown backend 'gpu'"),
-    ("texts", {"backend": "reference", "device": "cuda:1"}, "runs on the CPU"),
-    ("vectors", {"device": "tpu"}, "unknown device 'tpu'"),
-    ("vectors", {"dtype": "int8"}, "'int8' does not run on the cpu backend without an encoder; usable are float32$"),
-    ("vectors", {"dtype": "bfloat16", "backend": "torch"}, "without an encoder; usable are float32, float64$"),
-    ("vectors", {"dtype": "float64", "backend": "cpu"}, "dtype 'float64' does not run on the cpu backend"),
-    ("vectors", {"device": "cuda", "backend": "cpu"}, "the cpu backend runs on the CPU"),
-    ("vectors", {"threads": 0}, "threads must be a whole number of at least 1"),
-    ("table", {"backend": "triton"}, "'triton' runs a transformer, .* usable are cpu, torch, reference"),
-    ("table", {"dtype": "int8"}, "dtype 'int8' does not run on the cpu backend on a token table"),
-]
-
-
-def test_choices_that_cannot_run_say_what_can(model, vector_model, tmp_path):
-    paths = {"texts": model, "vectors": vector_model, "table": model2vec_dir(tmp_path / "table")}
-    rows = [
-        ("texts", {**others, **option}, f"unknown {next(iter(option))} .*; known are .*{known}")
-        for option, known in UNKNOWN
-        for others in ({}, {"backend": "reference"})
-    ]
-    for subject, options, message in [*rows, *CANNOT]:
-        with pytest.raises(UsageError, match=message):
-            Runtime(paths[subject], **options)
 
 
 @pytest.mark.parametrize("kind", [*BACKENDS.values(), *OF_VECTORS.values()], ids=lambda kind: kind.name)

@@ -1,7 +1,6 @@
 """fastflow bench: whole runs, every run of --suite all, and wrong usage in a sentence."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -44,27 +43,6 @@ def test_a_whole_run_writes_json_and_table(tmp_path, capsys):
     shown = capsys.readouterr()
     assert all(name in shown.out for name in names)
     assert "bench: " in shown.err
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "message"),
-    [
-        (None, {"suites": ["flow", "speed"]}, "no bench suite 'speed'; suites: flow, encoder, end-to-end, startup"),
-        (None, {"against": ["keras"], "device": "cpu"}, r"unknown peer 'keras'.*torch-lean-eager"),
-        (None, {"json_path": Path("absent", "bench.json")}, "its folder does not exist"),
-        (None, {"device": "tpu"}, "unknown device"),
-        (None, {"suites": ["encoder"], "shape": "tiny"}, "no shape 'tiny'; shapes: minilm-l6, minilm-l12, bert-base"),
-        ("m", {"suites": ["encoder"], "shape": "minilm-l6"}, "give a model or a shape, not both"),
-        (
-            None,
-            {"suites": ["flow", "encoder", "startup"], "shape": "minilm-l6"},
-            "a shape is for the suites encoder, end-to-end, serve, not for flow, startup",
-        ),
-    ],
-)
-def test_wrong_usage(model, options, message):
-    with pytest.raises(UsageError, match=message):
-        cli.run(model, **options)
 
 
 RUNS = {"flow": ("--suite", "flow", "--quick"), **{f"flow-{i}": ("--suite", "flow") for i in range(1, 6)}}

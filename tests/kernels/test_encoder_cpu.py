@@ -239,31 +239,3 @@ def test_a_text_may_be_as_long_as_the_positions(made):
     assert np.isfinite(encoder(*pack([most, 3], 0))).all()
     with pytest.raises(ValueError, match="text 1 has no tokens, too many"):
         encoder(*pack([3, most + 1], 0))
-
-
-def change_weight(value):
-    table = token_weights(1)
-    table[7] = value
-    return {"token_weights": table}
-
-
-BETWEEN = "every token weight must be between 1e-30 and 1e"
-OF_200 = r"float32 of shape \(200,\), not "
-REFUSED = [  # mode, layers, the rest of the pooling, message
-    ("median", (3,), {}, "pooling 'median' is not known; known are mean, "),
-    ("mean+pooler", (3,), {}, "pooling 'pooler' is not known"),
-    ("max", (1, 3), {}, "pooling 'max' is of one layer, not of several"),
-    ("cls+max", (1,), {"shares": [0.5]}, "pooling 'max' takes its layer whole, not a share of it"),
-    ("pooler", (3,), {"head": [Unit()]}, "pooling 'pooler' runs without modules behind it"),
-    ("pooler", (1,), {"token_weights": WEIGHTS}, "token weights cannot run with pooling 'pooler'"),
-    ("mean", (1,), {"token_weights": WEIGHTS[1:]}, OF_200 + r"float32 of \(199,\)"),
-    ("mean", (1,), {"token_weights": WEIGHTS[:, None]}, OF_200 + r"float32 of \(200, 1\)"),
-    ("mean", (1,), {"token_weights": WEIGHTS.astype(float)}, OF_200 + "float64"),
-    *(("mean", (1,), change_weight(v), BETWEEN) for v in (-1, np.nan, np.inf, 1e-40, 1e-31, 2e30)),
-]
-
-
-@pytest.mark.parametrize(("mode", "layers", "rest", "message"), REFUSED)
-def test_poolings_that_cannot_run_are_refused(mode, layers, rest, message):
-    with pytest.raises(ValueError, match=message):
-        CpuEncoder(*MADE, PoolingSpec(mode, layers, **rest))

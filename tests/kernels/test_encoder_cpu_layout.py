@@ -133,12 +133,6 @@ def test_weights_that_are_not_finite_are_named_with_their_part(kind, value):
             assert (raised.value.name, raised.value.part) == (name, part)
 
 
-def test_tanh_is_not_applied_to_results_of_bfloat16():
-    weights, shape = SMALL
-    with pytest.raises(ValueError, match=r"'layer\.0\.up' applies tanh to results of float32 alone"):
-        program((weights, shape._replace(activation="tanh")), form=BF16)
-
-
 NOT_OF_BYTES = r"smoothing is of products of bytes in these layers, not of "
 
 
@@ -198,10 +192,3 @@ def test_an_embedding_layer_needs_neither_products_nor_their_buffers(layer):
     memory, linears, _, strides = program(layers=(layer,)).arrays()
     assert (len(linears), len(strides)) == (0, 2)
     assert len(memory) < 1024  # LayerNorm and the layer's share
-
-
-def test_an_encoder_without_pooler_is_refused():
-    weights, shape = SMALL
-    weights = {name: array for name, array in weights.items() if not name.startswith("pooler")}
-    with pytest.raises(ValueError, match="the encoder has no pooler"):
-        program((weights, shape), "pooler")

@@ -141,48 +141,6 @@ def test_a_spoiled_row_spoils_no_other(float_isa):
     assert np.array_equal(bits(flow(x))[others], good[others])
 
 
-TWO = np.zeros((2, 48), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("x", "options", "message"),
-    [
-        (TWO[:, 1:], {}, r"\(B, 48\).*\(2, 47\)"),
-        (TWO[0], {}, r"\(B, 48\).*\(48,\)"),
-        (np.zeros((2, 48)), {}, "float32.*not float64"),
-        (np.zeros((4, 48), np.float32)[::2], {}, "C-contiguous"),
-        (TWO, {"truncate": 0}, "truncate must be 1 to 48"),
-        (TWO, {"truncate": 49}, "truncate must be 1 to 48"),
-        (TWO, {"out": np.zeros((2, 47), np.float32)}, r"out must be.*\(2, 48\)"),
-        (TWO, {"out": np.zeros((2, 48))}, "out must be .*float32"),
-        (TWO, {"out": np.zeros((4, 48), np.float32)[::2]}, "out must be C-contiguous"),
-    ],
-)
-def test_wrong_arguments_are_named(x, options, message):
-    flow = cpu.CpuFlow(fold([make.flow(np.random.default_rng(0), 48)], 48))
-    with pytest.raises(ValueError, match=message) as caught:
-        flow(x, **options)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_packed_flow_refuses_what_it_could_not_run():
-    with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
-        cpu.CpuFlow(fold([], 8), threads=0)
-    aligned, numbers = np.zeros(64, np.float32), {"inputs": 1, "outputs": 1, "result": 0, "stride": 16, "block": 14}
-    ops, table = np.zeros(1, _cpu.OP), np.zeros(1, np.int32)
-    offset = -(aligned.ctypes.data // 4) % 16
-    right, others = aligned[offset:], [(name, np.int64) for name in _cpu.OP.names]
-    for weights, operations, isa, message in (
-        (aligned[offset + 1 :], ops, 0, "64-byte aligned"),
-        (right, ops, 99, "instruction set 99"),
-        (right, ops[:0], 0, "needs weights, operations and a table"),
-        (right, np.zeros((1, 8), np.int32), 0, "Buffer"),
-        (right, np.zeros(1, others), 0, "Buffer"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            _cpu.Flow(weights, operations, table, **numbers, cost=1, isa=isa)
-
-
 VECTOR, TILE = 8, 4
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fastflow.kernels import _cpu
 from fastflow.kernels.search import cpu, reference
 
 WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 96, 127, 128, 129, 255, 256, 257, 768, 1000)
@@ -95,47 +94,3 @@ def test_rows_that_begin_anywhere(float_isa):
 def test_the_widest_sum_fits():
     codes = np.full((2, 65536), -128, np.int8)
     assert cpu.dots(codes, codes[0]).tolist() == [2**30] * 2
-
-
-UNALIGNED = np.frombuffer(bytes(25), np.uint8)[1:].view(np.float32).reshape(2, 3)
-
-
-@pytest.mark.parametrize("module", [cpu, reference])
-@pytest.mark.parametrize(
-    ("name", "rows", "queries"),
-    [
-        ("dots", np.zeros((2, 3), np.uint8), np.zeros(3, np.int8)),
-        ("dots", np.zeros((2, 3), np.int8), np.zeros(4, np.int8)),
-        ("dots", np.zeros((2, 6), np.int8)[:, ::2], np.zeros(3, np.int8)),
-        ("dots", np.zeros((2, 0), np.int8), np.zeros(0, np.int8)),
-        ("dots", np.zeros((1, 65537), np.int8), np.zeros(65537, np.int8)),
-        ("dots", np.zeros(3, np.int8), np.zeros(3, np.int8)),
-        ("hammings", np.zeros((2, 6), np.uint8)[:, ::2], np.zeros(3, np.uint8)),
-        ("products", np.zeros((2, 3)), np.zeros((1, 3), np.float32)),
-        ("products", np.zeros((2, 3), np.float32), np.zeros((1, 3))),
-        ("products", np.zeros((2, 3), np.float32), np.zeros((1, 4), np.float32)),
-        ("products", np.zeros((2, 3), np.float32), np.zeros(3, np.float32)),
-        ("products", np.zeros((2, 6), np.float32)[:, ::2], np.zeros((1, 3), np.float32)),
-        ("products", np.zeros((2, 0), np.float32), np.zeros((1, 0), np.float32)),
-        ("products", UNALIGNED, np.zeros((1, 3), np.float32)),
-    ],
-)
-def test_other_shapes_and_types_are_refused(module, name, rows, queries):
-    with pytest.raises(ValueError, match="rows" if name == "products" else "codes"):
-        getattr(module, name)(rows, queries)
-
-
-def test_the_extension_checks_what_it_is_given():
-    codes, out = np.zeros((2, 3), np.uint8), np.zeros(2, np.int32)
-    for query, to, scan in ((codes[0, :2], out, 0), (codes[0], out[:1], 0), (codes[0], out, 2)):
-        with pytest.raises(ValueError, match=r"do not belong together|cannot run"):
-            _cpu.scan(codes, query, to, scan, 0, 1)
-    rows, out = np.zeros((2, 3), np.float32), np.zeros((1, 2), np.float32)
-    cut, few = rows[:, :2].copy(), out[:, :1].copy()
-    for queries, to, isa in ((cut, out, 0), (rows, out, 0), (rows[:1], few, 0), (rows[:1], out, 99)):
-        with pytest.raises(ValueError, match=r"do not belong together|cannot run"):
-            _cpu.products(rows, queries, to, isa, 1)
-    with pytest.raises(ValueError, match="cannot run"):
-        cpu.products(rows, rows[:1], isa="none")
-    with pytest.raises(ValueError, match="cannot run"):
-        cpu.hammings(codes, codes[0], isa="none")

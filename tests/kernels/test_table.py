@@ -5,8 +5,6 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from fastflow.kernels._cpu import Table as Compiled
-from fastflow.kernels.stored import raw
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import RUN, STORED, WHOLE, Table, pool
 
@@ -105,45 +103,3 @@ def test_no_texts():
         0,
         8,
     )
-
-
-@pytest.mark.parametrize("bad", [-1, VOCABULARY])
-def test_an_id_outside_names_the_text(bad):
-    ids, offsets = texts()
-    ids = ids.copy()
-    ids[offsets[4]] = bad
-    for call in (
-        CpuTable(make_table(8, np.float32)),
-        lambda *given: pool(make_table(8, np.float32), *given, None, np.float32),
-    ):
-        with pytest.raises(ValueError, match=f"text 4 has .*0 to {VOCABULARY - 1}"):
-            call(ids, offsets)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"rows": np.zeros(7, np.uint8)}, "no whole rows"),
-        ({"stored": 3}, "no whole rows"),
-        ({"scales": np.ones(3, np.float32)}, "3 scales do not fit"),
-        ({"weights": np.ones(5, np.float32)}, "5 weights do not fit"),
-        ({"mapping": np.array([0, 4], np.int32)}, "id 1 has row 4"),
-        ({"mapping": np.array([-1], np.int32)}, "id 0 has row -1"),
-        ({"rows": np.zeros(33, np.uint8)[1:]}, "aligned"),
-        ({"run": 0}, "a run of tokens is at least 1"),
-        ({"isa": 99}, "instruction set 99"),
-    ],
-)
-def test_what_does_not_fit_is_refused(changes, sentence):
-    given = {"rows": raw(np.ones((4, 2), np.float32)), "stored": 0, "width": 2, "run": 1, "isa": 0}
-    given |= {"scales": None, "weights": None, "mapping": None}
-    with pytest.raises(ValueError, match=sentence):
-        Compiled(**{**given, **changes})
-
-
-def test_offsets_that_go_back_are_refused():
-    table = CpuTable(make_table(8, np.float32))
-    with pytest.raises(ValueError, match="text 1"):
-        table(np.zeros(4, np.int32), np.array([0, 3, 2, 4]))
-    with pytest.raises(ValueError, match="offsets must start at 0"):
-        table(np.zeros(4, np.int32), np.array([0, 3]))

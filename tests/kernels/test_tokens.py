@@ -15,9 +15,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastflow.kernels import _cpu
 from fastflow.kernels import tokens as compiled
-from fastflow.kernels.tokens import MOST_ADDED, Vocabulary, WordPieceRules
+from fastflow.kernels.tokens import Rules, Vocabulary
 
 from support import definitions as reference
 from support.places import TESTS
@@ -182,28 +181,6 @@ def test_a_vocabulary_is_read_as_json_reads_it():
     assert len(Vocabulary(b"{}")) == 0
 
 
-ODD = [
-    *("", " ", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1 "b":2}', "{,}", "[", '{"a" 1}', "{a:1}"),
-    *(f'{{"a":{number}}}' for number in ("01", "065", "-1", "1.0", "1e3", "2147483648", "99999999999", '"1"', "")),
-    *(f'{{"{odd}":1}}' for odd in ("x" * 256, "a\n", r"\x", r"\u12", r"\u12g4", r"\ud800", r"\udc00", r"\ud800\u0041")),
-    *(b'{"\xff":1}', b'{"\xc0\xaf":1}', b'{"\xe2\x82":1}', b'{"\xed\xa0\x80":1}', b'{"\xf4\x90\x80\x80":1}', b'{"\xf0'),
-]
-
-
-NUMBERS = ("01", "1.", ".5", "+1", "1e", "1e+", "--1", "1.2.3", '"1"', "", "null", "1e400", "1e-99", f"{2**64}")
-ODD += [
-    *("[", "[]", "[[", '[["a"', '[["a",', '[["a",1', '[["a",1]', '[["a",1],', '[["a",1],]', '[["a",1]["b",2]]'),
-    *('[["a" 1]]', "[[1,1]]", '[["a",1,2]]', f'[["{"x" * 256}",1]]', '[["a\n",1]]', r'[["\ud800",1]]', b'[["\xff",1]]'),
-    *(f'[["a",{number}]]' for number in NUMBERS),
-]
-
-
-@pytest.mark.parametrize("text", ODD)
-def test_an_odd_vocabulary_is_refused(text):
-    with pytest.raises(ValueError, match="vocabulary"):
-        Vocabulary(text if isinstance(text, bytes) else text.encode())
-
-
 def test_a_large_vocabulary_has_every_piece():
     pieces = {("##" if i % 3 else "") + f"{i * 7919:x}" * (1 + i % 4): i for i in range(20_000)}
     found = Vocabulary(json.dumps(pieces).encode())
@@ -216,48 +193,6 @@ def test_pieces_of_one_slot_and_one_upper_half_of_a_hash_differ_by_their_letters
     assert [found.get(piece) for piece in ("collided", "cwymfooz", "cdmqf91j")] == [2, None, None]
     both = Vocabulary(b'{"cwymfooz":3,"collided":2,"cdmqf91j":4}')
     assert [both.get(piece) for piece in ("collided", "cwymfooz", "cdmqf91j")] == [2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"longest": 257}, "257 characters are cut"),
-        ({"longest": -1}, "-1 characters are cut"),
-        ({"unknown": "[NO]"}, "lacks the unknown token"),
-        ({"unknown": "##a"}, "lacks the unknown token"),
-        ({"added": (("[NO]", 1),)}, "another id in the vocabulary"),
-        ({"added": (("[SEP]", 1),)}, "another id in the vocabulary"),
-        ({"added": (("中", PIECES["中"]),)}, "no word of ASCII"),
-        ({"added": (("[SEP]", 3),) * (MOST_ADDED + 1)}, "257 tokens are added"),
-        ({"before": (2**31,)}, "31 bits"),
-        ({"after": (-1,)}, "31 bits"),
-        ({"clean": False, "whole": (("zebra", 90),)}, "control characters are not dropped"),
-        ({"whole": (("zebra", 2**31),)}, "no normalized word"),
-        *(
-            ({"whole": ((word, 90),)}, "no normalized word")
-            for word in ("", "A", "a b", "a-b", "a_b", "é", "中", "가", "\u302e", "€", "i̇", "w" * 101)
-        ),
-    ],
-)
-@BODIES
-def test_rules_that_are_not_implemented(module, change, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        ours.__wrapped__(module, BERT._replace(**change))
-
-
-def test_the_extension_checks_what_it_is_given():
-    ends, found = np.empty(0, np.int32), Vocabulary(b'{"a":0}')
-    for longest, added in ((257, []), (-1, []), (9, [(b"", 0, 0)]), (9, [("é".encode(), 0, 0)])):
-        with pytest.raises(ValueError, match=r"the most here|an added token is"):
-            _cpu.WordPiece(found, 0, added, ends, ends, 0, longest)
-    with pytest.raises(ValueError, match="whole words need"):
-        _cpu.WordPiece(found, 0, [], ends, ends, 0, 9, found)
-    for start in (-1, 7, 8):
-        with pytest.raises(ValueError, match="cannot begin at"):
-            Vocabulary(b'{"a":0}', start)
-    for code in (-1, 0x110000):
-        with pytest.raises(ValueError, match="no code point"):
-            _cpu.character(code)
 
 
 CODES = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE1000), *range(0xEFF00, 0x110000, 16)]

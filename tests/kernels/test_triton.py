@@ -11,23 +11,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fastflow.kernels.encoder.triton import ATTENTION, WIDEST, TritonEncoder, attention, power_of_two, row_constants
+from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
 from fastflow.kernels.flow import stack
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton import CONFIGURATIONS, choose
 from fastflow.kernels.flow.triton_layout import arrange, lay_out_hidden, pad_width, split_stacked
-from fastflow.kernels.launch import INSTALL, options, prepare
+from fastflow.kernels.launch import options, prepare
 from fastflow.plan import fold
 
 from support import stages as make
-from support.packed import random_encoder, random_modernbert, random_mpnet
 from support.triton_processes import NEEDS, compiled, interpreted
-
-FRONTS = {
-    "flow": lambda device="cuda": flow_triton.TritonFlow(fold([], 8), device),
-    "encoder": lambda device="cuda": TritonEncoder(*random_encoder(1, 1, 32, 2, 32), (1,), device=device),
-    "launch": lambda device="cuda": prepare(device),
-}
 
 
 @NEEDS
@@ -68,28 +61,6 @@ def test_importing_a_front_loads_neither_torch_nor_triton(tmp_path, front):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("front", FRONTS)
-@pytest.mark.parametrize("module", ["torch", "triton"])
-def test_a_missing_module_is_named_with_the_command_that_installs_it(module, front, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=f"device='cuda' needs {module}, which is not installed") as caught:
-        FRONTS[front]()
-    assert INSTALL in str(caught.value)
-
-
-@NEEDS
-@pytest.mark.parametrize("front", FRONTS)
-def test_no_gpu_and_no_interpreter_is_one_sentence(front, monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    messages = {"cuda": "needs an NVIDIA GPU with a CUDA build of torch", "cpu": "not on 'cpu': use device='cuda'"}
-    for device, message in messages.items():
-        with pytest.raises(ValueError, match=message) as caught:
-            FRONTS[front](device)
-        assert "\n" not in str(caught.value)
-
-
 @NEEDS
 def test_a_gpu_is_filled_and_the_interpreter_gets_few_programs(monkeypatch):
     import torch
@@ -102,18 +73,6 @@ def test_a_gpu_is_filled_and_the_interpreter_gets_few_programs(monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
     assert prepare("cpu") == (torch, 2)
     assert options(4, 2) == {"num_warps": 4, "num_stages": 2, "enable_fp_fusion": True}, "asked for by name"
-
-
-@pytest.mark.parametrize("made", [random_mpnet, random_modernbert])
-def test_other_architectures_are_refused(made):
-    weights, shape = made(1, 2, 32, 2, 32)
-    with pytest.raises(ValueError, match="the Triton encoder runs BERT's family alone"):
-        TritonEncoder(weights, shape, (1,), device="cpu")
-
-
-def test_no_plans_are_refused():
-    with pytest.raises(ValueError, match="at least one plan"):
-        flow_triton.TritonFlow(())
 
 
 @pytest.mark.parametrize("itemsize", ATTENTION)

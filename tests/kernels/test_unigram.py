@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.tokens import NormalizerStep, Token, Unigram, UnigramRules, Vocabulary
-from fastflow.model.tokenizer.native import read_unigram
+from fastflow.kernels.tokens import Step, Unigram, UnigramRules, Vocabulary
+from fastflow.model.tokenizer.unigram import read_rules
 
 from support import definitions as reference
 from support.charsmaps import charsmap
@@ -253,48 +253,6 @@ def test_a_large_vocabulary_has_every_piece_and_no_other():
     assert all(found.get(piece) == i for i, piece in enumerate(known))
     others = {piece[:-1] + "q" for piece in known} | {piece + "a" for piece in known} | {piece[1:] for piece in known}
     assert all(found.get(piece) is None for piece in others - known.keys() if piece)
-
-
-SAME = (Token("<A>", 0, later=True), Token("<a>", 1, later=True))
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"added": (Token("a b", 3),)}, "'a b' is no word of ASCII"),
-        ({"added": (Token("", 3),)}, "'' is no word of ASCII"),
-        ({"added": (Token("a", 3),) * 257}, "257 tokens are added"),
-        ({"after": (-1,)}, "31 bits"),
-        ({"steps": (NormalizerStep(_cpu.LOWERED),), "added": SAME}, "the same once normalized"),
-    ],
-)
-def test_rules_that_are_not_implemented(change, sentence):
-    rules = UnigramRules((), False, 0, (), (), ())._replace(**change)
-    with pytest.raises(ValueError, match=sentence):
-        Unigram(Vocabulary(b'[["a",0]]'), rules, str)
-
-
-def test_the_extension_checks_what_it_is_given():
-    ends, words = np.empty(0, np.int32), Vocabulary(b'[["a",0]]')
-
-    def make(unknown: int = 0, added: tuple[Any, ...] = (), vocabulary: Vocabulary = words) -> _cpu.Unigram:
-        none, each = _cpu.Normalizer([]), (9, 9)
-        return _cpu.Unigram(vocabulary, unknown, list(added), ends, ends, [], none, str, each, True, False)
-
-    assert make().tokenize(["a"], 9, False, 1)[0].tolist() == [0]
-    token = ("é".encode(), 0, 0)
-    for wrong in ({"unknown": 1}, {"unknown": -1}, {"added": [token]}, {"added": [token] * 257}):
-        with pytest.raises(ValueError, match=r"has no piece|an added token is|257 tokens are added"):
-            make(**wrong)
-    with pytest.raises(ValueError, match="has no piece with a score"):
-        make(vocabulary=Vocabulary(b'{"a":0}'))
-    with pytest.raises(ValueError, match="the pieces have scores"):
-        _cpu.WordPiece(words, 0, [], ends, ends, 0, 9)
-    for step in ((_cpu.REPLACED, b"", b"x"), (_cpu.MAPPED, b"123", b"\0"), (_cpu.MAPPED, b"1234", b"x")):
-        with pytest.raises(ValueError, match=r"nothing to replace|no units"):
-            _cpu.Normalizer([step])
-    with pytest.raises(ValueError, match="17 steps, more than 16"):
-        _cpu.Normalizer([(_cpu.KEPT, b"", b"")] * 17)
 
 
 def test_a_library_that_fails_and_one_that_writes_more_than_it_may():

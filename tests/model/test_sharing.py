@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from model.hub import LARGE, Hub, serving
 
-from fastflow import FastflowError, Runtime, UsageError
+from fastflow import FastflowError, Runtime
 from fastflow.model import sharing
 from fastflow.model.verify import verify
 
@@ -237,10 +237,3 @@ def test_a_local_path_never_touches_the_network(fastflow, commit, hub, model, tm
     assert hub.asked == []
     shutil.rmtree(tmp_path / "someone")
     assert fastflow("pull", REPO, "-o", "here", program=NO_SOCKET)[0] == 99
-
-
-@pytest.mark.parametrize("name", ["model", "a/b/c", "../model", "", "@main", f"{REPO}@"])
-def test_what_is_no_id_or_names_no_revision_is_refused(name, tmp_path):
-    said = "someone/model@ names no revision after @" if REPO in name else "takes the id of a repository, such as ORG"
-    with pytest.raises(UsageError, match=said):
-        sharing.pull(name, tmp_path / "out")

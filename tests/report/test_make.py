@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -13,7 +12,6 @@ from click.testing import CliRunner
 import fastflow
 from fastflow import Runtime
 from fastflow.cli import main
-from fastflow.errors import missing_extra
 from fastflow.evaluation.analyses import isoscore, mean_cosine
 from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, evaluate_tasks, find_sets, find_tasks, measure
 from fastflow.evaluation.labelled import LABELLED_PAIRS
@@ -227,13 +225,6 @@ def test_wrong_use_is_one_sentence(model, data, tmp_path, monkeypatch, arguments
     done = report(model, *arguments)
     assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["of", "pairs.tsv"]
-
-
-def test_absent_matplotlib_names_the_extra(model, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = report(model, "-o", tmp_path / "r.html")
-    assert done.exit_code == 1
-    assert str(missing_extra("report", "matplotlib", "fastflow report")) in done.stderr
 
 
 def test_json_agrees_with_eval_and_the_analyses(whole, model, data):

@@ -94,7 +94,7 @@ def test_the_check_names_stage_and_array(stages, message):
 
 # ---- log-density
 
-SINGULAR = np.ones((DIM, DIM))
+
 FLOAT32 = 1e-5  # of the largest log-density: float32 sums
 ENDS = (CpuVectors, ReferenceVectors, TorchVectors)
 CHAINS = {
@@ -156,25 +156,6 @@ def test_it_integrates_to_one():
     x, scale = rng.normal(size=(400_000, 2)) * 6, 6.0
     weights = density_of(stages, "m").log_prob(x, stages) - scipy.stats.norm.logpdf(x, scale=scale).sum(axis=1)
     assert abs(np.exp(weights).mean() - 1) < 0.02
-
-
-@pytest.mark.parametrize(
-    ("stages", "message"),
-    [
-        (lambda rng: [], "log_prob needs a flow, and the calibration of m is none: fit one with the method flow"),
-        (lambda rng: [make.whiten(rng, DIM, DIM)], r"log_prob needs a flow, and the calibration of m is whiten\(16\)"),
-        (lambda rng: [make.whiten(rng, DIM, 8), make.flow(rng, 8)], r"whiten\(8\) of m leaves some out: fit a model"),
-        (lambda rng: [make.nullspace(rng, DIM), make.flow(rng, DIM)], r"nullspace\(3\) of m leaves some out"),
-        (
-            lambda rng: [Stage("whiten", {}, {"mean": np.zeros(DIM), "matrix": SINGULAR}), make.flow(rng, DIM)],
-            r"whiten\(16\) of m leaves some out",
-        ),
-    ],
-)  # fmt: skip
-def test_what_has_no_density_is_refused(stages, message):
-    chain = stages(np.random.default_rng(0))
-    with pytest.raises(UsageError, match=message):
-        density_of(chain, "m")
 
 
 @pytest.mark.slow

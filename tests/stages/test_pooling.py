@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from fastflow import Runtime
 from fastflow.backends.reference import ReferenceBackend
 from fastflow.backends.torch import TorchBackend
-from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder import reference
 from fastflow.model import Model
 from fastflow.model.tokenizer import Tokens
@@ -71,22 +70,6 @@ def test_a_pooling_has_the_name_that_asks_for_it(items):
     assert parse_pooling(pooling_name(made), 12) == made
     assert sum(made.factors) == pytest.approx(1)
     assert made.factors == pytest.approx([count / sum(items.values()) for count in items.values()])
-
-
-@pytest.mark.parametrize(
-    ("name", "depth"),
-    [
-        ("mean", 12), ("", 12), ("First-Last", 12), ("mean-of-layers:", 12), ("mean-of-layers:1,,2", 12),
-        ("mean-of-layers:13", 12), ("mean-of-layers:-1", 12), ("avg-last-last-14", 12), ("avg-last-0", 12),
-        ("mean-of-layers:word", 12), ("mean-of-layers:words,13", 12), ("mean-of-layers:0*1,2", 12),
-        ("mean-of-layers:2*1,1", 12), ("mean-of-layers:1000*1,2", 12), ("mean-of-layers:*1,2", 12),
-        ("mean-of-layers:0.5*1,2", 12), ("mean-of-layers:2*13,1", 12), ("3*words", 12), ("words-last", 12),
-        ("avg-last-last-0", 12), ("avg-last-13", 12), ("avg-last-4", 3),
-    ],
-)  # fmt: skip
-def test_names_that_mean_nothing_here(name, depth):
-    with pytest.raises(UsageError, match="pooling"):
-        parse_pooling(name, depth)
 
 
 BY_WORDS = "word embeddings without positions"
@@ -163,9 +146,3 @@ def test_pooler_is_transformers_pooler(tmp_path, bert, sentences, backend):
         batch = tokenizer(sentences[:9], return_tensors="pt", padding=True)
         want = transformers.AutoModel.from_pretrained(bert).eval()(**batch).pooler_output.numpy()
     assert np.abs(Runtime(made, backend=backend).encode(sentences[:9]) - want).max() <= 1e-5
-
-
-@pytest.mark.parametrize("family", ["distilbert", "electra"])
-def test_pooler_of_an_encoder_without_one(tmp_path, encoders, sentences, family):
-    with pytest.raises(FastflowError, match="needs a pooler, and this encoder has none"):
-        make_model(tmp_path / "model", encoders(family), sentences, "none", pooling="pooler")

@@ -113,16 +113,6 @@ def test_signs_are_packed_eight_to_a_byte():
     assert quantise(z, "binary", False, None).dtype == np.int8
 
 
-def test_precisions_that_cannot_be_had():
-    needed = r"precision 'int8' needs the range of each dimension, and this model stores none .* the option ranges, "
-    with pytest.raises(UsageError, match=needed + r"the minima and the maxima .* \(2, 10\), as quantize_embeddings"):
-        quantise(Z, "int8", False, None)
-    with pytest.raises(UsageError, match="unknown precision 'int4'; known are float32"):
-        quantise(Z, "int4", False, None)
-    with pytest.raises(FastflowError, match="'float16' ends at 65504"):
-        quantise(1e6 * Z, "float16", False, None)
-
-
 @pytest.mark.parametrize(
     ("array", "message"),
     [
